@@ -1,0 +1,33 @@
+# Two commands: `make demo` and `make test`. Each sets up .venv when needed and then does its job.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint format clean
+
+demo: .venv/ready
+	$(BIN)/turnaround demo
+
+test: .venv/ready-test
+	$(BIN)/python -m pytest
+
+lint: .venv/ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/ready-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+
+# The stamps are touched last, so an interrupted installation is repeated.
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/ready-test: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@

@@ -1,0 +1,52 @@
+"""One file per verb. Nothing here imports torch: `turnaround --help` answers at once, on a login node too."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from turnaround.cli.demo import demo
+from turnaround.cli.doctor import doctor
+from turnaround.cli.recipes import recipes_app
+from turnaround.cli.resume import resume
+from turnaround.cli.train import train
+from turnaround.errors import TurnaroundError
+
+app = typer.Typer(
+    name="turnaround",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Train image classifiers on 1..N workers, record every run, and learn what more GPUs would do.",
+)
+app.command()(demo)
+app.command()(train)
+app.command()(resume)
+app.add_typer(recipes_app, name="recipes")
+app.command()(doctor)
+
+
+@app.callback(invoke_without_command=True)
+def version_option(
+    version: bool = typer.Option(False, "--version", help="Print the version and end.", is_eager=True),
+) -> None:
+    if version:
+        from importlib.metadata import version as installed_version
+
+        typer.echo(f"turnaround {installed_version('turnaround')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The console script: an error of ours is one message and an exit code, never a stack trace."""
+    try:
+        app()
+    except TurnaroundError as error:
+        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        typer.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("\nStopped.", err=True)
+        sys.exit(130)

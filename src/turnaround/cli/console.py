@@ -1,0 +1,70 @@
+"""What the verbs share: where text goes, and a bar for long preparations.
+
+Results go to stdout, everything on the way to stderr, so that `--json` output can be piped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from turnaround.data.prepare import Show
+
+WORKERS_HELP = "Data-parallel workers: they decide the result."
+PROCESSES_HELP = "Processes that host them: they decide the speed. Default: the devices here, at most the workers."
+DEVICE_HELP = "auto, cpu, cuda or mps."
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def out() -> Console:
+    """For results. Made at each use: tests and pipes replace the streams."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def err() -> Console:
+    """For everything on the way."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(payload: Any) -> None:
+    """For programs: one JSON document on stdout."""
+    typer.echo(json.dumps(payload, indent=2, ensure_ascii=False))
+
+
+def checked_device(device: str) -> str:
+    if device not in DEVICES:
+        raise typer.BadParameter(f"{device!r} is not one of {', '.join(DEVICES)}.", param_hint="--device")
+    return device
+
+
+@contextmanager
+def preparation(console: Console) -> Iterator[Show]:
+    """A bar for drawing and decoding; without a terminal, one line when each begins."""
+    if not console.is_terminal:
+        seen: set[str] = set()
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in seen:
+                seen.add(what)
+                console.print(f"{what}: {total:,}")
+
+        yield tell
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+            if done >= total:
+                bar.stop()  # the training's own progress follows
+
+        yield show

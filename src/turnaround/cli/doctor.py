@@ -1,0 +1,134 @@
+"""`turnaround doctor`: what this machine has, and whether training can work on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+PROBE_TIMEOUT_S = 120
+
+
+def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False) -> None:
+    """Look at this machine: GPUs, versions, disk, and whether two processes reach each other."""
+    from turnaround.cli.console import print_json
+
+    facts = examine()
+    if json_:
+        print_json(facts)
+    else:
+        _print(facts)
+    if facts["problems"]:
+        raise typer.Exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """The facts, and a sentence for each problem."""
+    import shutil
+
+    from turnaround.data.pixels import default_cache
+    from turnaround.record.machine import describe
+
+    machine = describe(workers=0, processes=0, engine="", launch="", device="")
+    facts = {k: machine[k] for k in ("hostname", "os", "python", "cpu", "cores", "memory_gib", "gpus", "versions")}
+    cache = default_cache()
+    existing = next(p for p in (cache, *cache.parents) if p.exists())
+    facts["cache"] = {"directory": str(cache), "free_gb": round(shutil.disk_usage(existing).free / 1e9, 1)}
+    facts["torch"] = _torch_facts()
+    facts["all_reduce"] = _all_reduce()
+    facts["problems"] = _problems(facts)
+    return facts
+
+
+def _torch_facts() -> dict[str, Any]:
+    """Asked of a process of its own: torch takes seconds to import, and may not import at all."""
+    code = (
+        "import json, torch; print(json.dumps({'cuda': torch.cuda.is_available(), 'gpus': torch.cuda.device_count(), "
+        "'cuda_version': torch.version.cuda, 'mps': torch.backends.mps.is_available(), "
+        "'nccl': torch.distributed.is_nccl_available(), 'gloo': torch.distributed.is_gloo_available()}))"
+    )
+    return _answer([sys.executable, "-c", code], None)
+
+
+def _all_reduce() -> dict[str, Any]:
+    """Two real processes add up a tensor."""
+    from turnaround.launch.local import loopback
+
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        module = ["-m", "turnaround.workers.probe", str(answer)]
+        spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        return _answer([sys.executable, *spread, *module], answer, settings=loopback())
+
+
+def _answer(command: list[str], answer: Path | None, settings: dict[str, str] | None = None) -> dict[str, Any]:
+    """What a process says as JSON, in a file or on stdout; or why it said nothing."""
+    import json
+    import os
+
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **(settings or {})}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {PROBE_TIMEOUT_S} s"}
+    if done.returncode != 0:
+        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+    facts: dict[str, Any] = json.loads(answer.read_text() if answer else done.stdout)
+    return facts
+
+
+def _problems(facts: dict[str, Any]) -> list[str]:
+    problems = []
+    if "error" in facts["torch"]:
+        problems.append(
+            f"torch does not import ({facts['torch']['error']}). Install it: pip install torch torchvision timm."
+        )
+    elif facts["gpus"] and not facts["torch"]["cuda"]:
+        problems.append(
+            "There is a GPU, but this torch cannot use it: install a torch build with CUDA that fits the driver."
+        )
+    if "error" in facts["all_reduce"]:
+        problems.append(
+            f"Two processes cannot speak to each other ({facts['all_reduce']['error']}): use --processes 1."
+        )
+    elif not facts["all_reduce"]["is_right"]:
+        problems.append("Two processes added up a tensor and got it wrong. Do not train on several processes here.")
+    problems += [
+        f"{name} is not installed: networks other than `small` need it. pip install {name}"
+        for name in ("torchvision", "timm")
+        if facts["versions"][name] is None
+    ]
+    if facts["cache"]["free_gb"] < 2:
+        problems.append(
+            f"Only {facts['cache']['free_gb']} GB free for decoded images in {facts['cache']['directory']}."
+        )
+    return problems
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from turnaround.cli.console import out
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_row("machine", f"{facts['hostname']}: {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB")
+    gpus = [f"{g['name']} ({g['memory_gib']} GiB)" for g in facts["gpus"]]
+    table.add_row("GPUs", "\n".join(gpus) or "none: training runs on the CPU")
+    table.add_row("system", f"{facts['os']}, Python {facts['python']}")
+    table.add_row("versions", ", ".join(f"{name} {v or 'missing'}" for name, v in facts["versions"].items()))
+    table.add_row("cache", f"{facts['cache']['directory']}, {facts['cache']['free_gb']} GB free")
+    reduce = facts["all_reduce"]
+    if "error" not in reduce:
+        rate = f"{reduce['message_mb']} MB in {1000 * reduce['elapsed_s']:.1f} ms"
+        table.add_row("two processes", f"agree through {reduce['backend']}: {rate}")
+    out().print(table)
+    for problem in facts["problems"]:
+        out().print(f"[red]problem:[/red] {problem}")
+    if not facts["problems"]:
+        out().print("[green]Everything that training needs works here.[/green]")

@@ -1,0 +1,73 @@
+"""The entry point of every process of a training, whoever starts it:
+
+    python -m turnaround.cli.worker RUN --pixels CACHE ...
+    python -m torch.distributed.run --nproc-per-node 4 -m turnaround.cli.worker RUN --pixels CACHE ...
+
+Not for people: `turnaround train` prepares what it needs. Prints progress on stdout from process 0 and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from turnaround.errors import TurnaroundError
+from turnaround.launch import failure
+from turnaround.launch.local import die_with_parent
+from turnaround.record.layout import RunDirectory
+from turnaround.report.progress import SilentProgress, progress_for
+from turnaround.workers.environment import place
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    die_with_parent()
+    stop_asked = _listen()
+    directory = RunDirectory(options.run)
+    here = place()
+    shows = here.rank == 0 and not options.quiet
+    try:
+        from turnaround.training.run import Assignment, train
+
+        assignment = Assignment(
+            directory=directory,
+            pixels_dir=options.pixels,
+            device=options.device,
+            begun_at_s=options.begun_at_s,
+            decode_time_s=options.decode_time_s,
+        )
+        with progress_for(sys.stdout) if shows else SilentProgress() as progress:
+            train(assignment, here, progress, stop_asked=lambda: bool(stop_asked))
+    except BaseException as error:
+        failure.tell(directory, rank=here.rank, error=error)
+        if isinstance(error, TurnaroundError):
+            return error.exit_code
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _listen() -> list[int]:
+    """A list that is empty until somebody asks us to stop. A handler only notes it: the loop acts on it."""
+    received: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _frame: received.append(number))
+    return received
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="turnaround.cli.worker", description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--pixels", type=Path, required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--begun-at-s", type=float, required=True)
+    parser.add_argument("--decode-time-s", type=float, default=0.0)
+    parser.add_argument("--quiet", action="store_true")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+"""A folder of images -> batches on the device.
+
+    source.py     a recipe's source -> a folder (generated, fetched, or the user's own)
+    fruitbowl.py  the generated set: works offline, in seconds
+    fruit_scene.py, fruit_shapes.py   how its pictures are drawn: apples, bananas, oranges; ellipses, arcs, noise
+    folder.py     class folders -> table of files; split; warnings
+    decode.py     one file -> pixels, every format and mode handled by a stated rule
+    pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
+    order.py      which sample goes to which worker at which step
+    augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch
+    batches.py    slices, residency (device / host / disk), prefetch, exact evaluation     needs torch
+
+Everything above the line that says torch works on a login node without it.
+"""

@@ -1,0 +1,230 @@
+"""Decoded pixels -> batches on the device.
+
+Enters: `Pixels` (a memory map), the device, the workers this process hosts.
+Leaves: per step one `StepBatch` with the slices of the hosted workers; per evaluation plain batches.
+
+The pixels live where they are read fastest: on the device if they fit, else in pinned host memory, else they stream
+from disk; the choice carries its reason.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import torch
+from torch import Tensor
+
+from turnaround.data.order import epoch_order, share_bounds, step_bounds, worker_bounds
+from turnaround.data.pixels import Pixels
+
+T = TypeVar("T", bound="StepBatch | EvaluationBatch")
+
+SHARE_OF_DEVICE_MEMORY = 0.5
+SHARE_OF_HOST_MEMORY = 0.5
+PREFETCHED_STEPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBatch:
+    """What this process needs for one step."""
+
+    images: Tensor
+    """uint8 (N, H, W, 3): the slices of the hosted workers, one after the other."""
+    labels: Tensor
+    ids: Tensor
+    """Sample numbers: with seed and epoch they decide the augmentation."""
+    worker_sizes: tuple[int, ...]
+    """Images of each hosted worker."""
+    global_size: int
+    """Images of the step over all workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slicing:
+    """Which part of every global batch is this process's."""
+
+    seed: int
+    global_batch: int
+    workers: int
+    hosted: range
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationBatch:
+    """Some images to be evaluated as they are."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residency:
+    """Where the pixels live, and why."""
+
+    place: str
+    reason: str
+
+
+def choose_residency(*, num_bytes: int, device: torch.device, processes_on_host: int) -> Residency:
+    """device, host or disk, by what is free now."""
+    gib = num_bytes / 2**30
+    host_free = psutil.virtual_memory().available
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        if num_bytes <= free * SHARE_OF_DEVICE_MEMORY:
+            return Residency(
+                place="device",
+                reason=f"{gib:.2f} GiB of pixels fit into {free / 2**30:.1f} GiB free on the GPU",
+            )
+        if num_bytes * processes_on_host <= host_free * SHARE_OF_HOST_MEMORY:
+            return Residency(place="host", reason=f"{gib:.2f} GiB do not fit on the GPU but into pinned host memory")
+    elif num_bytes <= host_free * SHARE_OF_HOST_MEMORY:
+        return Residency(
+            place="host",
+            reason=f"{gib:.2f} GiB of pixels fit into {host_free / 2**30:.1f} GiB of free memory",
+        )
+    return Residency(
+        place="disk",
+        reason=f"{gib:.2f} GiB of pixels do not fit into {host_free / 2**30:.1f} GiB of free memory",
+    )
+
+
+class Batches:
+    """The batches of one process."""
+
+    def __init__(self, pixels: Pixels, *, device: torch.device, residency: Residency) -> None:
+        self.pixels, self.device, self.residency = pixels, device, residency
+        self._labels = torch.from_numpy(pixels.labels.copy()).to(device)
+        self._resident: Tensor | None = None
+        if residency.place == "device" or (residency.place == "host" and device.type == "cuda"):
+            self._resident = _copied(pixels.images, device if residency.place == "device" else None)
+
+    @property
+    def num_validation(self) -> int:
+        return len(self.pixels.labels) - self.pixels.num_train
+
+    def steps(self, slicing: Slicing, *, epoch: int) -> Iterator[StepBatch]:
+        """One epoch of training steps, fetched ahead of the loop where fetching takes time."""
+        workers, hosted = slicing.workers, slicing.hosted
+        order = epoch_order(seed=slicing.seed, epoch=epoch, num_images=self.pixels.num_train)
+        bounds = step_bounds(num_images=len(order), global_batch=slicing.global_batch, workers=workers)
+
+        def batch(step: int) -> StepBatch:
+            start, stop = bounds[step]
+            slices = [worker_bounds(start=start, stop=stop, worker=w, workers=workers) for w in hosted]
+            ids = order[slices[0][0] : slices[-1][1]]
+            return StepBatch(
+                images=self._take(ids),
+                labels=self._labels[self._numbers(ids)],
+                ids=self._numbers(ids),
+                worker_sizes=tuple(b - a for a, b in slices),
+                global_size=stop - start,
+            )
+
+        return self._ahead(batch, len(bounds))
+
+    def validation(self, *, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
+        """This process's share of the validation images: over all processes each image once."""
+        start, stop = share_bounds(num_images=self.num_validation, rank=rank, size=size)
+        return self._plain(np.arange(start, stop) + self.pixels.num_train, batch_size)
+
+    def train_sample(self, *, num_images: int, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
+        """This process's share of a fixed random sample of training images, for accuracy without augmentation."""
+        sample = epoch_order(seed=0, epoch=0, num_images=self.pixels.num_train)[:num_images]
+        start, stop = share_bounds(num_images=len(sample), rank=rank, size=size)
+        return self._plain(np.sort(sample[start:stop]), batch_size)
+
+    def _plain(self, ids: npt.NDArray[np.int64], batch_size: int) -> Iterator[EvaluationBatch]:
+        chunks = [ids[i : i + batch_size] for i in range(0, len(ids), batch_size)]
+
+        def batch(i: int) -> EvaluationBatch:
+            return EvaluationBatch(images=self._take(chunks[i]), labels=self._labels[self._numbers(chunks[i])])
+
+        return self._ahead(batch, len(chunks))
+
+    def _numbers(self, ids: npt.NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(ids).to(self.device)
+
+    def _take(self, ids: npt.NDArray[np.int64]) -> Tensor:
+        """The images on the device."""
+        if self._resident is None:
+            taken = torch.from_numpy(self.pixels.images[ids])
+        else:
+            taken = self._resident[torch.from_numpy(ids).to(self._resident.device)]
+        if taken.device == self.device:
+            return taken
+        pinned = taken.pin_memory() if self.device.type == "cuda" else taken
+        return pinned.to(self.device, non_blocking=True)
+
+    def _ahead(self, make: Callable[[int], T], count: int) -> Iterator[T]:
+        if self.residency.place == "device":
+            return map(make, range(count))  # a gather on the device: nothing to wait for
+        return _prefetched(make, count, device=self.device)
+
+
+def _prefetched(make: Callable[[int], T], count: int, *, device: torch.device) -> Iterator[T]:
+    """make(0), make(1), ... made by a thread a few steps ahead; its exception is raised here."""
+    ready: queue.Queue[T | BaseException] = queue.Queue(maxsize=PREFETCHED_STEPS)
+    stopped = threading.Event()
+    # Copies on a stream of their own run beside the network's kernels instead of between them.
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def produce() -> None:
+        try:
+            with torch.cuda.stream(side) if side else nullcontext():
+                for i in range(count):
+                    made = make(i)
+                    if side:
+                        side.synchronize()
+                    if not _put(ready, made, stopped):
+                        return
+        except BaseException as error:  # whatever it is, it belongs to the loop that waits for the batch
+            _put(ready, error, stopped)
+
+    thread = threading.Thread(target=produce, name="prefetch", daemon=True)
+    thread.start()
+    try:
+        for _ in range(count):
+            item = ready.get()
+            if isinstance(item, BaseException):
+                raise item
+            if side:  # the allocator must not hand this memory to the side stream while the loop still reads it
+                for tensor in vars(item).values():
+                    if isinstance(tensor, Tensor):
+                        tensor.record_stream(torch.cuda.current_stream(device))
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _put(ready: queue.Queue[T | BaseException], item: T | BaseException, stopped: threading.Event) -> bool:
+    """Waits for room; False when nobody wants the item any more."""
+    while not stopped.is_set():
+        try:
+            ready.put(item, timeout=0.1)
+            return True
+        except queue.Full:
+            continue
+    return False
+
+
+def _copied(images: npt.NDArray[np.uint8], device: torch.device | None) -> Tensor:
+    """The memory map as one tensor: on `device`, or pinned on the host."""
+    pin = device is None
+    copy = torch.empty(images.shape, dtype=torch.uint8, device=device or "cpu", pin_memory=pin)
+    rows = max(1, 2**28 // max(1, images[0].nbytes))  # 256 MiB at a time: the map is never in memory twice
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "the array is not writable": we only read from it
+        for i in range(0, len(images), rows):
+            copy[i : i + rows].copy_(torch.from_numpy(images[i : i + rows]))
+    return copy

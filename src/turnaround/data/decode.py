@@ -1,0 +1,307 @@
+"""Image files in, squares of 8-bit RGB pixels and the digests of the files' bytes out: one, or many at once.
+
+The content decides the format, never the extension. What the pixels mean is fixed here, for every format:
+
+    orientation     EXIF orientations 1..8 are applied
+    several frames  the first frame
+    transparency    composited on white (not for 16-bit grey, where Pillow does not read it)
+    16 bits         the high byte, as Pillow itself does for 16-bit colour: nothing is clipped to white
+    32 bits, float  the smallest of the ranges 0..1 (float only), 0..255, 0..65535 that holds all values
+                    becomes 0..255; when none does, the image's own minimum..maximum; not-a-number becomes 0
+    others          CMYK (also Adobe's inverted one), palette, grey, 1 bit: converted to RGB as Pillow does it
+
+A file that cannot be decoded completely raises UnreadableImage; nothing is guessed and nothing is filled in.
+"""
+
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from turnaround.errors import DataError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # an allow-list: Pillow would run Ghostscript for EPS
+MAX_PIXELS = 50_000_000  # 50 Mpx: larger than any camera's photo, and 200 MB once decoded
+MAX_FILE_BYTES = 1 << 30  # no image of 50 Mpx needs more; a mislabelled video would fill the memory
+DIGEST_BYTES = 16
+BACKGROUND_RGB = (255, 255, 255)
+
+_FEWEST_FOR_PROCESSES = 64  # below it, starting processes (about 0.3 s) costs more than it saves
+_CHUNK_IMAGES, _CHUNK_BYTES = 32, 8 << 20  # the most that one task decodes and holds
+
+_EXIF_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class UnreadableImage(DataError):  # noqa: N818  (named for what it is: it is listed, not only raised)
+    """One file is not a complete image; `reason` is short enough for a list of many."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{str(path)!r} cannot be read as an image: {reason}.")
+        self.path = path
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["UnreadableImage"], tuple[Path, str]]:
+        return type(self), (self.path, self.reason)  # it crosses process borders
+
+
+def decode(path: Path, *, size_px: int) -> tuple[NDArray[np.uint8], bytes]:
+    """Return the (size_px, size_px, 3) pixels of the whole image and the blake2b digest of the file's bytes.
+
+    The image is squeezed to the square with antialiasing, its aspect ratio is not kept: nothing at the border
+    is lost, whatever the shape, as in Keras' flow_from_directory; a centre crop loses what lies at the edge.
+    """
+    data = _read(path)
+    try:
+        # Damaged metadata around good pixels is no reason to print or, where warnings are errors, to stop.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pixels = _decode_bytes(data, size_px=size_px)
+    except _RefusedError as refused:
+        raise UnreadableImage(path, str(refused)) from None
+    except UnidentifiedImageError:
+        raise UnreadableImage(path, _not_an_image(data)) from None
+    except Image.DecompressionBombError:
+        raise UnreadableImage(path, _too_large("far more")) from None
+    except MemoryError:
+        raise UnreadableImage(path, "not enough memory to decode it") from None
+    except Exception as error:  # a damaged file can raise anything: SyntaxError, struct.error, zlib.error ...
+        raise UnreadableImage(path, _short(error)) from error
+    return pixels, hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+class _RefusedError(Exception):
+    """A reason found in here, not by Pillow."""
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UnreadableImage(path, (error.strerror or str(error)).lower()) from error
+    except MemoryError:
+        raise UnreadableImage(path, "not enough memory to read it") from None
+    if not data:
+        raise UnreadableImage(path, "empty file")
+    if len(data) > MAX_FILE_BYTES:
+        raise UnreadableImage(path, f"file larger than {MAX_FILE_BYTES / 1e9:.1f} GB")
+    return data
+
+
+def _decode_bytes(data: bytes, *, size_px: int) -> NDArray[np.uint8]:
+    with Image.open(BytesIO(data), formats=FORMATS) as image:
+        width_px, height_px = image.size
+        if width_px * height_px > MAX_PIXELS:  # known from the header: nothing was decoded yet
+            raise _RefusedError(_too_large(f"{width_px} x {height_px} px, more"))
+        # JPEG can be decoded at 1/2, 1/4, 1/8 while it stays >= size_px on both sides. The target is square,
+        # so an orientation that swaps the sides changes nothing here. The box is the part of the reduced
+        # picture that is picture: sides that do not divide evenly are padded by up to one pixel.
+        drafted = image.draft(None, (size_px, size_px))
+        image.load()
+        box = drafted[1] if drafted else None
+        square = _to_8_bit(image).resize((size_px, size_px), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
+        # Turned last, when it is small: turning and squeezing to a square commute.
+        upright = _UPRIGHT.get(_orientation(image))
+    if upright is not None:
+        square = square.transpose(upright)
+    return np.array(square.convert("RGB"), dtype=np.uint8)
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 when there is none. Pillow turns TIFF by itself and then reports none."""
+    try:
+        return int(image.getexif().get(_EXIF_ORIENTATION_TAG, 1))
+    except Exception:
+        return 1  # damaged metadata: the pixels are good, and upright is the best guess
+
+
+def _to_8_bit(image: Image.Image) -> Image.Image:
+    """An L or RGB image: these resize with antialiasing, and nothing but colour is left in them."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        return Image.fromarray(_scaled_to_byte(np.asarray(image).astype(np.float64), image.mode == "F"))
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        background = Image.new("RGBA", layer.size, (*BACKGROUND_RGB, 255))
+        return Image.alpha_composite(background, layer).convert("RGB")
+    if image.mode in ("L", "RGB"):
+        return image
+    return image.convert("L" if image.mode == "1" else "RGB")
+
+
+def _scaled_to_byte(values: NDArray[np.float64], is_float: bool) -> NDArray[np.uint8]:
+    """Values of unknown range -> 0..255, by the rule at the head of this file."""
+    finite = np.isfinite(values)
+    if not finite.any():
+        raise _RefusedError("no pixel holds a finite number")
+    low, high = float(values[finite].min()), float(values[finite].max())
+    ranges = (1.0, 255.0, 65535.0) if is_float else (255.0, 65535.0)
+    full = next((full for full in ranges if low >= 0 and high <= full), None)
+    if full is not None:
+        low, high = 0.0, full
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = (values - low) / max(high - low, np.finfo(np.float64).tiny) * 255.0
+    scaled[~finite] = 0.0
+    return np.rint(np.clip(scaled, 0.0, 255.0)).astype(np.uint8)
+
+
+def _too_large(what: str) -> str:
+    return f"too large ({what} than the limit of {MAX_PIXELS // 1_000_000} Mpx)"
+
+
+def _not_an_image(data: bytes) -> str:
+    """Show how the file starts: '<!DOCTYPE' or 'ftypheic' tells a person what it really is."""
+    head = data[:16]
+    text = head.decode("latin-1")
+    if b"ftyp" in head:
+        return f"not an image of a known format (an ISO media file, {text[8:12]!r}: HEIC, AVIF or video)"
+    if head.lstrip().isascii() and text.strip().isprintable() and text.strip():
+        return f"not an image (starts with {text.split()[0]!r})"
+    if data.startswith((b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")):
+        return f"damaged header (only the first bytes, {head[:4].hex(' ')}, are those of an image)"
+    return f"not an image (starts with bytes {head[:8].hex(' ')})"
+
+
+def _short(error: Exception) -> str:
+    line = " ".join(str(error).split()) or type(error).__name__
+    return line if len(line) <= 120 else line[:117] + "..."
+
+
+Progress = Callable[[int, int], None]  # images done, images in all
+_Chunk = tuple[int, tuple[str, ...]]  # the place of its first image, and its files
+_Decoded = tuple[int, list[bytes], dict[int, str]]  # first place, digests, reasons of the unreadable by place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where the pixels of many images go: one file that has its full size already."""
+
+    path: Path
+    offset_bytes: int  # of the first image in the file
+    root: Path  # of the image files; absolute, since a spawned process may start in another directory
+    size_px: int
+
+
+def decode_into(
+    target: Target, files: tuple[str, ...], on_progress: Progress | None = None
+) -> tuple[NDArray[np.uint8], dict[int, str]]:
+    """Decode all files in parallel processes, each straight to its place; return digests and the bad ones.
+
+    The digests have one row a file; the bad ones are {index in files: reason}, and their pixels are zero.
+    """
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    image_bytes = target.size_px * target.size_px * 3
+    # Four chunks a process at least, so that a few slow images do not leave the other processes idle.
+    most = min(_CHUNK_IMAGES, _CHUNK_BYTES // image_bytes, len(files) // (4 * num_cpus))
+    step = max(1, most)
+    chunks = [(start, files[start : start + step]) for start in range(0, len(files), step)]
+    # A daemonic process may not have children; then, as with one core, this process does it alone.
+    alone = len(files) < _FEWEST_FOR_PROCESSES or num_cpus == 1 or multiprocessing.current_process().daemon
+    digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
+    bad: dict[int, str] = {}
+    num_done = 0
+    decoded = _one_by_one(target, chunks) if alone else _in_processes(target, chunks, num_cpus)
+    with contextlib.closing(decoded):  # the processes have ended before anyone removes the file
+        for start, chunk_digests, chunk_bad in decoded:
+            rows = np.frombuffer(b"".join(chunk_digests), np.uint8).reshape(-1, DIGEST_BYTES)
+            digests[start : start + len(rows)] = rows
+            bad |= chunk_bad
+            num_done += len(rows)
+            if on_progress is not None:
+                on_progress(num_done, len(files))
+    return digests, bad
+
+
+def _one_by_one(target: Target, chunks: list[_Chunk]) -> Generator[_Decoded, None, None]:
+    for chunk in chunks:
+        yield _decode_chunk(target, chunk)
+
+
+def _in_processes(target: Target, chunks: list[_Chunk], num_cpus: int) -> Generator[_Decoded, None, None]:
+    # Spawned, not forked: a fork copies locks that another thread (torch, a progress bar) may hold.
+    context = multiprocessing.get_context("spawn")
+    num_processes = min(num_cpus, len(chunks))
+    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_decoder) as pool:
+        try:
+            with _without_main():
+                tasks = [pool.submit(_decode_chunk, target, chunk) for chunk in chunks]
+            for task in as_completed(tasks):
+                yield task.result()
+        except BrokenProcessPool as error:
+            raise DataError(
+                "A process that decodes images was killed. The likely cause is memory: the machine, or the "
+                f"job's limit, has too little for {num_processes} such processes. Ask for more memory, use "
+                "fewer cores (taskset -c 0-3 turnaround ...), or make very large images smaller."
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not import the main program again.
+
+    It may import torch (seconds and 300 MB in each of them), and a script without the usual
+    `if __name__ == "__main__"` would run a second time and wait for a lock that its parent holds.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _start_decoder() -> None:
+    """End with the parent, however it ends: without this, they outlive a killed parent for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _decode_chunk(target: Target, chunk: _Chunk) -> _Decoded:
+    start, files = chunk
+    pixels = np.zeros((len(files), target.size_px, target.size_px, 3), np.uint8)
+    digests = [bytes(DIGEST_BYTES)] * len(files)
+    bad: dict[int, str] = {}
+    for index, name in enumerate(files):
+        try:
+            pixels[index], digests[index] = decode(target.root / name, size_px=target.size_px)
+        except UnreadableImage as error:
+            bad[start + index] = error.reason
+    # Written, not assigned through a memory map: on a full disk that would be SIGBUS, this is an OSError.
+    with open(target.path, "r+b") as file:
+        file.seek(target.offset_bytes + start * pixels[0].nbytes)
+        file.write(pixels.data)
+    return start, digests, bad

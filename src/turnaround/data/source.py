@@ -1,0 +1,58 @@
+"""A recipe's data source -> a folder of images on this machine.
+
+Enters: the [data] section. Leaves: a folder that `folder.scan` reads.
+A generated set is drawn once, a known set is fetched once, a folder is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from turnaround.data import fruitbowl
+from turnaround.errors import MissingPartError
+from turnaround.recipe import DataRecipe
+
+FRUIT_ON_KAGGLE = "sriramr/fruits-fresh-and-rotten-for-classification"
+
+
+def folder_of(
+    recipe: DataRecipe, *, size_px: int, cache: Path, on_progress: Callable[[int], None] | None = None
+) -> Path:
+    """The folder that the recipe's source stands for."""
+    if recipe.source == "fruitbowl":
+        # The seed of the drawing is fixed: runs that differ in training.seed train on the same images.
+        place = cache / f"fruitbowl-v{fruitbowl.VERSION}-{recipe.images}x{size_px}px"
+        return fruitbowl.generate(place, images=recipe.images, size_px=size_px, seed=0, on_progress=on_progress)
+    if recipe.source == "caltech256":
+        return _caltech256(cache)
+    if recipe.source == "fruit":
+        raise MissingPartError(
+            "The fruit photos come from Kaggle, which wants an account:\n"
+            f"  1. kaggle datasets download --unzip -p fruit {FRUIT_ON_KAGGLE}\n"
+            "     (or download and unpack it in a browser)\n"
+            "  2. turnaround train fruit --set data.source=fruit/dataset\n"
+            "Any folder with train/CLASS and test/CLASS, or CLASS folders, will do: --set data.source=FOLDER."
+        )
+    return Path(recipe.source)
+
+
+def _caltech256(cache: Path) -> Path:
+    place = cache / "caltech256" / "256_ObjectCategories"
+    if place.is_dir():
+        return place
+    try:
+        from torchvision.datasets import Caltech256
+    except (ImportError, RuntimeError) as error:
+        raise MissingPartError(
+            f"Fetching Caltech-256 needs torchvision, which does not import here ({error}). Install it with "
+            "`pip install torchvision`, or give a folder that you have: --set data.source=FOLDER."
+        ) from error
+    try:
+        Caltech256(root=str(cache), download=True)
+    except Exception as error:  # urllib, zip and checksum errors of many kinds: all mean "not fetched"
+        raise MissingPartError(
+            f"Caltech-256 could not be fetched ({error}). Without a network, give a folder that you have, with one "
+            "folder per class: --set data.source=FOLDER."
+        ) from error
+    return place

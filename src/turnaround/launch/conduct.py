@@ -1,0 +1,169 @@
+"""One run from its recipe to its end: directory, images, processes, and what the status says afterwards.
+
+Enters: a `Request`. Leaves: a recorded `Run`, or an error with nothing half-written: a run that never trained leaves
+no directory behind, a run that did keeps everything and says why it stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from turnaround.data.prepare import Prepared, Show, cache_root, prepare_images
+from turnaround.errors import (
+    DivergedError,
+    InputError,
+    InterruptedRunError,
+    RunDirectoryError,
+    TurnaroundError,
+)
+from turnaround.launch.contract import Launcher, LaunchPlan, choose_processes
+from turnaround.launch.local import LocalLauncher
+from turnaround.recipe import Recipe
+from turnaround.record.layout import RunDirectory
+from turnaround.record.lock import RunLock
+from turnaround.record.reader import Run
+from turnaround.record.schema import State, Status, to_json, utc_now
+from turnaround.record.writer import write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asks for, besides the recipe."""
+
+    out: Path
+    show: Show
+    processes: int | None = None
+    device: str = "auto"
+    shows_progress: bool = True
+    launcher: Launcher = field(default_factory=LocalLauncher)
+    announce: Callable[[Recipe, Prepared, int], None] = lambda recipe, prepared, processes: None
+    """Called once everything is known and before the processes start."""
+
+
+def start(recipe: Recipe, request: Request) -> Run:
+    """A new run."""
+    begun_at_s, recipe = time.time(), recipe.resolved()
+    processes = choose_processes(asked=request.processes, workers=recipe.workers.count, device=request.device)
+    was_there = request.out.exists()
+    directory = RunDirectory.create(request.out)
+    try:
+        with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
+            write_json(directory.recipe, {**recipe.to_dict(), "images": image_facts(prepared)})
+            _write_status(directory, Status(state="queued", submitted_at=utc_now(), started_at=utc_now()))
+            request.announce(recipe, prepared, processes)
+            _launch(directory, request, prepared, processes=processes, begun_at_s=begun_at_s)
+    except InputError:
+        if not directory.epochs.exists():
+            _remove(directory, keep_folder=was_there)
+        raise
+    return Run.load(directory.path)
+
+
+def resume(request: Request) -> Run:
+    """Goes on with a run that was stopped, on as many processes as asked for; the workers stay the same."""
+    begun_at_s, directory = time.time(), RunDirectory.open(request.out)
+    run = Run.load(directory.path)
+    if run.status.state == "finished":
+        return run
+    recipe = Recipe.from_record(run.recipe)
+    asked = request.processes or _processes_before(run)
+    processes = choose_processes(asked=asked, workers=recipe.workers.count, device=request.device)
+    with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
+        _refuse_changed_images(run, prepared)
+        status = replace(run.status, segments=run.status.segments + 1, state="queued", cause=None, ended_at=None)
+        _write_status(directory, status)
+        request.announce(recipe, prepared, processes)
+        _launch(directory, request, prepared, processes=processes, begun_at_s=begun_at_s)
+    return Run.load(directory.path)
+
+
+def image_facts(prepared: Prepared) -> dict[str, Any]:
+    """What recipe.json says about the images that were found."""
+    table, pixels = prepared.table, prepared.pixels
+    return {
+        "fingerprint": pixels.fingerprint,
+        "num_train": pixels.num_train,
+        "num_validation": len(pixels.labels) - pixels.num_train,
+        "num_classes": len(pixels.classes),
+        "split": table.split,
+        "skipped": list(pixels.skipped),
+        "num_ignored": len(table.ignored),
+        "warnings": list(table.warnings),
+    }
+
+
+@contextmanager
+def _images(recipe: Recipe, request: Request, directory: RunDirectory) -> Iterator[Prepared]:
+    """The decoded images; with the cache off they live only as long as the run."""
+    temporary = directory.path / ".pixels"
+    try:
+        yield prepare_images(recipe, cache=cache_root(recipe, temporary=temporary), show=request.show)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _launch(
+    directory: RunDirectory, request: Request, prepared: Prepared, *, processes: int, begun_at_s: float
+) -> None:
+    plan = LaunchPlan(
+        directory=directory,
+        pixels_dir=prepared.pixels.cache_dir,
+        processes=processes,
+        device=request.device,
+        begun_at_s=begun_at_s,
+        decode_time_s=0.0 if prepared.pixels.from_cache else prepared.pixels.decode_time_s,
+        shows_progress=request.shows_progress,
+    )
+    try:
+        request.launcher.run(plan)
+    except TurnaroundError as error:
+        if not (isinstance(error, InputError) and not directory.epochs.exists()):
+            _write_status(directory, _ended(Run.load(directory.path).status, error))
+        raise
+
+
+def _ended(status: Status, error: TurnaroundError) -> Status:
+    """The status of a run that stopped before its end."""
+    states: dict[type[TurnaroundError], State] = {
+        DivergedError: "diverged",
+        InterruptedRunError: "interrupted",
+    }
+    return replace(status, state=states.get(type(error), "failed"), cause=str(error), ended_at=utc_now())
+
+
+def _processes_before(run: Run) -> int | None:
+    try:
+        return int(run.machine["processes"])
+    except (RunDirectoryError, KeyError, TypeError, ValueError):
+        return None  # it stopped before it had described its machine
+
+
+def _refuse_changed_images(run: Run, prepared: Prepared) -> None:
+    before = run.recipe.get("images", {}).get("fingerprint")
+    now = prepared.pixels.fingerprint
+    if before != now:
+        raise InputError(
+            f"The images are not those that the run began with (fingerprint {str(before)[:12]} then, {now[:12]} now): "
+            "files were added, removed or changed. Put them back, or start a new run."
+        )
+
+
+def _write_status(directory: RunDirectory, status: Status) -> None:
+    write_json(directory.status, to_json(status))
+
+
+def _remove(directory: RunDirectory, *, keep_folder: bool) -> None:
+    """What we put there; a folder that was the user's stays."""
+    for path in (directory.recipe, directory.status, directory.machine, directory.lock):
+        path.unlink(missing_ok=True)
+    for path in directory.path.glob("*.jsonl"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(directory.logs, ignore_errors=True)
+    if not keep_folder:
+        directory.path.rmdir()

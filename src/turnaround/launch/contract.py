@@ -1,0 +1,65 @@
+"""What a launcher must do. The worker entry point is the same for all of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from turnaround.errors import InputError
+from turnaround.record.gpus import describe_gpus
+from turnaround.record.layout import RunDirectory
+
+WORKER_MODULE = "turnaround.cli.worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """How a prepared run is to be started."""
+
+    directory: RunDirectory
+    pixels_dir: Path
+    processes: int
+    device: str
+    begun_at_s: float
+    decode_time_s: float
+    shows_progress: bool = True
+
+    def worker_arguments(self) -> list[str]:
+        """What the worker entry point is told."""
+        return [
+            *(str(self.directory.path), "--pixels", str(self.pixels_dir), "--device", self.device),
+            *("--begun-at-s", f"{self.begun_at_s:.3f}", "--decode-time-s", f"{self.decode_time_s:.3f}"),
+            *(() if self.shows_progress else ("--quiet",)),
+        ]
+
+
+class Launcher(Protocol):
+    """Text is made by a pure function and sent by a thin one."""
+
+    def text(self, plan: LaunchPlan) -> str:
+        """What would be run, as a person could type it."""
+
+    def run(self, plan: LaunchPlan) -> None:
+        """Runs it to its end; an error of errors.py when it does not get there."""
+
+
+def usable_cores() -> int:
+    """The cores this process may use; a batch system or a container may give fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_processes(*, asked: int | None, workers: int, device: str) -> int:
+    """As many processes as there are devices, at most one a worker, each with the same number of workers."""
+    if asked is not None:
+        if not 1 <= asked <= workers:
+            raise InputError(
+                f"--processes must be from 1 to the number of workers ({workers}), since a process hosts at least one. "
+                f"Received: {asked}."
+            )
+        return asked
+    gpus = 0 if device == "cpu" else len(describe_gpus())
+    devices = gpus or (1 if device == "mps" or sys.platform == "darwin" else usable_cores())
+    return max(p for p in range(1, min(devices, workers) + 1) if workers % p == 0)

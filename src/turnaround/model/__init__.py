@@ -1,0 +1,10 @@
+"""Name -> network.
+
+Enters: the [model] section of a recipe and the number of classes.
+Leaves: a `Network`: the module with a new last layer, how its input is normalised, and what it costs.
+
+    small.py     our own network
+    network.py   any network by name, frozen or fine-tuned
+    weights.py   weights from a file, checked against the network
+    cost.py      parameters, FLOPs, gradient bytes
+"""

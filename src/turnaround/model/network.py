@@ -1,0 +1,160 @@
+"""Any network by name: ours, or one of timm's; frozen backbone or fine-tuned; a new last layer for the classes.
+
+timm and torchvision are imported only when a timm name is asked for, so that the core runs with torch alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import nn
+
+from turnaround.errors import MissingPartError, ModelError
+from turnaround.model.small import SmallNetwork
+from turnaround.model.weights import load_weights
+from turnaround.recipe import SMALL_NETWORK, ModelRecipe
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A module ready to train, and how its input must look."""
+
+    module: nn.Module
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    fine_tune: bool
+
+    def train_mode(self) -> None:
+        """Training mode; a frozen backbone stays in eval mode, so that its batch norms do not drift."""
+        self.module.train(self.fine_tune)
+        classifier_of(self.module).train()
+
+    def batch_norms(self) -> list[nn.Module]:
+        """The batch norms that compute statistics over a worker's images while training."""
+        return [m for m in self.module.modules() if isinstance(m, _BATCH_NORMS) and self.fine_tune]
+
+    def is_random(self) -> bool:
+        """Whether a training pass draws random numbers (dropout, stochastic depth)."""
+        return any(_drops(m) for m in self.module.modules()) and self.fine_tune
+
+    def couples_images(self) -> bool:
+        """Whether the images of one pass affect each other, so that each worker needs a pass of its own."""
+        return bool(self.batch_norms()) or self.is_random()
+
+
+def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
+    """The network of a recipe. The new layers depend on `seed` alone, so every process makes the same ones."""
+    torch.manual_seed(seed)
+    if recipe.name == SMALL_NETWORK:
+        if recipe.weights == "imagenet":
+            raise ModelError("There are no ImageNet weights for `small`. Set model.weights to none or to a file.")
+        module: nn.Module = SmallNetwork(num_classes=num_classes)
+        mean, std = IMAGENET_MEAN, IMAGENET_STD
+    else:
+        module = _timm_module(recipe, num_classes=num_classes)
+        config = getattr(module, "pretrained_cfg", {})
+        mean, std = tuple(config.get("mean", IMAGENET_MEAN)), tuple(config.get("std", IMAGENET_STD))
+    if recipe.weights not in ("none", "imagenet"):
+        load_weights(module, Path(recipe.weights), name=recipe.name, head=head_prefix(module))
+    if not recipe.fine_tune:
+        module.requires_grad_(False)
+        classifier_of(module).requires_grad_(True)
+    return Network(module=module, mean=mean, std=std, fine_tune=recipe.fine_tune)
+
+
+def classifier_of(module: nn.Module) -> nn.Module:
+    """The last layer."""
+    classifier: Any = module.get_classifier()  # type: ignore[operator]  # both SmallNetwork and timm have it
+    if isinstance(classifier, tuple | list):  # distilled networks have two heads
+        classifier = nn.ModuleList(classifier)
+    if not isinstance(classifier, nn.Module) or not any(True for _ in classifier.parameters()):
+        raise ModelError(
+            f"{type(module).__name__} has no last layer that could be replaced; choose another model.name."
+        )
+    return classifier
+
+
+def head_prefix(module: nn.Module) -> str:
+    """The name of the last layer inside the state dict, such as "head" or "classifier"."""
+    parameter = next(classifier_of(module).parameters())
+    return next(name for name, p in module.named_parameters() if p is parameter).rpartition(".")[0]
+
+
+def _timm_module(recipe: ModelRecipe, *, num_classes: int) -> nn.Module:
+    timm = _timm()
+    if recipe.name not in _known(timm):
+        raise ModelError(_unknown_name(timm, recipe.name))
+    pretrained = recipe.weights == "imagenet"
+    if pretrained:
+        _stay_offline_without_network()
+    try:
+        return timm.create_model(recipe.name, pretrained=pretrained, num_classes=num_classes)  # type: ignore[no-any-return]
+    except Exception as error:  # hub clients raise many kinds; with no download asked for it is timm's own complaint
+        if not pretrained:
+            raise ModelError(f"timm cannot make {recipe.name!r} for {num_classes} classes: {error}") from error
+        raise MissingPartError(
+            f"The ImageNet weights of {recipe.name!r} could not be had ({_first_line(error)}). Without a network, "
+            "give a file: --set model.weights=FILE.safetensors (or a PyTorch file), or train from nothing: "
+            "--set model.weights=none."
+        ) from error
+
+
+def _stay_offline_without_network() -> None:
+    """The hub client retries for 46 s before it says that there is no network; told to stay offline, it uses what
+    it has downloaded before and otherwise fails at once. Behind a proxy only the client itself can know."""
+    from huggingface_hub import constants
+
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return
+    hub = urlsplit(constants.ENDPOINT)
+    try:
+        socket.create_connection((hub.hostname or "", hub.port or 443), timeout=5).close()
+    except OSError:
+        constants.HF_HUB_OFFLINE = True
+
+
+def _timm() -> Any:
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:
+        raise MissingPartError(
+            f"This network comes from timm, which does not import here ({_first_line(error)}). Install it with "
+            "`pip install timm torchvision`, or use our own network: --set model.name=small."
+        ) from error
+    return timm
+
+
+def _known(timm: Any) -> set[str]:
+    return {*timm.list_models(), *timm.list_models(pretrained=True)}
+
+
+def _unknown_name(timm: Any, name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, sorted(_known(timm)), n=5)
+    hint = f" Did you mean {', '.join(near)}?" if near else ""
+    return (
+        f"Unknown model.name {name!r}.{hint} Valid: small, or one of timm's {len(timm.list_models()):,} names "
+        "(python -c \"import timm; print(*timm.list_models('*resnet*'))\" lists some)."
+    )
+
+
+def _drops(module: nn.Module) -> bool:
+    """Dropout of torch and drop path of timm carry their probability under these names."""
+    name = type(module).__name__
+    probability = getattr(module, "p", None) if "Dropout" in name else getattr(module, "drop_prob", None)
+    return isinstance(probability, float) and probability > 0
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,287 @@
+"""WHAT to train: five frozen sections of plain values.
+
+Enters: keyword values (from a TOML file, from `--set section.key=value`, or from Python).
+Leaves: a `Recipe` that is valid as a whole, or one `RecipeError` that lists every problem at once.
+
+Every key, its type, its default, its range and its meaning stand in one place below; validation, the messages,
+`turnaround recipes show` and the documentation all read that one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Self, get_type_hints
+
+from turnaround.errors import RecipeError, one_of
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "adadelta", "lamb", "lars")
+SCHEDULES = ("constant", "cosine", "step")
+SCALINGS = ("none", "linear", "sqrt", "auto")
+LOSSES = ("cross_entropy", "mse")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16", "fp64")
+ENGINES = ("torch",)
+GENERATED = ("fruitbowl",)
+DOWNLOADABLE = ("caltech256", "fruit")
+
+SMALL_NETWORK = "small"
+"""The name of our own network; every other name is looked up in timm."""
+
+
+def key(
+    default: Any, doc: str, *, low: float = -math.inf, high: float = math.inf, choices: tuple[str, ...] = ()
+) -> Any:
+    """A recipe key: its default, its meaning, and what is allowed."""
+    return dataclasses.field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRecipe:
+    """Which images, at which size, split how."""
+
+    source: str = key("fruitbowl", "a folder of images, or a known set: fruitbowl (generated), caltech256, fruit")
+    size_px: int | None = key(None, "side of the square images; none = 64 for `small`, else 224", low=16, high=1024)
+    holdout: float = key(0.2, "share of each class held out when the folder has no split", low=0.01, high=0.9)
+    images: int = key(1800, "how many images to draw (generated sets only)", low=12, high=10_000_000)
+    cache: str = key("on", "decoded pixels are kept: on, off, or a directory")
+    skip_bad: bool = key(False, "leave unreadable images out instead of stopping; the record lists them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecipe:
+    """Which network, from which weights, and how much of it learns."""
+
+    name: str = key(SMALL_NETWORK, "`small` (our own, good at 64 px) or any name that timm knows")
+    weights: str = key("none", "imagenet (downloaded through timm), a .safetensors or PyTorch file, or none")
+    fine_tune: bool = key(True, "true: every layer learns; false: frozen backbone, only the new last layer learns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecipe:
+    """How the weights move."""
+
+    epochs: int = key(15, "passes over the training images", low=1, high=100_000)
+    batch_per_worker: int = key(32, "images a worker takes at each step", low=1, high=65_536)
+    batch_total: int | None = key(
+        None,
+        "fixes the global batch instead: then any number of workers gives the same curve",
+        low=1,
+        high=2**22,
+    )
+    optimizer: str = key("adamw", "the update rule", choices=OPTIMIZERS)
+    learning_rate: float | None = key(
+        None, "for one worker; none = by optimiser, see LEARNING_RATES", low=0.0, high=1e4
+    )
+    scaling: str = key("auto", "how the learning rate grows with the workers", choices=SCALINGS)
+    schedule: str = key("cosine", "how the learning rate falls, update by update", choices=SCHEDULES)
+    warmup_epochs: float = key(1.0, "the learning rate rises linearly over these", low=0.0, high=1000.0)
+    weight_decay: float = key(0.01, "not applied to biases and normalisation", low=0.0, high=10.0)
+    label_smoothing: float = key(0.0, "share of the label spread over all classes", low=0.0, high=0.9)
+    loss: str = key("cross_entropy", "what is minimised; mse is on softmax against one-hot labels", choices=LOSSES)
+    precision: str = key("auto", "arithmetic of the passes; auto chooses for the device", choices=PRECISIONS)
+    compile: bool = key(False, "torch.compile the network; pays on long GPU runs")
+    seed: int = key(0, "order, augmentation, new layers and hold-out follow from it", low=0, high=2**31 - 1)
+    checkpoint_every_s: float = key(60.0, "saved at the first end of epoch after these seconds", low=0.0, high=1e9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentRecipe:
+    """How training images vary; each sample's variation is a pure function of (seed, epoch, sample)."""
+
+    rotation_degrees: float = key(0.0, "rotated by up to this much either way", low=0.0, high=180.0)
+    zoom: float = key(0.0, "scaled by 1-zoom .. 1+zoom", low=0.0, high=0.9)
+    shift: float = key(0.0, "moved by up to this share of the side, both axes", low=0.0, high=0.9)
+    flip: bool = key(False, "mirrored left to right, half of the time")
+    brightness: float = key(0.0, "multiplied by 1-brightness .. 1+brightness", low=0.0, high=0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersRecipe:
+    """How many replicas share a step: mathematics, not hardware (see docs/architecture.md)."""
+
+    count: int = key(1, "data-parallel workers", low=1, high=65_536)
+    engine: str = key("torch", "how processes agree", choices=ENGINES)
+
+
+# What we would try first, for one worker at batch 32: (everything learns from scratch or only the last layer learns,
+# pretrained weights are fine-tuned: a tenth, so that they are not washed out by the first updates).
+LEARNING_RATES = {
+    "sgd": (0.05, 0.005),
+    "adam": (2e-3, 2e-4),
+    "adamw": (2e-3, 2e-4),
+    "adadelta": (1.0, 0.1),
+    "lamb": (5e-3, 5e-4),
+    "lars": (1.0, 0.1),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Five sections and a name. Made by `Recipe.from_dict`, which checks everything."""
+
+    name: str = "recipe"
+    data: DataRecipe = dataclasses.field(default_factory=DataRecipe)
+    model: ModelRecipe = dataclasses.field(default_factory=ModelRecipe)
+    training: TrainingRecipe = dataclasses.field(default_factory=TrainingRecipe)
+    augment: AugmentRecipe = dataclasses.field(default_factory=AugmentRecipe)
+    workers: WorkersRecipe = dataclasses.field(default_factory=WorkersRecipe)
+
+    def __post_init__(self) -> None:
+        problems = [p for name in SECTIONS for p in _section_problems(name, getattr(self, name))]
+        if not problems:  # rules across keys make sense only when each key does
+            problems = _joint_problems(self)
+        if problems:
+            raise RecipeError(_listed(problems))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Nested plain values, as TOML and JSON give them; unknown names are refused with the valid ones."""
+        sections, problems = {}, []
+        for section, content in values.items():
+            if section == "name":
+                continue
+            if section not in SECTIONS:
+                problems.append(one_of("section", section, tuple(SECTIONS)))
+            elif not isinstance(content, dict):
+                problems.append(f"[{section}] must be a section of keys. Received: {content!r}.")
+            else:
+                known = tuple(f.name for f in dataclasses.fields(SECTIONS[section]))
+                problems += [one_of(f"key in [{section}]", k, known) for k in content if k not in known]
+                sections[section] = {k: v for k, v in content.items() if k in known}
+        problems += [p for s, content in sections.items() for p in _type_problems(s, content)]
+        if problems:
+            raise RecipeError(_listed(problems))
+        built = {s: SECTIONS[s](**_coerced(s, content)) for s, content in sections.items()}
+        return cls(name=str(values.get("name", "recipe")), **built)
+
+    @classmethod
+    def from_record(cls, values: dict[str, Any]) -> Self:
+        """The recipe in a run's recipe.json, which also holds facts about the images it found."""
+        return cls.from_dict({k: v for k, v in values.items() if k in ("name", *SECTIONS)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested values, ready for JSON or TOML."""
+        return dataclasses.asdict(self)
+
+    def replace(self, section: str, **values: Any) -> Self:
+        """A copy with some keys of one section changed, checked again."""
+        changed: Any = {section: dataclasses.replace(getattr(self, section), **values)}
+        return dataclasses.replace(self, **changed)
+
+    def resolved(self) -> Self:
+        """Every `none` that means "choose for me" replaced by its value: what is trained, saved and compared."""
+        recipe = self
+        if recipe.data.size_px is None:
+            recipe = recipe.replace("data", size_px=64 if recipe.model.name == SMALL_NETWORK else 224)
+        if recipe.training.learning_rate is None:
+            first, gentle = LEARNING_RATES[recipe.training.optimizer]
+            pretrained = recipe.model.fine_tune and recipe.model.weights != "none"
+            recipe = recipe.replace("training", learning_rate=gentle if pretrained else first)
+        if recipe.training.batch_total is not None:
+            each = recipe.training.batch_total // recipe.workers.count
+            recipe = recipe.replace("training", batch_per_worker=each)
+        return recipe
+
+    @property
+    def size_px(self) -> int:
+        """The side of the images of a resolved recipe."""
+        assert self.data.size_px is not None, "resolve the recipe first"
+        return self.data.size_px
+
+    @property
+    def global_batch(self) -> int:
+        """Images a step, over all workers."""
+        return self.training.batch_total or self.workers.count * self.training.batch_per_worker
+
+
+SECTIONS: dict[str, Any] = {
+    "data": DataRecipe,
+    "model": ModelRecipe,
+    "training": TrainingRecipe,
+    "augment": AugmentRecipe,
+    "workers": WorkersRecipe,
+}
+
+
+def _joint_problems(recipe: Recipe) -> list[str]:
+    """Rules that join several keys."""
+    training, count = recipe.training, recipe.workers.count
+    problems = []
+    if training.batch_total is not None and training.batch_total % count:
+        lower = training.batch_total // count * count
+        near = [str(n) for n in (lower, lower + count) if n]
+        problems.append(
+            f"training.batch_total = {training.batch_total} cannot be shared evenly by {count} workers. "
+            f"Use {' or '.join(near)}, or another number of workers."
+        )
+    if not recipe.model.fine_tune and recipe.model.weights == "none":
+        problems.append(
+            "model.fine_tune = false freezes the network, but model.weights = 'none' leaves it random: it would learn "
+            "almost nothing. Give model.weights a file or 'imagenet', or set model.fine_tune = true."
+        )
+    if training.loss == "mse" and training.label_smoothing:
+        problems.append(
+            "training.label_smoothing works with loss 'cross_entropy' only. Set it to 0, or change the loss."
+        )
+    if training.warmup_epochs > training.epochs:
+        problems.append(
+            f"training.warmup_epochs = {training.warmup_epochs:g} is longer than training.epochs = {training.epochs}: "
+            "the full learning rate would never be reached. Lower warmup_epochs."
+        )
+    return problems
+
+
+def _section_problems(section: str, content: Any) -> list[str]:
+    """Range and choice problems of the values of one section, in words."""
+    problems = []
+    for field in dataclasses.fields(content):
+        value, rule = getattr(content, field.name), field.metadata
+        name = f"{section}.{field.name}"
+        if rule["choices"] and value not in rule["choices"]:
+            problems.append(one_of(name, value, rule["choices"]))
+        elif (
+            isinstance(value, int | float) and not isinstance(value, bool) and not rule["low"] <= value <= rule["high"]
+        ):
+            problems.append(f"{name} must be from {rule['low']:g} to {rule['high']:g}. Received: {value!r}.")
+        elif isinstance(value, str) and not value.strip():
+            problems.append(f"{name} must not be empty: {rule['doc']}.")
+    return problems
+
+
+def _type_problems(section: str, content: dict[str, Any]) -> list[str]:
+    """Values of the wrong type, in words."""
+    hints = get_type_hints(SECTIONS[section])
+    problems = []
+    for name, value in content.items():
+        if not _fits(value, hints[name]):
+            kind = getattr(hints[name], "__name__", str(hints[name])).replace("None", "none")
+            problems.append(f"{section}.{name} must be of type {kind}. Received: {value!r}.")
+    return problems
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a TOML or JSON value can stand for the annotated type; an int may stand for a float."""
+    allowed = getattr(hint, "__args__", (hint,))
+    if isinstance(value, bool):
+        return bool in allowed
+    if isinstance(value, int) and float in allowed:
+        return True
+    return isinstance(value, allowed)
+
+
+def _coerced(section: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Ints given for float keys become floats, so that 1 and 1.0 make the same recipe."""
+    hints = get_type_hints(SECTIONS[section])
+    return {
+        name: float(v) if isinstance(v, int) and float in getattr(hints[name], "__args__", (hints[name],)) else v
+        for name, v in content.items()
+    }
+
+
+def _listed(problems: list[str]) -> str:
+    return (
+        problems[0]
+        if len(problems) == 1
+        else "\n".join(["The recipe has several problems:", *(f"- {p}" for p in problems)])
+    )

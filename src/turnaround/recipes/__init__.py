@@ -1,0 +1,142 @@
+"""From what a user types to a checked recipe.
+
+Enters: SOURCE (a built-in name, a TOML file, or a folder of images) and `section.key=value` overrides.
+Leaves: a `Recipe`, not yet resolved, whose paths no longer depend on the current directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from turnaround.errors import RecipeError, one_of
+from turnaround.recipe import DOWNLOADABLE, GENERATED, SECTIONS, Recipe
+
+
+def names() -> tuple[str, ...]:
+    """The built-in recipes."""
+    return tuple(sorted(f.name.removesuffix(".toml") for f in files(__name__).iterdir() if f.name.endswith(".toml")))
+
+
+def text(name: str) -> str:
+    """A built-in recipe as it stands in its file, comments and all."""
+    if name not in names():
+        raise RecipeError(one_of("recipe", name, names()))
+    return files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def headline(name: str) -> str:
+    """The first sentence of a recipe's heading comment."""
+    return text(name).split("\n", 1)[0].lstrip("# ").strip()
+
+
+def find(source: str, overrides: list[str] | None = None) -> Recipe:
+    """The recipe that SOURCE stands for, with the overrides applied."""
+    values = _values(source)
+    for override in overrides or []:
+        section, name, value = _parsed(override)
+        values.setdefault(section, {})[name] = value
+    return _absolute(Recipe.from_dict(values), Path.cwd())
+
+
+def _values(source: str) -> dict[str, Any]:
+    """Plain values: by built-in name, then TOML file, then folder. A name with a slash is always a path."""
+    path = Path(source).expanduser()
+    if source in names():
+        return {**tomllib.loads(text(source)), "name": source}
+    if path.suffix == ".toml":
+        return _file_values(path)
+    if path.is_dir():
+        return {"name": path.resolve().name or "folder", "data": {"source": str(path.resolve())}}
+    raise RecipeError(
+        f"{source!r} is neither a folder of images, nor a recipe file (.toml), nor a built-in recipe. "
+        f"{one_of('recipe', source, names())}"
+    )
+
+
+def _file_values(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"There is no recipe file {str(path)!r}. `turnaround recipes copy NAME` makes one.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{str(path)!r} is not valid TOML: {error}.") from None
+    except OSError as error:
+        raise RecipeError(f"{str(path)!r} cannot be read: {error.strerror}.") from None
+    recipe = _absolute(Recipe.from_dict(values), path.resolve().parent)
+    return {**recipe.to_dict(), "name": path.stem}
+
+
+def _absolute(recipe: Recipe, base: Path) -> Recipe:
+    """Paths made absolute: a recipe file's are relative to the file, a flag's to the current directory."""
+    if recipe.data.source not in GENERATED + DOWNLOADABLE:
+        recipe = recipe.replace("data", source=str(base / Path(recipe.data.source).expanduser()))
+    if recipe.data.cache not in ("on", "off"):
+        recipe = recipe.replace("data", cache=str(base / Path(recipe.data.cache).expanduser()))
+    if recipe.model.weights not in ("imagenet", "none"):
+        recipe = recipe.replace("model", weights=str(base / Path(recipe.model.weights).expanduser()))
+    return recipe
+
+
+def _parsed(override: str) -> tuple[str, str, Any]:
+    """`training.epochs=5` -> ("training", "epochs", 5), by the type that the key has."""
+    target, equals, raw = override.partition("=")
+    section, dot, name = target.strip().partition(".")
+    if not equals or not dot:
+        raise RecipeError(f"--set wants section.key=value, for example training.epochs=5. Received: {override!r}.")
+    if section not in SECTIONS:
+        raise RecipeError(one_of("section", section, tuple(SECTIONS)))
+    hints = get_type_hints(SECTIONS[section])
+    if name not in hints:
+        raise RecipeError(one_of(f"key in [{section}]", name, tuple(hints)))
+    return section, name, _typed(raw.strip(), hints[name])
+
+
+def _typed(raw: str, hint: Any) -> Any:
+    """The text as the key's type; what does not fit stays text, and the recipe's own check refuses it."""
+    kinds = getattr(hint, "__args__", (hint,))
+    if str in kinds:
+        return raw
+    if type(None) in kinds and raw.lower() in ("none", "auto", ""):
+        return None
+    if bool in kinds:
+        return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(raw.lower(), raw)
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(raw)
+            except ValueError:
+                continue
+    return raw
+
+
+def as_toml(recipe: Recipe) -> str:
+    """A recipe as a file that `turnaround train` takes."""
+    lines = [f"# {recipe.name}"]
+    for section in SECTIONS:
+        lines += ["", f"[{section}]"]
+        for name, value in vars(getattr(recipe, section)).items():
+            if value is not None:
+                lines.append(f"{name} = {_toml_value(value)}")
+    return "\n".join(lines)
+
+
+def keys_text() -> str:
+    """Every key, its default and its meaning, as a commented recipe."""
+    lines = []
+    for section, kind in SECTIONS.items():
+        lines += ["", f"[{section}]  # {(kind.__doc__ or '').splitlines()[0]}"]
+        for field in dataclasses.fields(kind):
+            default = "none" if field.default is None else _toml_value(field.default)
+            choices = f" ({', '.join(field.metadata['choices'])})" if field.metadata["choices"] else ""
+            lines.append(f"{field.name} = {default:<16} # {field.metadata['doc']}{choices}")
+    return "\n".join(lines[1:])
+
+
+def _toml_value(value: object) -> str:
+    """bool, int, float or str: JSON writes these as TOML does."""
+    return json.dumps(value, ensure_ascii=False)

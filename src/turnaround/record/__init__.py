@@ -1,0 +1,18 @@
+"""The door between the GPU side and the reading side: a run directory, written by one and read by the other.
+
+Enters: what training measured, as the dataclasses of `schema`. Leaves: the same values, read back by `reader`
+on any machine, without torch. Nothing else passes between the two sides, and nobody reads a log's text.
+
+    schema.py      the values in the files, field by field
+    coding.py      values to JSON objects and back; the format version
+    files.py       bytes to JSON objects, whatever the bytes are
+    layout.py      every path inside a run directory; making a new one, opening an old one
+    writer.py      whole files by temporary name, fsync and rename; lines by appending
+    lock.py        one live run in a directory at a time
+    reader.py      a run directory as values; the runs below a folder
+    machine.py     what the run ran on: host, GPUs, versions, commit
+    gpus.py        the GPUs of this process, asked through NVML
+    telemetry.py   a thread that samples CPU, memory and GPUs once a second
+
+The format itself is described, for other programs, in docs/record-format.md.
+"""

@@ -1,0 +1,128 @@
+"""What a run ran on. Enters: what only the caller knows. Leaves: the object for machine.json.
+
+Nothing here can fail: what cannot be found out is None. No torch: versions come from the packages' metadata.
+"""
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from turnaround.record.gpus import Nvml, describe_gpus
+
+PACKAGES = ("turnaround", "torch", "torchvision", "timm", "numpy", "pillow")
+GIT_TIMEOUT_S = 2.0
+"""A commit is worth a moment of waiting, not a hung network file system."""
+
+
+def describe(
+    *,
+    workers: int,
+    processes: int,
+    engine: str,
+    launch: str,
+    device: str,
+    choices: Mapping[str, Mapping[str, Any]] | None = None,
+    nvml: Nvml | None = None,
+) -> dict[str, Any]:
+    """This host and this program, and how the run is spread over it.
+
+    `choices` are the decisions turnaround made itself: name -> {"value": ..., "reason": ...}. `nvml` is for
+    tests, in place of pynvml.
+    """
+    package = Path(__file__).resolve().parent
+    return {
+        "hostname": socket.gethostname(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": _cpu_model(),
+        "cores": _cores(),
+        "memory_gib": _memory_gib(),
+        "gpus": describe_gpus(nvml),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "git": git_state(Path.cwd()) if _has_working_directory() else None,
+        # An installed copy may lie in a virtual environment inside somebody's repository: that is not ours.
+        "turnaround_git": git_state(package) if _git(package, "ls-files", Path(__file__).name) else None,
+        "command": list(sys.argv),
+        "workers": workers,
+        "processes": processes,
+        "engine": engine,
+        "launch": launch,
+        "device": device,
+        "choices": {name: dict(choice) for name, choice in (choices or {}).items()},
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """{"commit", "dirty"} of the repository around the folder; None when there is none or no git.
+
+    `commit` is None before the first commit, `dirty` None when git takes too long to say.
+    """
+    if not _git(folder, "rev-parse", "--git-dir"):
+        return None
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints; None when it fails, hangs or is not installed."""
+    # fsmonitor off: a repository's own settings must not start programs because somebody trains inside it.
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # never disturb a git command of the user
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
+
+
+def _has_working_directory() -> bool:
+    try:
+        Path.cwd()
+    except OSError:  # it was removed under us
+        return False
+    return True
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except Exception:  # not installed, or its metadata is damaged
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()  # ARM's /proc/cpuinfo has no such line
+
+
+def _cores() -> int:
+    """The cores this process may use, which a batch system makes fewer than the host has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(psutil.virtual_memory().total / 2**30, 2)
+    except Exception:
+        return None

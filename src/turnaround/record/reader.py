@@ -1,0 +1,215 @@
+"""A run directory as values. Enters: a path. Leaves: a Run, read lazily and without torch.
+
+The files are untrusted: they may be torn, damaged, hostile or from a newer turnaround. Whatever bytes are in
+them, what comes out is a value or a RunDirectoryError that names the file.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from turnaround.errors import RunDirectoryError
+from turnaround.record.coding import NewerFormatError, Record
+from turnaround.record.files import LineFile, read_json, read_lines
+from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import (
+    DISJOINT_TIME_PARTS,
+    EpochRecord,
+    Evaluation,
+    Span,
+    Status,
+    TelemetrySample,
+    from_json,
+)
+
+MAX_DEPTH = 6  # find_runs: runs/study/configuration/repeat and some more, but not a whole disk
+
+
+class Run:
+    """One recorded run. Each part is read when first asked for, and kept: load again to see news."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+
+    @classmethod
+    def load(cls, path: Path) -> "Run":
+        """The run in `path`; RunDirectoryError when there is none."""
+        return cls(RunDirectory.open(path))
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.directory.path
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """recipe.json, as it was handed to write_json."""
+        return read_json(self.directory.recipe)
+
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        """machine.json, as it was handed to write_json; an error before the run has started."""
+        return read_json(self.directory.machine)
+
+    @cached_property
+    def status(self) -> Status:
+        """status.json."""
+        return _read_record(Status, self.directory.status)
+
+    @cached_property
+    def evaluation(self) -> Evaluation | None:
+        """evaluation.json; None before the end of the run."""
+        path = self.directory.evaluation
+        return _read_record(Evaluation, path) if os.path.lexists(path) else None
+
+    @cached_property
+    def epochs(self) -> list[EpochRecord]:
+        """One record an epoch, in order; of a repeated epoch the last line."""
+        records, _ = self._epoch_lines
+        by_epoch = {record.epoch: record for record in records if record.epoch >= 1}
+        return [by_epoch[epoch] for epoch in sorted(by_epoch)]
+
+    @property
+    def bad_lines(self) -> int:
+        """Lines of epochs.jsonl that were skipped because they cannot be understood."""
+        records, bad_lines = self._epoch_lines
+        return bad_lines + sum(record.epoch < 1 for record in records)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether epochs.jsonl ends in an incomplete line: being written just now, or cut off by a kill."""
+        return self._epoch_file.is_torn
+
+    @cached_property
+    def _epoch_file(self) -> LineFile:
+        return read_lines(self.directory.epochs)
+
+    @cached_property
+    def _epoch_lines(self) -> tuple[list[EpochRecord], int]:
+        return _records(EpochRecord, self.directory.epochs, self._epoch_file)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The processes that measured spans."""
+        return self.directory.span_ranks()
+
+    def spans(self, rank: int = 0) -> list[Span]:
+        """The step parts of one process, by step; of a step repeated after a resume the last line."""
+        path = self.directory.spans(rank)
+        spans, _ = _records(Span, path, read_lines(path))
+        by_step = {span.step: span for span in spans}
+        return [by_step[step] for step in sorted(by_step)]
+
+    def telemetry(self) -> dict[str, list[TelemetrySample]]:
+        """Samples by host, in the order in which they were taken."""
+        return {host: self._telemetry(host)[0] for host in self.directory.telemetry_hosts()}
+
+    def telemetry_notes(self) -> dict[str, list[str]]:
+        """What could not be sampled, by host, in words."""
+        return {host: self._telemetry(host)[1] for host in self.directory.telemetry_hosts()}
+
+    def _telemetry(self, host: str) -> tuple[list[TelemetrySample], list[str]]:
+        path = self.directory.telemetry(host)
+        file = read_lines(path)
+        notes = [str(line["note"]) for line in file.objects if "note" in line]
+        samples = file._replace(objects=[line for line in file.objects if "note" not in line])
+        return _records(TelemetrySample, path, samples)[0], notes
+
+    @property
+    def best(self) -> float | None:
+        """The highest validation accuracy of any epoch."""
+        return max((e.val_accuracy for e in self.epochs if not math.isnan(e.val_accuracy)), default=None)
+
+    @property
+    def final(self) -> float | None:
+        """The validation accuracy of the last epoch."""
+        value = self.epochs[-1].val_accuracy if self.epochs else math.nan
+        return None if math.isnan(value) else value
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether a process hosted several workers: the accuracy is that of `workers`, the times are not."""
+        workers, processes = (self.machine.get(key) for key in ("workers", "processes"))
+        if not isinstance(workers, int) or not isinstance(processes, int):
+            raise RunDirectoryError(f"{self.directory.machine}: workers and processes must be whole numbers.")
+        return workers > processes
+
+    def turnaround_parts(self) -> dict[str, float]:
+        """Seconds by part, from submit to finish: queue, the program's parts, other; unknown ones are absent.
+
+        The queue alone is taken from two wall clocks: the submitting host's and that of the first program.
+        """
+        status = self.status
+        parts: dict[str, float] = {}
+        queue_s = _seconds_between(status.submitted_at, status.started_at)
+        if queue_s is not None:
+            parts["queue"] = queue_s
+        known = {part: status.time_s[part] for part in DISJOINT_TIME_PARTS if part in status.time_s}
+        parts |= {part: time_s for part, time_s in known.items() if not math.isnan(time_s)}
+        rest_s = status.time_s.get("program", math.nan) - sum(parts.values()) + parts.get("queue", 0.0)
+        if not math.isnan(rest_s):
+            parts["other"] = max(0.0, rest_s)
+        return parts
+
+
+def find_runs(path: Path) -> list[Path]:
+    """`path` itself when it is a run, else every run below it, in natural order (run-2 before run-10).
+
+    A link to a run counts; other links are not followed, hidden folders and the inside of runs not searched.
+    """
+    path = Path(path)
+    if not path.is_dir() and not RunDirectory(path).is_run():
+        RunDirectory.open(path)  # raises, with the names that are near
+    if RunDirectory(path).is_run():
+        return [path]
+    return sorted(_runs_below(path, MAX_DEPTH), key=_natural)
+
+
+def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_dir()]
+    except OSError:
+        return
+    for entry in entries:
+        if RunDirectory(Path(entry.path)).is_run():
+            yield Path(entry.path)
+        elif depth > 1 and not entry.is_symlink():
+            yield from _runs_below(Path(entry.path), depth - 1)
+
+
+def _natural(path: Path) -> list[tuple[str, int]]:
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]*)", str(path))]
+
+
+def _seconds_between(earlier: str | None, later: str | None) -> float | None:
+    try:
+        seconds = (datetime.fromisoformat(later or "") - datetime.fromisoformat(earlier or "")).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # TypeError: one with offset, one without
+        return None
+    return seconds if seconds >= 0 else None  # negative: the two clocks differ by more than the queue
+
+
+def _read_record(kind: type[Record], path: Path) -> Record:
+    payload = read_json(path)
+    try:
+        return from_json(kind, payload)
+    except RunDirectoryError as error:
+        raise RunDirectoryError(f"{path}: {error}.") from error
+
+
+def _records(kind: type[Record], path: Path, file: LineFile) -> tuple[list[Record], int]:
+    """The lines as records, and how many lines are none."""
+    records, bad_lines = [], file.bad_lines
+    for payload in file.objects:
+        try:
+            records.append(from_json(kind, payload))
+        except NewerFormatError as error:  # skipping such lines would hide the whole run
+            raise RunDirectoryError(f"{path}: {error}") from error
+        except RunDirectoryError:
+            bad_lines += 1
+    return records, bad_lines

@@ -1,0 +1,200 @@
+"""The values in a run directory: what each file holds, field by field, with its unit.
+
+The way to JSON and back is coding.py's; docs/record-format.md says the same for other programs.
+"""
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from turnaround.record.coding import FORMAT_VERSION, from_json, to_json
+
+__all__ = [
+    "DISJOINT_TIME_PARTS",
+    "FORMAT_VERSION",
+    "ClassResult",
+    "EpochRecord",
+    "Evaluation",
+    "GpuSample",
+    "Span",
+    "State",
+    "Status",
+    "TelemetrySample",
+    "TimePart",
+    "from_json",
+    "to_json",
+    "utc_now",
+]
+
+State = Literal["queued", "running", "finished", "failed", "diverged", "interrupted"]
+
+TimePart = Literal[
+    # The first six do not overlap; together they are the program's time less a small rest.
+    "start_up",  # program start to first step, without decode
+    "decode",  # images to the pixel cache; 0 when the cache was there
+    "training_cold",  # steps of the first epoch after a start: compilation, cold caches
+    "training_steady",  # steps of the other epochs
+    "evaluation",
+    "checkpoint",
+    "training",  # training_cold + training_steady
+    "pause",  # evaluation + checkpoint: the training clock stands still
+    "program",  # from process start to end
+]
+DISJOINT_TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)[:6]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """One line of epochs.jsonl. Accuracies are fractions, 0 to 1; losses are means per image."""
+
+    epoch: int
+    """Counted from 1."""
+    train_loss: float
+    """Running mean over the epoch's steps, under augmentation and with the weights of the moment."""
+    train_accuracy: float
+    """Running, like train_loss."""
+    val_loss: float
+    """Over the whole validation set, each image once."""
+    val_accuracy: float
+    """Top-1, over the whole validation set, each image once."""
+    epoch_time_s: float
+    """Training steps only; throughput is computed from this."""
+    images_per_s: float
+    """images / epoch_time_s, over all workers."""
+    learning_rate: float
+    """At the end of the epoch."""
+    steps: int | None = None
+    """Updates in this epoch."""
+    images: int | None = None
+    """Training images in this epoch, over all workers."""
+    train_eval_loss: float | None = None
+    """On a fixed subset of the training images, in evaluation mode, without augmentation."""
+    train_eval_accuracy: float | None = None
+    """On the same subset: the one to hold against val_accuracy when asking for overfitting."""
+    val_top5_accuracy: float | None = None
+    """None with fewer than six classes, where it would say nothing."""
+    evaluation_time_s: float | None = None
+    """Both evaluations after this epoch's steps."""
+    segment: int = 1
+    """1 for the first start, one more at each resume."""
+    noise_scale: float | None = None
+    """Gradient noise scale, in images; None when it cannot be estimated (one worker, one micro-batch)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status:
+    """status.json: where the run stands. Instants are ISO-8601 UTC with offset; durations are monotonic."""
+
+    state: State
+    """queued, running, finished, failed, diverged or interrupted."""
+    cause: str | None = None
+    """Why it failed, diverged or was interrupted, in a sentence."""
+    submitted_at: str | None = None
+    """When the user asked for it."""
+    started_at: str | None = None
+    """When the first program started."""
+    first_step_at: str | None = None
+    """When the first step of the first segment was done."""
+    ended_at: str | None = None
+    """When the last program ended; None while it runs."""
+    epochs_done: int = 0
+    """Whole epochs behind the last saved state."""
+    segments: int = 1
+    """Starts so far: 1 plus the number of resumes."""
+    time_s: dict[TimePart, float] = dataclasses.field(default_factory=dict)
+    """Seconds by part, over all segments."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassResult:
+    """One class in evaluation.json."""
+
+    name: str
+    """The class folder's name."""
+    num_images: int
+    """Validation images of this class; may be 0."""
+    accuracy: float | None
+    """Share of them that was recognised; None when there are none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """evaluation.json: the exact evaluation on the validation set after the last epoch."""
+
+    epoch: int
+    """The epoch whose weights were evaluated."""
+    num_images: int
+    """Validation images, each counted once."""
+    top1: float
+    """Share of images whose class came first."""
+    top5: float | None
+    """Share of images whose class was among the first five; None with fewer than six classes."""
+    loss: float
+    """Mean per image."""
+    classes: list[str]
+    """Class names in the network's order: the row and column order of confusion."""
+    per_class: list[ClassResult]
+    """One entry for each class, in the same order."""
+    confusion: list[list[int]]
+    """confusion[true class][predicted class] = number of images."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+    """One line of spans-RANK.jsonl: the parts of one (sampled) step on one process."""
+
+    step: int
+    """Update number since the beginning of the run, from 1."""
+    epoch: int
+    """The epoch it belongs to."""
+    wait_s: float
+    """Waiting for the next batch."""
+    copy_s: float
+    """Moving the batch to the device, and augmenting it."""
+    compute_s: float
+    """Forward and backward."""
+    reduce_s: float
+    """Averaging gradients over processes, as far as it is not hidden behind compute_s."""
+    update_s: float
+    """The optimizer."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GpuSample:
+    """One GPU at one instant; None is "this GPU does not tell"."""
+
+    index: int
+    """NVML's number of the GPU on its host."""
+    name: str
+    """As the driver names it."""
+    utilisation_percent: float | None = None
+    """Share of the last sampling period in which any kernel ran."""
+    memory_used_gib: float | None = None
+    """By all processes on this GPU."""
+    power_w: float | None = None
+    """Board power."""
+    temperature_c: float | None = None
+    """Of the GPU die."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TelemetrySample:
+    """One line of telemetry-HOST.jsonl."""
+
+    time_s: float
+    """Seconds since this segment's telemetry began (monotonic): falls back to 0 after a resume."""
+    at: str
+    """The same instant by the host's clock, ISO-8601 UTC; never subtract those of two hosts."""
+    cpu_percent: float | None = None
+    """All cores of the host together: 0 to 100."""
+    memory_used_gib: float | None = None
+    """Of the host, by all processes."""
+    process_rss_gib: float | None = None
+    """Resident memory of the process that records."""
+    gpus: list[GpuSample] = dataclasses.field(default_factory=list)
+    """The GPUs this process may use."""
+
+
+def utc_now() -> str:
+    """The present instant as every file writes it: ISO-8601, UTC, with offset."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,105 @@
+"""What the host does while it trains. Enters: a path. Leaves: one line a second in telemetry-HOST.jsonl.
+
+It runs in a thread of its own and can fail in any way without harm: a probe that fails is left out, and a
+line {"note": ...} says so once.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from turnaround.errors import StorageError
+from turnaround.record.gpus import Nvml, nvml_session, sample_gpu, visible_gpus
+from turnaround.record.schema import FORMAT_VERSION, GpuSample, TelemetrySample, to_json, utc_now
+from turnaround.record.writer import Lines
+
+STOP_TIMEOUT_S = 2.0
+"""How long the end of a run waits for a hung driver; the thread is a daemon and dies with the process."""
+
+
+class Telemetry:
+    """A context manager that samples CPU, memory and GPUs until its end. One process on each host has one."""
+
+    def __init__(self, path: Path, interval_s: float = 1.0, *, nvml: Nvml | None = None) -> None:
+        self.failure: StorageError | None = None
+        """Why there are no (more) samples, when the file cannot be written."""
+        self._path = path
+        self._interval_s = interval_s
+        self._nvml = nvml
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(self._interval_s + STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            with Lines(self._path, sync=False, max_lines=1) as lines, nvml_session(self._nvml) as nvml:
+                self._sample_until_stopped(_Probes(lines, nvml), lines)
+                self.failure = lines.failure
+        except StorageError as error:
+            self.failure = error
+
+    def _sample_until_stopped(self, probes: "_Probes", lines: Lines) -> None:
+        start_s = time.monotonic()
+        is_last = False
+        while not is_last:
+            # To the next whole interval: the samples do not drift by the time that sampling takes.
+            elapsed_s = time.monotonic() - start_s
+            is_last = self._stop.wait(self._interval_s - elapsed_s % self._interval_s)
+            lines.write(to_json(probes.sample(time.monotonic() - start_s)))
+
+
+class _Probes:
+    """Asks for everything once; answers what is known."""
+
+    def __init__(self, lines: Lines, nvml: Nvml | None) -> None:
+        self._lines = lines
+        self._nvml = nvml
+        self._noted: set[str] = set()
+        self._process = self._ask("this process", psutil.Process)
+        # The first answer of cpu_percent has nothing to compare with and is always 0.
+        self._ask("CPU use", psutil.cpu_percent)
+        self._gpus = [] if nvml is None else self._ask("list of GPUs", lambda: visible_gpus(nvml)) or []
+
+    def sample(self, time_s: float) -> TelemetrySample:
+        memory = self._ask("memory", psutil.virtual_memory)
+        own = self._ask("memory of this process", lambda: self._process.memory_info())
+        return TelemetrySample(
+            time_s=round(time_s, 3),
+            at=utc_now(),
+            cpu_percent=self._ask("CPU use", psutil.cpu_percent),
+            memory_used_gib=None if memory is None else round(memory.used / 2**30, 3),
+            process_rss_gib=None if own is None else round(own.rss / 2**30, 3),
+            gpus=[gpu for index, handle in self._gpus if (gpu := self._gpu(index, handle)) is not None],
+        )
+
+    def _gpu(self, index: int, handle: Any) -> GpuSample | None:
+        gpu: GpuSample | None = self._ask(f"GPU {index}", lambda: sample_gpu(self._nvml, index, handle))
+        if gpu is not None and gpu.utilisation_percent is None and gpu.memory_used_gib is None:
+            self._note(f"GPU {index}", "the driver tells nothing about it")
+        return gpu
+
+    def _ask(self, what: str, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except Exception as error:
+            self._note(what, f"{type(error).__name__}: {error}")
+            return None
+
+    def _note(self, what: str, reason: str) -> None:
+        if what not in self._noted:
+            self._noted.add(what)
+            self._lines.write({"format": FORMAT_VERSION, "note": f"{what}: {reason}", "at": utc_now()})

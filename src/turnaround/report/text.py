@@ -1,0 +1,97 @@
+"""Tables and sentences for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from turnaround.analysis.summary import RunSummary
+from turnaround.record.reader import Run
+
+PART_NAMES = {
+    "queue": "waiting in the queue",
+    "start_up": "starting up",
+    "decode": "decoding the images",
+    "training_cold": "first (cold) epoch",
+    "training_steady": "other epochs",
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoints",
+    "other": "everything else",
+}
+
+
+def seconds(value: float | None) -> str:
+    """A duration as people say it."""
+    if value is None:
+        return "-"
+    if value < 100:
+        return f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def share(value: float | None) -> str:
+    """An accuracy in percent."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def comparison(summaries: Sequence[RunSummary]) -> Table:
+    """Runs side by side. A rehearsal's times are shown as what they are: this machine's, for all its workers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading in ("workers", "processes", "batch", "s/epoch", "images/s", "best", "final", "turnaround"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for run in summaries:
+        table.add_row(
+            str(run.workers),
+            str(run.processes),
+            str(run.global_batch),
+            "-" if run.epoch_time_s is None else f"{run.epoch_time_s:.2f}",
+            "-" if run.images_per_s is None else f"{run.images_per_s:,.0f}",
+            share(run.best_val_accuracy),
+            share(run.final_val_accuracy),
+            seconds(run.turnaround_s),
+            Text("rehearsal", style="italic") if run.is_rehearsal else "",
+        )
+    return table
+
+
+def run_end(summary: RunSummary, run: Run) -> RenderableType:
+    """What a person wants to know when a training has ended."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    final = share(summary.final_val_accuracy)
+    if run.evaluation:
+        final += f" of {run.evaluation.num_images:,} images"
+        if run.evaluation.top5 is not None:
+            final += f" (among the first five: {share(run.evaluation.top5)})"
+    table.add_row("validation accuracy", final)
+    table.add_row("best epoch", f"{summary.best_epoch} with {share(summary.best_val_accuracy)}")
+    weakest = weakest_class(run)
+    if weakest:
+        table.add_row("weakest class", weakest)
+    own = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
+    table.add_row("an epoch took", f"{seconds(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{own}")
+    table.add_row("turnaround", f"{seconds(summary.turnaround_s)}: {parts_sentence(summary)}")
+    table.add_row("record", summary.directory)
+    return Group(table)
+
+
+def parts_sentence(summary: RunSummary) -> str:
+    """Where the time went, largest first, without what is too small to matter."""
+    parts = sorted(summary.turnaround_parts_s.items(), key=lambda item: -item[1])
+    return ", ".join(f"{PART_NAMES.get(name, name)} {seconds(value)}" for name, value in parts if value >= 0.05)
+
+
+def weakest_class(run: Run) -> str | None:
+    """The class that is recognised least, if there is anything to say about it."""
+    results = [c for c in run.evaluation.per_class if c.accuracy is not None] if run.evaluation else []
+    if len(results) < 2:
+        return None
+    worst = min(results, key=lambda c: (c.accuracy or 0.0, c.name))
+    return f"{worst.name}: {share(worst.accuracy)} of {worst.num_images} images"

@@ -1,0 +1,16 @@
+"""A resolved recipe and decoded pixels -> trained weights and a recorded run.
+
+Enters: a run directory with its recipe, the pixel cache, this process's place.
+Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evaluation, status.
+
+    run.py         composition: every part made once, in order
+    loop.py        the training loop, as its pseudocode reads
+    step.py        one update over the hosted workers
+    statistics.py  batch-norm running statistics: the mean over workers, on every engine
+    evaluate.py    exact evaluation on any number of processes
+    optimizer.py   update rules by name
+    schedule.py    learning rate at every update; scaling with the workers
+    choices.py     device and precision, each with its reason
+    clock.py       where the time goes: parts of the run, parts of a step
+    checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
+"""

@@ -1,0 +1,162 @@
+"""Checkpoints: whole or invisible. safetensors and JSON, no pickle.
+
+    checkpoint/epoch-00007/
+      weights.safetensors     the network: parameters and buffers
+      optimizer.safetensors   the optimiser's tensors, named PARAMETER_NUMBER.KEY
+      manifest.json           format, epoch, update, SHA-256 of both files, the optimiser's other values, clock
+
+The folder gets its name by a rename after everything in it is on the disk. The newest valid one is found by looking,
+not by a pointer; a damaged one is named and passed over; the two newest are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from turnaround.errors import RunDirectoryError
+from turnaround.record.schema import FORMAT_VERSION, TimePart
+from turnaround.record.writer import storage_error, sync_folder, write_json
+
+KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where a checkpoint stands in the training."""
+
+    epoch: int
+    """Whole epochs behind it."""
+    update: int
+    clock_s: dict[TimePart, float]
+    scaler: dict[str, Any]
+
+
+def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> Path:
+    """Writes one checkpoint; on any failure nothing of it remains visible and the earlier ones are untouched."""
+    target = folder / f"epoch-{position.epoch:05d}"
+    temporary = folder / f".{target.name}.{os.getpid()}"
+    state = optimizer.state_dict()
+    tensors, values = _split(state["state"])
+    try:
+        folder.mkdir(exist_ok=True)
+        remove_leftovers(folder)
+        temporary.mkdir()
+        digests = {
+            "weights.safetensors": _write(temporary / "weights.safetensors", dict(module.state_dict())),
+            "optimizer.safetensors": _write(temporary / "optimizer.safetensors", tensors),
+        }
+        manifest = {
+            "epoch": position.epoch,
+            "update": position.update,
+            "sha256": digests,
+            "optimizer": {"values": values, "param_groups": state["param_groups"]},
+            "scaler": position.scaler,
+            "clock_s": position.clock_s,
+        }
+        write_json(temporary / "manifest.json", manifest)
+        sync_folder(temporary)
+        if target.exists():  # the same epoch, saved before a resume: ours is newer and whole
+            shutil.rmtree(target)
+        temporary.rename(target)
+        sync_folder(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise storage_error("save a checkpoint", target, error) from error
+    for old in checkpoints(folder)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The visible checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if re.fullmatch(r"epoch-\d{5,}", p.name))
+
+
+def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint whose files are what its manifest says, and a sentence for each one passed over."""
+    damaged: list[str] = []
+    for path in reversed(checkpoints(folder)):
+        problem = _problem(path)
+        if problem is None:
+            return path, damaged
+        damaged.append(f"{path.name} is damaged ({problem}) and was passed over")
+    return None, damaged
+
+
+def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
+    """Puts a valid checkpoint into a network and an optimiser of the same shapes."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    try:
+        module.load_state_dict(load_file(path / "weights.safetensors"))
+        tensors = load_file(path / "optimizer.safetensors")
+        state = _join(tensors, manifest["optimizer"]["values"])
+        optimizer.load_state_dict({"state": state, "param_groups": manifest["optimizer"]["param_groups"]})
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise RunDirectoryError(
+            f"{path} does not fit this recipe's network or optimiser ({str(error).splitlines()[0]}). "
+            "The recipe was changed after the run began; start a new run."
+        ) from error
+    return Position(
+        epoch=manifest["epoch"],
+        update=manifest["update"],
+        clock_s=manifest["clock_s"],
+        scaler=manifest["scaler"],
+    )
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What a killed save left behind. Only the holder of the run's lock calls this."""
+    for path in folder.glob(".epoch-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> str:
+    """One file, on the disk when this returns; its SHA-256."""
+    save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, path)
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _problem(path: Path) -> str | None:
+    """What is wrong with a checkpoint, in words."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        if manifest["format"] > FORMAT_VERSION:
+            return f"format {manifest['format']}, written by a newer turnaround"
+        for name, expected in manifest["sha256"].items():
+            with (path / Path(name).name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                    return f"{name} has another SHA-256 than its manifest says"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """An optimiser's state as named tensors and as plain values."""
+    tensors = {f"{i}.{k}": v for i, entry in state.items() for k, v in entry.items() if isinstance(v, Tensor)}
+    values = {str(i): {k: v for k, v in entry.items() if not isinstance(v, Tensor)} for i, entry in state.items()}
+    return tensors, values
+
+
+def _join(tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    state: dict[int, dict[str, Any]] = {int(i): dict(entry) for i, entry in values.items()}
+    for name, tensor in tensors.items():
+        number, _, key = name.partition(".")
+        state[int(number)][key] = tensor
+    return state

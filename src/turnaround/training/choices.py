@@ -1,0 +1,74 @@
+"""What is chosen for the user, each choice with its reason as data: both go into the record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from turnaround.errors import MissingPartError
+from turnaround.workers.environment import Place
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceChoice:
+    """The device of this process."""
+
+    device: torch.device
+    shares_device: bool
+    """Whether another process of this run uses the same GPU."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionChoice:
+    """Arithmetic of the passes: `parameters` is what weights are kept in, `autocast` what passes may use."""
+
+    name: str
+    parameters: torch.dtype
+    autocast: torch.dtype | None
+    reason: str
+
+    @property
+    def scales_loss(self) -> bool:
+        """fp16 gradients underflow unless the loss is scaled up."""
+        return self.autocast == torch.float16
+
+
+def choose_device(asked: str, place: Place) -> DeviceChoice:
+    """The device that was asked for, or the best one that is here."""
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise MissingPartError(
+            f"--device cuda: torch {torch.__version__} sees no CUDA device here. Use --device cpu or auto."
+        )
+    if asked == "mps" and not torch.backends.mps.is_available():
+        raise MissingPartError("--device mps: there is no Apple GPU here. Use --device cpu or auto.")
+    chosen = asked
+    if asked == "auto":
+        chosen = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    reason = "asked for" if asked != "auto" else "the best device here"
+    if chosen != "cuda":
+        return DeviceChoice(device=torch.device(chosen), shares_device=place.local_size > 1, reason=reason)
+    gpus = torch.cuda.device_count()
+    device = torch.device("cuda", place.local_rank % gpus)
+    torch.cuda.set_device(device)
+    return DeviceChoice(device=device, shares_device=place.local_size > gpus, reason=f"{reason} ({gpus} GPU)")
+
+
+def choose_precision(asked: str, device: torch.device) -> PrecisionChoice:
+    """The precision that was asked for, or the fastest safe one of the device."""
+    if asked != "auto":
+        return _precision(asked, "asked for")
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
+        return _precision("bf16", f"{torch.cuda.get_device_name(device)} computes bf16 in its matrix units")
+    if device.type == "cuda":
+        return _precision("fp16", f"{torch.cuda.get_device_name(device)} has fp16 matrix units but no bf16 ones")
+    return _precision("fp32", f"plain arithmetic on {device.type}: reproducible, and quick enough for small networks")
+
+
+def _precision(name: str, reason: str) -> PrecisionChoice:
+    parameters = torch.float64 if name == "fp64" else torch.float32
+    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
+    return PrecisionChoice(name=name, parameters=parameters, autocast=autocast, reason=reason)

@@ -1,0 +1,119 @@
+"""Where the time goes. Monotonic clocks only; the device is waited for on both sides of what is timed.
+
+Three kinds of time: *training* (steps), *pause* (evaluation, checkpoint: the model does not learn), *program*
+(everything from the start of the process). Totals survive a resume.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from turnaround.record.schema import Span, TimePart
+
+SPAN_EVERY_STEPS = 16
+"""One step in this many is taken apart; waiting for the device costs time, so not every step is."""
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits until the device has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+class Clock:
+    """Seconds by part of the run, over all its segments."""
+
+    def __init__(self, device: torch.device, *, begun_at_s: float, earlier_s: dict[TimePart, float]) -> None:
+        self.device = device
+        self.parts_s: dict[TimePart, float] = dict(earlier_s)
+        self._earlier_program_s = self.parts_s.pop("program", 0.0)
+        # The one difference of two wall clocks, on one host and over a few seconds: from here on it is monotonic.
+        self._begun_s = time.perf_counter() - max(0.0, time.time() - begun_at_s)
+        self.last_s = 0.0
+
+    @contextmanager
+    def part(self, name: TimePart) -> Iterator[None]:
+        """Adds the time inside to a part; `last_s` tells it afterwards."""
+        synchronize(self.device)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            synchronize(self.device)
+            self.last_s = time.perf_counter() - start
+            self.add(name, self.last_s)
+
+    def add(self, name: TimePart, seconds: float) -> None:
+        """Adds seconds that were measured elsewhere."""
+        self.parts_s[name] = self.parts_s.get(name, 0.0) + seconds
+
+    def program_s(self) -> float:
+        """Since the user's command began, imports included."""
+        return time.perf_counter() - self._begun_s
+
+    def totals_s(self) -> dict[TimePart, float]:
+        """Every part, and the three kinds."""
+        parts = self.parts_s
+        training = parts.get("training_cold", 0.0) + parts.get("training_steady", 0.0)
+        pause = parts.get("evaluation", 0.0) + parts.get("checkpoint", 0.0)
+        return {
+            **parts,
+            "training": training,
+            "pause": pause,
+            "program": self._earlier_program_s + self.program_s(),
+        }
+
+
+class StepTimer:
+    """The parts of a sampled step: wait, copy, compute, reduce, update."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.is_sampled = False
+        self._parts_s: dict[str, float] = {}
+        self._last_s = 0.0
+        self._last_gradient_s: float | None = None
+
+    def begin(self, update: int) -> None:
+        """At the top of a step, before its batch is asked for."""
+        self.is_sampled = update % SPAN_EVERY_STEPS == SPAN_EVERY_STEPS // 2
+        if self.is_sampled:
+            synchronize(self.device)
+            self._parts_s, self._last_gradient_s = {}, None
+            self._last_s = time.perf_counter()
+
+    def mark(self, part: str) -> None:
+        """What happened since the last mark was this part."""
+        if not self.is_sampled:
+            return
+        synchronize(self.device)
+        now = time.perf_counter()
+        if part == "compute" and self._last_gradient_s is not None:
+            self._parts_s["reduce"] = now - self._last_gradient_s
+            self._parts_s["compute"] = self._last_gradient_s - self._last_s
+        else:
+            self._parts_s[part] = now - self._last_s
+        self._last_s = now
+
+    def last_gradient(self) -> None:
+        """This process has its last gradient: from here on, what is left of the pass is waiting for the others.
+
+        Only the stream of the computation is waited for; the messages already under way are what is measured.
+        """
+        if self.is_sampled:
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
+            self._last_gradient_s = time.perf_counter()
+
+    def span(self, *, update: int, epoch: int) -> Span | None:
+        """The sampled step's parts, or None when this step was not sampled."""
+        if not self.is_sampled:
+            return None
+        parts = {f"{p}_s": self._parts_s.get(p, 0.0) for p in ("wait", "copy", "compute", "reduce", "update")}
+        return Span(step=update + 1, epoch=epoch, **parts)

@@ -1,0 +1,107 @@
+"""What happens in the loop -> the run directory and the progress display.
+
+Process 0 writes the epochs, the status and the checkpoints; every process writes its own spans.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+
+from turnaround.data.batches import StepBatch
+from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import EpochRecord, Evaluation, Status, to_json, utc_now
+from turnaround.record.writer import Lines, write_json
+from turnaround.training import checkpoint
+from turnaround.training.clock import Clock
+from turnaround.training.step import Step
+
+
+class Progress(Protocol):
+    """Who shows it to a person; the training side does not print."""
+
+    def epoch_begins(self, *, epoch: int, epochs: int, steps: int) -> None: ...
+    def step_done(self, *, images: int) -> None: ...
+    def epoch_done(self, record: EpochRecord) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What a checkpoint is made of."""
+
+    step: Step
+    module: torch.nn.Module
+
+
+class RunRecorder:
+    """The loop's recorder on one process."""
+
+    def __init__(
+        self, directory: RunDirectory, *, clock: Clock, saved: Saved, status: Status, progress: Progress
+    ) -> None:
+        self.directory, self.clock, self.saved, self.progress = directory, clock, saved, progress
+        self.status = status
+        self.is_first = saved.step.parts.workers.rank == 0
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        rank = self.saved.step.parts.workers.rank
+        self.spans = self._open.enter_context(Lines(self.directory.spans(rank), sync=False))
+        if self.is_first:
+            self.epochs = self._open.enter_context(Lines(self.directory.epochs, sync=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def set_status(self, **changes: Any) -> None:
+        """Where the run stands now, with the clock's totals."""
+        self.status = replace(self.status, time_s=self.clock.totals_s(), **changes)
+        if self.is_first:
+            write_json(self.directory.status, to_json(self.status))
+
+    def epoch_begins(self, *, epoch: int, steps: int) -> None:
+        self.progress.epoch_begins(epoch=epoch, epochs=self.saved.step.parts.recipe.epochs, steps=steps)
+
+    def step_done(self, batch: StepBatch, *, update: int, epoch: int) -> None:
+        span = self.saved.step.timer.span(update=update, epoch=epoch)
+        if span is not None:
+            self.spans.write(to_json(span))
+        if self.status.first_step_at is None:
+            self.set_status(first_step_at=utc_now())
+        self.progress.step_done(images=batch.global_size)
+
+    def epoch_done(self, record: EpochRecord) -> None:
+        if self.is_first:
+            self.epochs.write(to_json(record))
+        self.progress.epoch_done(record)
+        self.set_status()
+
+    def save(self, *, epoch: int, update: int) -> None:
+        if self.is_first:
+            position = checkpoint.Position(
+                epoch=epoch,
+                update=update,
+                clock_s=self.clock.totals_s(),
+                scaler=self.saved.step.scaler.state_dict(),
+            )
+            parts = self.saved.step.parts
+            checkpoint.save(
+                self.directory.checkpoint,
+                module=self.saved.module,
+                optimizer=parts.optimizer,
+                position=position,
+            )
+        self.set_status(epochs_done=epoch)
+
+    def finish(self, evaluation: Evaluation) -> None:
+        """The last two files of a run that came to its end."""
+        if self.is_first:
+            write_json(self.directory.evaluation, to_json(evaluation))
+        self.set_status(state="finished", ended_at=utc_now())

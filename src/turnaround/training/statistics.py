@@ -1,0 +1,51 @@
+"""Batch-norm running statistics, defined once for all engines: the mean over workers at every step.
+
+Every worker updates the statistics of the step's beginning with its own images; the step leaves the mean over workers.
+So the same statistics come out however the workers are spread over processes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from turnaround.workers.contract import Workers
+
+
+class RunningStatistics:
+    """The running means and variances of the batch norms that learn."""
+
+    def __init__(self, batch_norms: list[nn.Module], workers: Workers) -> None:
+        self.workers = workers
+        buffers = (b for norm in batch_norms for b in (norm.running_mean, norm.running_var))
+        self.buffers = [b for b in buffers if isinstance(b, Tensor)]
+        # One worker's statistics are their own mean.
+        self.is_needed = bool(self.buffers) and workers.count > 1
+        self._before: list[Tensor] = []
+        self._sum: list[Tensor] = []
+
+    def begin_step(self) -> None:
+        """Remembers what every worker of this step starts from."""
+        if self.is_needed:
+            self._before = [b.clone() for b in self.buffers]
+            self._sum = [torch.zeros_like(b) for b in self.buffers]
+
+    def begin_worker(self) -> None:
+        """Back to the beginning of the step."""
+        if self.is_needed:
+            torch._foreach_copy_(self.buffers, self._before)
+
+    def end_worker(self) -> None:
+        """Adds what this worker made of them."""
+        if self.is_needed:
+            torch._foreach_add_(self._sum, self.buffers)
+
+    def end_step(self) -> None:
+        """The mean over all workers of all processes: one message however many buffers there are."""
+        if self.is_needed:
+            flat = torch.cat([s.flatten() for s in self._sum])
+            self.workers.sum(flat)
+            flat /= self.workers.count
+            sizes = [b.numel() for b in self.buffers]
+            means = [m.view_as(b) for m, b in zip(torch.split(flat, sizes), self.buffers, strict=True)]
+            torch._foreach_copy_(self.buffers, means)

@@ -1,0 +1,13 @@
+"""How processes agree.
+
+A *worker* is one data-parallel replica: its slice of every global batch, its augmentation, its batch-norm statistics.
+A *process* is one operating-system process with one device; it hosts one or more workers.
+
+Enters: the environment that a launcher sets, and the number of workers of the recipe.
+Leaves: a `Workers`, the one object through which processes speak.
+
+    contract.py      what an engine must do
+    environment.py   the only reader of a launcher's variables
+    single.py        one process: every collective is the identity
+    torch_ddp.py     several processes: NCCL on GPUs of their own, Gloo otherwise
+"""

@@ -1,0 +1,76 @@
+"""Several processes through torch.distributed: NCCL when every process has a GPU of its own, Gloo otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from turnaround.workers.contract import Workers
+from turnaround.workers.environment import Place
+
+TIMEOUT = timedelta(minutes=10)
+"""How long a collective waits for a silent process."""
+
+
+class TorchDDP(Workers):
+    """One process of several."""
+
+    def __init__(self, *, place: Place, count: int, device: torch.device, shares_device: bool) -> None:
+        super().__init__(rank=place.rank, size=place.size, count=count, device=device)
+        # NCCL refuses two processes on one GPU ("Duplicate GPU detected").
+        self.backend = "nccl" if device.type == "cuda" and not shares_device else "gloo"
+        own_device = device if self.backend == "nccl" else None
+        dist.init_process_group(self.backend, timeout=TIMEOUT, device_id=own_device)
+
+    def wrap(self, module: nn.Module, *, on_last_gradient: Callable[[], None]) -> nn.Module:
+        # Buffers are not DDP's business: it would keep process 0's, we keep the mean over workers (statistics.py).
+        wrapped = DistributedDataParallel(
+            module,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+        )
+
+        def reduce(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
+            if bucket.is_last():
+                on_last_gradient()
+            return allreduce_hook(group, bucket)
+
+        reduce.__annotations__.clear()  # torch compares them with its own classes, not with their names
+        wrapped.register_comm_hook(dist.group.WORLD, reduce)
+        return wrapped
+
+    def deferred(self, wrapped: nn.Module) -> AbstractContextManager[Any]:
+        assert isinstance(wrapped, DistributedDataParallel)
+        return cast(AbstractContextManager[Any], wrapped.no_sync())
+
+    def sum(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        dist.broadcast(tensor, src=0)
+
+    def gather(self, value: str) -> list[str]:
+        # As bytes in a tensor: torch's own gather of objects pickles them.
+        mine = torch.frombuffer(bytearray(value.encode()), dtype=torch.uint8).to(self.device)
+        lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        lengths[self.rank] = len(mine)
+        self.sum(lengths)
+        rows = torch.zeros(self.size, int(lengths.max()), dtype=torch.int32, device=self.device)
+        rows[self.rank, : len(mine)] = mine.int()
+        self.sum(rows)
+        return [bytes(row[:n].tolist()).decode() for row, n in zip(rows.cpu(), lengths.tolist(), strict=True)]
+
+    def barrier(self) -> None:
+        dist.barrier(device_ids=[self.device.index] if self.backend == "nccl" else None)
+
+    def close(self) -> None:
+        dist.destroy_process_group()

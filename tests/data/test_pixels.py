@@ -1,0 +1,513 @@
+"""prepare: one whole cache entry whatever happens - other processes, kills, full disks, bad images."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from turnaround.data import pixels as module
+from turnaround.data.folder import ImageTable, scan
+from turnaround.data.pixels import Pixels, default_cache, open_pixels, prepare
+from turnaround.errors import DataError, StorageError
+
+SIZE_PX = 16
+Start = Callable[[Path, Path, float], subprocess.Popen[str]]
+
+
+def plant(root: Path, per_class: int = 6, classes: str = "ab") -> Path:
+    """Images that differ, each of one colour: (class, index, 0)."""
+    for number, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for index in range(per_class):
+            colour = (100 * number, index, 0)
+            Image.new("RGB", (20, 18), colour).save(root / name / f"{index:04d}.png")
+    return root
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return plant(tmp_path / "photos")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def table_of(root: Path) -> ImageTable:
+    return scan(root, holdout=0.2, seed=7)
+
+
+def prepared(root: Path, cache: Path, *, skip_bad: bool = False, size_px: int = SIZE_PX) -> Pixels:
+    return prepare(table_of(root), size_px=size_px, cache=cache, skip_bad=skip_bad)
+
+
+def names_in(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir())
+
+
+def assert_consistent(pixels: Pixels) -> None:
+    """Every row holds the colour that its file name and its label say."""
+    assert len(pixels.images) == len(pixels.labels) == len(pixels.files)
+    for image, label, file in zip(pixels.images, pixels.labels, pixels.files, strict=True):
+        folder, _, name = file.rpartition("/")
+        assert pixels.classes[label] == folder
+        assert (image == [100 * label, int(name[:4]), 0]).all(), file
+
+
+def test_build_then_reuse(photos: Path, cache: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    table = table_of(photos)
+    first = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False, on_progress=lambda *state: seen.append(state))
+    assert first.images.shape == (12, SIZE_PX, SIZE_PX, 3)
+    assert first.images.dtype == np.uint8
+    assert isinstance(first.images, np.memmap)
+    assert not first.images.flags.writeable
+    assert (first.files, first.num_train, first.classes) == (table.files, 10, ("a", "b"))
+    assert (first.labels == table.labels).all()
+    assert_consistent(first)
+    assert not first.from_cache
+    assert first.skipped == ()
+    assert first.decode_time_s > 0
+    assert seen[-1] == (12, 12)
+    assert names_in(cache) == [first.cache_dir.name]
+    assert sorted(path.name for path in first.cache_dir.iterdir()) == [*("images.npy", "labels.npy", "manifest.json")]
+
+    os.utime(first.cache_dir, (0, 0))
+    again = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False, on_progress=lambda *_: pytest.fail("decoded"))
+    assert again.from_cache
+    assert again.fingerprint == first.fingerprint
+    assert again.decode_time_s == first.decode_time_s
+    assert np.array_equal(again.images, first.images)
+    assert first.cache_dir.stat().st_mtime > time.time() - 60  # touched: it is in use
+
+    opened = open_pixels(first.cache_dir)
+    assert (opened.files, opened.fingerprint, opened.from_cache) == (first.files, first.fingerprint, True)
+
+
+def test_reuse_opens_no_image(photos: Path, cache: Path) -> None:
+    table = table_of(photos)
+    built = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False)
+    shutil.rmtree(photos)
+    again = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False)
+    assert again.from_cache
+    assert np.array_equal(again.images, built.images)
+
+
+def test_what_makes_another_entry(photos: Path, cache: Path) -> None:
+    keys = [prepared(photos, cache).cache_dir, prepared(photos, cache, size_px=8).cache_dir]
+    keys.append(prepared(photos, cache, skip_bad=True).cache_dir)
+    os.utime(photos / "a" / "0000.png", ns=(1, 1))
+    keys.append(prepared(photos, cache).cache_dir)
+    (photos / "b" / "0000.png").rename(photos / "b" / "0099.png")
+    (photos / "b" / "0001.png").rename(photos / "b" / "0000.png")
+    keys.append(prepared(photos, cache).cache_dir)
+    assert len(set(keys)) == 5
+
+
+def test_fingerprint_is_of_contents_and_names_only(photos: Path, cache: Path, tmp_path: Path) -> None:
+    here = prepared(photos, cache)
+    elsewhere = tmp_path / "else where"
+    shutil.copytree(photos, elsewhere, copy_function=shutil.copyfile)  # other times, other place
+    there = prepared(elsewhere, tmp_path / "other cache", size_px=8)
+    assert there.fingerprint == here.fingerprint
+    assert len(here.fingerprint) == 64
+
+    changed = elsewhere / "a" / "0003.png"
+    changed.write_bytes(changed.read_bytes() + b"\0")  # one byte more: the picture is the same, the file is not
+    assert prepared(elsewhere, cache).fingerprint != here.fingerprint
+    shutil.copyfile(photos / "a" / "0003.png", changed)
+    assert prepared(elsewhere, cache).fingerprint == here.fingerprint
+    changed.rename(changed.with_name("9003.png"))
+    assert prepared(elsewhere, cache).fingerprint != here.fingerprint
+    assert prepare(scan(photos, holdout=0.2, seed=8), size_px=8, cache=cache, skip_bad=False).fingerprint != (
+        here.fingerprint
+    )
+
+
+def test_awkward_names(cache: Path, tmp_path: Path) -> None:
+    root = plant(tmp_path / "new\nline ü", per_class=3)
+    (root / "a" / "0000.png").rename(root / "a" / ("0000" + "ü" * 120 + "\n.png"))
+    raw = os.fsencode(root / "a" / "0001") + b"\xff.png"
+    try:
+        os.rename(root / "a" / "0001.png", raw)
+    except OSError:
+        pytest.skip("this file system takes no names that are not UTF-8")
+    built = prepared(root, cache)
+    assert_consistent(built)
+    assert open_pixels(built.cache_dir).files == table_of(root).files
+
+
+def test_relative_paths_and_many_processes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path / "many", per_class=50)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    (tmp_path / "many" / "a" / "0007.png").write_bytes(b"")
+    built = prepared(Path("many"), Path("cache"), skip_bad=True)
+    assert built.cache_dir.is_absolute()
+    assert len(built.files) == 99
+    assert_consistent(built)
+    (tmp_path / "many" / "a" / "0007.png").unlink()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    alone = prepared(Path("many"), Path("cache"))
+    assert not alone.from_cache
+    assert_consistent(alone)
+
+
+# Bad images.
+
+
+def spoil(photos: Path) -> list[str]:
+    (photos / "a" / "0001.png").write_bytes(b"")
+    (photos / "b" / "0004.png").write_bytes(b"<!DOCTYPE html>")
+    whole = (photos / "b" / "0005.png").read_bytes()
+    (photos / "b" / "0005.png").write_bytes(whole[: len(whole) // 2])
+    return ["a/0001.png", "b/0004.png", "b/0005.png"]
+
+
+def test_all_bad_images_are_listed(photos: Path, cache: Path) -> None:
+    bad = spoil(photos)
+    with pytest.raises(DataError) as caught:
+        prepared(photos, cache)
+    message = str(caught.value)
+    assert "3 of 12 images" in message
+    assert all(name in message for name in bad)
+    assert "empty file" in message
+    assert "<!DOCTYPE" in message
+    assert "--set data.skip_bad=true" in message
+    assert names_in(cache) == []
+
+
+def test_long_lists_of_bad_images_are_cut(tmp_path: Path, cache: Path) -> None:
+    root = plant(tmp_path / "photos", per_class=15)
+    for path in root.glob("*/*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match="30 of 30 images") as caught:
+        prepared(root, cache)
+    assert str(caught.value).count("empty file") == 20
+    assert "and 10 more" in str(caught.value)
+
+
+def test_skipped_images_leave_no_hole(photos: Path, cache: Path) -> None:
+    bad = spoil(photos)
+    table = table_of(photos)
+    built = prepared(photos, cache, skip_bad=True)
+    assert built.files == tuple(file for file in table.files if file not in bad)
+    assert built.num_train == sum(file not in bad for file in table.files[: table.num_train])
+    assert_consistent(built)
+    assert sorted(line.split(": ")[0] for line in built.skipped) == bad
+    assert any("empty file" in line for line in built.skipped)
+    again = prepared(photos, cache, skip_bad=True)
+    assert again.from_cache
+    assert again.skipped == built.skipped
+    # Without the bad files the set is the same set.
+    for name in bad:
+        (photos / name).unlink()
+    split = replace_parts(table_of(photos), built)
+    assert prepare(split, size_px=8, cache=cache, skip_bad=False).fingerprint == built.fingerprint
+
+
+def replace_parts(table: ImageTable, like: Pixels) -> ImageTable:
+    """The table of these files with the split of `like`: a hold-out would draw other images."""
+    order = [table.files.index(file) for file in like.files]
+    return ImageTable(
+        root=table.root,
+        classes=table.classes,
+        files=like.files,
+        labels=table.labels[order],
+        num_train=like.num_train,
+        split="folders",
+        ignored=(),
+        warnings=(),
+        sizes_bytes=table.sizes_bytes[order],
+        mtimes_ns=table.mtimes_ns[order],
+    )
+
+
+def test_a_class_that_loses_all_its_training_images(photos: Path, cache: Path) -> None:
+    for file in table_of(photos).files[: table_of(photos).num_train]:
+        if file.startswith("b/"):
+            (photos / file).write_bytes(b"")
+    with pytest.raises(DataError, match="no training image is left of 'b'") as caught:
+        prepared(photos, cache, skip_bad=True)
+    assert "empty file" in str(caught.value)
+    assert names_in(cache) == []
+
+
+def test_validation_part_all_bad(photos: Path, cache: Path) -> None:
+    table = table_of(photos)
+    for file in table.files[table.num_train :]:
+        (photos / file).write_bytes(b"")
+    with pytest.raises(DataError, match="Every validation image"):
+        prepared(photos, cache, skip_bad=True)
+
+
+# Damage, interruption, other processes.
+
+
+@pytest.mark.parametrize("damage", ["no images", "short", "long", "no labels", "manifest", "version", "empty npy"])
+def test_damaged_entries_are_rebuilt(photos: Path, cache: Path, damage: str) -> None:
+    built = prepared(photos, cache)
+    wanted = np.array(built.images)
+    images, manifest = built.cache_dir / "images.npy", built.cache_dir / "manifest.json"
+    del built
+    match damage:
+        case "no images":
+            images.unlink()
+        case "short":
+            os.truncate(images, images.stat().st_size - 1)
+        case "long":
+            os.truncate(images, images.stat().st_size + 1)
+        case "no labels":
+            (images.parent / "labels.npy").unlink()
+        case "manifest":
+            manifest.write_text(manifest.read_text()[:-5])
+        case "version":
+            manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 0}))
+        case "empty npy":
+            images.write_bytes(b"")
+    with pytest.raises(StorageError, match="missing or damaged"):
+        open_pixels(images.parent)
+    again = prepared(photos, cache)
+    assert not again.from_cache
+    assert np.array_equal(again.images, wanted)
+    assert names_in(cache) == [images.parent.name]
+
+
+def test_opening_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="Start the run again"):
+        open_pixels(tmp_path / "pixels-0")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, BrokenPipeError])
+@pytest.mark.parametrize("per_class", [6, 40])
+def test_nothing_remains_of_an_interrupted_build(
+    tmp_path: Path, cache: Path, error: type[BaseException], per_class: int
+) -> None:
+    table = table_of(plant(tmp_path / "photos", per_class=per_class))
+
+    def interrupt(*_: int) -> None:
+        raise error
+
+    with pytest.raises(error):
+        prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False, on_progress=interrupt)
+    assert names_in(cache) == []
+    assert decoders_below(psutil.Process()) == []
+
+
+def decoders_below(process: psutil.Process) -> list[psutil.Process]:
+    return [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+def test_a_killed_decoder_is_explained(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(plant(tmp_path / "photos", per_class=200))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+
+    def kill(*_: int) -> None:
+        for child in decoders_below(psutil.Process()):
+            child.kill()
+
+    with pytest.raises(DataError, match="killed") as caught:
+        prepare(table, size_px=224, cache=cache, skip_bad=False, on_progress=kill)
+    assert "memory" in str(caught.value)
+    assert names_in(cache) == []
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from turnaround.data.folder import scan
+from turnaround.data.pixels import prepare
+
+def progress(done, total):
+    print("building", flush=True)
+    time.sleep(float(sys.argv[3]))
+
+# Not guarded by __name__ on purpose: the decoding processes must not run this file again.
+pixels = prepare(scan(Path(sys.argv[1]), holdout=0.2, seed=7), size_px=16, cache=Path(sys.argv[2]),
+                 skip_bad=False, on_progress=progress)
+print("torch" in sys.modules, pixels.from_cache, len(pixels.files), pixels.fingerprint, flush=True)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a process that prepares photos; it is ended with the test."""
+    started: list[subprocess.Popen[str]] = []
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+
+    def start_one(photos: Path, cache: Path, pause_s: float) -> subprocess.Popen[str]:
+        command = [sys.executable, str(script), str(photos), str(cache), str(pause_s)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_several_processes_make_one_entry(tmp_path: Path, cache: Path, start: Start) -> None:
+    photos = plant(tmp_path / "photos", per_class=40)
+    processes = [start(photos, cache, 0.1) for _ in range(4)]
+    lines = [process.communicate(timeout=60)[0].splitlines()[-1].split() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert sorted(line[1] for line in lines) == ["False", "True", "True", "True"]
+    assert {(line[0], line[2]) for line in lines} == {("False", "80")}  # and torch was never imported
+    assert len({line[3] for line in lines}) == 1
+    assert len(names_in(cache)) == 1
+    assert_consistent(open_pixels(next(cache.iterdir())))
+
+
+def test_kill_9_then_prepare_again(tmp_path: Path, cache: Path, start: Start) -> None:
+    photos = plant(tmp_path / "photos", per_class=40)
+    process = start(photos, cache, 60)
+    assert process.stdout.readline() == "building\n"
+    decoders = decoders_below(psutil.Process(process.pid))
+    assert decoders or len(os.sched_getaffinity(0)) == 1
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert any(name.startswith("building-") for name in names_in(cache))
+    _, alive = psutil.wait_procs(decoders, timeout=10)
+    assert not alive, "decoding processes outlive their parent"
+
+    built = prepared(photos, cache)
+    assert not built.from_cache
+    assert_consistent(built)
+    assert names_in(cache) == [built.cache_dir.name]
+
+
+def test_leftovers_of_the_living_and_of_other_hosts_stay(photos: Path, cache: Path) -> None:
+    prefix = module._building_prefix()
+    stay = [
+        f"{prefix}{os.getpid()}-0a",
+        "building-another-host-1-0a",
+        f"{prefix}notapid-0a",
+        f"{prefix}1-2-0a",
+    ]
+    go = f"{prefix}{2**22 + 1}-0a"  # above the largest pid there can be
+    for name in (*stay, go):
+        (cache / name).mkdir(parents=True)
+    entry = prepared(photos, cache).cache_dir.name
+    assert names_in(cache) == sorted([*stay, entry])
+
+
+def test_without_file_locks(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "fcntl", None)
+    assert_consistent(prepared(photos, cache))
+
+
+def test_file_system_that_refuses_locks(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    assert_consistent(prepared(photos, cache))
+
+
+def test_another_process_without_our_lock_was_faster(photos: Path, cache: Path, tmp_path: Path) -> None:
+    table = table_of(photos)
+    other = prepare(table, size_px=SIZE_PX, cache=tmp_path / "other", skip_bad=False)
+
+    def progress(*_: int) -> None:
+        shutil.copytree(other.cache_dir, cache / other.cache_dir.name, dirs_exist_ok=True)
+
+    built = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False, on_progress=progress)
+    assert_consistent(built)
+    assert names_in(cache) == [other.cache_dir.name]
+
+
+# Disks.
+
+
+def test_not_enough_space(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(photos)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    with pytest.raises(StorageError) as caught:
+        prepared(photos, cache, size_px=1024)
+    message = str(caught.value)
+    assert "0.04 GB needed, 0.00 GB free" in message
+    assert "--set data.cache=DIR" in message
+    assert "data.size_px" in message
+    assert names_in(cache) == []
+
+
+def test_cache_that_cannot_be_written(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="cannot be used") as caught:
+        prepared(photos, tmp_path / "file" / "cache")
+    assert "--set data.cache=DIR" in str(caught.value)
+
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        prepared(photos, tmp_path / "cache")
+
+
+def test_a_shared_cache_may_be_read_only(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(photos, cache)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EROFS, "Read-only file system")
+
+    for name in ("utime", "mkdir", "open"):
+        monkeypatch.setattr(os, name, refuse)
+    assert prepared(photos, cache).from_cache
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 256 kB where we may mount one."""
+    where = tmp_path / "tiny"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(where)]
+    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield where
+    subprocess.run(["umount", str(where)], check=True)
+
+
+@pytest.mark.parametrize("per_class", [6, 40])
+def test_disk_that_fills_up(tmp_path: Path, tiny_disk: Path, per_class: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = plant(tmp_path / "photos", per_class=per_class)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # others fill it after we looked
+    with pytest.raises(StorageError, match="became full") as caught:
+        prepared(photos, tiny_disk, size_px=128)
+    assert "--set data.cache=DIR" in str(caught.value)
+    assert names_in(tiny_disk) == []
+
+
+def test_disk_that_fills_up_played(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "decode_into", full)
+    with pytest.raises(StorageError, match="became full"):
+        prepared(photos, cache)
+    assert names_in(cache) == []
+
+
+def test_default_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNAROUND_CACHE", "/one")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/two")
+    monkeypatch.setenv("HOME", "/three")
+    assert default_cache() == Path("/one")
+    monkeypatch.delenv("TURNAROUND_CACHE")
+    assert default_cache() == Path("/two/turnaround")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache() == Path("/three/.cache/turnaround")

@@ -1,0 +1,142 @@
+"""The description is complete, is JSON, and cannot fail."""
+
+import json
+import os
+import subprocess
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from turnaround.record import machine
+from turnaround.record.gpus import describe_gpus, visible_gpus
+from turnaround.record.machine import describe, git_state
+from turnaround.record.reader import read_json
+from turnaround.record.writer import write_json
+
+SPREAD = {"workers": 4, "processes": 2, "engine": "torch", "launch": "local", "device": "cpu"}
+
+
+def fake_nvml(**changes):
+    """Three GPUs as pynvml shows them; old versions answer in bytes."""
+    functions = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 3,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{'abc'[handle]}000-1",
+        "nvmlDeviceGetName": lambda handle: b"Tesla T4",
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=16 * 2**30, used=2**30),
+        "nvmlSystemGetDriverVersion": lambda: "580.1",
+    }
+    return SimpleNamespace(**(functions | changes))
+
+
+def fail(*_arguments):
+    raise RuntimeError("not supported")
+
+
+def test_the_description_is_complete_and_survives_its_file(tmp_path):
+    choices = {"precision": {"value": "fp32", "reason": "the CPU has no faster one"}}
+    described = describe(**SPREAD, choices=choices)
+    for key in ("hostname", "os", "python", "cpu"):
+        assert isinstance(described[key], str)
+        assert described[key]
+    assert described["cores"] == len(os.sched_getaffinity(0))
+    assert described["memory_gib"] > 0.1
+    assert described["versions"]["numpy"]
+    assert set(described["versions"]) == {"turnaround", "torch", "torchvision", "timm", "numpy", "pillow"}
+    assert described["choices"] == choices
+    assert {key: described[key] for key in SPREAD} == SPREAD
+    assert described["command"]
+    write_json(tmp_path / "machine.json", described)
+    assert read_json(tmp_path / "machine.json") == json.loads(json.dumps(described))
+
+
+def test_without_a_driver_there_are_no_gpus(monkeypatch):
+    assert describe_gpus(fake_nvml(nvmlInit=fail)) == []
+    assert describe_gpus(fake_nvml(nvmlDeviceGetCount=fail)) == []
+
+
+def test_the_real_library_does_no_harm():
+    assert isinstance(describe_gpus(), list)
+
+
+def test_gpus_are_described(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    expected = [{"index": 1, "name": "Tesla T4", "memory_gib": 16.0, "driver": "580.1"}]
+    assert describe(**SPREAD, nvml=fake_nvml())["gpus"] == expected
+    quiet = fake_nvml(nvmlDeviceGetName=fail, nvmlDeviceGetMemoryInfo=fail, nvmlSystemGetDriverVersion=fail)
+    assert describe_gpus(quiet) == [{"index": 1, "name": "unknown GPU", "memory_gib": None, "driver": None}]
+
+
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("-1", []),
+        ("2,0", [2, 0]),
+        (" 1 , 2", [1, 2]),
+        ("0,7,1", [0]),
+        ("GPU-b000-1", [1]),
+        ("GPU-c,GPU-a", [2, 0]),
+        ("GPU-", []),
+        ("MIG-b000", []),
+        ("x", []),
+        ("9" * 5000, []),
+    ],
+)
+def test_only_the_visible_gpus_count(monkeypatch, visible, indices):
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [index for index, _ in visible_gpus(fake_nvml())] == indices
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
+def test_the_commit_and_whether_it_was_changed(tmp_path, monkeypatch):
+    assert git_state(tmp_path) is None
+    git(tmp_path, "init")
+    assert git_state(tmp_path) == {"commit": None, "dirty": False}
+    (tmp_path / "file").write_text("one")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-m", "first")
+    state = git_state(tmp_path)
+    assert len(state["commit"]) == 40
+    assert state["dirty"] is False
+    (tmp_path / "file").write_text("two")
+    assert git_state(tmp_path) == {"commit": state["commit"], "dirty": True}
+    monkeypatch.chdir(tmp_path)
+    assert describe(**SPREAD)["git"]["dirty"] is True
+
+
+def test_without_git_and_without_a_working_directory(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    described = describe(**SPREAD)
+    assert described["git"] is described["turnaround_git"] is None
+
+
+def test_a_git_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    program = tmp_path / "git"
+    program.write_text("#!/bin/sh\nexec sleep 30\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(machine, "GIT_TIMEOUT_S", 0.2)
+    start_s = time.monotonic()
+    assert describe(**SPREAD)["git"] is None
+    assert time.monotonic() - start_s < 5
+
+
+def test_packages_that_are_not_there_have_no_version(monkeypatch):
+    monkeypatch.setattr(machine, "PACKAGES", ("numpy", "no-such-package"))
+    assert describe(**SPREAD)["versions"]["no-such-package"] is None

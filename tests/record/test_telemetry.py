@@ -1,0 +1,147 @@
+"""Samples come in time, and nothing that fails in there reaches the training."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import Run
+from turnaround.record.telemetry import Telemetry
+from turnaround.record.writer import write_json
+
+INTERVAL_S = 0.05
+
+
+def fail(*_arguments):
+    raise RuntimeError("Not Supported")
+
+
+def fake_nvml(**changes):
+    functions = {
+        "NVML_TEMPERATURE_GPU": 0,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
+        "nvmlDeviceGetName": lambda handle: "Tesla T4",
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=16 * 2**30, used=3 * 2**30),
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=50 + handle),
+        "nvmlDeviceGetPowerUsage": lambda handle: 68_200,
+        "nvmlDeviceGetTemperature": lambda handle, sensor: 61,
+    }
+    return SimpleNamespace(**(functions | changes))
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    directory = RunDirectory.create(tmp_path / "run")
+    write_json(directory.recipe, {})
+    return directory
+
+
+def record(directory, time_s=0.0, **options):
+    with Telemetry(directory.telemetry("here"), INTERVAL_S, **options) as telemetry:
+        time.sleep(time_s)
+    assert not [thread for thread in threading.enumerate() if thread.name == "telemetry"]
+    run = Run.load(directory.path)
+    return telemetry, run.telemetry().get("here", []), run.telemetry_notes().get("here", [])
+
+
+def test_samples_come_at_the_interval_with_the_real_probes(directory):
+    _, samples, notes = record(directory, 6.5 * INTERVAL_S)
+    assert 4 <= len(samples) <= 8
+    assert notes == []
+    times_s = [sample.time_s for sample in samples]
+    assert times_s == sorted(times_s)
+    for sample in samples:
+        assert 0 <= sample.cpu_percent <= 100
+        assert 0 < sample.process_rss_gib < sample.memory_used_gib + 1
+        assert sample.at.endswith("+00:00")
+
+
+def test_even_the_shortest_run_has_a_last_sample_and_ends_at_once(directory):
+    start_s = time.monotonic()
+    with Telemetry(directory.telemetry("here"), 30.0):
+        pass
+    assert time.monotonic() - start_s < 5
+    assert len(Run.load(directory.path).telemetry()["here"]) == 1
+
+
+def test_gpus_are_sampled(directory):
+    _, samples, notes = record(directory, nvml=fake_nvml())
+    first, second = samples[-1].gpus
+    assert (first.index, first.name, first.utilisation_percent) == (0, "Tesla T4", 50.0)
+    assert (second.memory_used_gib, second.power_w, second.temperature_c) == (3.0, 68.2, 61.0)
+    assert notes == []
+
+
+def test_only_the_visible_gpus_are_sampled(directory, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    _, samples, _ = record(directory, nvml=fake_nvml())
+    assert [gpu.index for gpu in samples[-1].gpus] == [1]
+
+
+def test_what_a_gpu_does_not_support_is_null(directory):
+    nvml = fake_nvml(nvmlDeviceGetPowerUsage=fail, nvmlDeviceGetTemperature=fail)
+    _, samples, notes = record(directory, nvml=nvml)
+    assert samples[-1].gpus[0].power_w is samples[-1].gpus[0].temperature_c is None
+    assert samples[-1].gpus[0].utilisation_percent == 50.0
+    assert notes == []
+
+
+def test_a_pynvml_without_the_old_call_tells_the_temperature_by_the_new_one(directory):
+    nvml = fake_nvml(nvmlDeviceGetTemperatureV=lambda handle, sensor: 62)
+    del nvml.nvmlDeviceGetTemperature
+    _, samples, _ = record(directory, nvml=nvml)
+    assert samples[-1].gpus[0].temperature_c == 62.0
+
+
+def test_a_lost_gpu_is_noted_once(directory):
+    nvml = fake_nvml(nvmlDeviceGetUtilizationRates=fail, nvmlDeviceGetMemoryInfo=fail)
+    _, samples, notes = record(directory, 3.5 * INTERVAL_S, nvml=nvml)
+    assert len(samples) >= 2
+    assert notes == ["GPU 0: the driver tells nothing about it", "GPU 1: the driver tells nothing about it"]
+
+
+def test_a_driver_that_cannot_list_its_gpus_is_noted(directory):
+    _, samples, notes = record(directory, nvml=fake_nvml(nvmlDeviceGetCount=fail))
+    assert samples[-1].gpus == []
+    assert notes == ["list of GPUs: RuntimeError: Not Supported"]
+
+
+def test_a_failing_probe_is_noted_once_and_the_others_go_on(directory, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", fail)
+    monkeypatch.setattr(psutil, "Process", fail)
+    _, samples, notes = record(directory, 3.5 * INTERVAL_S)
+    assert len(samples) >= 2
+    assert samples[-1].memory_used_gib is samples[-1].process_rss_gib is None
+    assert samples[-1].cpu_percent is not None
+    assert [note.split(":")[0] for note in notes] == ["this process", "memory", "memory of this process"]
+
+
+def test_a_full_disk_or_a_missing_folder_does_no_harm(directory, tmp_path):
+    directory.telemetry("here").symlink_to("/dev/full")
+    with Telemetry(directory.telemetry("here"), INTERVAL_S) as telemetry:
+        pass
+    assert "quota is full" in str(telemetry.failure)
+    with Telemetry(tmp_path / "gone" / "telemetry-here.jsonl", INTERVAL_S) as telemetry:
+        pass
+    assert "folder is not there" in str(telemetry.failure)
+
+
+def test_a_resumed_run_goes_on_in_the_same_file(directory):
+    record(directory)
+    with directory.telemetry("here").open("ab") as file:
+        file.write(b'{"torn')
+    _, samples, _ = record(directory)
+    assert len(samples) == 2
+
+
+def test_an_error_in_the_training_passes_through(directory):
+    with pytest.raises(ZeroDivisionError), Telemetry(directory.telemetry("here"), INTERVAL_S):
+        raise ZeroDivisionError

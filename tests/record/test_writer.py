@@ -1,0 +1,235 @@
+"""Files are whole after every failure that can be made to happen here."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from turnaround.errors import StorageError
+from turnaround.record.files import read_lines
+from turnaround.record.writer import Lines, is_temporary, truncate_epochs, write_json
+
+
+def refuse(number):
+    def function(*_arguments, **_keywords):
+        raise OSError(number, os.strerror(number))
+
+    return function
+
+
+def test_a_file_is_written_with_its_version_and_replaced(tmp_path):
+    path = tmp_path / "status.json"
+    write_json(path, {"state": "queued", "loss": float("nan")})
+    write_json(path, {"state": "running", "matrix": [[1, 2], [3, 4]]})
+    assert path.read_text() == '{\n "format": 1,\n "state": "running",\n "matrix": [[1, 2], [3, 4]]\n}\n'
+    assert os.listdir(tmp_path) == ["status.json"]
+
+
+def test_a_new_file_can_be_read_by_the_group(tmp_path):
+    write_json(tmp_path / "a.json", {})
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "quota is full .*GiB free.*Free some space"),
+        (errno.EDQUOT, "quota is full"),
+        (errno.EROFS, "read-only.*--out"),
+        (errno.EACCES, "permission denied.*--out"),
+        (errno.EIO, "Input/output error.*--out"),
+    ],
+)
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_a_disk_that_refuses_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch, number, words, call):
+    path = tmp_path / "status.json"
+    write_json(path, {"state": "running"})
+    before = path.read_bytes()
+    monkeypatch.setattr(os, call, refuse(number))
+    with pytest.raises(StorageError, match=f"Cannot write .*status.json: .*{words}"):
+        write_json(path, {"state": "finished"})
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["status.json"]
+
+
+def test_an_interrupt_leaves_no_temporary_file(tmp_path, monkeypatch):
+    def interrupt(_descriptor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_json(tmp_path / "status.json", {})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_vanished_folder_is_a_storage_error(tmp_path):
+    with pytest.raises(StorageError, match="its folder is not there"):
+        write_json(tmp_path / "gone" / "status.json", {})
+    with pytest.raises(StorageError, match="Cannot open"):
+        Lines(tmp_path / "gone" / "epochs.jsonl", sync=True)
+
+
+def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def fsync(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_json(tmp_path / "a.json", {"a": 1})
+    assert json.loads((tmp_path / "a.json").read_text())["a"] == 1
+
+
+def test_a_synced_line_is_there_at_once(tmp_path):
+    with Lines(tmp_path / "epochs.jsonl", sync=True) as lines:
+        lines.write({"epoch": 1, "val_loss": float("inf")})
+        assert (tmp_path / "epochs.jsonl").read_bytes() == b'{"epoch":1,"val_loss":null}\n'
+
+
+def test_buffered_lines_come_by_number_by_age_and_at_the_end(tmp_path):
+    path = tmp_path / "spans-0.jsonl"
+    lines = Lines(path, sync=False, max_lines=3, max_age_s=60)
+    lines.write({"step": 1})
+    lines.write({"step": 2})
+    assert path.read_bytes() == b""
+    lines.write({"step": 3})
+    assert path.read_bytes().count(b"\n") == 3
+    lines.write({"step": 4})
+    lines.close()
+    lines.close()
+    assert path.read_bytes().count(b"\n") == 4
+    with pytest.raises(ValueError, match="closed"):
+        lines.write({"step": 5})
+    with Lines(path, sync=False, max_lines=1000, max_age_s=0.01) as lines:
+        lines.write({"step": 5})
+        time.sleep(0.02)
+        lines.write({"step": 6})
+        assert path.read_bytes().count(b"\n") == 6
+
+
+def test_a_full_disk_stops_a_synced_file_and_only_counts_for_a_buffered_one(tmp_path):
+    full = tmp_path / "full.jsonl"
+    full.symlink_to("/dev/full")
+    with (
+        Lines(full, sync=True) as lines,
+        pytest.raises(StorageError, match=r"Cannot append to .*full.jsonl: .*full"),
+    ):
+        lines.write({"epoch": 1})
+    with Lines(full, sync=False, max_lines=2) as lines:
+        for step in range(5):
+            lines.write({"step": step})
+    assert lines.lost_lines == 5
+    assert "quota is full" in str(lines.failure)
+
+
+def test_half_a_line_is_taken_back(tmp_path, monkeypatch):
+    path, real, calls = tmp_path / "epochs.jsonl", os.write, []
+
+    def short_write(descriptor, content):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, bytes(content)[:5])
+
+    with Lines(path, sync=True) as lines:
+        lines.write({"epoch": 1})
+        monkeypatch.setattr(os, "write", short_write)
+        with pytest.raises(StorageError):
+            lines.write({"epoch": 2})
+        assert path.read_bytes() == b'{"epoch":1}\n'
+        monkeypatch.undo()
+        lines.write({"epoch": 2})  # there is space again
+    assert path.read_bytes() == b'{"epoch":1}\n{"epoch":2}\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [
+        (b"", b""),
+        (b'{"a":1', b""),
+        (b'{"a":1}\n', b'{"a":1}\n'),
+        (b'{"a":1}\n{"a":2}', b'{"a":1}\n'),
+        (b'{"a":1}\n' + b"\0" * 200_000, b'{"a":1}\n'),
+        (b"x" * 100_000, b""),
+        (b"x" * 65_535 + b"\n" + b"y" * 65_536, b"x" * 65_535 + b"\n"),
+    ],
+)
+def test_a_new_writer_removes_the_torn_line(tmp_path, before, kept):
+    path = tmp_path / "epochs.jsonl"
+    path.write_bytes(before)
+    with Lines(path, sync=True) as lines:
+        lines.write({"a": 9})
+    assert path.read_bytes() == kept + b'{"a":9}\n'
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from turnaround.record.writer import Lines
+lines = Lines(Path(sys.argv[1]), sync=sys.argv[2] == "sync", max_lines=50, max_age_s=60)
+number = 0
+while True:
+    number += 1
+    lines.write({"epoch": number, "text": "x" * (number % 3000)})
+"""
+
+
+@pytest.mark.parametrize("mode", ["sync", "buffered"])
+def test_kill_leaves_whole_lines_and_at_most_one_torn_one(tmp_path, mode):
+    path = tmp_path / "epochs.jsonl"
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), mode])
+        size_before = path.stat().st_size if path.exists() else 0
+        deadline_s = time.monotonic() + 10
+        while time.monotonic() < deadline_s and (not path.exists() or path.stat().st_size <= size_before + 10_000):
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        file = read_lines(path)
+        assert file.bad_lines == 0
+        assert [line["epoch"] for line in file.objects][-1] > 1
+    with path.open("ab") as torn:  # a kill rarely hits inside a write: make sure of one
+        torn.write(b'{"epoch": 77')
+    assert read_lines(path).is_torn
+    count = len(read_lines(path).objects)
+    with Lines(path, sync=True) as lines:
+        lines.write({"epoch": 0})
+    assert len(read_lines(path).objects) == count + 1
+    assert read_lines(path).bad_lines == 0
+
+
+def test_resume_drops_the_epochs_after_the_checkpoint(tmp_path):
+    path = tmp_path / "epochs.jsonl"
+    garbage = b"\xff\xfe garbage \r here\n"
+    path.write_bytes(b'{"epoch":1}\n' + garbage + b'{"epoch":2}\n{"epoch":3}\n[4]\n{"epoch":4')
+    assert truncate_epochs(path, 2) == 1
+    assert path.read_bytes() == b'{"epoch":1}\n' + garbage + b'{"epoch":2}\n[4]\n'
+    assert truncate_epochs(path, 2) == 0
+    assert truncate_epochs(path, 0) == 2
+    assert os.listdir(tmp_path) == ["epochs.jsonl"]
+
+
+def test_resume_before_the_first_epoch_finds_nothing_to_drop(tmp_path):
+    assert truncate_epochs(tmp_path / "epochs.jsonl", 0) == 0
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(StorageError, match="Cannot read"):
+        truncate_epochs(tmp_path, 0)
+
+
+def test_temporary_names_are_recognised(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "replace", lambda source, _target: seen.append(Path(source).name))
+    write_json(tmp_path / "status.json", {})
+    assert is_temporary(seen[0])
+    assert not is_temporary("status.json")
+    assert not is_temporary(".hidden.tmp")
