@@ -104,15 +104,15 @@ class WorkersRecipe:
     engine: str = key("torch", "how processes agree", choices=ENGINES)
 
 
-# What we would try first, for one worker at batch 32: (everything learns from scratch or only the last layer learns,
-# pretrained weights are fine-tuned: a tenth, so that they are not washed out by the first updates).
-LEARNING_RATES = {
-    "sgd": (0.05, 0.005),
-    "adam": (2e-3, 2e-4),
-    "adamw": (2e-3, 2e-4),
-    "adadelta": (1.0, 0.1),
-    "lamb": (5e-3, 5e-4),
-    "lars": (1.0, 0.1),
+# What we would try first, for one worker at batch 32. Trained weights move by a tenth of the rate, so that the first
+# updates do not wash them out.
+LEARNING_RATES = {  # optimiser: (from scratch, only the last layer, fine-tuning trained weights)
+    "sgd": (0.05, 0.05, 0.005),
+    "adam": (2e-3, 5e-3, 2e-4),
+    "adamw": (2e-3, 5e-3, 2e-4),
+    "adadelta": (1.0, 1.0, 0.1),
+    "lamb": (5e-3, 5e-3, 5e-4),
+    "lars": (1.0, 1.0, 0.1),
 }
 
 
@@ -175,9 +175,10 @@ class Recipe:
         if recipe.data.size_px is None:
             recipe = recipe.replace("data", size_px=64 if recipe.model.name == SMALL_NETWORK else 224)
         if recipe.training.learning_rate is None:
-            first, gentle = LEARNING_RATES[recipe.training.optimizer]
-            pretrained = recipe.model.fine_tune and recipe.model.weights != "none"
-            recipe = recipe.replace("training", learning_rate=gentle if pretrained else first)
+            scratch, last_layer, gentle = LEARNING_RATES[recipe.training.optimizer]
+            trained = gentle if recipe.model.fine_tune else last_layer
+            rate = scratch if recipe.model.weights == "none" else trained
+            recipe = recipe.replace("training", learning_rate=rate)
         if recipe.training.batch_total is not None:
             each = recipe.training.batch_total // recipe.workers.count
             recipe = recipe.replace("training", batch_per_worker=each)

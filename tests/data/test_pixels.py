@@ -1,5 +1,6 @@
 """prepare: one whole cache entry whatever happens - other processes, kills, full disks, bad images."""
 
+import contextlib
 import errno
 import json
 import os
@@ -307,7 +308,12 @@ def test_nothing_remains_of_an_interrupted_build(
 
 
 def decoders_below(process: psutil.Process) -> list[psutil.Process]:
-    return [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
+    found = []
+    for child in process.children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended, or ended and not yet waited for
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def test_a_killed_decoder_is_explained(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,8 +361,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield start_one
     for process in started:
-        process.kill()
-        process.communicate()
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()  # they hold the pipe that communicate() reads to its end
+            process.kill()
+        process.communicate(timeout=10)
 
 
 def test_several_processes_make_one_entry(tmp_path: Path, cache: Path, start: Start) -> None:
@@ -381,6 +390,8 @@ def test_kill_9_then_prepare_again(tmp_path: Path, cache: Path, start: Start) ->
     process.wait()
     assert any(name.startswith("building-") for name in names_in(cache))
     _, alive = psutil.wait_procs(decoders, timeout=10)
+    for decoder in alive:
+        decoder.kill()
     assert not alive, "decoding processes outlive their parent"
 
     built = prepared(photos, cache)

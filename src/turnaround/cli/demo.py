@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from turnaround.analysis.summary import RunSummary
 
 # Small enough for two CPU cores, large enough that more workers visibly cost epochs.
-OVERRIDES = ("data.images=1200", "data.size_px=48", "training.epochs=8")
+OVERRIDES = ("data.images=1500", "training.epochs=10")
 TRAINED = (1, 2)
 REHEARSED = (4, 8)
 
@@ -77,7 +77,7 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
         f"{one.global_batch}: an eighth of the updates in the same epochs. They end at "
         f"{share(most.final_val_accuracy)}, one worker at {share(one.final_val_accuracy)}. "
         "One run each: a difference of a point or two is chance.\n"
-        "A rehearsal's accuracy is that of its workers; its times are this machine's alone."
+        "A rehearsal's accuracy is that of its workers; its times, in brackets, are this machine's alone."
     )
     console.print("\n[bold]What next[/bold]")
     for what, command in (

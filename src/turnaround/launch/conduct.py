@@ -7,6 +7,7 @@ no directory behind, a run that did keeps everything and says why it stopped.
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,7 +55,8 @@ def start(recipe: Recipe, request: Request) -> Run:
     directory = RunDirectory.create(request.out)
     try:
         with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
-            write_json(directory.recipe, {**recipe.to_dict(), "images": image_facts(prepared)})
+            facts = {"command": sys.argv, "images": image_facts(prepared)}
+            write_json(directory.recipe, {**recipe.to_dict(), **facts})
             _write_status(directory, Status(state="queued", submitted_at=utc_now(), started_at=utc_now()))
             request.announce(recipe, prepared, processes)
             _launch(directory, request, prepared, processes=processes, begun_at_s=begun_at_s)

@@ -40,24 +40,28 @@ def share(value: float | None) -> str:
 
 
 def comparison(summaries: Sequence[RunSummary]) -> Table:
-    """Runs side by side. A rehearsal's times are shown as what they are: this machine's, for all its workers."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """Runs side by side. A rehearsal's times stand in brackets: they are this machine's, not those of its workers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for heading in ("workers", "processes", "batch", "s/epoch", "images/s", "best", "final", "turnaround"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for run in summaries:
         table.add_row(
             str(run.workers),
             str(run.processes),
             str(run.global_batch),
-            "-" if run.epoch_time_s is None else f"{run.epoch_time_s:.2f}",
-            "-" if run.images_per_s is None else f"{run.images_per_s:,.0f}",
+            _time(run, None if run.epoch_time_s is None else f"{run.epoch_time_s:.2f}"),
+            _time(run, None if run.images_per_s is None else f"{run.images_per_s:,.0f}"),
             share(run.best_val_accuracy),
             share(run.final_val_accuracy),
-            seconds(run.turnaround_s),
-            Text("rehearsal", style="italic") if run.is_rehearsal else "",
+            _time(run, seconds(run.turnaround_s)),
+            Text("rehearsed", style="italic") if run.is_rehearsal else "",
         )
     return table
+
+
+def _time(run: RunSummary, shown: str | None) -> str:
+    return "-" if shown is None else f"({shown})" if run.is_rehearsal else shown
 
 
 def run_end(summary: RunSummary, run: Run) -> RenderableType:

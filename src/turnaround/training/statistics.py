@@ -19,21 +19,26 @@ class RunningStatistics:
         self.workers = workers
         buffers = (b for norm in batch_norms for b in (norm.running_mean, norm.running_var))
         self.buffers = [b for b in buffers if isinstance(b, Tensor)]
+        counters = (norm.num_batches_tracked for norm in batch_norms)
+        self.counters = [c for c in counters if isinstance(c, Tensor)]
         # One worker's statistics are their own mean.
         self.is_needed = bool(self.buffers) and workers.count > 1
         self._before: list[Tensor] = []
+        self._counted: list[Tensor] = []
         self._sum: list[Tensor] = []
 
     def begin_step(self) -> None:
         """Remembers what every worker of this step starts from."""
         if self.is_needed:
             self._before = [b.clone() for b in self.buffers]
+            self._counted = [c.clone() for c in self.counters]
             self._sum = [torch.zeros_like(b) for b in self.buffers]
 
     def begin_worker(self) -> None:
         """Back to the beginning of the step."""
         if self.is_needed:
             torch._foreach_copy_(self.buffers, self._before)
+            torch._foreach_copy_(self.counters, self._counted)  # a step counts once, not once a worker
 
     def end_worker(self) -> None:
         """Adds what this worker made of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,11 @@ from turnaround.workers.environment import Place
 
 TIMEOUT = timedelta(minutes=10)
 """How long a collective waits for a silent process."""
+
+
+# The same setting under its new name, and under the one it had before torch 2.14.
+_NAME = "forward_sync_buffers" if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else "broadcast_buffers"
+_KEEP_BUFFERS: dict[str, Any] = {_NAME: False}
 
 
 class TorchDDP(Workers):
@@ -35,8 +41,8 @@ class TorchDDP(Workers):
         wrapped = DistributedDataParallel(
             module,
             device_ids=[self.device] if self.device.type == "cuda" else None,
-            broadcast_buffers=False,
             gradient_as_bucket_view=True,
+            **_KEEP_BUFFERS,
         )
 
         def reduce(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:

@@ -1,0 +1,53 @@
+"""A worker process as in production, that also notes what every step consumed, and may die on command.
+
+TRACED_STEPS=FOLDER           writes FOLDER/RANK.jsonl: per step the sample ids and the augmentation's random numbers
+TRACED_KILL_AFTER_EPOCH=N     SIGKILLs itself when epoch N's line is written, before its checkpoint
+TRACED_FAIL_RANK=R            raises in the first step of process R
+"""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from turnaround.cli import worker
+from turnaround.data.augment import uniforms
+from turnaround.training.recording import RunRecorder
+from turnaround.training.step import Step
+
+STEPS = os.environ.get("TRACED_STEPS")
+KILL_AFTER_EPOCH = int(os.environ.get("TRACED_KILL_AFTER_EPOCH", "0"))
+FAIL_RANK = os.environ.get("TRACED_FAIL_RANK")
+
+plain_step, plain_epoch_done = Step.__call__, RunRecorder.epoch_done
+
+
+def step(self, batch, *, epoch, update, learning_rate):
+    workers = self.parts.workers
+    if FAIL_RANK == str(workers.rank):
+        raise RuntimeError("told to fail")
+    if STEPS:
+        draws = uniforms(seed=self.parts.augmentation.seed, epoch=epoch, ids=batch.ids)
+        line = {
+            "update": update,
+            "worker_sizes": batch.worker_sizes,
+            "ids": batch.ids.tolist(),
+            "draws": draws.tolist(),
+            "pixels": int(batch.images.long().sum()),
+        }
+        with (Path(STEPS) / f"{workers.rank}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    plain_step(self, batch, epoch=epoch, update=update, learning_rate=learning_rate)
+
+
+def epoch_done(self, record):
+    plain_epoch_done(self, record)
+    if record.epoch == KILL_AFTER_EPOCH:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+Step.__call__ = step
+RunRecorder.epoch_done = epoch_done
+
+if __name__ == "__main__":
+    worker.leave(worker.main())

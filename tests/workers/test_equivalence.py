@@ -1,0 +1,111 @@
+"""A worker is mathematics, a process is hardware: 4 workers on 1, 2 and 4 processes are the same training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from running import largest_difference, traced, train, weights
+
+from turnaround.record.reader import Run
+
+BATCH_PER_WORKER = 4
+SHARED = (
+    "workers.count=4",
+    f"training.batch_per_worker={BATCH_PER_WORKER}",
+    "training.optimizer=sgd",
+    "training.learning_rate=0.005",
+    "training.scaling=none",
+    "training.warmup_epochs=0",
+    "training.checkpoint_every_s=0",
+    "augment.rotation_degrees=15",
+    "augment.zoom=0.1",
+    "augment.shift=0.1",
+    "augment.flip=true",
+    "augment.brightness=0.2",
+)
+# 158 training images make nine steps of 16 and one of 14; test_vit is timm's smallest network without batch norm.
+NETWORKS = {
+    "with batch norm": ("model.name=small", "data.size_px=32"),
+    "without batch norm": ("model.name=test_vit", "data.size_px=160"),
+}
+
+
+@pytest.fixture(scope="module")
+def ten_steps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from turnaround.data import fruitbowl
+
+    return fruitbowl.generate(tmp_path_factory.mktemp("images") / "ten", images=200, size_px=32, seed=5)
+
+
+def run_on(processes: int, source: Path, out: Path, *overrides: str) -> Run:
+    return train(source, out / f"{processes}", *SHARED, *overrides, "data.holdout=0.2", processes=processes)
+
+
+def steps(folder: Path) -> list[dict[str, object]]:
+    """What each step consumed over all processes, in the order of the workers."""
+    by_rank = [[json.loads(line) for line in p.read_text().splitlines()] for p in sorted(folder.glob("*.jsonl"))]
+    joined = []
+    for parts in zip(*by_rank, strict=True):
+        joined.append(
+            {
+                "update": parts[0]["update"],
+                "worker_sizes": [n for p in parts for n in p["worker_sizes"]],
+                "ids": [i for p in parts for i in p["ids"]],
+                "draws": [d for p in parts for d in p["draws"]],
+                "pixels": sum(p["pixels"] for p in parts),
+            }
+        )
+    return joined
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_same_steps_and_weights_in_float32(
+    network: str, ten_steps_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, traces = {}, {}
+    for processes in (1, 2, 4):
+        trace = tmp_path / f"trace-{processes}"
+        trace.mkdir()
+        traced(monkeypatch, steps=str(trace))
+        runs[processes] = run_on(processes, ten_steps_folder, tmp_path, *NETWORKS[network], "training.epochs=1")
+        traces[processes] = steps(trace)
+    assert len(traces[1]) == 10
+    assert [len(step["ids"]) for step in traces[1]] == [16] * 9 + [14]  # type: ignore[arg-type]
+    assert traces[1] == traces[2] == traces[4]
+    for processes in (2, 4):
+        assert largest_difference(weights(runs[1]), weights(runs[processes])) < 1e-5
+        assert runs[processes].final == runs[1].final
+        assert runs[processes].evaluation is not None
+        assert runs[1].evaluation is not None
+        assert runs[processes].evaluation.confusion == runs[1].evaluation.confusion
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_same_weights_in_float64_after_twenty_steps(network: str, ten_steps_folder: Path, tmp_path: Path) -> None:
+    runs = {
+        processes: run_on(
+            processes,
+            ten_steps_folder,
+            tmp_path,
+            *NETWORKS[network],
+            "training.epochs=2",
+            "training.precision=fp64",
+        )
+        for processes in (1, 2, 4)
+    }
+    assert [e.steps for e in runs[1].epochs] == [10, 10]
+    for processes in (2, 4):
+        assert largest_difference(weights(runs[1]), weights(runs[processes])) < 1e-12
+        assert [e.val_accuracy for e in runs[processes].epochs] == [e.val_accuracy for e in runs[1].epochs]
+
+
+def test_unequal_shares_are_the_same_training_too(ten_steps_folder: Path, tmp_path: Path) -> None:
+    """3 processes host 1, 1 and 2 of 4 workers, and 7 images a worker leave a smaller last step."""
+    settings = ("training.batch_per_worker=7", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
+    one = train(ten_steps_folder, tmp_path / "1", *SHARED, *settings, processes=1)
+    three = train(ten_steps_folder, tmp_path / "3", *SHARED, *settings, processes=3)
+    assert one.epochs[0].images == 158
+    assert largest_difference(weights(one), weights(three)) < 1e-12
+    assert one.final == three.final
