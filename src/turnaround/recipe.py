@@ -61,7 +61,7 @@ class ModelRecipe:
 class TrainingRecipe:
     """How the weights move."""
 
-    epochs: int = key(15, "passes over the training images", low=1, high=100_000)
+    epochs: int = key(10, "passes over the training images", low=1, high=100_000)
     batch_per_worker: int = key(32, "images a worker takes at each step", low=1, high=65_536)
     batch_total: int | None = key(
         None,

@@ -1,0 +1,298 @@
+"""The architecture as tests: import directions, no torch on the reading side, sizes, and docs that match the tree."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import turnaround
+
+PACKAGE = Path(turnaround.__file__).parent
+REPOSITORY = Path(__file__).parents[1]
+FILES = sorted(PACKAGE.rglob("*.py"))
+FOLDERS = sorted({file.parent for file in FILES})
+GPU_LIBRARIES = {"torch", "timm", "torchvision"}
+
+# Which room may import which; a room may always import itself and errors. The flow of docs/architecture.md:
+#   recipe -> data -> training (model, workers) -> record  |  cli <- report <- study, forecast <- analysis <- record
+MAY_IMPORT = {
+    "errors": set(),
+    "recipe": set(),
+    "recipes": {"recipe"},
+    "record": set(),
+    "data": {"recipe"},
+    "model": {"recipe"},
+    "workers": {"record"},
+    "training": {"recipe", "data", "model", "workers", "record"},
+    "launch": {"recipe", "data", "record"},
+    "analysis": {"record"},
+    "forecast": {"record", "analysis"},
+    "study": {"recipe", "recipes", "record", "launch", "analysis", "forecast"},
+    "report": {"recipe", "record", "analysis", "forecast", "study"},
+    "cli": {"recipe", "recipes", "data", "record", "launch", "analysis", "forecast", "study", "report"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+READING_SIDE = ("errors", "recipe", "recipes", "record", "launch", "study", "analysis", "forecast", "report", "cli")
+GPU_SIDE_OF_DATA = {"augment.py", "batches.py"}
+LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
+# The entry point of every training process stands on the reading side's doorstep and opens the GPU side's door.
+ENTRY_POINT = {"cli/worker.py": {"turnaround.training.run", "turnaround.workers.environment"}}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, and whether it is imported inside a function."""
+
+    module: str
+    is_lazy: bool
+
+    @property
+    def library(self) -> str:
+        return self.module.partition(".")[0]
+
+    @property
+    def room(self) -> str:
+        return self.module.split(".")[1] if self.module.count(".") else "__init__"
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).as_posix()
+
+
+def room_of(file: Path) -> str:
+    return name_of(file).split("/")[0].removesuffix(".py")
+
+
+def imports(file: Path) -> list[Import]:
+    """Everything a file imports; `from turnaround import recipes` is an import of turnaround.recipes."""
+    return list(_imports(ast.parse(file.read_text(encoding="utf-8")), is_lazy=False))
+
+
+def _imports(node: ast.AST, *, is_lazy: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, is_lazy) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"relative import in line {child.lineno}"
+            module = child.module or ""
+            if module == "turnaround" or (PACKAGE.parent / module.replace(".", "/")).is_dir():
+                yield from (Import(f"{module}.{alias.name}", is_lazy) for alias in child.names)
+            else:
+                yield Import(module, is_lazy)
+        else:
+            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _imports(child, is_lazy=is_lazy or is_function)
+
+
+# --- (i) import directions
+
+
+def test_the_table_names_every_room() -> None:
+    assert {room_of(file) for file in FILES} <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_room_imports_only_the_rooms_before_it(file: Path) -> None:
+    room = room_of(file)
+    allowed = MAY_IMPORT[room] | {room, "errors"}
+    exceptions = ENTRY_POINT.get(name_of(file), set())
+    found = [i for i in imports(file) if i.library == "turnaround" and i.module not in exceptions]
+    assert [i.module for i in found if i.room not in allowed] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_torch_stays_on_the_gpu_side(file: Path) -> None:
+    name, room = name_of(file), room_of(file)
+    found = [i for i in imports(file) if i.library in GPU_LIBRARIES]
+    if room in READING_SIDE:
+        assert found == []
+    elif room == "data" and file.name not in GPU_SIDE_OF_DATA:
+        assert [i for i in found if not i.is_lazy] == []
+        assert name in LAZY_GPU_IMPORTS or not found
+    elif room in ("model", "training", "workers"):  # the core runs with torch alone
+        assert [i for i in found if i.library != "torch" and not i.is_lazy] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_the_reading_side_does_not_import_modules_of_the_gpu_side(file: Path) -> None:
+    """data, and the environment in workers, are shared: only their modules without torch."""
+    if room_of(file) not in READING_SIDE or name_of(file) in ENTRY_POINT:
+        return
+    gpu_side = [f"turnaround.data.{name.removesuffix('.py')}" for name in GPU_SIDE_OF_DATA]
+    assert [i.module for i in imports(file) if i.module.startswith(tuple(gpu_side))] == []
+
+
+def test_the_walk_sees_lazy_imports_and_names(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("import a.b\nfrom turnaround import recipes\ndef f():\n    if 1:\n        from torch import nn\n")
+    assert imports(file) == [Import("a.b", False), Import("turnaround.recipes", False), Import("torch", True)]
+    assert [i.room for i in imports(file)][1] == "recipes"
+
+
+# --- (ii) the same, by running it
+
+
+def python(*arguments: str, without_torch: Path | None = None) -> subprocess.CompletedProcess[str]:
+    path = [str(without_torch)] if without_torch else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(PACKAGE.parent)])}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+
+
+def test_importing_the_reading_side_leaves_torch_out() -> None:
+    modules = [
+        "turnaround." + name_of(file).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for file in FILES
+        if room_of(file) in (*READING_SIDE, "data") and file.name not in GPU_SIDE_OF_DATA
+    ]
+    code = f"import importlib, sys\nfor m in {modules!r}: importlib.import_module(m)\n"
+    code += f"print(sorted({GPU_LIBRARIES!r} & set(sys.modules)))"
+    done = python("-c", code)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+@pytest.fixture
+def without_torch(tmp_path: Path) -> Path:
+    """A folder that makes torch and its companions raise when imported."""
+    for name in GPU_LIBRARIES:
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} was imported')\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["train", "--help"], ["recipes"], ["recipes", "keys"], ["train", "fruitbowl", "--dry-run"]],
+    ids=" ".join,
+)
+def test_the_command_line_answers_without_torch(arguments: list[str], without_torch: Path) -> None:
+    done = python("-m", "turnaround", *arguments, without_torch=without_torch)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_the_folder_without_torch_works(without_torch: Path) -> None:
+    assert "torch was imported" in python("-c", "import torch", without_torch=without_torch).stderr
+
+
+# --- (iii) sizes
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_file_stays_readable(file: Path) -> None:
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 350
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name_of(file)}:{node.name}", node
+
+
+def test_a_function_fits_a_screen() -> None:
+    def lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+        docstring = node.body[0] if ast.get_docstring(node) is not None else None
+        taken = 0 if docstring is None else (docstring.end_lineno or 0) - docstring.lineno + 1
+        return (node.end_lineno or 0) - node.lineno + 1 - taken
+
+    assert {name: lines(node) for name, node in functions() if lines(node) > 60} == {}
+
+
+def test_a_function_has_seven_parameters_at_most() -> None:
+    def count(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+        arguments = node.args
+        named = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        return len([name for name in named if name not in ("self", "cls")])
+
+    # A verb's parameters are its flags: the function that bears the name of its file in cli/.
+    verbs = {f"cli/{verb}.py:{verb}" for verb in (file.stem for file in (PACKAGE / "cli").glob("*.py"))}
+    assert {name: count(node) for name, node in functions() if count(node) > 7 and name not in verbs} == {}
+
+
+# --- (iv), (v) docs that match the tree
+
+
+@pytest.mark.parametrize("folder", [f for f in FOLDERS if f != PACKAGE], ids=lambda folder: folder.name)
+def test_a_folders_docstring_names_its_modules(folder: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert docstring
+    modules = [file.name for file in sorted(folder.glob("*.py")) if file.name != "__init__.py"]
+    assert [name for name in modules if not re.search(rf"(?<![\w.]){re.escape(name)}\b", docstring)] == []
+    named = re.findall(r"(?m)^ {4}(\w+\.py)\b", docstring)
+    assert [name for name in named if not (folder / name).is_file()] == []
+
+
+def readme_tree() -> list[tuple[int, str]]:
+    """(indent, name) of each line of the fenced block under the heading that speaks of a tree."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"(?im)^#+ .*\btree\b.*\n(?:(?!#).*\n)*?```.*\n((?:.*\n)*?)```", text)
+    lines = block[1].splitlines() if block else []
+    return [(len(line) - len(line.lstrip()), line.split()[0]) for line in lines if line.strip()]
+
+
+def tree_paths(lines: list[tuple[int, str]]) -> list[str]:
+    """The lines' paths from the repository's root: a folder ends in a slash, its content is indented."""
+    paths, parents = [], []
+    for indent, name in lines:
+        parents = [parent for parent in parents if parent[0] < indent]
+        paths.append("".join(parent[1] for parent in parents) + name)
+        if name.endswith("/"):
+            parents.append((indent, name))
+    return paths
+
+
+def test_the_readmes_tree_is_the_tree() -> None:
+    paths = tree_paths(readme_tree())
+    if not paths:
+        pytest.skip("README.md has no tree yet")
+    assert [path for path in paths if not (REPOSITORY / path).exists()] == []
+    assert [path for path in paths if path.endswith("/") != (REPOSITORY / path).is_dir()] == []
+    # Every room is in it; of a room whose files are listed, every file is.
+    rooms = {f"src/turnaround/{folder.name}/" for folder in FOLDERS if folder != PACKAGE}
+    assert rooms - set(paths) == set()
+    for room in (*rooms, "src/turnaround/"):
+        listed = {path for path in paths if path.startswith(room) and path.removeprefix(room).endswith(".py")}
+        listed = {path for path in listed if "/" not in path.removeprefix(room)}
+        there = {room + file.name for file in (REPOSITORY / room).glob("*.py") if not file.name.startswith("__")}
+        assert not listed or there - listed == set()
+
+
+def test_how_a_tree_is_read() -> None:
+    lines = [(0, "src/turnaround/"), (2, "errors.py"), (2, "data/"), (4, "folder.py"), (2, "recipe.py"), (0, "tests/")]
+    assert tree_paths(lines) == [
+        "src/turnaround/",
+        "src/turnaround/errors.py",
+        "src/turnaround/data/",
+        "src/turnaround/data/folder.py",
+        "src/turnaround/recipe.py",
+        "tests/",
+    ]
+
+
+# --- (vi) no pickle
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_nothing_unpickles(file: Path) -> None:
+    assert {i.library for i in imports(file)} & {"pickle", "dill", "cloudpickle", "joblib", "shelve"} == set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        call = ast.unparse(node.func)
+        keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if call == "torch.load":
+            assert keywords.get("weights_only") == "True"
+        if call in ("np.load", "numpy.load"):
+            assert keywords.get("allow_pickle") == "False"
+        assert call != "torch.save"
