@@ -6,13 +6,17 @@ The sample photos and weights are looked for in ../shared beside the checkout, o
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from turnaround.data import fruitbowl
+from turnaround.workers.environment import VARIABLES
 
 SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().parents[2] / "shared"))
+
+HAS_HOROVOD = find_spec("horovod") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("photos") and not (SAMPLES / "data" / "fruit").is_dir():
             item.add_marker(pytest.mark.skip(reason=f"no sample photos and weights in {SAMPLES}"))
+        if item.get_closest_marker("horovod") and not (HAS_HOROVOD or "TURNAROUND_REQUIRE_HOROVOD" in os.environ):
+            item.add_marker(pytest.mark.skip(reason="Horovod is not installed here; .ci/horovod runs this"))
         if item.get_closest_marker("gpu"):
             import torch
 
@@ -36,7 +42,7 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_cache(session_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the user's cache; within one session the decoded pixels are shared."""
     monkeypatch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in (name for names in VARIABLES.values() for name in names):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def train(source: Path | str, out: Path, *overrides: str, processes: int = 1) ->
 def traced(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
     """From here on every worker process is tests/traced_worker.py, told what to do by TRACED_... variables."""
     monkeypatch.setattr(local, "WORKER_MODULE", "traced_worker")
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     for name, value in settings.items():
         monkeypatch.setenv(f"TRACED_{name.upper()}", value)
 

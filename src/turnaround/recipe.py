@@ -21,7 +21,7 @@ SCHEDULES = ("constant", "cosine", "step")
 SCALINGS = ("none", "linear", "sqrt", "auto")
 LOSSES = ("cross_entropy", "mse")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16", "fp64")
-ENGINES = ("torch",)
+ENGINES = ("torch", "horovod")
 GENERATED = ("fruitbowl",)
 DOWNLOADABLE = ("caltech256", "fruit")
 

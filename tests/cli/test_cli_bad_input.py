@@ -35,7 +35,7 @@ class User:
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         temporary = self.folder.with_name(f"{self.folder.name}-tmp")
         temporary.mkdir(exist_ok=True)
-        own = {"TURNAROUND_CACHE": str(self.cache), "TMPDIR": str(temporary), "COLUMNS": "200"}
+        own = {"TURNAROUND_CACHE": str(self.cache), "TMPDIR": str(temporary), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
         return subprocess.run(
             [sys.executable, "-m", "turnaround", *arguments],
             cwd=self.folder,

@@ -263,7 +263,7 @@ def test_whatever_is_set_a_recipe_or_a_recipe_error_comes_out(overrides: list[st
 @pytest.mark.parametrize("name", recipes.names())
 @pytest.mark.parametrize("resolves", [False, True])
 def test_a_recipe_as_toml_is_the_same_recipe(name: str, resolves: bool, tmp_path: Path) -> None:
-    recipe = recipes.find(name, ["training.learning_rate=1e-05", "data.cache=/tmp/a \"quoted\" 'é\\path"])
+    recipe = recipes.find(name, ["training.learning_rate=1e-05", 'data.cache=/tmp/a "quoted" \'é\\path'])
     recipe = recipe.resolved() if resolves else recipe
     assert recipes.find(write(tmp_path, recipes.as_toml(recipe), f"{name}.toml")) == recipe
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from running import largest_difference, traced, train, weights
 
+from running import largest_difference, traced, train, weights
 from turnaround.record.reader import Run
 
 BATCH_PER_WORKER = 4

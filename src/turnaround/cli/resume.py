@@ -13,6 +13,9 @@ def resume(
     processes: Annotated[
         int | None, typer.Option(help="Another number of processes; the workers stay the same.")
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Another engine than before: torch or horovod; the result stays the same.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
 ) -> None:
@@ -21,7 +24,9 @@ def resume(
     from turnaround.cli.train import announce, print_result
     from turnaround.launch.conduct import Request
     from turnaround.launch.conduct import resume as go_on
+    from turnaround.workers.environment import place
 
+    here = place()
     console = err()
     with preparation(console) as show:
         request = Request(
@@ -29,8 +34,11 @@ def resume(
             show=show,
             processes=processes,
             device=checked_device(device),
+            engine=engine,
+            place=here,
             shows_progress=not json_,
             announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
         )
         run = go_on(request)
-    print_result(run, as_json=json_)
+    if here.rank == 0:
+        print_result(run, as_json=json_)

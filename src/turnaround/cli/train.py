@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from turnaround.data.prepare import Prepared
     from turnaround.recipe import Recipe
     from turnaround.record.reader import Run
+    from turnaround.workers.environment import Place
 
 
 def train(
@@ -23,6 +24,9 @@ def train(
     processes: Annotated[
         int | None,
         typer.Option(help="Processes that host them: they decide the speed. Default: the devices here."),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="How processes agree: torch or horovod. Default: the recipe's, else torch.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     out: Annotated[
@@ -45,10 +49,15 @@ def train(
     from turnaround.cli.console import checked_device, err, preparation
     from turnaround.launch.conduct import Request, start
     from turnaround.record.layout import default_run_path
+    from turnaround.workers.environment import place
 
+    here = place()
     overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]
+    overrides += [f"workers.engine={engine}"] if engine is not None else []
     overrides += ["data.cache=off"] if no_cache else []
     recipe = recipes.find(source, overrides)
+    if not here.is_alone:
+        recipe = _under_a_launcher(recipe, here, out=out, says_workers="workers.count" in " ".join(overrides))
     target = out or default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
@@ -59,11 +68,24 @@ def train(
             show=show,
             processes=processes,
             device=checked_device(device),
+            place=here,
             shows_progress=not json_,
             announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
         )
         run = start(recipe, request)
-    return print_result(run, as_json=json_)
+    return print_result(run, as_json=json_) if here.rank == 0 else None
+
+
+def _under_a_launcher(recipe: Recipe, here: Place, *, out: Path | None, says_workers: bool) -> Recipe:
+    """horovodrun or torch.distributed.run runs this command once in each process: all must mean the same run."""
+    from turnaround.errors import InputError
+
+    if out is None:
+        raise InputError(
+            f"A launcher has started this command {here.size} times: give it --out DIR, so that all mean the same run."
+        )
+    is_default = recipe.workers.count == 1 and not says_workers
+    return recipe.replace("workers", count=here.size) if is_default else recipe
 
 
 def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: int) -> None:
@@ -113,6 +135,7 @@ def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: 
         device=device,
         begun_at_s=0.0,
         decode_time_s=0.0,
+        engine=recipe.workers.engine,
     )
     typer.echo(as_toml(recipe))
     typer.echo(f"# would decode the images, write {shlex.quote(str(target))}, and start:")

@@ -2,6 +2,7 @@
 
     python -m turnaround.cli.worker RUN --pixels CACHE ...
     python -m torch.distributed.run --nproc-per-node 4 -m turnaround.cli.worker RUN --pixels CACHE ...
+    python -m turnaround.launch.horovod --processes 4 turnaround.cli.worker RUN --pixels CACHE ...
 
 Not for people: `turnaround train` prepares what it needs. Prints progress on stdout from process 0 and nothing else.
 """
@@ -38,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             directory=directory,
             pixels_dir=options.pixels,
             device=options.device,
+            launch=options.launch,
             begun_at_s=options.begun_at_s,
             decode_time_s=options.decode_time_s,
         )
@@ -68,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--begun-at-s", type=float, required=True)
     parser.add_argument("--decode-time-s", type=float, default=0.0)
     parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--launch", default="local", help="who started the processes; for the record")
     return parser
 
 

@@ -2,7 +2,10 @@
 
 Enters: a `LaunchPlan` for a prepared run directory. Leaves: a finished run, or one error that names the first cause.
 
+    conduct.py    one run from its recipe to its end
     contract.py   what a launcher must do
     local.py      this machine: torch.distributed.run, nothing outlives the launcher
+    horovod.py    the same for Horovod's processes, as a process of its own
+    joined.py     under a launcher of others, the command runs once in each process: how those find each other
     failure.py    how a process says why it failed, and how the launcher finds the first cause
 """

@@ -24,6 +24,7 @@ from turnaround.errors import (
     TurnaroundError,
 )
 from turnaround.launch.contract import Launcher, LaunchPlan, choose_processes
+from turnaround.launch.joined import wait_for_word
 from turnaround.launch.local import LocalLauncher
 from turnaround.recipe import Recipe
 from turnaround.record.layout import RunDirectory
@@ -31,6 +32,8 @@ from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
 from turnaround.record.schema import State, Status, to_json, utc_now
 from turnaround.record.writer import write_json
+from turnaround.workers.engines import require
+from turnaround.workers.environment import LAUNCHERS, Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,10 @@ class Request:
     show: Show
     processes: int | None = None
     device: str = "auto"
+    engine: str | None = None
+    """Of a resumed run: another engine than before; a new run has it in its recipe."""
+    place: Place = field(default_factory=Place)
+    """Where this command stands when a launcher of others has started it once for each process."""
     shows_progress: bool = True
     launcher: Launcher = field(default_factory=LocalLauncher)
     announce: Callable[[Recipe, Prepared, int], None] = lambda recipe, prepared, processes: None
@@ -50,7 +57,9 @@ class Request:
 def start(recipe: Recipe, request: Request) -> Run:
     """A new run."""
     begun_at_s, recipe = time.time(), recipe.resolved()
-    processes = choose_processes(asked=request.processes, workers=recipe.workers.count, device=request.device)
+    processes = _processes(recipe, request)
+    if request.place.rank > 0:
+        return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
     was_there = request.out.exists()
     directory = RunDirectory.create(request.out)
     try:
@@ -59,7 +68,8 @@ def start(recipe: Recipe, request: Request) -> Run:
             write_json(directory.recipe, {**recipe.to_dict(), **facts})
             _write_status(directory, Status(state="queued", submitted_at=utc_now(), started_at=utc_now()))
             request.announce(recipe, prepared, processes)
-            _launch(directory, request, prepared, processes=processes, begun_at_s=begun_at_s)
+            plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
+            _launch(plan, request)
     except InputError:
         if not directory.epochs.exists():
             _remove(directory, keep_folder=was_there)
@@ -74,14 +84,18 @@ def resume(request: Request) -> Run:
     if run.status.state == "finished":
         return run
     recipe = Recipe.from_record(run.recipe)
-    asked = request.processes or _processes_before(run)
-    processes = choose_processes(asked=asked, workers=recipe.workers.count, device=request.device)
+    recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
+    processes = _processes(recipe, request, before=_processes_before(run))
+    if request.place.rank > 0:
+        return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
     with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
         _refuse_changed_images(run, prepared)
+        write_json(directory.recipe, {**run.recipe, **recipe.to_dict()})
         status = replace(run.status, segments=run.status.segments + 1, state="queued", cause=None, ended_at=None)
         _write_status(directory, status)
         request.announce(recipe, prepared, processes)
-        _launch(directory, request, prepared, processes=processes, begun_at_s=begun_at_s)
+        plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
+        _launch(plan, request)
     return Run.load(directory.path)
 
 
@@ -110,18 +124,66 @@ def _images(recipe: Recipe, request: Request, directory: RunDirectory) -> Iterat
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _launch(
-    directory: RunDirectory, request: Request, prepared: Prepared, *, processes: int, begun_at_s: float
-) -> None:
+def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -> int:
+    """How many: as asked, as before, as the devices allow; or as many as a launcher has already started."""
+    place, engine, asked = request.place, recipe.workers.engine, request.processes
+    require(engine)
+    if not place.is_alone:
+        if engine not in place.engines:
+            launcher = LAUNCHERS[place.engines[0]]
+            raise InputError(
+                f"{launcher} has started {place.size} processes, but the engine is {engine}, which {launcher} does not "
+                f"serve. Use --engine {place.engines[0]}, or {LAUNCHERS[engine]}."
+            )
+        if asked not in (None, place.size):
+            raise InputError(
+                f"--processes {asked}, but {LAUNCHERS[engine]} has started {place.size} of them. Leave --processes out."
+            )
+        asked = place.size
+    asked = before if asked is None else asked
+    return choose_processes(asked=asked, workers=recipe.workers.count, device=request.device)
+
+
+def _follow(recipe: Recipe, request: Request, *, processes: int, begun_at_s: float) -> Run:
+    """What all processes but the first do under a launcher of others: wait for its word, then work."""
+    directory = RunDirectory(request.out)
+    pixels_dir, decode_time_s = wait_for_word(directory, request.place, begun_at_s=begun_at_s)
     plan = LaunchPlan(
         directory=directory,
+        pixels_dir=pixels_dir,
+        processes=processes,
+        device=request.device,
+        begun_at_s=begun_at_s,
+        decode_time_s=decode_time_s,
+        shows_progress=False,
+        engine=recipe.workers.engine,
+        place=request.place,
+    )
+    try:
+        request.launcher.run(plan)
+    except TurnaroundError:
+        if not directory.logs.is_dir():
+            raise InputError("Process 0 has given this run up; its message says why.") from None
+        raise
+    return Run.load(directory.path)
+
+
+def _plan(recipe: Recipe, request: Request, prepared: Prepared, *, processes: int, begun_at_s: float) -> LaunchPlan:
+    return LaunchPlan(
+        directory=RunDirectory(request.out),
         pixels_dir=prepared.pixels.cache_dir,
         processes=processes,
         device=request.device,
         begun_at_s=begun_at_s,
         decode_time_s=0.0 if prepared.pixels.from_cache else prepared.pixels.decode_time_s,
         shows_progress=request.shows_progress,
+        engine=recipe.workers.engine,
+        place=request.place,
     )
+
+
+def _launch(plan: LaunchPlan, request: Request) -> None:
+    directory = plan.directory
     try:
         request.launcher.run(plan)
     except TurnaroundError as error:

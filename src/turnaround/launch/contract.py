@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from turnaround.errors import InputError
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
+from turnaround.workers.environment import LAUNCHERS, Place
 
 WORKER_MODULE = "turnaround.cli.worker"
 
@@ -26,6 +27,14 @@ class LaunchPlan:
     begun_at_s: float
     decode_time_s: float
     shows_progress: bool = True
+    engine: str = "torch"
+    place: Place = field(default_factory=Place)
+    """Where the command itself stands: alone it starts all processes, otherwise somebody has started one for each."""
+
+    @property
+    def processes_here(self) -> int:
+        """The processes that share this machine's cores."""
+        return self.processes if self.place.is_alone else self.place.local_size
 
     def worker_arguments(self) -> list[str]:
         """What the worker entry point is told."""
@@ -33,6 +42,7 @@ class LaunchPlan:
             *(str(self.directory.path), "--pixels", str(self.pixels_dir), "--device", self.device),
             *("--begun-at-s", f"{self.begun_at_s:.3f}", "--decode-time-s", f"{self.decode_time_s:.3f}"),
             *(() if self.shows_progress else ("--quiet",)),
+            *(() if self.place.is_alone else ("--launch", LAUNCHERS[self.engine].split(" -m ")[-1])),
         ]
 
 

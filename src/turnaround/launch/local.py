@@ -1,4 +1,7 @@
-"""This machine: one process directly, several through torch.distributed.run. Nothing outlives the launcher."""
+"""This machine: one process directly, several through torch.distributed.run or for Horovod through horovod.py.
+
+Where the command itself was started once for each process, it starts one. Nothing outlives the launcher.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,12 @@ from typing import IO
 from turnaround.errors import InterruptedRunError
 from turnaround.launch import failure
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
+from turnaround.launch.joined import word_given
 
 LONGEST_EPOCH_AFTER_STOP_S = 24 * 3600
 """A first Ctrl-C waits for the end of the epoch, however long; a second one does not wait."""
+
+HOROVOD_MODULE = "turnaround.launch.horovod"
 
 # glibc otherwise gives large blocks back to the system after every step and clears them again before the next:
 # training a mobilenet on two cores is nearly twice as fast without that.
@@ -37,8 +43,9 @@ class LocalLauncher:
 
     def run(self, plan: LaunchPlan) -> None:
         log = plan.directory.logs / "processes.log"
-        failure.clear(plan.directory)
-        with log.open("ab") as stderr, _stop_requests() as requests:
+        if plan.place.rank == 0:  # before the others may start: they could have failed already
+            failure.clear(plan.directory)
+        with word_given(plan), log.open("ab") as stderr, _stop_requests() as requests:
             process = _start(plan, stderr)
             try:
                 exit_status = _wait(process, requests)
@@ -53,8 +60,11 @@ class LocalLauncher:
 def command(plan: LaunchPlan) -> list[str]:
     """The worker entry point, once or as often as there are processes."""
     python = [sys.executable, "-m"]
-    if plan.processes == 1:
+    if plan.processes == 1 or not plan.place.is_alone:
         return [*python, WORKER_MODULE, *plan.worker_arguments()]
+    if plan.engine == "horovod":
+        spread = [HOROVOD_MODULE, "--processes", str(plan.processes)]
+        return [*python, *spread, WORKER_MODULE, *plan.worker_arguments()]
     spread = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.processes)]
     return [*python, *spread, "-m", WORKER_MODULE, *plan.worker_arguments()]
 
@@ -63,11 +73,11 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
     """What the processes' environment gets on top of ours; whatever the user has set already stays."""
     settings = {
         # More threads than cores make every process slower: 2 x 2 on two cores is slower than one process.
-        "OMP_NUM_THREADS": str(max(1, usable_cores() // plan.processes)),
+        "OMP_NUM_THREADS": str(max(1, usable_cores() // plan.processes_here)),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(LONGEST_EPOCH_AFTER_STOP_S),
         **ALLOCATOR,
     }
-    if plan.processes > 1:
+    if plan.processes > 1 and plan.place.is_alone:
         settings |= loopback()
     return {k: v for k, v in settings.items() if k not in base}
 

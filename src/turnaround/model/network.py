@@ -87,7 +87,7 @@ def classifier_of(module: nn.Module) -> nn.Module:
 
 
 def _start_near_zero(classifier: nn.Module) -> None:
-    """On trained features a large random last layer must be unlearned first: on 768 fruit photos, six epochs of a frozen
+    """On trained features a large random last layer must be unlearned first: 768 fruit photos, six epochs of a frozen
     tf_efficientnet_lite0 gave 84 % with the layer as timm makes it (standard deviation 0.24) and 94 % like this."""
     for layer in classifier.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):

@@ -78,7 +78,11 @@ class EpochRecord:
     segment: int = 1
     """1 for the first start, one more at each resume."""
     noise_scale: float | None = None
-    """Gradient noise scale, in images; None when it cannot be estimated (one worker, one micro-batch)."""
+    """Gradient noise scale, in images, over the last tenth of the training; None when too little was measured."""
+    noise_scale_low: float | None = None
+    """Lower end of its 90 % interval."""
+    noise_scale_high: float | None = None
+    """Upper end; None when there is no estimate, or no upper bound."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

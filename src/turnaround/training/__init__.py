@@ -10,6 +10,8 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     evaluate.py    exact evaluation on any number of processes
     optimizer.py   update rules by name
     schedule.py    learning rate at every update; scaling with the workers
+    noise.py       the gradient noise scale, measured on the way
+    recording.py   what happens in the loop -> the run directory and the progress display
     choices.py     device and precision, each with its reason
     clock.py       where the time goes: parts of the run, parts of a step
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle

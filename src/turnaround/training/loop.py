@@ -92,6 +92,7 @@ class Loop:
                 self.recorder.step_done(batch, update=update, epoch=epoch)
             loss_sum, right, images = self.step.take_totals().tolist()
         epoch_time_s = self.clock.last_s
+        noise = self.step.noise.estimate(update=last + 1)
         with self.clock.part("evaluation"):
             validation, train_sample = self._evaluate()
         return EpochRecord(
@@ -109,6 +110,9 @@ class Loop:
             epoch_time_s=epoch_time_s,
             evaluation_time_s=self.clock.last_s,
             images_per_s=images / epoch_time_s,
+            noise_scale=noise.value if noise else None,
+            noise_scale_low=noise.low if noise else None,
+            noise_scale_high=noise.high if noise else None,
             segment=self.segment,
         )
 

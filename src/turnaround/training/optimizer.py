@@ -9,11 +9,14 @@ from torch import nn
 
 from turnaround.errors import MissingPartError
 from turnaround.recipe import TrainingRecipe
+from turnaround.training.schedule import ADAM_BETAS
 
 MOMENTUM = 0.9
 
 
-def make_optimizer(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optimizer:
+def make_optimizer(
+    module: nn.Module, recipe: TrainingRecipe, *, betas: tuple[float, float] = ADAM_BETAS
+) -> torch.optim.Optimizer:
     """Over the parameters that learn; no weight decay on biases and normalisation, whose scale means nothing."""
     learning = [p for p in module.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
@@ -27,14 +30,14 @@ def make_optimizer(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Opt
         case "sgd":
             return torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM, nesterov=True)
         case "adam":
-            return torch.optim.Adam(groups, lr=rate)
+            return torch.optim.Adam(groups, lr=rate, betas=betas)
         case "adamw":
-            return torch.optim.AdamW(groups, lr=rate)
+            return torch.optim.AdamW(groups, lr=rate, betas=betas)
         case "adadelta":
             # Keras's constants, which the lab's runs used; torch's own rho is 0.9.
             return torch.optim.Adadelta(groups, lr=rate, rho=0.95, eps=1e-7)
         case "lamb":
-            return _timm_optimizers().Lamb(groups, lr=rate)  # type: ignore[no-any-return]
+            return _timm_optimizers().Lamb(groups, lr=rate, betas=betas)  # type: ignore[no-any-return]
         case "lars":
             return _timm_optimizers().Lars(groups, lr=rate, momentum=MOMENTUM)  # type: ignore[no-any-return]
     raise AssertionError(f"the recipe let {recipe.optimizer!r} through")

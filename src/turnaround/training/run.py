@@ -35,12 +35,14 @@ from turnaround.training.choices import DeviceChoice, PrecisionChoice, choose_de
 from turnaround.training.clock import Clock, StepTimer
 from turnaround.training.evaluate import evaluate, final_evaluation
 from turnaround.training.loop import EVALUATION_BATCH, Loop
+from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.recording import Progress, RunRecorder, Saved
 from turnaround.training.schedule import Scaling, scaling, schedule
 from turnaround.training.step import Parts, Step
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import Place
+from turnaround.workers.horovod import Horovod
 from turnaround.workers.single import Single
 from turnaround.workers.torch_ddp import TorchDDP
 
@@ -65,7 +67,6 @@ def train(assignment: Assignment, place: Place, progress: Progress, *, stop_aske
     chosen = choose_device(assignment.device, place)
     with ExitStack() as open_parts:
         workers = _workers(recipe, place, chosen)
-        open_parts.callback(workers.close)
         if place.local_rank == 0:
             open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
         pixels = open_pixels(assignment.pixels_dir)
@@ -75,11 +76,14 @@ def train(assignment: Assignment, place: Place, progress: Progress, *, stop_aske
         session.describe()
         open_parts.enter_context(session.recorder(progress))
         session.run(stop_asked)
+    workers.close()  # not after an error: the others would report that we are gone before we have said why
 
 
 def _workers(recipe: Recipe, place: Place, chosen: DeviceChoice) -> Workers:
     if place.size == 1:
         return Single(count=recipe.workers.count, device=chosen.device)
+    if recipe.workers.engine == "horovod":
+        return Horovod(place=place, count=recipe.workers.count, device=chosen.device)
     return TorchDDP(place=place, count=recipe.workers.count, device=chosen.device, shares_device=chosen.shares_device)
 
 
@@ -96,20 +100,19 @@ def _agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:
                 )
 
 
+@dataclass
 class _Session:
     """One start of a run on one process: a run that is resumed has several."""
 
-    def __init__(
-        self, assignment: Assignment, recipe: Recipe, workers: Workers, pixels: Pixels, chosen: DeviceChoice
-    ) -> None:
-        self.assignment, self.recipe, self.workers, self.pixels, self.chosen = (
-            assignment,
-            recipe,
-            workers,
-            pixels,
-            chosen,
-        )
-        self.directory = assignment.directory
+    assignment: Assignment
+    recipe: Recipe
+    workers: Workers
+    pixels: Pixels
+    chosen: DeviceChoice
+
+    def __post_init__(self) -> None:
+        recipe, workers, pixels = self.recipe, self.workers, self.pixels
+        self.directory = self.assignment.directory
         device, training = workers.device, recipe.training
         self.precision: PrecisionChoice = choose_precision(training.precision, device)
         self.network: Network = build(recipe.model, num_classes=len(pixels.classes), seed=training.seed)
@@ -119,6 +122,9 @@ class _Session:
             workers.broadcast(tensor)
         self.residency = choose_residency(num_bytes=pixels.images.nbytes, device=device, processes_on_host=workers.size)
         self.scaling: Scaling = scaling(training, workers=workers.count)
+        for norm in self.network.batch_norms():
+            if isinstance(norm.momentum, float):
+                norm.momentum = self.scaling.norm_momentum(norm.momentum)  # type: ignore[assignment]
         self.slicing = Slicing(
             seed=training.seed, global_batch=recipe.global_batch, workers=workers.count, hosted=workers.hosted
         )
@@ -130,12 +136,20 @@ class _Session:
             network=self.network,
             wrapped=workers.wrap(compiled, on_last_gradient=timer.last_gradient),
             workers=workers,
-            optimizer=make_optimizer(module, training),
+            optimizer=make_optimizer(module, training, betas=self.scaling.betas),
             augmentation=Augmentation(recipe.augment, seed=training.seed),
             precision=self.precision,
             recipe=training,
         )
-        self.step = Step(parts, timer)
+        self.step = Step(parts, timer, self._noise_meter())
+
+    def _noise_meter(self) -> NoiseMeter:
+        """It looks back over a tenth of the training."""
+        needs_probe = self.workers.count == 1 and self.network.couples_images()
+        return NoiseMeter(
+            window_updates=self.recipe.training.epochs * self.steps_per_epoch // 10,
+            every_updates=PROBE_EVERY_STEPS if needs_probe else MEASURE_EVERY_STEPS,
+        )
 
     def restore(self) -> None:
         """From the newest valid checkpoint; the record is cut back to it. Every process reads the same one."""
@@ -161,10 +175,11 @@ class _Session:
         if self.workers.rank != 0:
             return
         step, workers = self.step, self.workers
-        passes = "one for all hosted workers" if step.fuses_workers else "one for each hosted worker"
-        why_passes = (
-            "nothing couples the images of a pass" if step.fuses_workers else "batch norm or dropout couples them"
-        )
+        engine = f"{self.recipe.workers.engine} {getattr(workers, 'backend', '')}"
+        passes = "fused: hosted workers together" if step.fuses_workers else "one for each hosted worker"
+        why_passes = "batch norm keeps statistics by worker" if self.network.batch_norms() else "nothing couples images"
+        if not step.fuses_workers:
+            why_passes = "dropout is seeded by worker" if step.is_random else "the network is compiled"
         choices: dict[str, dict[str, object]] = {
             "device": {"value": str(workers.device), "reason": self.chosen.reason},
             "precision": {"value": self.precision.name, "reason": self.precision.reason},
@@ -174,12 +189,12 @@ class _Session:
                 "reason": "convolutions run faster on it, on CPUs and GPUs",
             },
             "passes": {"value": passes, "reason": why_passes},
-            "learning_rate_factor": {"value": self.scaling.factor, "reason": self.scaling.reason},
+            "scaling": {"value": self.scaling.factor, "reason": self.scaling.reason},
         }
         machine = describe(
             workers=workers.count,
             processes=workers.size,
-            engine=type(workers).__name__ if workers.size == 1 else f"torch {getattr(workers, 'backend', '')}".strip(),
+            engine=engine if workers.size > 1 else type(workers).__name__,
             launch=self.assignment.launch,
             device=str(workers.device),
             choices=choices,
@@ -199,7 +214,7 @@ class _Session:
         loop = Loop(
             step=self.step,
             batches=batches,
-            schedule=schedule(training, steps_per_epoch=self.steps_per_epoch, factor=self.scaling.factor),
+            schedule=schedule(training, steps_per_epoch=self.steps_per_epoch, scaled=self.scaling),
             clock=self.clock,
             recorder=self.record,
             slicing=self.slicing,

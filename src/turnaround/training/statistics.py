@@ -1,7 +1,7 @@
 """Batch-norm running statistics, defined once for all engines: the mean over workers at every step.
 
 Every worker updates the statistics of the step's beginning with its own images; the step leaves the mean over workers.
-So the same statistics come out however the workers are spread over processes.
+So the same statistics come out however the workers are spread over passes and processes.
 """
 
 from __future__ import annotations
@@ -21,36 +21,34 @@ class RunningStatistics:
         self.buffers = [b for b in buffers if isinstance(b, Tensor)]
         counters = (norm.num_batches_tracked for norm in batch_norms)
         self.counters = [c for c in counters if isinstance(c, Tensor)]
-        # One worker's statistics are their own mean.
-        self.is_needed = bool(self.buffers) and workers.count > 1
         self._before: list[Tensor] = []
         self._counted: list[Tensor] = []
         self._sum: list[Tensor] = []
 
     def begin_step(self) -> None:
         """Remembers what every worker of this step starts from."""
-        if self.is_needed:
-            self._before = [b.clone() for b in self.buffers]
-            self._counted = [c.clone() for c in self.counters]
-            self._sum = [torch.zeros_like(b) for b in self.buffers]
+        self._before = [b.clone() for b in self.buffers]
+        self._counted = [c.clone() for c in self.counters]
+        self._sum = [torch.zeros_like(b) for b in self.buffers]
 
-    def begin_worker(self) -> None:
-        """Back to the beginning of the step."""
-        if self.is_needed:
+    def begin_pass(self) -> None:
+        """Back to the beginning of the step, for the next pass; a step is counted once, not once a pass."""
+        if self.buffers:
             torch._foreach_copy_(self.buffers, self._before)
-            torch._foreach_copy_(self.counters, self._counted)  # a step counts once, not once a worker
+            torch._foreach_copy_(self.counters, self._counted)
 
-    def end_worker(self) -> None:
-        """Adds what this worker made of them."""
-        if self.is_needed:
-            torch._foreach_add_(self._sum, self.buffers)
+    def end_pass(self, *, num_workers: int) -> None:
+        """Adds what the workers of this pass made of them: the pass itself leaves the mean over its workers."""
+        if self.buffers:
+            torch._foreach_add_(self._sum, self.buffers, alpha=num_workers)
 
     def end_step(self) -> None:
         """The mean over all workers of all processes: one message however many buffers there are."""
-        if self.is_needed:
-            flat = torch.cat([s.flatten() for s in self._sum])
-            self.workers.sum(flat)
-            flat /= self.workers.count
-            sizes = [b.numel() for b in self.buffers]
-            means = [m.view_as(b) for m, b in zip(torch.split(flat, sizes), self.buffers, strict=True)]
-            torch._foreach_copy_(self.buffers, means)
+        if not self.buffers:
+            return
+        flat = torch.cat([s.flatten() for s in self._sum])
+        self.workers.sum(flat)
+        flat /= self.workers.count
+        sizes = [b.numel() for b in self.buffers]
+        means = [m.view_as(b) for m, b in zip(torch.split(flat, sizes), self.buffers, strict=True)]
+        torch._foreach_copy_(self.buffers, means)

@@ -6,9 +6,9 @@ workers and processes and however unequal their slices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,12 @@ from torch.nn import functional as F
 
 from turnaround.data.augment import Augmentation, normalise
 from turnaround.data.batches import StepBatch
+from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
 from turnaround.training.choices import PrecisionChoice
 from turnaround.training.clock import StepTimer
+from turnaround.training.noise import NoiseMeter, PassLengths, squared_length
 from turnaround.training.statistics import RunningStatistics
 from turnaround.workers.contract import Workers
 
@@ -40,32 +42,65 @@ class Parts:
     recipe: TrainingRecipe
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """Some of the hosted workers, computed together."""
+
+    first_worker: int
+    sizes: tuple[int, ...]
+    """Images of each worker."""
+    start: int
+    """Where their images begin in the process's slice of the step."""
+
+    @property
+    def stop(self) -> int:
+        return self.start + sum(self.sizes)
+
+
 class Step:
     """Calls itself on every batch; keeps the epoch's sums on the device, so that no step waits for the host."""
 
-    def __init__(self, parts: Parts, timer: StepTimer) -> None:
-        self.parts, self.timer = parts, timer
+    def __init__(self, parts: Parts, timer: StepTimer, noise: NoiseMeter) -> None:
+        self.parts, self.timer, self.noise = parts, timer, noise
         self.statistics = RunningStatistics(parts.network.batch_norms(), parts.workers)
         self.scaler = torch.amp.GradScaler(parts.workers.device.type, enabled=parts.precision.scales_loss)
-        self.fuses_workers = not parts.network.couples_images()
         self.is_random = parts.network.is_random()
+        # Dropout is seeded worker by worker, and a compiled network does not see by_worker.
+        has_norms = bool(parts.network.batch_norms())
+        self.fuses_workers = not self.is_random and not (parts.recipe.compile and has_norms)
         self.totals = self._zero()
+        self.learning = [p for p in parts.network.module.parameters() if p.requires_grad]
+        self.pass_lengths = PassLengths(self.learning)
+        # One worker whose images cannot be taken apart needs an additional pass to be measured.
+        self.needs_probe = parts.workers.count == 1 and parts.network.couples_images()
 
     def __call__(self, batch: StepBatch, *, epoch: int, update: int, learning_rate: float) -> None:
         parts, timer = self.parts, self.timer
         images = self._prepared(batch, epoch)
         timer.mark("copy")
         self.statistics.begin_step()
-        passes = list(self._passes(batch))
-        for number, (first_worker, start, stop) in enumerate(passes):
-            is_last = number == len(passes) - 1
-            with nullcontext() if is_last else parts.workers.deferred(parts.wrapped):
-                self.statistics.begin_worker()
+        is_measured = self.noise.is_due(update)
+        small = self._probe(images, batch.labels) if is_measured and self.needs_probe else None
+        passes = self._passes(batch, in_two=is_measured and parts.workers.size == 1)
+        squares = []
+        for a_pass in passes:
+            with nullcontext() if a_pass is passes[-1] else parts.workers.deferred(parts.wrapped):
+                self.statistics.begin_pass()
                 if self.is_random:
-                    torch.manual_seed(_dropout_seed(parts.recipe.seed, update, first_worker))
-                self._forward_backward(images[start:stop], batch.labels[start:stop], batch.global_size)
-                self.statistics.end_worker()
+                    torch.manual_seed(_dropout_seed(parts.recipe.seed, update, a_pass.first_worker))
+                images_of_pass = images[a_pass.start : a_pass.stop]
+                labels_of_pass = batch.labels[a_pass.start : a_pass.stop]
+                with by_worker(a_pass.sizes):
+                    logits = self._forward(images_of_pass)
+                if is_measured:
+                    self.pass_lengths.begin()
+                self._backward(logits, labels_of_pass, batch.global_size)
+                if is_measured:
+                    squares.append((self.pass_lengths.take(), len(labels_of_pass)))
+                self.statistics.end_pass(num_workers=len(a_pass.sizes))
         self.statistics.end_step()
+        if is_measured:
+            self._observe_noise(update, batch.global_size, squares, small)
         timer.mark("compute")
         self._update(learning_rate)
         timer.mark("update")
@@ -82,20 +117,28 @@ class Step:
         pixels = normalise(pixels, mean=parts.network.mean, std=parts.network.std)
         return pixels.contiguous(memory_format=torch.channels_last)
 
-    def _passes(self, batch: StepBatch) -> Iterator[tuple[int, int, int]]:
-        """(first worker, start, stop) of each pass: one for each hosted worker, or for as many as nothing couples."""
-        largest = max(batch.worker_sizes)
-        together = max(1, MOST_IMAGES_PER_FUSED_PASS // largest) if self.fuses_workers else 1
-        start = 0
-        for i in range(0, len(batch.worker_sizes), together):
-            stop = start + sum(batch.worker_sizes[i : i + together])
-            yield self.parts.workers.hosted[i], start, stop
-            start = stop
+    def _passes(self, batch: StepBatch, *, in_two: bool) -> list[Pass]:
+        """As many hosted workers together as fit, or one at a time where they cannot be fused."""
+        workers_here = len(batch.worker_sizes)
+        if in_two and workers_here == 1 and not self.needs_probe:  # nothing couples its images: halves add up to it
+            first, rest = batch.worker_sizes[0] // 2, batch.worker_sizes[0] - batch.worker_sizes[0] // 2
+            return [Pass(first_worker=0, sizes=(first,), start=0), Pass(first_worker=0, sizes=(rest,), start=first)]
+        together = max(1, MOST_IMAGES_PER_FUSED_PASS // max(batch.worker_sizes)) if self.fuses_workers else 1
+        if in_two:
+            together = min(together, -(-workers_here // 2))
+        passes, start = [], 0
+        for i in range(0, workers_here, together):
+            sizes = batch.worker_sizes[i : i + together]
+            passes.append(Pass(first_worker=self.parts.workers.hosted[i], sizes=sizes, start=start))
+            start = passes[-1].stop
+        return passes
 
-    def _forward_backward(self, images: Tensor, labels: Tensor, global_size: int) -> None:
+    def _forward(self, images: Tensor) -> Tensor:
+        with autocast(self.parts.workers.device, self.parts.precision):
+            return cast(Tensor, self.parts.wrapped(images))
+
+    def _backward(self, logits: Tensor, labels: Tensor, global_size: int) -> None:
         parts = self.parts
-        with autocast(parts.workers.device, parts.precision):
-            logits = parts.wrapped(images)
         loss = loss_sum(logits.to(parts.precision.parameters), labels, parts.recipe)
         # The engine averages over processes, so each one multiplies by their number to give the sum.
         self.scaler.scale(loss * (parts.workers.size / global_size)).backward()  # type: ignore[no-untyped-call]
@@ -103,6 +146,33 @@ class Step:
         self.totals += torch.stack(
             [loss.detach().to(self.totals), right.to(self.totals), self.totals.new_tensor(len(labels))]
         )
+
+    def _probe(self, images: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+        """Squared length of the mean gradient over the first half of the images; nothing is learnt from it."""
+        half = len(labels) // 2
+        loss = loss_sum(
+            self._forward(images[:half]).to(self.parts.precision.parameters), labels[:half], self.parts.recipe
+        )
+        gradients = torch.autograd.grad(loss / half, self.learning)
+        return squared_length(list(gradients)), half
+
+    def _observe_noise(
+        self, update: int, global_size: int, squares: list[tuple[Tensor, int]], probed: tuple[Tensor, int] | None
+    ) -> None:
+        """Turns the squared lengths of this step's passes into one measurement, over all processes."""
+        workers, device = self.parts.workers, self.parts.workers.device
+        scale = self.scaler._scale if self.scaler.is_enabled() and self.scaler._scale is not None else 1.0
+        if probed is not None:
+            sums = torch.stack([probed[0], torch.tensor(1 / probed[1], device=device), torch.ones((), device=device)])
+        else:
+            # A pass's gradient is that of (its sum of losses) x processes / global size: back to the mean over its images.
+            to_mean = global_size / workers.size / scale
+            parts = [torch.stack([s * (to_mean / n) ** 2, s.new_tensor(1 / n), s.new_ones(())]) for s, n in squares]
+            sums = torch.stack(parts).sum(dim=0)
+        workers.sum(sums)
+        small, inverse_size = sums[0] / sums[2], sums[1] / sums[2]
+        big = squared_length([p.grad for p in self.learning if p.grad is not None]) / scale**2
+        self.noise.observe(update=update, small=small, big=big, small_size=1 / inverse_size, big_size=global_size)
 
     def _update(self, learning_rate: float) -> None:
         optimizer = self.parts.optimizer

@@ -7,7 +7,10 @@ Enters: the environment that a launcher sets, and the number of workers of the r
 Leaves: a `Workers`, the one object through which processes speak.
 
     contract.py      what an engine must do
-    environment.py   the only reader of a launcher's variables
+    environment.py   the only reader of a launcher's variables (no torch)
+    engines.py       whether an engine's packages are here (no torch)
     single.py        one process: every collective is the identity
     torch_ddp.py     several processes: NCCL on GPUs of their own, Gloo otherwise
+    horovod.py       several processes through Horovod
+    probe.py         do two processes reach each other here? for `turnaround doctor`
 """

@@ -1,22 +1,39 @@
 """The only reader of what a launcher says about this process.
 
-| variable          | set by                      | meaning                         |
-|-------------------|-----------------------------|---------------------------------|
-| RANK              | torch.distributed.run       | number of this process          |
-| WORLD_SIZE        | torch.distributed.run       | processes in all                |
-| LOCAL_RANK        | torch.distributed.run       | number of this process on host  |
-| LOCAL_WORLD_SIZE  | torch.distributed.run       | processes on this host          |
+| variable            | set by                        | meaning                         |
+|---------------------|-------------------------------|---------------------------------|
+| RANK                | torch.distributed.run         | number of this process          |
+| WORLD_SIZE          | torch.distributed.run         | processes in all                |
+| LOCAL_RANK          | torch.distributed.run         | number of this process on host  |
+| LOCAL_WORLD_SIZE    | torch.distributed.run         | processes on this host          |
+| HOROVOD_RANK        | horovodrun, launch/horovod.py | number of this process          |
+| HOROVOD_SIZE        | horovodrun, launch/horovod.py | processes in all                |
+| HOROVOD_LOCAL_RANK  | horovodrun, launch/horovod.py | number of this process on host  |
+| HOROVOD_LOCAL_SIZE  | horovodrun, launch/horovod.py | processes on this host          |
 
-Without them this process is alone.
+Where both kinds are set they must say the same. Without any this process is alone. Where the processes of a start meet
+(MASTER_ADDR and MASTER_PORT, HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT) tells that start from others.
+No torch: the command line asks too.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from turnaround.errors import InputError
+
+# By engine: rank, size, rank on this host, size on this host; where its processes meet; and who sets all that.
+VARIABLES = {
+    "torch": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "horovod": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+}
+MEETING_POINTS = {
+    "torch": ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+    "horovod": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+}
+LAUNCHERS = {"torch": "python -m torch.distributed.run", "horovod": "horovodrun"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,23 +44,50 @@ class Place:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+    engines: tuple[str, ...] = ()
+    """The engines whose launcher has set its variables; none when this process was started by hand."""
+    start: str = ""
+    """The same in all processes of one start; another start has, as a rule, another one."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other process to agree with."""
+        return self.size == 1
 
 
 def place(variables: Mapping[str, str] = os.environ) -> Place:
-    """This process's place, or `InputError` when the launcher's variables contradict each other."""
-    if "RANK" not in variables and "WORLD_SIZE" not in variables:
+    """This process's place, or `InputError` when the launchers' variables contradict each other."""
+    found = [place for engine in VARIABLES if (place := _place(engine, variables)) is not None]
+    if not found:
         return Place()
+    first = found[0]
+    for other in found[1:]:
+        if (first.rank, first.size) != (other.rank, other.size):
+            mine, theirs = (
+                ", ".join(f"{n}={variables[n]}" for n in VARIABLES[p.engines[0]][:2]) for p in (first, other)
+            )
+            raise InputError(
+                f"Two launchers contradict each other: {mine} against {theirs}. Unset the ones that are left over from "
+                "another start."
+            )
+    return replace(first, engines=tuple(p.engines[0] for p in found))
+
+
+def _place(engine: str, variables: Mapping[str, str]) -> Place | None:
+    """What the launcher of one engine says; None when it says nothing."""
+    names = VARIABLES[engine]
+    if names[0] not in variables and names[1] not in variables:
+        return None
     try:
-        rank, size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
-        local_rank = int(variables.get("LOCAL_RANK", "0"))
-        local_size = int(variables.get("LOCAL_WORLD_SIZE", "1"))
+        rank, size = int(variables[names[0]]), int(variables[names[1]])
+        local_rank, local_size = int(variables.get(names[2], "0")), int(variables.get(names[3], "1"))
     except (KeyError, ValueError) as error:
         raise InputError(
-            f"RANK and WORLD_SIZE must both be whole numbers (problem: {error}). Start this through "
-            "`turnaround train` or `python -m torch.distributed.run`, or unset both."
+            f"{names[0]} and {names[1]} must both be whole numbers (problem: {error}). Start this through "
+            f"`turnaround train` or `{LAUNCHERS[engine]}`, or unset both."
         ) from None
     if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
-        raise InputError(
-            f"RANK={rank} of WORLD_SIZE={size} with LOCAL_RANK={local_rank} of LOCAL_WORLD_SIZE={local_size} cannot be."
-        )
-    return Place(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
+        said = f"{names[0]}={rank} of {names[1]}={size} with {names[2]}={local_rank} of {names[3]}={local_size}"
+        raise InputError(f"{said} cannot be.")
+    start = " ".join(variables.get(name, "-") for name in MEETING_POINTS[engine])
+    return Place(rank=rank, size=size, local_rank=local_rank, local_size=local_size, engines=(engine,), start=start)

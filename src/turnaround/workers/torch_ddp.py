@@ -22,7 +22,11 @@ TIMEOUT = timedelta(minutes=10)
 
 
 # The same setting under its new name, and under the one it had before torch 2.14.
-_NAME = "forward_sync_buffers" if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else "broadcast_buffers"
+_NAME = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
 _KEEP_BUFFERS: dict[str, Any] = {_NAME: False}
 
 
@@ -66,7 +70,7 @@ class TorchDDP(Workers):
 
     def gather(self, value: str) -> list[str]:
         # As bytes in a tensor: torch's own gather of objects pickles them.
-        mine = torch.frombuffer(bytearray(value.encode()), dtype=torch.uint8).to(self.device)
+        mine = torch.tensor(list(value.encode()), dtype=torch.uint8, device=self.device)
         lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         lengths[self.rank] = len(mine)
         self.sum(lengths)

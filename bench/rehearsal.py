@@ -1,0 +1,118 @@
+"""What does a rehearsal cost? N workers in one fused pass against one worker with the same images per pass.
+
+    python bench/rehearsal.py [--device cuda] [--model resnet50] [--workers 8,16] [--size-px 224]
+
+Whole training steps (augmentation, passes, batch norm, update) on random pixels, the two variants taking turns so that
+noise of the machine hits both. Prints the ratio of their median times; the aim is at most 1.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from turnaround.data.augment import Augmentation
+from turnaround.data.batches import StepBatch
+from turnaround.model.network import build
+from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
+from turnaround.training.choices import choose_device, choose_precision
+from turnaround.training.clock import StepTimer, synchronize
+from turnaround.training.noise import NoiseMeter
+from turnaround.training.optimizer import make_optimizer
+from turnaround.training.step import Parts, Step
+from turnaround.workers.environment import Place
+from turnaround.workers.single import Single
+
+BATCH_PER_WORKER = 32
+CLASSES = 257
+ROUNDS = 12
+STEPS_PER_ROUND = 8
+"""One of them is measured for the noise scale, as in a real training."""
+
+
+def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int) -> Step:
+    network = build(ModelRecipe(name=model, fine_tune=True), num_classes=CLASSES, seed=0)
+    if not fine_tune:  # the recipe refuses a frozen random network; for a measurement of speed it will do
+        network.module.requires_grad_(False)
+        network.module.get_classifier().requires_grad_(True)  # type: ignore[operator]
+        network = type(network)(module=network.module, mean=network.mean, std=network.std, fine_tune=False)
+    network.module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    recipe = TrainingRecipe(optimizer="sgd", learning_rate=0.01)
+    engine = Single(count=workers, device=device)
+    timer = StepTimer(device)
+    parts = Parts(
+        network=network,
+        wrapped=engine.wrap(network.module, on_last_gradient=timer.last_gradient),
+        workers=engine,
+        optimizer=make_optimizer(network.module, recipe),
+        augmentation=Augmentation(AugmentRecipe(rotation_degrees=5, zoom=0.2, shift=0.2, flip=True), seed=0),
+        precision=choose_precision("auto", device),
+        recipe=recipe,
+    )
+    network.train_mode()
+    return Step(parts, timer, NoiseMeter(window_updates=100))
+
+
+def make_batch(device: torch.device, *, workers: int, size_px: int) -> StepBatch:
+    count = workers * BATCH_PER_WORKER
+    return StepBatch(
+        images=torch.randint(0, 256, (count, size_px, size_px, 3), dtype=torch.uint8, device=device),
+        labels=torch.randint(0, CLASSES, (count,), device=device),
+        ids=torch.arange(count, device=device),
+        worker_sizes=(BATCH_PER_WORKER,) * workers,
+        global_size=count,
+    )
+
+
+def round_time_s(step: Step, batch: StepBatch, device: torch.device) -> float:
+    synchronize(device)
+    start = time.perf_counter()
+    for update in range(STEPS_PER_ROUND):
+        step(batch, epoch=1, update=update, learning_rate=0.01)
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, size_px: int) -> None:
+    batch = make_batch(device, workers=workers, size_px=size_px)
+    plain_batch = StepBatch(**{**vars(batch), "worker_sizes": (batch.global_size,)})
+    variants = {
+        "plain": (make_step(device, model, fine_tune=fine_tune, workers=1), plain_batch),
+        "rehearsal": (make_step(device, model, fine_tune=fine_tune, workers=workers), batch),
+    }
+    times_s: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(ROUNDS + 2):
+        for name, (step, its_batch) in variants.items():
+            elapsed_s = round_time_s(step, its_batch, device)
+            if number >= 2:  # the first rounds load libraries and choose kernels
+                times_s[name].append(elapsed_s)
+    plain, rehearsal = (statistics.median(times_s[name]) for name in ("plain", "rehearsal"))
+    ratios = sorted(r / p for p, r in zip(times_s["plain"], times_s["rehearsal"], strict=True))
+    images = STEPS_PER_ROUND * batch.global_size
+    print(
+        f"{model:<22} {'fine-tuned' if fine_tune else 'frozen':<10} {workers:>3} workers  "
+        f"plain {images / plain:>8,.0f} images/s  rehearsal {images / rehearsal:>8,.0f} images/s  "
+        f"ratio {rehearsal / plain:.3f} ({ratios[1]:.3f}-{ratios[-2]:.3f})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--model", default="resnet50", help="names, separated by commas")
+    parser.add_argument("--workers", default="8,16")
+    parser.add_argument("--size-px", type=int, default=224)
+    options = parser.parse_args()
+    device = choose_device(options.device, Place()).device
+    for model in options.model.split(","):
+        for fine_tune in (False, True):
+            for workers in map(int, options.workers.split(",")):
+                compare(device, model, fine_tune=fine_tune, workers=workers, size_px=options.size_px)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Batch norm with one set of statistics for each worker, in one pass.
+
+Enters: a pass whose images are the slices of several workers, one after the other, and the sizes of the slices.
+Leaves: what separate passes would give, and running statistics that are the mean over those workers.
+
+    with by_worker((32, 32, 32, 32)):
+        logits = network(images)          # 128 images, four workers
+
+Every batch norm inside is affected, whatever module computes it. On a GPU one Triton kernel handles all workers
+(grouped_norm_triton.py); elsewhere, and for slices of different sizes, torch's own batch norm is called slice by slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+
+class by_worker(TorchFunctionMode):  # noqa: N801 - reads as a statement, like torch.no_grad
+    """While it is active, batch norm in training mode computes its statistics worker by worker."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.sizes = tuple(sizes)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.batch_norm and len(self.sizes) > 1:
+            return _batch_norm(self.sizes, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _batch_norm(  # noqa: PLR0913 - the signature of torch.nn.functional.batch_norm, after the sizes
+    sizes: tuple[int, ...],
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not training:
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    assert sum(sizes) == len(input), f"{sizes} images of workers, but a batch of {len(input)}"
+    kernels = _kernels()
+    if kernels and kernels.can_handle(input, sizes, weight, bias):
+        output, mean, variance = kernels.GroupedNorm.apply(input, weight, bias, len(sizes), eps)
+        _move(running_mean, mean.mean(dim=0), momentum)
+        values = input.numel() // (len(sizes) * input.shape[1])
+        _move(running_var, variance.mean(dim=0) * (values / (values - 1)), momentum)
+        return output  # type: ignore[no-any-return]
+    return _slice_by_slice(sizes, input, (running_mean, running_var), weight, bias, (momentum, eps))
+
+
+def _slice_by_slice(
+    sizes: tuple[int, ...],
+    input: Tensor,
+    running: tuple[Tensor | None, Tensor | None],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    constants: tuple[float, float],
+) -> Tensor:
+    """Every worker starts from the same running statistics; what remains is the mean of what they made of them."""
+    momentum, eps = constants
+    outputs, moved = [], []
+    for part in torch.split(input, list(sizes)):
+        own = tuple(None if r is None else r.clone() for r in running)
+        outputs.append(F.batch_norm(part, own[0], own[1], weight, bias, True, momentum, eps))
+        moved.append(own)
+    for target, results in zip(running, zip(*moved, strict=True), strict=True):
+        if target is not None:
+            target.copy_(torch.stack(results).mean(dim=0))
+    return torch.cat(outputs)
+
+
+def _move(running: Tensor | None, observed: Tensor, momentum: float) -> None:
+    if running is not None:
+        with torch.no_grad():
+            running.lerp_(observed.to(running.dtype), momentum)
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """The Triton kernels, or None where Triton is not (CPU-only machines, macOS)."""
+    try:
+        from turnaround.model import grouped_norm_triton
+    except ImportError:
+        return None
+    return grouped_norm_triton

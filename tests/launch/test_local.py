@@ -1,0 +1,110 @@
+"""The local launcher: its command as text, the environment it gives, and what becomes of a process that fails."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from running import traced, train
+from turnaround.errors import ProcessFailedError
+from turnaround.launch import local
+from turnaround.launch.contract import LaunchPlan
+from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import Run
+
+
+def plan(processes: int, directory: Path = Path("runs/my run")) -> LaunchPlan:
+    return LaunchPlan(
+        directory=RunDirectory(directory),
+        pixels_dir=Path("/cache/x"),
+        processes=processes,
+        device="cpu",
+        begun_at_s=1.0,
+        decode_time_s=0.0,
+    )
+
+
+def test_one_process_is_started_directly() -> None:
+    command = local.command(plan(1))
+    assert command[:3] == [sys.executable, "-m", "turnaround.cli.worker"]
+    assert command[3:] == plan(1).worker_arguments()
+
+
+def test_several_processes_are_started_by_torch() -> None:
+    command = local.command(plan(3))
+    assert command[:6] == [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    at = command.index("turnaround.cli.worker")
+    assert command[at - 1] == "-m"
+    assert command[at + 1 :] == plan(3).worker_arguments()
+
+
+def test_the_text_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    text = local.LocalLauncher().text(plan(2))
+    words = shlex.split(text)
+    settings = dict(word.split("=", 1) for word in words[: words.index(sys.executable)])
+    assert settings == local.settings_for(plan(2))
+    assert words[words.index(sys.executable) :] == local.command(plan(2))
+    assert "'runs/my run'" in text
+
+
+@pytest.mark.parametrize(("cores", "processes", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1"), (1, 1, "1")])
+def test_the_cores_are_shared(cores: int, processes: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "usable_cores", lambda: cores)
+    assert local.settings_for(plan(processes), {})["OMP_NUM_THREADS"] == threads
+
+
+def test_what_the_user_has_set_stays() -> None:
+    base = {"OMP_NUM_THREADS": "7", "GLOO_SOCKET_IFNAME": "eth1", "MALLOC_TRIM_THRESHOLD_": "1"}
+    settings = local.settings_for(plan(2), base)
+    assert not set(settings) & set(base)
+    assert "MALLOC_MMAP_MAX_" in settings
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loopback's name is known on Linux only")
+def test_several_processes_speak_over_loopback() -> None:
+    assert local.settings_for(plan(2), {})["GLOO_SOCKET_IFNAME"] == "lo"
+    assert local.settings_for(plan(2), {})["NCCL_SOCKET_IFNAME"] == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in local.settings_for(plan(1), {})
+
+
+QUICK = ("data.size_px=32", "training.epochs=2", "training.checkpoint_every_s=0")
+
+
+def test_a_process_that_raises_is_named(fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    traced(monkeypatch, fail_rank="1")
+    with pytest.raises(ProcessFailedError) as caught:
+        train(fruit_folder, tmp_path / "out", "workers.count=2", *QUICK, processes=2)
+    message = str(caught.value)
+    log = tmp_path / "out" / "logs" / "processes.log"
+    assert message == f"Process 1 failed: RuntimeError: told to fail. Details are in {log}."
+    assert "told to fail" in log.read_text()
+    status = Run.load(tmp_path / "out").status
+    assert (status.state, status.cause) == ("failed", message)
+    assert status.ended_at is not None
+    assert not (tmp_path / "out" / "run.lock").exists()
+
+
+def test_a_process_that_is_killed(fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    traced(monkeypatch, kill_after_epoch="1")
+    with pytest.raises(ProcessFailedError) as caught:
+        train(fruit_folder, tmp_path / "out", *QUICK)
+    message = str(caught.value)
+    for words in (
+        f"signal {int(signal.SIGKILL)}",
+        "out of memory",
+        str(tmp_path / "out" / "logs" / "processes.log"),
+        f"turnaround resume {tmp_path / 'out'}",
+    ):
+        assert words in message
+    run = Run.load(tmp_path / "out")
+    assert (run.status.state, run.status.cause) == ("failed", message)
+    assert [e.epoch for e in run.epochs] == [1]
+    assert json.loads(run.directory.recipe.read_text())["name"] == "fruit"

@@ -1,0 +1,96 @@
+"""The noise scale of problems where it is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from turnaround.training.noise import NoiseMeter, ratio_of_means, squared_length
+
+
+def measure(*, true_scale: float, small_size: int, big_size: int, steps: int, seed: int) -> NoiseMeter:
+    """Gradients of images are G + noise, with |G|^2 = 1 and a noise of variance `true_scale` in all."""
+    generator = torch.Generator().manual_seed(seed)
+    dimensions = 400
+    true = torch.zeros(dimensions, dtype=torch.float64)
+    true[0] = 1.0
+    meter = NoiseMeter(window_updates=10**9)
+    for step in range(steps):
+        spread = math.sqrt(true_scale / dimensions)
+        first = true + torch.randn(dimensions, generator=generator, dtype=torch.float64) * spread / small_size**0.5
+        rest_size = big_size - small_size
+        rest = true + torch.randn(dimensions, generator=generator, dtype=torch.float64) * spread / rest_size**0.5
+        whole = (first * small_size + rest * rest_size) / big_size
+        meter.observe(
+            update=step,
+            small=squared_length([first]),
+            big=squared_length([whole]),
+            small_size=small_size,
+            big_size=big_size,
+        )
+    return meter
+
+
+@pytest.mark.parametrize("true_scale", [50.0, 500.0])
+@pytest.mark.parametrize(("small_size", "big_size"), [(16, 32), (128, 256), (32, 256)])
+def test_a_known_noise_scale_is_found(true_scale: float, small_size: int, big_size: int) -> None:
+    found = measure(true_scale=true_scale, small_size=small_size, big_size=big_size, steps=600, seed=1).estimate(
+        update=600
+    )
+    assert found is not None
+    assert found.low < found.value < found.high
+    assert found.value == pytest.approx(true_scale, rel=0.25)
+
+
+def test_the_interval_covers_about_as_often_as_it_says() -> None:
+    covered = 0
+    for seed in range(60):
+        found = measure(true_scale=200.0, small_size=32, big_size=64, steps=200, seed=seed).estimate(update=200)
+        assert found is not None
+        covered += found.low <= 200.0 <= found.high
+    assert 44 <= covered <= 60  # 90 % nominal; 78-97 % is what a jackknife of ten blocks gives
+
+
+def test_only_the_window_counts() -> None:
+    meter = NoiseMeter(window_updates=100, every_updates=1)
+    for update in range(200):
+        scale = 10.0 if update < 100 else 1000.0
+        meter.observe(
+            update=update,
+            small=torch.tensor(1.0 + scale / 32),
+            big=torch.tensor(1.0 + scale / 64),
+            small_size=32,
+            big_size=64,
+        )
+        if update == 99:
+            early = meter.estimate(update=update)
+    late = meter.estimate(update=199)
+    assert early is not None
+    assert late is not None
+    assert early.value == pytest.approx(10.0, rel=0.01)
+    assert late.value == pytest.approx(1000.0, rel=0.01)
+
+
+def test_too_little_is_no_estimate() -> None:
+    assert ratio_of_means([(1.0, 1.0)] * 3) is None
+    assert ratio_of_means([(-1.0, 1.0)] * 8) is None
+    assert ratio_of_means([(1.0, -1.0)] * 8) is None
+
+
+def test_a_mean_of_ratios_would_be_wrong() -> None:
+    """One measurement with a tiny signal must not decide."""
+    found = ratio_of_means([(100.0, 1.0)] * 20 + [(100.0, 1e-9)])
+    assert found is not None
+    assert found.value == pytest.approx(105.0)
+
+
+def test_measurements_that_are_no_numbers_are_left_out() -> None:
+    meter = NoiseMeter(window_updates=100)
+    for update in range(8):
+        value = torch.tensor(math.inf if update == 3 else 2.0)
+        meter.observe(update=update, small=value, big=torch.tensor(1.5), small_size=32, big_size=64)
+    found = meter.estimate(update=8)
+    assert found is not None
+    assert found.value == pytest.approx(0.5 / (1 / 64) / (1.0), rel=1e-6)

@@ -1,0 +1,57 @@
+"""What launchers say about a process, in both dialects."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnaround.errors import InputError
+from turnaround.workers.environment import Place, place
+
+TORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+HOROVOD = {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
+
+
+def test_without_a_launcher_a_process_is_alone() -> None:
+    assert place({}) == Place()
+    assert place({}).is_alone
+
+
+@pytest.mark.parametrize(
+    ("variables", "engines"), [(TORCH, ("torch",)), (HOROVOD, ("horovod",)), (HOROVOD | TORCH, ("torch", "horovod"))]
+)
+def test_both_dialects(variables: dict[str, str], engines: tuple[str, ...]) -> None:
+    here = place(variables)
+    assert (here.rank, here.size, here.local_rank, here.local_size) == (3, 4, 1, 2)
+    assert here.engines == engines
+    assert not here.is_alone
+
+
+def test_processes_of_one_start_share_a_word() -> None:
+    meeting = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "x"}
+    one, other = place(TORCH | meeting), place(TORCH | meeting | {"RANK": "2"})
+    assert one.start == other.start
+    assert one.start != place(TORCH | meeting | {"MASTER_PORT": "29501"}).start
+    ports = [{"HOROVOD_GLOO_RENDEZVOUS_PORT": port} for port in ("1", "2")]
+    assert place(HOROVOD | ports[0]).start != place(HOROVOD | ports[1]).start
+
+
+@pytest.mark.parametrize("changed", [{"HOROVOD_RANK": "2"}, {"HOROVOD_SIZE": "5"}])
+def test_two_launchers_that_contradict_each_other(changed: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="Two launchers contradict each other: RANK=3, WORLD_SIZE=4 against HOROVOD_"):
+        place(TORCH | HOROVOD | changed)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "0"}, "RANK and WORLD_SIZE must both be whole numbers .*torch.distributed.run"),
+        ({"WORLD_SIZE": "2"}, "RANK and WORLD_SIZE must both be whole numbers"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "must both be whole numbers"),
+        ({"HOROVOD_SIZE": "2"}, "HOROVOD_RANK and HOROVOD_SIZE must both be whole numbers .*horovodrun"),
+        (TORCH | {"RANK": "4"}, "RANK=4 of WORLD_SIZE=4 with .* cannot be"),
+        (HOROVOD | {"HOROVOD_LOCAL_SIZE": "9"}, "HOROVOD_LOCAL_RANK=1 of HOROVOD_LOCAL_SIZE=9 cannot be"),
+    ],
+)
+def test_what_cannot_be(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        place(variables)
