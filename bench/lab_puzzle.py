@@ -1,7 +1,7 @@
 """The lab's puzzle, "more GPUs, worse accuracy", reproduced and solved on real photos, by rehearsals on one device.
 
     python bench/lab_puzzle.py --fruit FOLDER --caltech FOLDER --weights FILE.safetensors --model NAME --out DIR
-        [--workers 1,2,4,8,16] [--seeds 0,1,2] [--at-once 12] [--device cuda]
+        [--workers 1,2,4,8,16] [--seeds 0,1,2] [--at-once 12] [--device cuda] [--only-read]
 
 For each data set three recipes, each on 1..16 workers with three seeds, as many trainings at once as asked for:
 
@@ -32,8 +32,12 @@ COLOURS = {"lab": "#b3261e", "fixed": "#6b6b6b", "ours": "#0b57d0"}
 DASHES = {"lab": "none", "fixed": "2 4", "ours": "7 3"}
 
 
+def out_of(options: argparse.Namespace, dataset: str, kind: str, workers: int, seed: int) -> Path:
+    return Path(options.out) / f"{dataset}-{kind}-{workers}w-seed{seed}"
+
+
 def train(options: argparse.Namespace, dataset: str, kind: str, workers: int, seed: int) -> dict[str, object]:
-    out = options.out / f"{dataset}-{kind}-{workers}w-seed{seed}"
+    out = out_of(options, dataset, kind, workers, seed)
     source = options.fruit if dataset == "fruit" else options.caltech
     settings = [f"data.source={source}", f"model.name={options.model}", f"model.weights={options.weights}"]
     settings += [f"training.seed={seed}"]
@@ -103,7 +107,8 @@ def picture(rows: list[dict[str, object]], workers: list[int]) -> str:
     """Accuracy against workers, both data sets, every seed as a dot; lines differ in dash as well as in colour."""
     width, height, left, top, plot_w, plot_h = 880, 360, 52, 46, 340, 240
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     for number, dataset in enumerate(RECIPES):
@@ -128,9 +133,8 @@ def picture(rows: list[dict[str, object]], workers: list[int]) -> str:
             means = []
             for count in workers:
                 for value in cell(rows, dataset=dataset, kind=kind, workers=count):
-                    parts.append(
-                        f'<circle cx="{x[count]:.1f}" cy="{y(value):.1f}" r="2.5" fill="{COLOURS[kind]}" opacity="0.5"/>'
-                    )
+                    dot = f'cx="{x[count]:.1f}" cy="{y(value):.1f}" r="2.5" fill="{COLOURS[kind]}" opacity="0.5"'
+                    parts.append(f"<circle {dot}/>")
                 values = cell(rows, dataset=dataset, kind=kind, workers=count)
                 if values:
                     means.append(f"{x[count]:.1f},{y(statistics.fmean(values)):.1f}")
@@ -156,12 +160,15 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--only-read", action="store_true", help="the table and the picture of what is there")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     workers = [int(w) for w in options.workers.split(",")]
     seeds = [int(s) for s in options.seeds.split(",")]
     # The long ones first, so that the last trainings do not run alone.
     jobs = [(d, k, w, s) for d in ("caltech101", "fruit") for w in workers for k in NAMES for s in seeds]
+    if options.only_read:
+        jobs = [job for job in jobs if (out_of(options, *job) / "evaluation.json").exists()]
     with ThreadPoolExecutor(options.at_once) as pool:
         rows = list(pool.map(lambda job: train(options, *job), jobs))
     (options.out / "results.json").write_text(json.dumps(rows))

@@ -267,7 +267,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if isinstance(value, bool):
         return bool in allowed
     if isinstance(value, int) and float in allowed:
-        return True
+        return abs(value) < 2**1023  # larger ones have no float
     return isinstance(value, allowed)
 
 

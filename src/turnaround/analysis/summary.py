@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -39,7 +40,8 @@ def summarise(run: Run) -> RunSummary:
     """The numbers of one run, as far as it got."""
     machine, recipe, epochs = run.machine, run.recipe, run.epochs
     steady = steady_epochs(epochs) or epochs
-    best = max(epochs, key=lambda e: e.val_accuracy, default=None)
+    known = [e for e in epochs if not math.isnan(e.val_accuracy)]
+    best = max(known, key=lambda e: e.val_accuracy, default=None)
     parts = run.turnaround_parts()
     return RunSummary(
         directory=str(run.path),

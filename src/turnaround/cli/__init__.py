@@ -1,4 +1,15 @@
-"""One file per verb. Nothing here imports torch: `turnaround --help` answers at once, on a login node too."""
+"""One file per verb. Nothing here imports torch: `turnaround --help` answers at once, on a login node too.
+
+Enters: what a user types. Leaves: text on stdout and stderr, and an exit code of errors.py.
+
+    demo.py       the whole story on generated fruit
+    train.py      one run, from a recipe or a folder of images
+    resume.py     go on with a run that was stopped
+    recipes.py    list, show and copy the built-in recipes
+    doctor.py     what this machine has, and whether training can work on it
+    console.py    what the verbs share
+    worker.py     the entry point of every process of a training; the only one that reaches the GPU side
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from turnaround.data.prepare import Show
+from turnaround.errors import InputError, one_of
 
 WORKERS_HELP = "Data-parallel workers: they decide the result."
 PROCESSES_HELP = "Processes that host them: they decide the speed. Default: the devices here, at most the workers."
@@ -39,7 +40,7 @@ def print_json(payload: Any) -> None:
 
 def checked_device(device: str) -> str:
     if device not in DEVICES:
-        raise typer.BadParameter(f"{device!r} is not one of {', '.join(DEVICES)}.", param_hint="--device")
+        raise InputError(one_of("--device", device, DEVICES))
     return device
 
 
@@ -63,6 +64,7 @@ def preparation(console: Console) -> Iterator[Show]:
         def show(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=total)
+                bar.start()  # again, after an earlier task has stopped it
             bar.update(tasks[what], completed=done, total=total)
             if done >= total:
                 bar.stop()  # the training's own progress follows

@@ -99,7 +99,8 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
     how = f"{workers} worker{'s' * (workers > 1)} on {processes} process{'es' * (processes > 1)}"
     if processes < workers:
         how += " (a rehearsal: the accuracy is that of the workers, the times are not)"
-    console.print(f"{how}, global batch {recipe.global_batch}, {recipe.training.epochs} epochs")
+    epochs = recipe.training.epochs
+    console.print(f"{how}, global batch {recipe.global_batch}, {epochs} epoch{'s' * (epochs > 1)}")
     notes = [*prepared.table.warnings, *(f"left out: {name}" for name in pixels.skipped)]
     for note in notes[:10]:
         console.print(f"[yellow]note:[/yellow] {note}")

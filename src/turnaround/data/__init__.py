@@ -6,6 +6,7 @@
     folder.py     class folders -> table of files; split; warnings
     decode.py     one file -> pixels, every format and mode handled by a stated rule
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
+    prepare.py    all of the above for a recipe, before any process is started
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch
     batches.py    slices, residency (device / host / disk), prefetch, exact evaluation     needs torch

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,20 +60,21 @@ def start(recipe: Recipe, request: Request) -> Run:
     processes = _processes(recipe, request)
     if request.place.rank > 0:
         return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
-    was_there = request.out.exists()
+    new_folders = [folder for folder in (request.out, *request.out.parents) if not folder.exists()]
     directory = RunDirectory.create(request.out)
-    try:
-        with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
-            facts = {"command": sys.argv, "images": image_facts(prepared)}
-            write_json(directory.recipe, {**recipe.to_dict(), **facts})
-            _write_status(directory, Status(state="queued", submitted_at=utc_now(), started_at=utc_now()))
-            request.announce(recipe, prepared, processes)
-            plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
-            _launch(plan, request)
-    except InputError:
-        if not directory.epochs.exists():
-            _remove(directory, keep_folder=was_there)
-        raise
+    with RunLock(directory.lock):  # when another run holds it, nothing here is ours to remove
+        try:
+            with _images(recipe, request, directory) as prepared:
+                facts = {"command": sys.argv, "images": image_facts(prepared)}
+                write_json(directory.recipe, {**recipe.to_dict(), **facts})
+                _write_status(directory, Status(state="queued", submitted_at=utc_now(), started_at=utc_now()))
+                request.announce(recipe, prepared, processes)
+                plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
+                _launch(plan, request)
+        except (InputError, KeyboardInterrupt):
+            if not directory.epochs.exists():
+                _remove(directory, new_folders)
+            raise
     return Run.load(directory.path)
 
 
@@ -222,12 +223,13 @@ def _write_status(directory: RunDirectory, status: Status) -> None:
     write_json(directory.status, to_json(status))
 
 
-def _remove(directory: RunDirectory, *, keep_folder: bool) -> None:
-    """What we put there; a folder that was the user's stays."""
+def _remove(directory: RunDirectory, new_folders: list[Path]) -> None:
+    """What we put there, and the folders that we made for it; those that were the user's stay."""
     for path in (directory.recipe, directory.status, directory.machine, directory.lock):
         path.unlink(missing_ok=True)
     for path in directory.path.glob("*.jsonl"):
         path.unlink(missing_ok=True)
     shutil.rmtree(directory.logs, ignore_errors=True)
-    if not keep_folder:
-        directory.path.rmdir()
+    with suppress(OSError):  # not empty: somebody else's work is in there by now
+        for folder in new_folders:
+            folder.rmdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def tell(directory: RunDirectory, *, rank: int, error: BaseException) -> None:
     write_json(directory.logs / f"failure-{rank}.json", payload)
 
 
+def is_told(directory: RunDirectory) -> bool:
+    """Whether any process has said why it ended."""
+    return any(directory.logs.glob("failure-*.json"))
+
+
 def first_cause(directory: RunDirectory, *, exit_status: int, log: Path) -> TurnaroundError:
     """The error that came first: the others often only lost their connection to it."""
     reasons = [json.loads(path.read_text()) for path in directory.logs.glob("failure-*.json")]
@@ -38,7 +44,7 @@ def first_cause(directory: RunDirectory, *, exit_status: int, log: Path) -> Turn
         how = f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
         return ProcessFailedError(
             f"A process died without a word ({how}): killed from outside, or out of memory. What it printed is in "
-            f"{log}. Go on from the last checkpoint with `turnaround resume {directory.path}`."
+            f"{log}. Go on from the last checkpoint with `turnaround resume {shlex.quote(str(directory.path))}`."
         )
     first = min(reasons, key=lambda reason: reason["at_s"])
     if first["kind"] is not None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO
 
 from turnaround.errors import InterruptedRunError
 from turnaround.launch import failure
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
 from turnaround.launch.joined import word_given
+from turnaround.record.reader import Run
 
 LONGEST_EPOCH_AFTER_STOP_S = 24 * 3600
 """A first Ctrl-C waits for the end of the epoch, however long; a second one does not wait."""
@@ -51,10 +54,16 @@ class LocalLauncher:
                 exit_status = _wait(process, requests)
             finally:
                 _end_group(process)
+                shutil.rmtree(_scratch(plan), ignore_errors=True)
+        if exit_status == 0 or Run.load(plan.directory.path).status.state == "finished":
+            return  # asked to stop in the last epoch: torch.distributed.run calls that a failure, but it is the end
+        go_on = f"Go on with `turnaround resume {shlex.quote(str(plan.directory.path))}`."
         if requests.count > 1:
-            raise InterruptedRunError("Stopped at once, in the middle of an epoch; the last checkpoint is kept.")
-        if exit_status != 0:
-            raise failure.first_cause(plan.directory, exit_status=exit_status, log=log)
+            raise InterruptedRunError(f"Stopped at once, within an epoch; the last checkpoint is kept. {go_on}")
+        if requests.count and not failure.is_told(plan.directory):
+            raise InterruptedRunError(f"Stopped before the first step. {go_on}")
+        cause = failure.first_cause(plan.directory, exit_status=exit_status, log=log)
+        raise InterruptedRunError(f"{cause} {go_on}") if isinstance(cause, InterruptedRunError) else cause
 
 
 def command(plan: LaunchPlan) -> list[str]:
@@ -66,7 +75,13 @@ def command(plan: LaunchPlan) -> list[str]:
         spread = [HOROVOD_MODULE, "--processes", str(plan.processes)]
         return [*python, *spread, WORKER_MODULE, *plan.worker_arguments()]
     spread = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.processes)]
+    spread += ["--log-dir", str(_scratch(plan))]
     return [*python, *spread, "-m", WORKER_MODULE, *plan.worker_arguments()]
+
+
+def _scratch(plan: LaunchPlan) -> Path:
+    """Where torch.distributed.run makes its empty folders; without it, they stay in /tmp for ever."""
+    return plan.directory.logs / "torchrun"
 
 
 def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -55,9 +55,9 @@ def _batch_norm(  # noqa: PLR0913 - the signature of torch.nn.functional.batch_n
     kernels = _kernels()
     if kernels and kernels.can_handle(input, sizes, weight, bias):
         output, mean, variance = kernels.GroupedNorm.apply(input, weight, bias, len(sizes), eps)
-        _move(running_mean, mean.mean(dim=0), momentum)
-        values = input.numel() // (len(sizes) * input.shape[1])
-        _move(running_var, variance.mean(dim=0) * (values / (values - 1)), momentum)
+        if running_mean is not None and running_var is not None:
+            rows = input.numel() // (len(sizes) * input.shape[1])
+            kernels.move_running((running_mean, running_var), mean, variance, rows=rows, momentum=momentum)
         return output  # type: ignore[no-any-return]
     return _slice_by_slice(sizes, input, (running_mean, running_var), weight, bias, (momentum, eps))
 
@@ -81,12 +81,6 @@ def _slice_by_slice(
         if target is not None:
             target.copy_(torch.stack(results).mean(dim=0))
     return torch.cat(outputs)
-
-
-def _move(running: Tensor | None, observed: Tensor, momentum: float) -> None:
-    if running is not None:
-        with torch.no_grad():
-            running.lerp_(observed.to(running.dtype), momentum)
 
 
 @cache

@@ -13,6 +13,7 @@ Measured on an H200 with bf16 and 32 images a worker: see docs/LOG.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -59,13 +60,14 @@ class Layout:
         return self.groups, triton.cdiv(self.channels, self.block_c)
 
 
-def layout(input: Tensor, groups: int) -> Layout:
+@cache  # the same few shapes at every step: choosing again costs the host more than a launch
+def layout(shape: torch.Size, groups: int, device: torch.device) -> Layout:
     """Parts so many that the GPU is full, but each of them worth a program."""
-    channels = input.shape[1]
-    rows = input.numel() // (groups * channels)
+    channels = shape[1]
+    rows = shape.numel() // (groups * channels)
     block_c = min(triton.next_power_of_2(channels), 64)
     block_r = max(1, TILE_VALUES // block_c)
-    processors = torch.cuda.get_device_properties(input.device).multi_processor_count
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
     wanted = processors * PROGRAMS_PER_PROCESSOR // (groups * triton.cdiv(channels, block_c))
     parts = max(1, min(wanted, triton.cdiv(rows, block_r)))
     rows_per_part = triton.cdiv(triton.cdiv(rows, parts), block_r) * block_r
@@ -86,10 +88,9 @@ class GroupedNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Any:
         x = _rows_last(input)
-        cut = layout(x, groups)
-        part_mean, part_m2 = _parts(x, cut), _parts(x, cut)
-        shape = (cut.groups, cut.channels)
-        mean, variance, scale, shift = (torch.empty(shape, device=x.device) for _ in range(4))
+        cut = layout(x.shape, groups, x.device)
+        part_mean, part_m2 = torch.empty((2, cut.parts, groups, cut.channels), device=x.device).unbind()
+        mean, variance, scale, shift = torch.empty((4, groups, cut.channels), device=x.device).unbind()
         sizes = {"BLOCK_R": cut.block_r, "BLOCK_C": cut.block_c, "num_warps": WARPS}
         _moments[cut.grid](x, part_mean, part_m2, cut.rows, cut.channels, cut.rows_per_part, **sizes)
         _join_moments[cut.joining_grid](
@@ -107,11 +108,11 @@ class GroupedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
         x, weight, mean, variance = ctx.saved_tensors
-        cut = layout(x, ctx.groups)
+        cut = layout(x.shape, ctx.groups, x.device)
         grad = _rows_last(grad)
-        part_sum, part_dot = _parts(x, cut), _parts(x, cut)
-        shape = (cut.groups, cut.channels)
-        of_grad, of_input, constant, sums, dots = (torch.empty(shape, device=x.device) for _ in range(5))
+        part_sum, part_dot = torch.empty((2, cut.parts, cut.groups, cut.channels), device=x.device).unbind()
+        joined = torch.empty((5, cut.groups, cut.channels), device=x.device)
+        of_grad, of_input, constant, sums, dots = joined.unbind()
         sizes = {"BLOCK_R": cut.block_r, "BLOCK_C": cut.block_c, "num_warps": WARPS}
         _gradient_moments[cut.grid](
             *(x, grad, mean, variance, part_sum, part_dot, cut.rows, cut.channels, cut.rows_per_part, ctx.eps), **sizes
@@ -125,15 +126,37 @@ class GroupedNorm(torch.autograd.Function):
         _combine[cut.grid](
             *(x, grad, grad_input, of_grad, of_input, constant, cut.rows, cut.channels, cut.rows_per_part), **sizes
         )
-        return grad_input, dots.sum(dim=0).to(weight.dtype), sums.sum(dim=0).to(weight.dtype), None, None
+        grad_bias, grad_weight = joined[3:].sum(dim=1).to(weight.dtype).unbind()
+        return grad_input, grad_weight, grad_bias, None, None
 
 
 def _rows_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
 
 
-def _parts(x: Tensor, cut: Layout) -> Tensor:
-    return torch.empty((cut.parts, cut.groups, cut.channels), device=x.device)
+def move_running(running: tuple[Tensor, Tensor], mean: Tensor, variance: Tensor, *, rows: int, momentum: float) -> None:
+    """Running mean and (unbiased) variance move towards the mean over workers."""
+    groups, channels = mean.shape
+    block = 128
+    _move_running[(triton.cdiv(channels, block),)](
+        *(mean, variance, *running, groups, channels, momentum, rows / (rows - 1)), BLOCK_C=block
+    )
+
+
+@triton.jit
+def _move_running(  # type: ignore[no-untyped-def]
+    mean, variance, running_mean, running_var, groups, channels, momentum, unbiased, BLOCK_C: tl.constexpr
+):
+    columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask = columns < channels
+    new_mean, new_var = tl.zeros([BLOCK_C], tl.float32), tl.zeros([BLOCK_C], tl.float32)
+    for group in range(groups):
+        new_mean += tl.load(mean + group * channels + columns, mask=mask, other=0.0)
+        new_var += tl.load(variance + group * channels + columns, mask=mask, other=0.0)
+    old_mean = tl.load(running_mean + columns, mask=mask, other=0.0)
+    old_var = tl.load(running_var + columns, mask=mask, other=0.0)
+    tl.store(running_mean + columns, old_mean + momentum * (new_mean / groups - old_mean), mask=mask)
+    tl.store(running_var + columns, old_var + momentum * (new_var * unbiased / groups - old_var), mask=mask)
 
 
 @triton.jit

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -45,12 +46,12 @@ def find(source: str, overrides: list[str] | None = None) -> Recipe:
 
 def _values(source: str) -> dict[str, Any]:
     """Plain values: by built-in name, then TOML file, then folder. A name with a slash is always a path."""
-    path = Path(source).expanduser()
+    path = _expanded(source)
     if source in names():
         return {**tomllib.loads(text(source)), "name": source}
     if path.suffix == ".toml":
         return _file_values(path)
-    if path.is_dir():
+    if source.strip() and os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         return {"name": path.resolve().name or "folder", "data": {"source": str(path.resolve())}}
     raise RecipeError(
         f"{source!r} is neither a folder of images, nor a recipe file (.toml), nor a built-in recipe. "
@@ -65,8 +66,9 @@ def _file_values(path: Path) -> dict[str, Any]:
         raise RecipeError(f"There is no recipe file {str(path)!r}. `turnaround recipes copy NAME` makes one.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{str(path)!r} is not valid TOML: {error}.") from None
-    except OSError as error:
-        raise RecipeError(f"{str(path)!r} cannot be read: {error.strerror}.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecipeError(f"{str(path)!r} cannot be read: {reason}.") from None
     recipe = _absolute(Recipe.from_dict(values), path.resolve().parent)
     return {**recipe.to_dict(), "name": path.stem}
 
@@ -74,12 +76,20 @@ def _file_values(path: Path) -> dict[str, Any]:
 def _absolute(recipe: Recipe, base: Path) -> Recipe:
     """Paths made absolute: a recipe file's are relative to the file, a flag's to the current directory."""
     if recipe.data.source not in GENERATED + DOWNLOADABLE:
-        recipe = recipe.replace("data", source=str(base / Path(recipe.data.source).expanduser()))
+        recipe = recipe.replace("data", source=str(base / _expanded(recipe.data.source)))
     if recipe.data.cache not in ("on", "off"):
-        recipe = recipe.replace("data", cache=str(base / Path(recipe.data.cache).expanduser()))
+        recipe = recipe.replace("data", cache=str(base / _expanded(recipe.data.cache)))
     if recipe.model.weights not in ("imagenet", "none"):
-        recipe = recipe.replace("model", weights=str(base / Path(recipe.model.weights).expanduser()))
+        recipe = recipe.replace("model", weights=str(base / _expanded(recipe.model.weights)))
     return recipe
+
+
+def _expanded(path: str) -> Path:
+    """With ~ and ~user replaced, as a shell does."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise RecipeError(f"{path!r}: no such user here. Write './{path}' for a name that begins with ~.") from None
 
 
 def _parsed(override: str) -> tuple[str, str, Any]:

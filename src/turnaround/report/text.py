@@ -75,7 +75,8 @@ def run_end(summary: RunSummary, run: Run) -> RenderableType:
         if run.evaluation.top5 is not None:
             final += f" (among the first five: {share(run.evaluation.top5)})"
     table.add_row("validation accuracy", final)
-    table.add_row("best epoch", f"{summary.best_epoch} with {share(summary.best_val_accuracy)}")
+    if summary.best_epoch is not None:
+        table.add_row("best epoch", f"{summary.best_epoch} with {share(summary.best_val_accuracy)}")
     weakest = weakest_class(run)
     if weakest:
         table.add_row("weakest class", weakest)

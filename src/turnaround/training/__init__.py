@@ -13,6 +13,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     noise.py       the gradient noise scale, measured on the way
     recording.py   what happens in the loop -> the run directory and the progress display
     choices.py     device and precision, each with its reason
+    recording.py   what happens in the loop -> the run directory and the progress display
     clock.py       where the time goes: parts of the run, parts of a step
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
 """

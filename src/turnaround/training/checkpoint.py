@@ -11,6 +11,7 @@ not by a pointer; a damaged one is named and passed over; the two newest are kep
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -126,7 +127,11 @@ def remove_leftovers(folder: Path) -> None:
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> str:
     """One file, on the disk when this returns; its SHA-256."""
-    save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, path)
+    try:
+        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, path)
+    except SafetensorError as error:  # its only sign of a full disk is "(os error 28)" in its text
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
     with path.open("rb+") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()

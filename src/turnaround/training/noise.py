@@ -105,7 +105,7 @@ class PassLengths:
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._lengths: list[Tensor] | None = None
         for parameter in parameters:
-            parameter.register_hook(self._note)
+            parameter.register_hook(self._note)  # type: ignore[no-untyped-call]
 
     def begin(self) -> None:
         """The next pass is to be measured."""

@@ -3,15 +3,15 @@
 `scaling = "auto"` keeps the accuracy when workers are added at a fixed batch per worker. k workers take k times fewer
 updates over k times larger batches, so everything that is counted in updates is adjusted:
 
-| what                 | rule                                   | from                                                   |
-|----------------------|----------------------------------------|--------------------------------------------------------|
-| learning rate        | x k for SGD and LARS                   | Goyal et al. 2017: the distance travelled stays        |
-|                      | x sqrt(k) for Adam, AdamW, LAMB        | Malladi et al. 2022: so does the noise of a step       |
-|                      | unchanged for Adadelta                 | its steps do not depend on the gradient's size         |
-| Adam's averages      | beta -> 1 - k (1 - beta), clamped      | Malladi et al. 2022: the same memory in images         |
-| warm-up              | x the learning rate's factor, at most  | You et al. 2020; a larger rate must be reached slowly  |
-|                      | a fifth of the training                |                                                        |
-| batch norm's memory  | (1 - momentum) -> (1 - momentum)^k     | Busbridge et al. 2023: the same memory in images       |
+| what                | rule                                  | from                                                 |
+|---------------------|---------------------------------------|------------------------------------------------------|
+| learning rate       | x k for SGD and LARS                  | Goyal et al. 2017: the distance travelled stays      |
+|                     | x sqrt(k) for Adam, AdamW, LAMB       | Malladi et al. 2022: so does the noise of a step     |
+|                     | unchanged for Adadelta                | its steps do not depend on the gradient's size       |
+| Adam's averages     | beta -> 1 - k (1 - beta), clamped     | Malladi et al. 2022: the same memory in images       |
+| warm-up             | x the learning rate's factor, at most | You et al. 2020: a larger rate is reached slowly     |
+|                     | a fifth of the training               |                                                      |
+| batch norm's memory | (1 - momentum) -> (1 - momentum)^k    | Busbridge et al. 2023: the same memory in images     |
 
 `none`, `linear` and `sqrt` change the learning rate alone, as people usually do.
 """

@@ -1,0 +1,94 @@
+"""Device and precision: what is chosen, why, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from turnaround.errors import MissingPartError
+from turnaround.training.choices import choose_device, choose_precision
+from turnaround.workers.environment import Place
+
+CPU = torch.device("cpu")
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, count: int, *, capability: tuple[int, int] = (8, 0)) -> list[torch.device]:
+    """As if this machine had some; the devices that were made current."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    return current
+
+
+def test_the_cpu_when_asked_for_and_when_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    asked, auto = choose_device("cpu", Place()), choose_device("auto", Place())
+    assert asked.device == auto.device == CPU
+    assert asked.reason == "asked for"
+    assert auto.reason == "the best device here"
+
+
+def test_missing_devices_are_refused_with_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(MissingPartError, match=r"sees no CUDA device here\. Use --device cpu or auto"):
+        choose_device("cuda", Place())
+    with pytest.raises(MissingPartError, match=r"there is no Apple GPU here\. Use --device cpu or auto"):
+        choose_device("mps", Place())
+
+
+def test_every_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = gpus(monkeypatch, 2)
+    for rank in (0, 1):
+        found = choose_device("auto", Place(rank=rank, size=2, local_rank=rank, local_size=2))
+        assert found.device == torch.device("cuda", rank)
+        assert not found.shares_device
+        assert "2 GPU" in found.reason
+    assert current == [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+def test_more_processes_than_gpus_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 2)
+    found = [choose_device("cuda", Place(rank=r, size=4, local_rank=r, local_size=4)) for r in range(4)]
+    assert [c.device.index for c in found] == [0, 1, 0, 1]
+    assert all(c.shares_device for c in found)
+
+
+@pytest.mark.parametrize(
+    ("capability", "name", "words"),
+    [((9, 0), "bf16", "Some GPU computes bf16"), ((8, 0), "bf16", "bf16"), ((7, 5), "fp16", "no bf16 ones")],
+)
+def test_the_precision_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], name: str, words: str
+) -> None:
+    gpus(monkeypatch, 1, capability=capability)
+    found = choose_precision("auto", torch.device("cuda", 0))
+    assert found.name == name
+    assert words in found.reason
+    assert found.scales_loss == (name == "fp16")
+
+
+def test_the_precision_of_a_cpu() -> None:
+    found = choose_precision("auto", CPU)
+    assert (found.name, found.parameters, found.autocast) == ("fp32", torch.float32, None)
+    assert "reproducible" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "parameters", "autocast"),
+    [
+        ("fp32", torch.float32, None),
+        ("fp64", torch.float64, None),
+        ("bf16", torch.float32, torch.bfloat16),
+        ("fp16", torch.float32, torch.float16),
+    ],
+)
+def test_what_is_asked_for_is_taken(asked: str, parameters: torch.dtype, autocast: torch.dtype | None) -> None:
+    found = choose_precision(asked, CPU)
+    assert (found.name, found.parameters, found.autocast) == (asked, parameters, autocast)
+    assert found.reason == "asked for"
+    assert found.scales_loss == (asked == "fp16")

@@ -1,0 +1,87 @@
+"""Update rules by name: each one learns, none decays biases and normalisation."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from turnaround.errors import MissingPartError
+from turnaround.model.small import SmallNetwork
+from turnaround.recipe import LEARNING_RATES, OPTIMIZERS, TrainingRecipe
+from turnaround.training.optimizer import make_optimizer
+
+
+def recipe(optimizer: str, **keys: object) -> TrainingRecipe:
+    return TrainingRecipe(optimizer=optimizer, **{"learning_rate": LEARNING_RATES[optimizer][0], **keys})
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_it_lowers_the_loss_of_a_small_problem(optimizer: str) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+    images, labels = torch.randn(16, 3, 8, 8), torch.arange(16) % 4
+    made = make_optimizer(network, recipe(optimizer))
+    losses = []
+    for _ in range(60):
+        loss = F.cross_entropy(network(images), labels)
+        made.zero_grad()
+        loss.backward()
+        made.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_weights_decay_and_biases_and_normalisation_do_not(optimizer: str) -> None:
+    """Without any gradient only the decay moves anything."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
+    for parameter in network.parameters():
+        nn.init.constant_(parameter, 0.5)
+    made = make_optimizer(network, recipe(optimizer, weight_decay=0.1))
+    for _ in range(3):
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        made.step()
+    for name, parameter in network.named_parameters():
+        if parameter.ndim > 1:
+            if optimizer != "lars":  # its trust ratio is 0 without a gradient
+                assert bool((parameter < 0.5).all()), name
+        else:
+            assert bool((parameter == 0.5).all()), name
+    decays = {group["weight_decay"]: {p.ndim > 1 for p in group["params"]} for group in made.param_groups}
+    assert decays == {0.1: {True}, 0.0: {False}}
+
+
+def test_only_what_learns_is_in_it() -> None:
+    network = SmallNetwork(num_classes=4)
+    network.requires_grad_(False)
+    network.head.requires_grad_(True)
+    made = make_optimizer(network, recipe("sgd"))
+    assert {id(p) for g in made.param_groups for p in g["params"]} == {id(p) for p in network.head.parameters()}
+    network.head.bias.requires_grad_(False)
+    assert len(make_optimizer(network, recipe("sgd")).param_groups) == 1
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lamb"])
+def test_the_scaled_averages_arrive(optimizer: str) -> None:
+    made = make_optimizer(SmallNetwork(num_classes=4), recipe(optimizer), betas=(0.6, 0.99))
+    assert all(tuple(group["betas"]) == (0.6, 0.99) for group in made.param_groups)
+
+
+def test_sgd_is_nesterovs() -> None:
+    made = make_optimizer(SmallNetwork(num_classes=4), recipe("sgd"))
+    assert all(group["nesterov"] and group["momentum"] == 0.9 for group in made.param_groups)
+
+
+def test_without_timm_only_its_two_rules_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm.optim", None)
+    network = SmallNetwork(num_classes=4)
+    for optimizer in ("sgd", "adam", "adamw", "adadelta"):
+        make_optimizer(network, recipe(optimizer))
+    for optimizer in ("lamb", "lars"):
+        with pytest.raises(MissingPartError, match="pip install timm torchvision"):
+            make_optimizer(network, recipe(optimizer))
