@@ -71,7 +71,7 @@ def final(row: dict[str, object]) -> float:
 
 
 def cell(rows: list[dict[str, object]], **wanted: object) -> list[float]:
-    """Final accuracies in % by seed; a training that diverged is left out and shown as such by its absence."""
+    """Final accuracies in % by seed; trainings that failed or were not run are left out."""
     return [final(r) for r in rows if all(r[k] == v for k, v in wanted.items()) and "error" not in r]
 
 
@@ -84,7 +84,7 @@ def print_table(rows: list[dict[str, object]], workers: list[int]) -> None:
             for count in workers:
                 values = cell(rows, dataset=dataset, kind=kind, workers=count)
                 spread = statistics.stdev(values) if len(values) > 1 else 0.0
-                texts.append(f"{statistics.fmean(values):.2f} ({spread:.2f})" if values else "diverged")
+                texts.append(f"{statistics.fmean(values):.2f} ({spread:.2f})" if values else "-")
             print(f"{name:<30}" + "".join(f"{t:>14}" for t in texts))
         print(f"{'':<30}difference to one worker, 90 % interval over paired seeds")
         for kind, name in NAMES.items():

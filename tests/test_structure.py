@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "__init__": set(),
 }
+KERNELS = "model/grouped_norm_triton.py"  # a kernel's parameters are its pointers and sizes
 READING_SIDE = ("errors", "recipe", "recipes", "record", "launch", "study", "analysis", "forecast", "report", "cli")
 GPU_SIDE_OF_DATA = {"augment.py", "batches.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
@@ -220,7 +221,10 @@ def test_a_function_has_seven_parameters_at_most() -> None:
 
     # A verb's parameters are its flags: the function that bears the name of its file in cli/.
     verbs = {f"cli/{verb}.py:{verb}" for verb in (file.stem for file in (PACKAGE / "cli").glob("*.py"))}
-    assert {name: count(node) for name, node in functions() if count(node) > 7 and name not in verbs} == {}
+    signature_of_torch = "model/grouped_norm.py:_batch_norm"
+    exempt = {name for name, _ in functions() if name.startswith(KERNELS)} | {signature_of_torch}
+    long = {name: count(node) for name, node in functions() if count(node) > 7 and name not in verbs}
+    assert {name: n for name, n in long.items() if name not in exempt} == {}
 
 
 # --- (iv), (v) docs that match the tree

@@ -24,7 +24,7 @@ plain_step, plain_epoch_done = Step.__call__, RunRecorder.epoch_done
 
 def step(self, batch, *, epoch, update, learning_rate):
     workers = self.parts.workers
-    if FAIL_RANK == str(workers.rank):
+    if str(workers.rank) == FAIL_RANK:
         raise RuntimeError("told to fail")
     if STEPS:
         draws = uniforms(seed=self.parts.augmentation.seed, epoch=epoch, ids=batch.ids)

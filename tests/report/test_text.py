@@ -12,8 +12,18 @@ from rich.console import Console, RenderableType
 
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
-from turnaround.record.schema import DISJOINT_TIME_PARTS, ClassResult, Evaluation
-from turnaround.report.text import PART_NAMES, comparison, parts_sentence, run_end, seconds, share, weakest_class
+from turnaround.record.schema import DISJOINT_TIME_PARTS, ClassResult, EpochRecord, Evaluation
+from turnaround.report.text import (
+    PART_NAMES,
+    comparison,
+    noise_sentence,
+    parts_sentence,
+    run_end,
+    scaling_sentence,
+    seconds,
+    share,
+    weakest_class,
+)
 
 SUMMARY = RunSummary(
     directory="runs/mine",
@@ -60,7 +70,44 @@ def run_with(*accuracies: float | None, top5: float | None = None) -> Run:
     evaluation = Evaluation(
         epoch=3, num_images=1200, top1=0.9, top5=top5, loss=1.0, classes=[], per_class=per_class, confusion=[]
     )
-    return cast(Run, SimpleNamespace(evaluation=evaluation if accuracies else None))
+    return cast(
+        Run, SimpleNamespace(evaluation=evaluation if accuracies else None, machine={"workers": 1}, epochs=[], ranks=[])
+    )
+
+
+def epoch(**noise: float | None) -> EpochRecord:
+    return EpochRecord(
+        epoch=1,
+        train_loss=1.0,
+        train_accuracy=0.5,
+        val_loss=1.0,
+        val_accuracy=0.5,
+        epoch_time_s=1.0,
+        images_per_s=1.0,
+        learning_rate=0.1,
+        **noise,  # type: ignore[arg-type]
+    )
+
+
+def test_the_noise_scale_in_words() -> None:
+    run: Any = SimpleNamespace(
+        epochs=[epoch(noise_scale=412.0, noise_scale_low=250.0, noise_scale_high=701.0), epoch()]
+    )
+    assert noise_sentence(run) == (
+        "beyond about 410 images a step, more workers buy little (90 %: 250 to 701; an order of magnitude)"
+    )
+    run.epochs = [epoch(noise_scale=412.0, noise_scale_low=0.0, noise_scale_high=None)]
+    assert "90 %: 0 to no upper bound" in str(noise_sentence(run))
+    run.epochs = [epoch()]
+    assert noise_sentence(run) is None
+
+
+def test_what_was_scaled_and_why() -> None:
+    choices = {"scaling": {"value": 2.0, "reason": "Learning rate x 2."}}
+    several: Any = SimpleNamespace(machine={"workers": 4, "choices": choices})
+    assert scaling_sentence(several) == "Learning rate x 2."
+    alone: Any = SimpleNamespace(machine={"workers": 1, "choices": choices})
+    assert scaling_sentence(alone) is None
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,19 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "lamb"])
 def test_training_goes_on_to_the_bit(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    goes_on_to_the_bit(name, dtype, tmp_path)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="BUG 4: moments come back in another memory layout, so norms over them round differently"
+)
+def test_training_goes_on_to_the_bit_with_lamb(tmp_path: Path) -> None:
+    goes_on_to_the_bit("lamb", torch.float32, tmp_path)
+
+
+def goes_on_to_the_bit(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     straight, first = network(dtype=dtype), network(dtype=dtype)
     train(straight, optimizer_of(straight, name), steps=range(6))
     optimizer = optimizer_of(first, name)
@@ -171,7 +182,7 @@ def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(StorageError, match="Cannot save a checkpoint .*epoch-00002"):
+        with pytest.raises(StorageError, match=r"Cannot save a checkpoint .*epoch-00002"):
             save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -224,7 +235,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(damage: str, tmp_path
     assert restore(path, module=module, optimizer=optimizer_of(module)).epoch == 4
 
 
-@pytest.mark.xfail(strict=True, reason="the manifest itself is not covered by any checksum")
+@pytest.mark.xfail(strict=True, reason="BUG 10: no checksum covers the manifest itself")
 @pytest.mark.parametrize(
     "change",
     [

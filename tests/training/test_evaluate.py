@@ -24,6 +24,15 @@ CPU = torch.device("cpu")
 NUM_IMAGES = 101
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """This network is too small to share out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Guessing(nn.Module):
     """A random linear map, with a batch norm and a dropout that would show in training mode."""
 

@@ -3,4 +3,5 @@
 Enters: `Run`s from the record. Leaves: frozen values that report/ puts into words.
 
     summary.py    one run in a dozen numbers
+    balance.py    does one process hold up the others?
 """

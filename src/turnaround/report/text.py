@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from turnaround.analysis.balance import balance
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 
@@ -83,6 +84,12 @@ def run_end(summary: RunSummary, run: Run) -> RenderableType:
     own = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
     table.add_row("an epoch took", f"{seconds(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{own}")
     table.add_row("turnaround", f"{seconds(summary.turnaround_s)}: {parts_sentence(summary)}")
+    for name, sentence in (("scaling", scaling_sentence(run)), ("noise scale", noise_sentence(run))):
+        if sentence:
+            table.add_row(name, sentence)
+    slow = balance(run)
+    if slow is not None and slow.has_straggler:
+        table.add_row("straggler", f"process {slow.slowest_rank} takes {slow.ratio:.2f} x the median time of a step")
     table.add_row("record", summary.directory)
     return Group(table)
 
@@ -91,6 +98,25 @@ def parts_sentence(summary: RunSummary) -> str:
     """Where the time went, largest first, without what is too small to matter."""
     parts = sorted(summary.turnaround_parts_s.items(), key=lambda item: -item[1])
     return ", ".join(f"{PART_NAMES.get(name, name)} {seconds(value)}" for name, value in parts if value >= 0.05)
+
+
+def scaling_sentence(run: Run) -> str | None:
+    """What was scaled because of the workers, and why; nothing for one worker."""
+    choice = run.machine.get("choices", {}).get("scaling", {})
+    return str(choice["reason"]) if run.machine.get("workers", 1) > 1 and "reason" in choice else None
+
+
+def noise_sentence(run: Run) -> str | None:
+    """The gradient noise scale in words, when it was measured."""
+    measured = [e for e in run.epochs if e.noise_scale is not None]
+    if not measured:
+        return None
+    last = measured[-1]
+    assert last.noise_scale is not None
+    high = "no upper bound" if last.noise_scale_high is None else f"{last.noise_scale_high:,.0f}"
+    interval = f"90 %: {last.noise_scale_low or 0:,.0f} to {high}"
+    about = float(f"{last.noise_scale:.2g}")
+    return f"beyond about {about:,.0f} images a step, more workers buy little ({interval}; an order of magnitude)"
 
 
 def weakest_class(run: Run) -> str | None:

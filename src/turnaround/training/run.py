@@ -172,9 +172,11 @@ class _Session:
 
     def describe(self) -> None:
         """machine.json: where this segment runs, and what was chosen for the user, with reasons."""
-        if self.workers.rank != 0:
-            return
         step, workers = self.step, self.workers
+        mine = {"host": socket.gethostname(), "device": str(workers.device), "workers": list(workers.hosted)}
+        ranks = [json.loads(text) for text in workers.gather(json.dumps(mine))]
+        if workers.rank != 0:
+            return
         engine = f"{self.recipe.workers.engine} {getattr(workers, 'backend', '')}"
         passes = "fused: hosted workers together" if step.fuses_workers else "one for each hosted worker"
         why_passes = "batch norm keeps statistics by worker" if self.network.batch_norms() else "nothing couples images"
@@ -199,6 +201,7 @@ class _Session:
             device=str(workers.device),
             choices=choices,
         )
+        machine["ranks"] = ranks
         machine["cost"] = self.cost
         machine["passed_over_checkpoints"] = self.passed_over
         write_json(self.directory.machine, machine)

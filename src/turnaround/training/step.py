@@ -165,7 +165,7 @@ class Step:
         if probed is not None:
             sums = torch.stack([probed[0], torch.tensor(1 / probed[1], device=device), torch.ones((), device=device)])
         else:
-            # A pass's gradient is that of its sum of losses x processes / global size: back to the mean over its images.
+            # A pass's gradient is that of its sum of losses x processes / global size: back to the mean of its images.
             to_mean = global_size / workers.size / scale
             parts = [torch.stack([s * (to_mean / n) ** 2, s.new_tensor(1 / n), s.new_ones(())]) for s, n in squares]
             sums = torch.stack(parts).sum(dim=0)

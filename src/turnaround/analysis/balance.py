@@ -1,0 +1,39 @@
+"""Does one process hold up the others? From the spans that every process writes.
+
+In a synchronous step all wait for the slowest. What each one computes until its last gradient is its own; the ratio of
+the slowest to the median tells how much of every step is waiting for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from turnaround.record.reader import Run
+
+STRAGGLER_RATIO = 1.15
+FEWEST_SPANS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """Median seconds of computation in a step, by process."""
+
+    compute_s: dict[int, float]
+    slowest_rank: int
+    ratio: float
+    """Of the slowest process to the median one."""
+
+    @property
+    def has_straggler(self) -> bool:
+        return self.ratio > STRAGGLER_RATIO
+
+
+def balance(run: Run) -> Balance | None:
+    """None for one process, or when too few steps were sampled to say anything."""
+    spans = {rank: [s.wait_s + s.copy_s + s.compute_s for s in run.spans(rank)[1:]] for rank in run.ranks}
+    if len(spans) < 2 or min(map(len, spans.values())) < FEWEST_SPANS:
+        return None
+    compute_s = {rank: median(values) for rank, values in spans.items()}
+    slowest = max(compute_s, key=lambda rank: compute_s[rank])
+    return Balance(compute_s=compute_s, slowest_rank=slowest, ratio=compute_s[slowest] / median(compute_s.values()))

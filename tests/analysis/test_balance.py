@@ -1,0 +1,44 @@
+"""Which process holds up the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turnaround.analysis.balance import balance
+from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import Run
+from turnaround.record.schema import Span, to_json
+from turnaround.record.writer import Lines, write_json
+
+
+def run_with(path: Path, compute_s: dict[int, float], steps: int = 8) -> Run:
+    directory = RunDirectory.create(path)
+    write_json(directory.recipe, {"name": "x"})
+    for rank, seconds in compute_s.items():
+        with Lines(directory.spans(rank), sync=False) as lines:
+            for step in range(1, steps + 1):
+                own = 100.0 if step == 1 else seconds  # the first sampled step is a cold one
+                span = Span(step=step, epoch=1, wait_s=0, copy_s=0, compute_s=own, reduce_s=0.5, update_s=0)
+                lines.write(to_json(span))
+    return Run.load(path)
+
+
+def test_the_slow_process_is_named_with_its_ratio(tmp_path: Path) -> None:
+    found = balance(run_with(tmp_path / "run", {0: 0.10, 1: 0.29, 2: 0.10, 3: 0.11}))
+    assert found is not None
+    assert found.slowest_rank == 1
+    assert found.ratio == pytest.approx(0.29 / 0.105)
+    assert found.has_straggler
+
+
+def test_even_processes_have_no_straggler(tmp_path: Path) -> None:
+    found = balance(run_with(tmp_path / "run", {0: 0.10, 1: 0.11}))
+    assert found is not None
+    assert not found.has_straggler
+
+
+def test_one_process_or_few_spans_say_nothing(tmp_path: Path) -> None:
+    assert balance(run_with(tmp_path / "one", {0: 0.1})) is None
+    assert balance(run_with(tmp_path / "few", {0: 0.1, 1: 0.2}, steps=2)) is None
