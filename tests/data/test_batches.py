@@ -245,3 +245,15 @@ def test_pixels_that_fit_live_on_the_gpu() -> None:
     found = choose_residency(num_bytes=2**20, device=torch.device("cuda", 0), processes_on_host=1)
     assert found.place == "device"
     assert "free on the GPU" in found.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.xfail(strict=True, reason="BUG 11: the sample numbers are copied from the host in every step")
+def test_pixels_on_the_gpu_make_no_step_wait_for_the_host(pixels: Pixels) -> None:
+    steps = made(pixels, "device", torch.device("cuda", 0)).steps(slicing(), epoch=1)
+    next(steps)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        next(steps)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

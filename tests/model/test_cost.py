@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from turnaround.errors import ModelError
 from turnaround.model.cost import cost
 from turnaround.model.network import build
 from turnaround.recipe import ModelRecipe
@@ -64,3 +66,12 @@ def test_our_own_network_costs_what_its_description_says() -> None:
     found = cost(build(ModelRecipe(), num_classes=6, seed=0).module, size_px=64)
     assert found["parameters"] == 308_310
     assert 15e6 < found["forward_flops_per_image"] / 2 < 17e6
+
+
+@pytest.mark.xfail(strict=True, reason="BUG 13: a network for one size ends in an AssertionError or RuntimeError")
+def test_a_size_that_the_network_does_not_take_is_refused() -> None:
+    """Most of timm's transformers are made for one size."""
+    fixed = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
+    assert cost(fixed, size_px=8)["forward_flops_per_image"] == 2 * 3 * 8 * 8 * 5
+    with pytest.raises(ModelError, match="data.size_px"):
+        cost(fixed, size_px=9)

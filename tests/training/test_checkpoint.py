@@ -74,9 +74,7 @@ def test_training_goes_on_to_the_bit(name: str, dtype: torch.dtype, tmp_path: Pa
     goes_on_to_the_bit(name, dtype, tmp_path)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG 4: moments come back in another memory layout, so norms over them round differently"
-)
+@pytest.mark.xfail(strict=True, reason="BUG 4: moments come back in another memory layout")
 def test_training_goes_on_to_the_bit_with_lamb(tmp_path: Path) -> None:
     goes_on_to_the_bit("lamb", torch.float32, tmp_path)
 

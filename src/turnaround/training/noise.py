@@ -119,7 +119,7 @@ class PassLengths:
 
     def _note(self, gradient: Tensor) -> None:
         if self._lengths is not None:
-            self._lengths.append(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
+            self._lengths.append(torch.linalg.vector_norm(gradient.detach()).float())
 
 
 def squared_length(gradients: list[Tensor]) -> Tensor:
