@@ -152,7 +152,7 @@ def test_the_thread_ends_when_nobody_wants_more(pixels: Pixels) -> None:
 def test_batches_are_made_ahead_but_not_without_bound(pixels: Pixels, monkeypatch: pytest.MonkeyPatch) -> None:
     batches, taken = made(pixels, "disk"), []
     plain = batches._take
-    monkeypatch.setattr(batches, "_take", lambda ids: (taken.append(len(ids)), plain(ids))[1])
+    monkeypatch.setattr(batches, "_take", lambda *what: (taken.append(1), plain(*what))[1])
     steps = batches.steps(Slicing(seed=0, global_batch=2, workers=1, hosted=range(1)), epoch=1)
     next(steps)
     deadline = time.monotonic() + 5
@@ -167,11 +167,11 @@ def test_what_goes_wrong_while_fetching_is_raised_in_the_loop(pixels: Pixels, mo
     batches, calls = made(pixels, "disk"), []
     plain = batches._take
 
-    def failing(ids: np.ndarray) -> torch.Tensor:
+    def failing(*what: object) -> torch.Tensor:
         calls.append(1)
         if len(calls) == 3:
             raise OSError("the disk went away")
-        return plain(ids)
+        return plain(*what)
 
     monkeypatch.setattr(batches, "_take", failing)
     steps = batches.steps(slicing(), epoch=1)

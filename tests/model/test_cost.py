@@ -73,5 +73,5 @@ def test_a_size_that_the_network_does_not_take_is_refused() -> None:
     """Most of timm's transformers are made for one size."""
     fixed = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
     assert cost(fixed, size_px=8)["forward_flops_per_image"] == 2 * 3 * 8 * 8 * 5
-    with pytest.raises(ModelError, match="data.size_px"):
+    with pytest.raises(ModelError, match=r"data\.size_px"):
         cost(fixed, size_px=9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ from turnaround.model.small import SmallNetwork
 from turnaround.recipe import ModelRecipe
 
 timm = pytest.importorskip("timm")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These networks are too small to share out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def made(name: str = "small", *, num_classes: int = 7, seed: int = 0, **keys: object) -> Network:

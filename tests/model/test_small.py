@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from turnaround.model.small import Residual, SmallNetwork
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These networks are too small to share out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_it_is_as_small_as_its_description_says() -> None:

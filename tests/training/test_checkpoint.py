@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,15 @@ from turnaround.training.checkpoint import Position, checkpoints, newest_valid, 
 from turnaround.training.optimizer import make_optimizer
 
 FILES = ("manifest.json", "optimizer.safetensors", "weights.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These networks are too small to share out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def network(width: int = 4, dtype: torch.dtype = torch.float32) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,6 +14,15 @@ from turnaround.errors import MissingPartError
 from turnaround.model.small import SmallNetwork
 from turnaround.recipe import LEARNING_RATES, OPTIMIZERS, TrainingRecipe
 from turnaround.training.optimizer import make_optimizer
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These networks are too small to share out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def recipe(optimizer: str, **keys: object) -> TrainingRecipe:

@@ -107,15 +107,13 @@ def scaling_sentence(run: Run) -> str | None:
 
 
 def noise_sentence(run: Run) -> str | None:
-    """The gradient noise scale in words, when it was measured."""
-    measured = [e for e in run.epochs if e.noise_scale is not None]
-    if not measured:
+    """The gradient noise scale in words, when it was measured well enough to have an upper bound."""
+    bounded = [e for e in run.epochs if e.noise_scale is not None and e.noise_scale_high is not None]
+    if not bounded:
         return None
-    last = measured[-1]
-    assert last.noise_scale is not None
-    high = "no upper bound" if last.noise_scale_high is None else f"{last.noise_scale_high:,.0f}"
-    interval = f"90 %: {last.noise_scale_low or 0:,.0f} to {high}"
+    last = bounded[-1]
     about = float(f"{last.noise_scale:.2g}")
+    interval = f"90 %: {last.noise_scale_low or 0:,.0f} to {last.noise_scale_high:,.0f}"
     return f"beyond about {about:,.0f} images a step, more workers buy little ({interval}; an order of magnitude)"
 
 

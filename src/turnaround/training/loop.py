@@ -29,9 +29,12 @@ from turnaround.training.clock import Clock
 from turnaround.training.evaluate import Counts, evaluate
 from turnaround.training.schedule import Schedule
 from turnaround.training.step import Step
+from turnaround.workers.contract import Workers
 
 MOST_TRAIN_IMAGES_EVALUATED = 1000
-EVALUATION_BATCH = 256
+EVALUATION_BATCH = {"cuda": 256}
+OTHER_EVALUATION_BATCH = 64
+"""On a CPU a larger batch is not faster, and its activations take gigabytes at 224 px."""
 
 
 class Recorder(Protocol):
@@ -41,6 +44,12 @@ class Recorder(Protocol):
     def step_done(self, batch: StepBatch, *, update: int, epoch: int) -> None: ...
     def epoch_done(self, record: EpochRecord) -> None: ...
     def save(self, *, epoch: int, update: int) -> None: ...
+
+
+def evaluation_share(workers: Workers) -> dict[str, int]:
+    """What `Batches` needs to know to give this process its share of the images to evaluate."""
+    batch_size = EVALUATION_BATCH.get(workers.device.type, OTHER_EVALUATION_BATCH)
+    return {"rank": workers.rank, "size": workers.size, "batch_size": batch_size}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +127,8 @@ class Loop:
 
     def _evaluate(self) -> tuple[Counts, Counts]:
         """On the validation images, and on the fixed sample of training images."""
-        workers, num_classes = self.step.parts.workers, len(self.batches.pixels.classes)
-        share = {"rank": workers.rank, "size": workers.size, "batch_size": EVALUATION_BATCH}
+        num_classes = len(self.batches.pixels.classes)
+        share = evaluation_share(self.step.parts.workers)
         most = min(MOST_TRAIN_IMAGES_EVALUATED, self.batches.num_validation)
         validation = evaluate(self.step.parts, self.batches.validation(**share), num_classes=num_classes)
         train_sample = self.batches.train_sample(num_images=most, **share)

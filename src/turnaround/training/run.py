@@ -34,7 +34,7 @@ from turnaround.training import checkpoint
 from turnaround.training.choices import DeviceChoice, PrecisionChoice, choose_device, choose_precision
 from turnaround.training.clock import Clock, StepTimer
 from turnaround.training.evaluate import evaluate, final_evaluation
-from turnaround.training.loop import EVALUATION_BATCH, Loop
+from turnaround.training.loop import Loop, evaluation_share
 from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.recording import Progress, RunRecorder, Saved
@@ -229,7 +229,7 @@ class _Session:
         self.record.set_status()
         loop.run(first_epoch=self.epochs_done + 1)
         with self.clock.part("evaluation"):
-            mine = batches.validation(rank=self.workers.rank, size=self.workers.size, batch_size=EVALUATION_BATCH)
+            mine = batches.validation(**evaluation_share(self.workers))
             counts = evaluate(self.step.parts, mine, num_classes=len(self.pixels.classes), with_confusion=True)
         self.record.finish(final_evaluation(counts, epoch=training.epochs, classes=self.pixels.classes))
 
