@@ -8,7 +8,7 @@ demo: .venv/ready
 	$(BIN)/turnaround demo
 
 test: .venv/ready-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .

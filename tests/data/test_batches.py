@@ -248,7 +248,6 @@ def test_pixels_that_fit_live_on_the_gpu() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.xfail(strict=True, reason="BUG 11: the sample numbers are copied from the host in every step")
 def test_pixels_on_the_gpu_make_no_step_wait_for_the_host(pixels: Pixels) -> None:
     steps = made(pixels, "device", torch.device("cuda", 0)).steps(slicing(), epoch=1)
     next(steps)

@@ -83,7 +83,6 @@ def test_caltech256_without_torchvision_says_what_to_install(tmp_path: Path, mon
     assert "--set data.source=FOLDER" in str(error.value)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 7: half of a fetch that died is taken for the whole")
 def test_half_of_caltech256_is_not_taken_for_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caltech = pytest.importorskip("torchvision.datasets.caltech")
 

@@ -68,7 +68,6 @@ def test_our_own_network_costs_what_its_description_says() -> None:
     assert 15e6 < found["forward_flops_per_image"] / 2 < 17e6
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 13: a network for one size ends in an AssertionError or RuntimeError")
 def test_a_size_that_the_network_does_not_take_is_refused() -> None:
     """Most of timm's transformers are made for one size."""
     fixed = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))

@@ -154,7 +154,6 @@ def test_dropout_and_drop_path_are_random(keys: dict[str, float]) -> None:
     assert not of(nn.Sequential(nn.Dropout(0.0))).is_random()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 12: timm's efficientnets call F.dropout: no module tells of it")
 def test_dropout_without_a_module_is_random_too() -> None:
     assert of(timm.create_model("test_efficientnet", drop_rate=0.5)).is_random()
 
@@ -172,7 +171,6 @@ def test_a_network_that_couples_nothing_gives_each_image_its_own_answer(name: st
     assert torch.allclose(together, in_two, atol=1e-4) != network.couples_images()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 5: a frozen network's last layer may hold a batch norm itself")
 def test_a_batch_norm_in_the_last_layer_of_a_frozen_network_couples() -> None:
     network = of(timm.create_model("levit_128s", num_classes=7), fine_tune=False)
     network.train_mode()
@@ -184,7 +182,6 @@ def test_a_batch_norm_in_the_last_layer_of_a_frozen_network_couples() -> None:
     assert torch.allclose(together, in_two, atol=1e-4) != network.couples_images()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 6: the prefix of the last layer is taken from its first tensor alone")
 @pytest.mark.parametrize("name", ["levit_128s", "deit_tiny_distilled_patch16_224"])
 def test_weights_of_another_class_count_fit_networks_with_two_heads(name: str, tmp_path: Path) -> None:
     network = frozen(name, tmp_path)

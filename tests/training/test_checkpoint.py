@@ -84,7 +84,6 @@ def test_training_goes_on_to_the_bit(name: str, dtype: torch.dtype, tmp_path: Pa
     goes_on_to_the_bit(name, dtype, tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 4: moments come back in another memory layout")
 def test_training_goes_on_to_the_bit_with_lamb(tmp_path: Path) -> None:
     goes_on_to_the_bit("lamb", torch.float32, tmp_path)
 
@@ -243,7 +242,6 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(damage: str, tmp_path
     assert restore(path, module=module, optimizer=optimizer_of(module)).epoch == 4
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 10: no checksum covers the manifest itself")
 @pytest.mark.parametrize(
     "change",
     [

@@ -215,12 +215,10 @@ def test_dropout_differs_by_worker_update_and_seed() -> None:
     assert len(seeds) == 3 * 50 * 8
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 3: _dropout_seed needs more than 64 bits from seed 18,446,634 on")
 def test_dropout_with_the_largest_seed_of_a_recipe() -> None:
     gradients(made(network(dropout=0.5), seed=2**31 - 1), batch())
 
 
-@pytest.mark.xfail(strict=True, reason="BUG 2: the noise meter halves a batch of one image")
 @pytest.mark.parametrize("kind", [{}, {"norm": True}])
 def test_one_worker_with_one_image(kind: dict[str, bool]) -> None:
     """batch_per_worker = 1 is a valid recipe."""
@@ -294,7 +292,6 @@ def test_a_gpu_computes_the_gradient_of_a_cpu(kind: dict[str, bool]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.xfail(strict=True, reason="BUG 11: uniforms() and Step._backward copy from the host in every step")
 def test_no_step_waits_for_the_host() -> None:
     cuda = torch.device("cuda", 0)
     step = made(network(cuda, torch.float32, norm=True), Single(count=4, device=cuda), precision="bf16", augment=VARIED)

@@ -92,9 +92,13 @@ def uniforms(*, seed: int, epoch: int, ids: Tensor) -> Tensor:
     """Random numbers in [0, 1), (N, len(LANES)), a pure function of (seed, epoch, sample)."""
     run_key = _mix_int(_mix_int(seed + _GOLDEN) + epoch)
     sample_key = _mix(_mix(ids.to(torch.int64) + _signed(_GOLDEN)) ^ _signed(run_key))
-    lanes = torch.tensor([_signed(_GOLDEN * (k + 1)) for k in range(len(LANES))], device=ids.device)
-    bits = _mix(sample_key[:, None] + lanes[None, :])
+    bits = _mix(sample_key[:, None] + _lane_keys(ids.device))
     return _shift_right(bits, 40).to(torch.float32) * 2.0**-24  # 24 bits: exact in float32
+
+
+@cache  # made once, as _channels
+def _lane_keys(device: torch.device) -> Tensor:
+    return torch.tensor([[_signed(_GOLDEN * (k + 1)) for k in range(len(LANES))]], device=device)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -116,16 +116,17 @@ class Batches:
         """One epoch of training steps, fetched ahead of the loop where fetching takes time."""
         workers, hosted = slicing.workers, slicing.hosted
         order = epoch_order(seed=slicing.seed, epoch=epoch, num_images=self.pixels.num_train)
+        numbers = self._numbers(order)  # one copy an epoch: a copy a step would make every step wait for the host
         bounds = step_bounds(num_images=len(order), global_batch=slicing.global_batch, workers=workers)
 
         def batch(step: int) -> StepBatch:
             start, stop = bounds[step]
             slices = [worker_bounds(start=start, stop=stop, worker=w, workers=workers) for w in hosted]
-            ids = order[slices[0][0] : slices[-1][1]]
+            mine = slice(slices[0][0], slices[-1][1])
             return StepBatch(
-                images=self._take(ids),
-                labels=self._labels[self._numbers(ids)],
-                ids=self._numbers(ids),
+                images=self._take(order[mine], numbers[mine]),
+                labels=self._labels[numbers[mine]],
+                ids=numbers[mine],
                 worker_sizes=tuple(b - a for a, b in slices),
                 global_size=stop - start,
             )
@@ -147,19 +148,20 @@ class Batches:
         chunks = [ids[i : i + batch_size] for i in range(0, len(ids), batch_size)]
 
         def batch(i: int) -> EvaluationBatch:
-            return EvaluationBatch(images=self._take(chunks[i]), labels=self._labels[self._numbers(chunks[i])])
+            numbers = self._numbers(chunks[i])
+            return EvaluationBatch(images=self._take(chunks[i], numbers), labels=self._labels[numbers])
 
         return self._ahead(batch, len(chunks))
 
     def _numbers(self, ids: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(ids).to(self.device)
 
-    def _take(self, ids: npt.NDArray[np.int64]) -> Tensor:
+    def _take(self, ids: npt.NDArray[np.int64], numbers: Tensor) -> Tensor:
         """The images on the device."""
         if self._resident is None:
             taken = torch.from_numpy(self.pixels.images[ids])
         else:
-            taken = self._resident[torch.from_numpy(ids).to(self._resident.device)]
+            taken = self._resident[numbers if self._resident.device == self.device else torch.from_numpy(ids)]
         if taken.device == self.device:
             return taken
         pinned = taken.pin_memory() if self.device.type == "cuda" else taken

@@ -6,6 +6,8 @@ A generated set is drawn once, a known set is fetched once, a folder is taken as
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,11 +50,16 @@ def _caltech256(cache: Path) -> Path:
             f"Fetching Caltech-256 needs torchvision, which does not import here ({error}). Install it with "
             "`pip install torchvision`, or give a folder that you have: --set data.source=FOLDER."
         ) from error
+    unfinished = cache / f".caltech256.{os.getpid()}.unfinished"  # what dies while unpacking must not look whole
     try:
-        Caltech256(root=str(cache), download=True)
+        Caltech256(root=str(unfinished), download=True)
+        shutil.rmtree(place.parent, ignore_errors=True)
+        (unfinished / "caltech256").rename(place.parent)
     except Exception as error:  # urllib, zip and checksum errors of many kinds: all mean "not fetched"
         raise MissingPartError(
             f"Caltech-256 could not be fetched ({error}). Without a network, give a folder that you have, with one "
             "folder per class: --set data.source=FOLDER."
         ) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     return place

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from turnaround.errors import ModelError
+
 
 def cost(module: nn.Module, *, size_px: int) -> dict[str, int]:
     """Parameters, FLOPs (two per multiply-add) of one image forward, and the bytes that processes exchange a step."""
@@ -23,8 +25,13 @@ def _forward_flops(module: nn.Module, *, size_px: int) -> int:
     module.eval()
     like = next(module.parameters())
     image = torch.zeros(1, 3, size_px, size_px, device=like.device, dtype=like.dtype)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(image)
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            module(image)
+    except (AssertionError, RuntimeError, ValueError) as error:  # most transformers are made for one size
+        raise ModelError(
+            f"The network does not take images of {size_px} px ({error}). Set data.size_px to the size it is made for."
+        ) from error
     for child, training in was_training.items():
         child.training = training
     return int(counter.get_total_flops())

@@ -41,11 +41,15 @@ class Network:
 
     def batch_norms(self) -> list[nn.Module]:
         """The batch norms that compute statistics over a worker's images while training."""
-        return [m for m in self.module.modules() if isinstance(m, _BATCH_NORMS) and self.fine_tune]
+        return [m for m in self._in_training().modules() if isinstance(m, _BATCH_NORMS)]
 
     def is_random(self) -> bool:
         """Whether a training pass draws random numbers (dropout, stochastic depth)."""
-        return any(_drops(m) for m in self.module.modules()) and self.fine_tune
+        return any(_drops(m) for m in self._in_training().modules())
+
+    def _in_training(self) -> nn.Module:
+        """What is in training mode: everything, or the last layer, which may hold a batch norm too (LeViT)."""
+        return self.module if self.fine_tune else classifier_of(self.module)
 
     def couples_images(self) -> bool:
         """Whether the images of one pass affect each other, so that each worker needs a pass of its own."""
@@ -65,7 +69,7 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
         config = getattr(module, "pretrained_cfg", {})
         mean, std = tuple(config.get("mean", IMAGENET_MEAN)), tuple(config.get("std", IMAGENET_STD))
     if recipe.weights not in ("none", "imagenet"):
-        load_weights(module, Path(recipe.weights), name=recipe.name, head=head_prefix(module))
+        load_weights(module, Path(recipe.weights), name=recipe.name, heads=head_prefixes(module))
     if recipe.weights != "none":
         _start_near_zero(classifier_of(module))
     if not recipe.fine_tune:
@@ -96,10 +100,11 @@ def _start_near_zero(classifier: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
-def head_prefix(module: nn.Module) -> str:
-    """The name of the last layer inside the state dict, such as "head" or "classifier"."""
-    parameter = next(classifier_of(module).parameters())
-    return next(name for name, p in module.named_parameters() if p is parameter).rpartition(".")[0]
+def head_prefixes(module: nn.Module) -> tuple[str, ...]:
+    """Where the last layer's tensors are in the state dict: ("head.",), or two where a network has two heads."""
+    classifier = classifier_of(module)
+    heads = list(classifier) if isinstance(classifier, nn.ModuleList) else [classifier]
+    return tuple(f"{name}." for name, m in module.named_modules() if any(m is head for head in heads))
 
 
 def _timm_module(recipe: ModelRecipe, *, num_classes: int) -> nn.Module:
@@ -164,8 +169,9 @@ def _unknown_name(timm: Any, name: str) -> str:
 def _drops(module: nn.Module) -> bool:
     """Dropout of torch and drop path of timm carry their probability under these names."""
     name = type(module).__name__
-    probability = getattr(module, "p", None) if "Dropout" in name else getattr(module, "drop_prob", None)
-    return isinstance(probability, float) and probability > 0
+    kept_in = ("p",) if "Dropout" in name else ("drop_prob", "drop_rate")  # drop_rate: for F.dropout, without a module
+    probabilities = [getattr(module, attribute, None) for attribute in kept_in]
+    return any(isinstance(p, float) and p > 0 for p in probabilities)
 
 
 def _first_line(error: BaseException) -> str:

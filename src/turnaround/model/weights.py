@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from turnaround.errors import ModelError
 
 
-def load_weights(module: nn.Module, path: Path, *, name: str, head: str) -> None:
-    """Copies the file's tensors into the network; the layer called `head` keeps its new values if shapes differ."""
+def load_weights(module: nn.Module, path: Path, *, name: str, heads: tuple[str, ...]) -> None:
+    """Copies the file's tensors into the network; what begins with `heads` keeps its new values if shapes differ."""
     found = _read(path)
     wanted = module.state_dict()
-    body = {k: v for k, v in wanted.items() if not k.startswith(f"{head}.")}
+    body = {k: v for k, v in wanted.items() if not k.startswith(heads)}
     counters = {k for k in body if k.endswith("num_batches_tracked")}  # some exporters leave them out; they do no harm
     missing = sorted(k for k in body if k not in found and k not in counters)
     reshaped = sorted(k for k in body if k in found and found[k].shape != body[k].shape)
-    unexpected = sorted(k for k in found if k not in wanted and not k.startswith(f"{head}."))
+    unexpected = sorted(k for k in found if k not in wanted and not k.startswith(heads))
     if missing or reshaped or unexpected:
         raise ModelError(
             _misfit(path, name, {"missing": missing, "of another shape": reshaped, "unexpected": unexpected})
@@ -42,6 +42,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # safetensors and torch raise many kinds for a damaged file
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        if "weights only" in reason.lower():  # torch goes on to recommend opening it without that care
+            reason = "no PyTorch file, or one that holds more than tensors"
         raise ModelError(
             f"{str(path)!r} cannot be read as weights ({reason}). Give a .safetensors file, or a PyTorch file that "
             "holds tensors only (a state dict)."
@@ -49,7 +51,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     for wrapper in ("state_dict", "model"):  # the usual wrappings of published checkpoints
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
-    tensors = {k: v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+    items = content.items() if isinstance(content, dict) else ()
+    tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, Tensor)}
     if not tensors:
         raise ModelError(f"{str(path)!r} holds no tensors by name. Save a state dict, best as .safetensors.")
     return {k.removeprefix("module."): v for k, v in tensors.items()}

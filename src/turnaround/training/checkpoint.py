@@ -31,6 +31,8 @@ from turnaround.record.schema import FORMAT_VERSION, TimePart
 from turnaround.record.writer import storage_error, sync_folder, write_json
 
 KEPT = 2
+FILES = ("weights.safetensors", "optimizer.safetensors")
+MANIFEST_KEYS = {"epoch", "update", "sha256", "optimizer", "scaler", "clock_s"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,7 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
         tensors = load_file(path / "optimizer.safetensors")
         state = _join(tensors, manifest["optimizer"]["values"])
         optimizer.load_state_dict({"state": state, "param_groups": manifest["optimizer"]["param_groups"]})
+        _lay_out(optimizer)
     except (RuntimeError, ValueError, KeyError) as error:
         raise RunDirectoryError(
             f"{path} does not fit this recipe's network or optimiser ({str(error).splitlines()[0]}). "
@@ -117,6 +120,14 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
         clock_s=manifest["clock_s"],
         scaler=manifest["scaler"],
     )
+
+
+def _lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Moments in the memory layout of their parameters: norms over them (LAMB) then round as before, to the bit."""
+    for parameter, entry in optimizer.state.items():
+        for key, value in entry.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entry[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -143,9 +154,11 @@ def _problem(path: Path) -> str | None:
         manifest = json.loads((path / "manifest.json").read_text())
         if manifest["format"] > FORMAT_VERSION:
             return f"format {manifest['format']}, written by a newer turnaround"
-        for name, expected in manifest["sha256"].items():
-            with (path / Path(name).name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+        if f"epoch-{manifest['epoch']:05d}" != path.name or not manifest.keys() >= MANIFEST_KEYS:
+            return "its manifest is that of another epoch, or not whole"
+        for name in FILES:
+            with (path / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"][name]:
                     return f"{name} has another SHA-256 than its manifest says"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         return f"{type(error).__name__}: {error}"

@@ -159,7 +159,8 @@ class _Session:
         clock_s: dict[TimePart, float] = {}
         if path is not None:
             position = checkpoint.restore(path, module=self.network.module, optimizer=self.step.parts.optimizer)
-            self.step.scaler.load_state_dict(position.scaler)
+            if position.scaler:  # empty when the device before this one needed no scaling
+                self.step.scaler.load_state_dict(position.scaler)
             self.epochs_done, clock_s = position.epoch, position.clock_s
         self.workers.barrier()  # nobody looks for checkpoints any more
         if self.workers.rank == 0:
@@ -168,7 +169,9 @@ class _Session:
         self.clock = Clock(self.workers.device, begun_at_s=self.assignment.begun_at_s, earlier_s=clock_s)
         self.clock.add("decode", self.assignment.decode_time_s)
         started_at = self.status.started_at or utc_now()
-        self.status = replace(self.status, state="running", cause=None, started_at=started_at, ended_at=None)
+        self.status = replace(
+            self.status, state="running", cause=None, epochs_done=self.epochs_done, started_at=started_at, ended_at=None
+        )
 
     def describe(self) -> None:
         """machine.json: where this segment runs, and what was chosen for the user, with reasons."""

@@ -73,13 +73,14 @@ class Step:
         self.pass_lengths = PassLengths(self.learning)
         # One worker whose images cannot be taken apart needs an additional pass to be measured.
         self.needs_probe = parts.workers.count == 1 and parts.network.couples_images()
+        self.fewest_measured = 4 if self.needs_probe else 2  # images: a batch norm needs two in each half
 
     def __call__(self, batch: StepBatch, *, epoch: int, update: int, learning_rate: float) -> None:
         parts, timer = self.parts, self.timer
         images = self._prepared(batch, epoch)
         timer.mark("copy")
         self.statistics.begin_step()
-        is_measured = self.noise.is_due(update)
+        is_measured = self.noise.is_due(update) and batch.global_size >= self.fewest_measured
         small = self._probe(images, batch.labels) if is_measured and self.needs_probe else None
         passes = self._passes(batch, in_two=is_measured and parts.workers.size == 1)
         squares = []
@@ -144,7 +145,7 @@ class Step:
         self.scaler.scale(loss * (parts.workers.size / global_size)).backward()  # type: ignore[no-untyped-call]
         right = (logits.argmax(dim=1) == labels).sum()
         self.totals += torch.stack(
-            [loss.detach().to(self.totals), right.to(self.totals), self.totals.new_tensor(len(labels))]
+            [loss.detach().to(self.totals), right.to(self.totals), self.totals.new_full((), len(labels))]
         )
 
     def _probe(self, images: Tensor, labels: Tensor) -> tuple[Tensor, int]:
@@ -202,4 +203,4 @@ def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe) -> Tensor:
 
 def _dropout_seed(seed: int, update: int, worker: int) -> int:
     """Dropout follows the worker, not the process, so that it is the same on any number of processes."""
-    return (seed * 1_000_003 + update) * 1_000_003 + worker
+    return ((seed * 1_000_003 + update) * 1_000_003 + worker) % 2**63
