@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,16 +81,18 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
         "One run each: a difference of a point or two is chance.\n"
         "A rehearsal's accuracy is that of its workers; its times, in brackets, are this machine's alone."
     )
+    # After `make demo` the command lies in .venv/bin, which is not on the user's path.
+    program = "turnaround" if shutil.which("turnaround") else sys.argv[0]
     console.print("\n[bold]What next[/bold]")
     for what, command in (
-        ("train on your own images", "turnaround train FOLDER"),
-        ("as 4 GPUs would", "turnaround train FOLDER --workers 4 --processes 1"),
+        ("train on your own images", "train FOLDER"),
+        ("as 4 GPUs would", "train FOLDER --workers 4 --processes 1"),
         (
             "a network with ImageNet weights",
-            "turnaround train FOLDER --set model.name=resnet50 --set model.weights=imagenet",
+            "train FOLDER --set model.name=resnet50 --set model.weights=imagenet",
         ),
-        ("other recipes, and their keys", "turnaround recipes"),
-        ("is this machine all right?", "turnaround doctor"),
+        ("other recipes, and their keys", "recipes"),
+        ("is this machine all right?", "doctor"),
     ):
-        console.print(f"  {what:<34}{command}")
+        console.print(f"  {what:<34}{program} {command}")
     console.print(f"\nThe four runs are recorded in {folder}.")
