@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -13,9 +15,12 @@ from turnaround.record.schema import Span, to_json
 from turnaround.record.writer import Lines, write_json
 
 
-def run_with(path: Path, compute_s: dict[int, float], steps: int = 8) -> Run:
+def run_with(
+    path: Path, compute_s: dict[int, float], steps: int = 8, hosted: Mapping[int, Sequence[int]] = MappingProxyType({})
+) -> Run:
     directory = RunDirectory.create(path)
     write_json(directory.recipe, {"name": "x"})
+    write_json(directory.machine, {"ranks": [{"workers": list(hosted.get(rank, [rank]))} for rank in compute_s]})
     for rank, seconds in compute_s.items():
         with Lines(directory.spans(rank), sync=False) as lines:
             for step in range(1, steps + 1):
@@ -35,6 +40,12 @@ def test_the_slow_process_is_named_with_its_ratio(tmp_path: Path) -> None:
 
 def test_even_processes_have_no_straggler(tmp_path: Path) -> None:
     found = balance(run_with(tmp_path / "run", {0: 0.10, 1: 0.11}))
+    assert found is not None
+    assert not found.has_straggler
+
+
+def test_twice_the_workers_may_take_twice_the_time(tmp_path: Path) -> None:
+    found = balance(run_with(tmp_path / "run", {0: 0.10, 1: 0.20}, hosted={0: [0], 1: [1, 2]}))
     assert found is not None
     assert not found.has_straggler
 

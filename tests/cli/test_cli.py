@@ -71,6 +71,8 @@ def started(*arguments: str, environment: dict[str, str]) -> Iterator[subprocess
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell starts background jobs with Ctrl-C ignored, and Python would leave it so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             yield process

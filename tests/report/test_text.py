@@ -70,9 +70,7 @@ def run_with(*accuracies: float | None, top5: float | None = None) -> Run:
     evaluation = Evaluation(
         epoch=3, num_images=1200, top1=0.9, top5=top5, loss=1.0, classes=[], per_class=per_class, confusion=[]
     )
-    return cast(
-        Run, SimpleNamespace(evaluation=evaluation if accuracies else None, machine={"workers": 1}, epochs=[], ranks=[])
-    )
+    return cast(Run, SimpleNamespace(evaluation=evaluation if accuracies else None, machine={"workers": 1}, epochs=[]))
 
 
 def epoch(**noise: float | None) -> EpochRecord:
@@ -191,3 +189,11 @@ def test_parts_largest_first_without_the_smallest() -> None:
     assert parts_sentence(SUMMARY) == "other epochs 70.0 s, starting up 5.00 s"
     unknown = replace(SUMMARY, turnaround_parts_s={"new_part": 1.0})
     assert parts_sentence(unknown) == "new_part 1.00 s"
+
+
+def test_brackets_in_names_stay_what_they_are() -> None:
+    run: Any = run_with(0.9, 0.5)
+    run.evaluation.per_class[1] = ClassResult(name="photos [old]/[/x]", num_images=10, accuracy=0.5)
+    lines = shown(run_end(replace(SUMMARY, directory="runs/a [b]"), run))
+    assert any("photos [old]/[/x]: 50.0 %" in line for line in lines)
+    assert any(line.endswith("runs/a [b]") for line in lines)

@@ -304,3 +304,14 @@ def test_what_a_gpu_saved_a_cpu_reads(name: str, tmp_path: Path) -> None:
     restore(path, module=here, optimizer=fresh)
     assert same(state(here), {k: v.cpu() for k, v in state(there).items()})
     train(here, fresh, steps=range(3, 4))
+
+
+def test_the_checkpoint_just_saved_is_kept_beside_damaged_later_ones(tmp_path: Path) -> None:
+    module = nn.Linear(3, 2)
+    for epoch in (9, 10):
+        save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(epoch))
+        (tmp_path / f"epoch-{epoch:05d}" / "weights.safetensors").write_bytes(b"damaged")
+    save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(3))
+    found, passed_over = newest_valid(tmp_path)
+    assert found == tmp_path / "epoch-00003"
+    assert len(passed_over) == 1  # of the two damaged ones the newer is still there to be named

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from running import largest_difference, request, traced, train, weights
-from turnaround.errors import DivergedError, ProcessFailedError
+from turnaround.errors import DivergedError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import conduct
 from turnaround.record.reader import Run
 from turnaround.record.schema import DISJOINT_TIME_PARTS
@@ -209,7 +209,7 @@ def test_a_run_that_diverges_says_so_and_keeps_the_last_good_state(killed: Path,
     good = checkpoint.newest_valid(out / "checkpoint")
     with pytest.raises(DivergedError, match="no longer a number in epoch 2") as error:
         conduct.resume(request(out))
-    assert "Lower training.learning_rate" in str(error.value)
+    assert "lower training.learning_rate" in str(error.value)
     run = Run.load(out)
     assert run.status.state == "diverged"
     assert run.status.cause == str(error.value)
@@ -217,3 +217,15 @@ def test_a_run_that_diverges_says_so_and_keeps_the_last_good_state(killed: Path,
     assert [e.epoch for e in run.epochs] == [1]
     assert checkpoint.newest_valid(out / "checkpoint") == good == (out / "checkpoint" / "epoch-00001", [])
     assert all(torch.isfinite(v).all() for v in weights(run).values() if v.is_floating_point())
+
+
+def test_without_a_usable_checkpoint_it_does_not_start_over(whole: Run, tmp_path: Path) -> None:
+    out = copied(whole.path, tmp_path / "run")
+    status = json.loads((out / "status.json").read_text())
+    (out / "status.json").write_text(json.dumps({**status, "state": "interrupted"}))
+    for file in (out / "checkpoint").rglob("weights.safetensors"):
+        file.write_bytes(b"damaged")
+    with pytest.raises(RunDirectoryError, match=r"can be used: epoch-00003 is damaged .* start a new run"):
+        conduct.resume(request(out))
+    assert Run.load(out).status.state == "failed"
+    assert lines(Run.load(out)) == lines(whole)  # the curve that was recorded is still there

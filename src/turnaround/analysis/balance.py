@@ -17,7 +17,7 @@ FEWEST_SPANS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Balance:
-    """Median seconds of computation in a step, by process."""
+    """Median seconds of computation in a step for each hosted worker, by process."""
 
     compute_s: dict[int, float]
     slowest_rank: int
@@ -31,7 +31,13 @@ class Balance:
 
 def balance(run: Run) -> Balance | None:
     """None for one process, or when too few steps were sampled to say anything."""
-    spans = {rank: [s.wait_s + s.copy_s + s.compute_s for s in run.spans(rank)[1:]] for rank in run.ranks}
+    last_segment = run.epochs[-1].segment if run.epochs else 1
+    first_epoch = min((e.epoch for e in run.epochs if e.segment == last_segment), default=1)
+    spans: dict[int, list[float]] = {}
+    for rank, facts in enumerate(run.machine.get("ranks", [])):
+        share = len(facts["workers"])  # a process that hosts twice the workers has twice the work
+        now = [s for s in run.spans(rank) if s.epoch >= first_epoch][1:]
+        spans[rank] = [(s.wait_s + s.copy_s + s.compute_s) / share for s in now]
     if len(spans) < 2 or min(map(len, spans.values())) < FEWEST_SPANS:
         return None
     compute_s = {rank: median(values) for rank, values in spans.items()}

@@ -58,6 +58,3 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("\nStopped.", err=True)
-        sys.exit(130)

@@ -17,9 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from turnaround.data.prepare import Show
 from turnaround.errors import InputError, one_of
 
-WORKERS_HELP = "Data-parallel workers: they decide the result."
-PROCESSES_HELP = "Processes that host them: they decide the speed. Default: the devices here, at most the workers."
-DEVICE_HELP = "auto, cpu, cuda or mps."
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -45,8 +42,11 @@ def checked_device(device: str) -> str:
 
 
 @contextmanager
-def preparation(console: Console) -> Iterator[Show]:
-    """A bar for drawing and decoding; without a terminal, one line when each begins."""
+def preparation(console: Console, *, quiet: bool = False) -> Iterator[Show]:
+    """A bar for drawing and decoding; without a terminal, one line when each begins; nothing when quiet."""
+    if quiet:
+        yield lambda what, done, total: None
+        return
     if not console.is_terminal:
         seen: set[str] = set()
 

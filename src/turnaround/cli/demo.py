@@ -33,22 +33,25 @@ def demo(
     from turnaround.analysis.summary import summarise
     from turnaround.cli.console import checked_device, err, preparation, print_json
     from turnaround.launch.conduct import Request, start
+    from turnaround.launch.contract import choose_processes
     from turnaround.record.layout import default_run_path
 
     folder = out or default_run_path(Path("runs"), "demo")
     console = err()
     summaries = []
     for workers in TRAINED + REHEARSED:
-        is_rehearsal = workers in REHEARSED
+        devices = choose_processes(asked=None, workers=workers, device=checked_device(device))
+        processes = 1 if workers in REHEARSED else devices
+        is_rehearsal = processes < workers
         if not json_:
             console.print(_heading(workers, is_rehearsal))
         recipe = recipes.find("fruitbowl", [*OVERRIDES, f"workers.count={workers}"])
-        with preparation(console) as show:
+        with preparation(console, quiet=json_) as show:
             request = Request(
                 out=folder / f"{workers}-workers",
                 show=show,
-                processes=1 if is_rehearsal else None,
-                device=checked_device(device),
+                processes=processes,
+                device=device,
                 shows_progress=not json_,
             )
             summaries.append(summarise(start(recipe, request)))
@@ -67,6 +70,8 @@ def _heading(workers: int, is_rehearsal: bool) -> str:
 
 
 def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
+    from rich.markup import escape
+
     from turnaround.cli.console import out
     from turnaround.report.text import comparison, share
 
@@ -82,7 +87,8 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
         "A rehearsal's accuracy is that of its workers; its times, in brackets, are this machine's alone."
     )
     # After `make demo` the command lies in .venv/bin, which is not on the user's path.
-    program = "turnaround" if shutil.which("turnaround") else sys.argv[0]
+    is_on_path = shutil.which("turnaround") or Path(sys.argv[0]).name != "turnaround"
+    program = "turnaround" if is_on_path else sys.argv[0]
     console.print("\n[bold]What next[/bold]")
     for what, command in (
         ("train on your own images", "train FOLDER"),
@@ -95,4 +101,4 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
         ("is this machine all right?", "doctor"),
     ):
         console.print(f"  {what:<34}{program} {command}")
-    console.print(f"\nThe four runs are recorded in {folder}.")
+    console.print(f"\nThe runs are recorded in {escape(str(folder))}.")

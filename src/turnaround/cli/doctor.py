@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -76,9 +77,16 @@ def _answer(command: list[str], answer: Path | None, settings: dict[str, str] | 
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {PROBE_TIMEOUT_S} s"}
     if done.returncode != 0:
-        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+        return {"error": _reason(done.stderr)}
     facts: dict[str, Any] = json.loads(answer.read_text() if answer else done.stdout)
     return facts
+
+
+def _reason(printed: str) -> str:
+    """The first line that names an error: torch.distributed.run ends with a frame around its own report."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b.*:", line)]
+    return (errors or lines[-1:] or ["no message"])[0]
 
 
 def _problems(facts: dict[str, Any]) -> list[str]:
@@ -91,7 +99,9 @@ def _problems(facts: dict[str, Any]) -> list[str]:
         problems.append(
             "There is a GPU, but this torch cannot use it: install a torch build with CUDA that fits the driver."
         )
-    if "error" in facts["all_reduce"]:
+    if "error" in facts["torch"]:
+        pass  # without torch nothing else can work: told above
+    elif "error" in facts["all_reduce"]:
         problems.append(
             f"Two processes cannot speak to each other ({facts['all_reduce']['error']}): use --processes 1."
         )
@@ -110,6 +120,7 @@ def _problems(facts: dict[str, Any]) -> list[str]:
 
 
 def _print(facts: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from turnaround.cli.console import out
@@ -129,6 +140,6 @@ def _print(facts: dict[str, Any]) -> None:
         table.add_row("two processes", f"agree through {reduce['backend']}: {rate}")
     out().print(table)
     for problem in facts["problems"]:
-        out().print(f"[red]problem:[/red] {problem}")
+        out().print(f"[red]problem:[/red] {escape(problem)}")
     if not facts["problems"]:
         out().print("[green]Everything that training needs works here.[/green]")

@@ -11,7 +11,7 @@ import typer
 def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.")],
     processes: Annotated[
-        int | None, typer.Option(help="Another number of processes; the workers stay the same.")
+        int | None, typer.Option(help="Another number of processes. Default: as many as before.")
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="Another engine than before: torch or horovod; the result stays the same.")
@@ -28,7 +28,7 @@ def resume(
 
     here = place()
     console = err()
-    with preparation(console) as show:
+    with preparation(console, quiet=json_) as show:
         request = Request(
             out=directory,
             show=show,

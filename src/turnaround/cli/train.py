@@ -62,7 +62,7 @@ def train(
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
     console = err()
-    with preparation(console) as show:
+    with preparation(console, quiet=json_) as show:
         request = Request(
             out=target,
             show=show,
@@ -89,12 +89,14 @@ def _under_a_launcher(recipe: Recipe, here: Place, *, out: Path | None, says_wor
 
 
 def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: int) -> None:
-    """What is about to be trained, in a few lines."""
+    """What is about to be trained, in a few lines. Names of files and folders may hold [brackets]."""
+    from rich.markup import escape
+
     pixels, workers = prepared.pixels, recipe.workers.count
     num_validation = len(pixels.labels) - pixels.num_train
     console.print(
-        f"[bold]{recipe.name}[/bold]: {pixels.num_train:,} training and {num_validation:,} validation images in "
-        f"{len(pixels.classes)} classes, {recipe.size_px} px, {recipe.model.name}"
+        f"[bold]{escape(recipe.name)}[/bold]: {pixels.num_train:,} training and {num_validation:,} validation images "
+        f"in {len(pixels.classes)} classes, {recipe.size_px} px, {recipe.model.name}"
     )
     how = f"{workers} worker{'s' * (workers > 1)} on {processes} process{'es' * (processes > 1)}"
     if processes < workers:
@@ -103,7 +105,7 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
     console.print(f"{how}, global batch {recipe.global_batch}, {epochs} epoch{'s' * (epochs > 1)}")
     notes = [*prepared.table.warnings, *(f"left out: {name}" for name in pixels.skipped)]
     for note in notes[:10]:
-        console.print(f"[yellow]note:[/yellow] {note}")
+        console.print(f"[yellow]note:[/yellow] {escape(note)}")
     if len(notes) > 10:
         console.print(f"[yellow]note:[/yellow] and {len(notes) - 10} more; all are in the record")
 

@@ -1,7 +1,7 @@
 """One run from its recipe to its end: directory, images, processes, and what the status says afterwards.
 
-Enters: a `Request`. Leaves: a recorded `Run`, or an error with nothing half-written: a run that never trained leaves
-no directory behind, a run that did keeps everything and says why it stopped.
+Enters: a `Request`. Leaves: a recorded `Run`, or an error with nothing half-written: a new run that bad input stops
+before it trained leaves no directory behind, every other keeps everything and says why it stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Request:
 
 def start(recipe: Recipe, request: Request) -> Run:
     """A new run."""
-    begun_at_s, recipe = time.time(), recipe.resolved()
+    begun_at_s, begun_at, recipe = time.time(), utc_now(), recipe.resolved()
     processes = _processes(recipe, request)
     if request.place.rank > 0:
         return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
@@ -67,7 +67,7 @@ def start(recipe: Recipe, request: Request) -> Run:
             with _images(recipe, request, directory) as prepared:
                 facts = {"command": sys.argv, "images": image_facts(prepared)}
                 write_json(directory.recipe, {**recipe.to_dict(), **facts})
-                _write_status(directory, Status(state="queued", submitted_at=utc_now(), started_at=utc_now()))
+                _write_status(directory, Status(state="queued", submitted_at=begun_at, started_at=begun_at))
                 request.announce(recipe, prepared, processes)
                 plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
                 _launch(plan, request)
@@ -188,8 +188,7 @@ def _launch(plan: LaunchPlan, request: Request) -> None:
     try:
         request.launcher.run(plan)
     except TurnaroundError as error:
-        if not (isinstance(error, InputError) and not directory.epochs.exists()):
-            _write_status(directory, _ended(Run.load(directory.path).status, error))
+        _write_status(directory, _ended(Run.load(directory.path).status, error))
         raise
 
 

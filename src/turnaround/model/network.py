@@ -52,7 +52,7 @@ class Network:
         return self.module if self.fine_tune else classifier_of(self.module)
 
     def couples_images(self) -> bool:
-        """Whether the images of one pass affect each other, so that each worker needs a pass of its own."""
+        """Whether the images of a pass affect each other: then the gradients of its halves do not add up to its own."""
         return bool(self.batch_norms()) or self.is_random()
 
 
@@ -70,7 +70,7 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
         mean, std = tuple(config.get("mean", IMAGENET_MEAN)), tuple(config.get("std", IMAGENET_STD))
     if recipe.weights not in ("none", "imagenet"):
         load_weights(module, Path(recipe.weights), name=recipe.name, heads=head_prefixes(module))
-    if recipe.weights != "none":
+    if recipe.weights != "none":  # also a layer for as many classes goes: nothing says that they are the same classes
         _start_near_zero(classifier_of(module))
     if not recipe.fine_tune:
         module.requires_grad_(False)

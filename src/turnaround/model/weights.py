@@ -15,7 +15,7 @@ from turnaround.errors import ModelError
 
 
 def load_weights(module: nn.Module, path: Path, *, name: str, heads: tuple[str, ...]) -> None:
-    """Copies the file's tensors into the network; what begins with `heads` keeps its new values if shapes differ."""
+    """Copies the file's tensors into the network, all but the last layer, whose names begin with one of `heads`."""
     found = _read(path)
     wanted = module.state_dict()
     body = {k: v for k, v in wanted.items() if not k.startswith(heads)}
@@ -27,8 +27,7 @@ def load_weights(module: nn.Module, path: Path, *, name: str, heads: tuple[str, 
         raise ModelError(
             _misfit(path, name, {"missing": missing, "of another shape": reshaped, "unexpected": unexpected})
         )
-    fitting = {k: v for k, v in found.items() if k in wanted and v.shape == wanted[k].shape}
-    module.load_state_dict({**wanted, **fitting})
+    module.load_state_dict({**wanted, **{k: v for k, v in found.items() if k in body}})
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -78,7 +78,7 @@ class EpochRecord:
     segment: int = 1
     """1 for the first start, one more at each resume."""
     noise_scale: float | None = None
-    """Gradient noise scale, in images, over the last tenth of the training; None when too little was measured."""
+    """Gradient noise scale, in images, over the last tenth of the training, or 20 measurements where that is longer."""
     noise_scale_low: float | None = None
     """Lower end of its 90 % interval."""
     noise_scale_high: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -70,28 +70,34 @@ def run_end(summary: RunSummary, run: Run) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
+    for name, text in _end_rows(summary, run):
+        if text:
+            table.add_row(name, Text(text))  # as text: names of classes and folders may hold [brackets]
+    return Group(table)
+
+
+def _end_rows(summary: RunSummary, run: Run) -> Iterator[tuple[str, str | None]]:
+    """Name and text of each line; without a text there is nothing to say."""
     final = share(summary.final_val_accuracy)
     if run.evaluation:
         final += f" of {run.evaluation.num_images:,} images"
         if run.evaluation.top5 is not None:
             final += f" (among the first five: {share(run.evaluation.top5)})"
-    table.add_row("validation accuracy", final)
+    yield "validation accuracy", final
     if summary.best_epoch is not None:
-        table.add_row("best epoch", f"{summary.best_epoch} with {share(summary.best_val_accuracy)}")
-    weakest = weakest_class(run)
-    if weakest:
-        table.add_row("weakest class", weakest)
+        yield "best epoch", f"{summary.best_epoch} with {share(summary.best_val_accuracy)}"
+    yield "weakest class", weakest_class(run)
     own = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
-    table.add_row("an epoch took", f"{seconds(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{own}")
-    table.add_row("turnaround", f"{seconds(summary.turnaround_s)}: {parts_sentence(summary)}")
-    for name, sentence in (("scaling", scaling_sentence(run)), ("noise scale", noise_sentence(run))):
-        if sentence:
-            table.add_row(name, sentence)
+    yield "an epoch took", f"{seconds(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{own}"
+    yield "turnaround", f"{seconds(summary.turnaround_s)}: {parts_sentence(summary)}"
+    yield "scaling", scaling_sentence(run)
+    yield "noise scale", noise_sentence(run)
     slow = balance(run)
     if slow is not None and slow.has_straggler:
-        table.add_row("straggler", f"process {slow.slowest_rank} takes {slow.ratio:.2f} x the median time of a step")
-    table.add_row("record", summary.directory)
-    return Group(table)
+        yield "straggler", f"process {slow.slowest_rank} takes {slow.ratio:.2f} x the median time of a step"
+    for sentence in run.machine.get("passed_over_checkpoints", []):
+        yield "checkpoint", sentence
+    yield "record", summary.directory
 
 
 def parts_sentence(summary: RunSummary) -> str:

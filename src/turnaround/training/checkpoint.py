@@ -77,7 +77,10 @@ def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, p
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise storage_error("save a checkpoint", target, error) from error
-    for old in checkpoints(folder)[:-KEPT]:
+    others = [
+        path for path in checkpoints(folder) if path != target
+    ]  # a later name may be a damaged one, not a newer one
+    for old in others[: -(KEPT - 1)]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 

@@ -9,8 +9,6 @@ import torch
 from turnaround.errors import MissingPartError
 from turnaround.workers.environment import Place
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
-
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceChoice:

@@ -139,7 +139,8 @@ class Loop:
         if not (math.isfinite(record.train_loss) and math.isfinite(record.val_loss)):
             raise DivergedError(
                 f"The loss is no longer a number in epoch {record.epoch} (learning rate {record.learning_rate:g}). "
-                "The last good state is kept. Lower training.learning_rate, or lengthen training.warmup_epochs."
+                "Checkpoints saved before are kept, but resuming would diverge again: start a new run with a lower "
+                "training.learning_rate or a longer training.warmup_epochs (--set)."
             )
 
     def _all_agree_to_stop(self) -> bool:

@@ -20,7 +20,7 @@ from turnaround.data.augment import Augmentation
 from turnaround.data.batches import Batches, Slicing, choose_residency
 from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels, open_pixels
-from turnaround.errors import InputError
+from turnaround.errors import InputError, RunDirectoryError
 from turnaround.model.cost import cost
 from turnaround.model.network import Network, build
 from turnaround.recipe import Recipe
@@ -155,6 +155,11 @@ class _Session:
         """From the newest valid checkpoint; the record is cut back to it. Every process reads the same one."""
         folder = self.directory.checkpoint
         path, self.passed_over = checkpoint.newest_valid(folder)
+        if path is None and self.passed_over:
+            raise RunDirectoryError(
+                f"No checkpoint of {self.directory.path} can be used: {'; '.join(self.passed_over)}. "
+                "What was recorded stays; start a new run."
+            )
         self.epochs_done, self.status = 0, _status(self.directory)
         clock_s: dict[TimePart, float] = {}
         if path is not None:

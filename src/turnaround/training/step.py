@@ -91,7 +91,7 @@ class Step:
                     torch.manual_seed(_dropout_seed(parts.recipe.seed, update, a_pass.first_worker))
                 images_of_pass = images[a_pass.start : a_pass.stop]
                 labels_of_pass = batch.labels[a_pass.start : a_pass.stop]
-                with by_worker(a_pass.sizes):
+                with by_worker(a_pass.sizes) if len(a_pass.sizes) > 1 else nullcontext():
                     logits = self._forward(images_of_pass)
                 if is_measured:
                     self.pass_lengths.begin()
@@ -154,8 +154,8 @@ class Step:
         loss = loss_sum(
             self._forward(images[:half]).to(self.parts.precision.parameters), labels[:half], self.parts.recipe
         )
-        gradients = torch.autograd.grad(loss / half, self.learning)
-        return squared_length(list(gradients)), half
+        gradients = torch.autograd.grad(loss / half, self.learning, allow_unused=True)
+        return squared_length([g for g in gradients if g is not None]), half
 
     def _observe_noise(
         self, update: int, global_size: int, squares: list[tuple[Tensor, int]], probed: tuple[Tensor, int] | None
