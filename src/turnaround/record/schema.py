@@ -106,7 +106,7 @@ class Status:
     segments: int = 1
     """Starts so far: 1 plus the number of resumes."""
     time_s: dict[TimePart, float] = dataclasses.field(default_factory=dict)
-    """Seconds by part, over all segments."""
+    """Seconds by part, over all segments, without what was done after the checkpoint that a resume went on from."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

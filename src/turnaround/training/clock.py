@@ -1,7 +1,7 @@
 """Where the time goes. Monotonic clocks only; the device is waited for on both sides of what is timed.
 
 Three kinds of time: *training* (steps), *pause* (evaluation, checkpoint: the model does not learn), *program*
-(everything from the start of the process). Totals survive a resume.
+(everything from the start of the command). After a resume the totals go on from those of the checkpoint.
 """
 
 from __future__ import annotations
