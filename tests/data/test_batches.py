@@ -215,6 +215,14 @@ def test_residency_on_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu: float, host: f
     assert words in found.reason
 
 
+def test_processes_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    free_memory(monkeypatch, host=100.0, gpu=6.0)
+    gpu = torch.device("cuda", 0)
+    alone = choose_residency(num_bytes=2 * GIB, device=gpu, processes_on_host=2)
+    shared = choose_residency(num_bytes=2 * GIB, device=gpu, processes_on_host=2, processes_on_device=2)
+    assert (alone.place, shared.place) == ("device", "host")
+
+
 def test_the_images_of_a_real_folder_match_their_files(fruit_folder: Path, tmp_path: Path) -> None:
     from PIL import Image
 

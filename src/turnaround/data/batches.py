@@ -74,13 +74,15 @@ class Residency:
     reason: str
 
 
-def choose_residency(*, num_bytes: int, device: torch.device, processes_on_host: int) -> Residency:
-    """device, host or disk, by what is free now."""
+def choose_residency(
+    *, num_bytes: int, device: torch.device, processes_on_host: int, processes_on_device: int = 1
+) -> Residency:
+    """device, host or disk, by what is free now; every process keeps its own copy, but a memory map is shared."""
     gib = num_bytes / 2**30
     host_free = psutil.virtual_memory().available
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        if num_bytes <= free * SHARE_OF_DEVICE_MEMORY:
+        if num_bytes * processes_on_device <= free * SHARE_OF_DEVICE_MEMORY:
             return Residency(
                 place="device",
                 reason=f"{gib:.2f} GiB of pixels fit into {free / 2**30:.1f} GiB free on the GPU",

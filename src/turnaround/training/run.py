@@ -71,7 +71,7 @@ def train(assignment: Assignment, place: Place, progress: Progress, *, stop_aske
             open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)
-        session = _Session(assignment, recipe, workers, pixels, chosen)
+        session = _Session(assignment, place, recipe, workers, pixels, chosen)
         session.restore()
         session.describe()
         open_parts.enter_context(session.recorder(progress))
@@ -105,6 +105,7 @@ class _Session:
     """One start of a run on one process: a run that is resumed has several."""
 
     assignment: Assignment
+    place: Place
     recipe: Recipe
     workers: Workers
     pixels: Pixels
@@ -120,7 +121,12 @@ class _Session:
         module = self.network.module.to(device, self.precision.parameters, memory_format=torch.channels_last)  # type: ignore[call-overload]
         for tensor in module.state_dict().values():
             workers.broadcast(tensor)
-        self.residency = choose_residency(num_bytes=pixels.images.nbytes, device=device, processes_on_host=workers.size)
+        self.residency = choose_residency(
+            num_bytes=pixels.images.nbytes,
+            device=device,
+            processes_on_host=self.place.local_size,
+            processes_on_device=self.place.local_size if self.chosen.shares_device else 1,
+        )
         self.scaling: Scaling = scaling(training, workers=workers.count)
         for norm in self.network.batch_norms():
             if isinstance(norm.momentum, float):
