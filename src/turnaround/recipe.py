@@ -65,7 +65,7 @@ class TrainingRecipe:
     batch_per_worker: int = key(32, "images a worker takes at each step", low=1, high=65_536)
     batch_total: int | None = key(
         None,
-        "fixes the global batch instead: then any number of workers gives the same curve",
+        "fixes the global batch instead: without batch norm, workers then change nothing",
         low=1,
         high=2**22,
     )

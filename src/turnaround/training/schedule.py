@@ -54,7 +54,7 @@ def scaling(recipe: TrainingRecipe, *, workers: int) -> Scaling:
     if workers == 1:
         return Scaling(warmup_epochs=warmup, reason="One worker: nothing is scaled.")
     if recipe.batch_total is not None:
-        reason = f"The global batch is fixed at {recipe.batch_total}: any number of workers gives the same curve."
+        reason = f"The global batch is fixed at {recipe.batch_total}: as many updates as one worker, nothing scaled."
         return Scaling(warmup_epochs=warmup, reason=reason)
     rule = AUTO_RULE[recipe.optimizer] if recipe.scaling == "auto" else recipe.scaling
     factor = {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[rule]
