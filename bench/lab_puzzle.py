@@ -1,7 +1,7 @@
 """The lab's puzzle, "more GPUs, worse accuracy", reproduced and solved on real photos, by rehearsals on one device.
 
     python bench/lab_puzzle.py --fruit FOLDER --caltech FOLDER --weights FILE.safetensors --model NAME --out DIR
-        [--workers 1,2,4,8,16] [--seeds 0,1,2] [--at-once 12] [--device cuda] [--only-read]
+        [--workers 1,2,4,8,16] [--kinds lab,fixed,ours] [--seeds 0,1,2] [--at-once 12] [--device cuda] [--only-read]
 
 For each data set three recipes, each on 1..16 workers with three seeds, as many trainings at once as asked for:
 
@@ -9,7 +9,8 @@ For each data set three recipes, each on 1..16 workers with three seeds, as many
     fixed    the same, but training.batch_total = 32: the workers share the batch
     ours     our recipe: scaling = "auto", at 32 images a worker
 
-Writes DIR/results.json and DIR/lab_puzzle.svg and prints the table. A training that is there already is not repeated.
+A data set whose folder is not given is left out. Writes DIR/results.json and DIR/lab_puzzle.svg and prints the
+table. A training that is there already is not repeated.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def cell(rows: list[dict[str, object]], **wanted: object) -> list[float]:
 
 
 def print_table(rows: list[dict[str, object]], workers: list[int]) -> None:
-    for dataset in RECIPES:
+    for dataset in _with_results(rows):
         print(f"\n{dataset}: final validation accuracy in %, mean of the seeds (standard deviation)")
         print(f"{'':<30}" + "".join(f"{w:>14}" for w in workers))
         for kind, name in NAMES.items():
@@ -89,6 +90,11 @@ def print_table(rows: list[dict[str, object]], workers: list[int]) -> None:
         print(f"{'':<30}difference to one worker, 90 % interval over paired seeds")
         for kind, name in NAMES.items():
             print(f"{name:<30}" + "".join(f"{_difference(rows, dataset, kind, w):>14}" for w in workers))
+
+
+def _with_results(rows: list[dict[str, object]]) -> list[str]:
+    """The data sets of which there is anything to show."""
+    return [dataset for dataset in RECIPES if cell(rows, dataset=dataset)]
 
 
 def _difference(rows: list[dict[str, object]], dataset: str, kind: str, workers: int) -> str:
@@ -111,11 +117,12 @@ def picture(rows: list[dict[str, object]], workers: list[int]) -> str:
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
-    for number, dataset in enumerate(RECIPES):
+    for number, dataset in enumerate(_with_results(rows)):
         x0 = left + number * (plot_w + 80)
         values = [v for k in NAMES for w in workers for v in cell(rows, dataset=dataset, kind=k, workers=w)]
-        low, high = math.floor(max(min(values), max(values) - 15)), math.ceil(max(values))
-        x = {w: x0 + plot_w * i / (len(workers) - 1) for i, w in enumerate(workers)}
+        low = math.floor(max(min(values), max(values) - 15))
+        high = max(math.ceil(max(values)), low + 1)
+        x = {w: x0 + plot_w * i / max(1, len(workers) - 1) for i, w in enumerate(workers)}
 
         def y(value: float, low: float = low, high: float = high) -> float:
             return top + plot_h * (1 - (max(value, low) - low) / (high - low))
@@ -154,9 +161,10 @@ def picture(rows: list[dict[str, object]], workers: list[int]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("--fruit", "--caltech", "--weights", "--out"):
-        parser.add_argument(name, type=Path, required=True)
+        parser.add_argument(name, type=Path, required=name in ("--weights", "--out"))
     parser.add_argument("--model", required=True)
     parser.add_argument("--workers", default="1,2,4,8,16")
+    parser.add_argument("--kinds", default=",".join(NAMES))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--device", default="auto")
@@ -166,7 +174,8 @@ def main() -> None:
     workers = [int(w) for w in options.workers.split(",")]
     seeds = [int(s) for s in options.seeds.split(",")]
     # The long ones first, so that the last trainings do not run alone.
-    jobs = [(d, k, w, s) for d in ("caltech101", "fruit") for w in workers for k in NAMES for s in seeds]
+    datasets = [d for d, folder in (("caltech101", options.caltech), ("fruit", options.fruit)) if folder]
+    jobs = [(d, k, w, s) for d in datasets for w in workers for k in options.kinds.split(",") for s in seeds]
     if options.only_read:
         jobs = [job for job in jobs if (out_of(options, *job) / "evaluation.json").exists()]
     with ThreadPoolExecutor(options.at_once) as pool:

@@ -1,6 +1,7 @@
 """What does a rehearsal cost? N workers in one fused pass against one worker with the same images per pass.
 
     python bench/rehearsal.py [--device cuda] [--model resnet50] [--workers 8,16] [--size-px 224]
+        [--kinds frozen,fine-tuned]
 
 Whole training steps (augmentation, passes, batch norm, update) on random pixels, the two variants taking turns so that
 noise of the machine hits both. Prints the ratio of their median times; the aim is at most 1.1.
@@ -28,6 +29,7 @@ from turnaround.workers.single import Single
 
 BATCH_PER_WORKER = 32
 CLASSES = 257
+KINDS = {"frozen": False, "fine-tuned": True}
 ROUNDS = 12
 STEPS_PER_ROUND = 8
 """One of them is measured for the noise scale, as in a real training."""
@@ -106,12 +108,13 @@ def main() -> None:
     parser.add_argument("--model", default="resnet50", help="names, separated by commas")
     parser.add_argument("--workers", default="8,16")
     parser.add_argument("--size-px", type=int, default=224)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="frozen, fine-tuned, or both, separated by a comma")
     options = parser.parse_args()
     device = choose_device(options.device, Place()).device
     for model in options.model.split(","):
-        for fine_tune in (False, True):
+        for kind in options.kinds.split(","):
             for workers in map(int, options.workers.split(",")):
-                compare(device, model, fine_tune=fine_tune, workers=workers, size_px=options.size_px)
+                compare(device, model, fine_tune=KINDS[kind], workers=workers, size_px=options.size_px)
 
 
 if __name__ == "__main__":

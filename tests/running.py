@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -20,13 +28,23 @@ def silent(what: str, done: int, total: int) -> None:
     pass
 
 
-def request(out: Path, *, processes: int = 1) -> conduct.Request:
-    return conduct.Request(out=out, show=silent, processes=processes, device="cpu", shows_progress=False)
+def request(out: Path, *, processes: int = 1, device: str = "cpu") -> conduct.Request:
+    return conduct.Request(out=out, show=silent, processes=processes, device=device, shows_progress=False)
 
 
-def train(source: Path | str, out: Path, *overrides: str, processes: int = 1) -> Run:
-    """A whole run on the CPU in real processes."""
-    return conduct.start(recipes.find(str(source), list(overrides)), request(out, processes=processes))
+def train(source: Path | str, out: Path, *overrides: str, processes: int = 1, device: str = "cpu") -> Run:
+    """A whole run in real processes, on the CPU unless told otherwise."""
+    return conduct.start(recipes.find(str(source), list(overrides)), request(out, processes=processes, device=device))
+
+
+def contract_told(folder: Path, *arguments: str, start: list[str], processes: int) -> list[dict[str, Any]]:
+    """What the processes of workers/conformance_worker.py say of their engine, by rank; `start` is its launcher."""
+    path = [str(TESTS / "workers"), str(TESTS), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, **local.loopback(), "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
+    command = [sys.executable, *start, "conformance_worker", "contract", str(folder), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]
 
 
 def traced(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
@@ -35,6 +53,18 @@ def traced(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     for name, value in settings.items():
         monkeypatch.setenv(f"TRACED_{name.upper()}", value)
+
+
+@contextmanager
+def host_never_waits() -> Iterator[None]:
+    """Inside it an operation that makes the host wait for the GPU raises."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype feature")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def weights(run: Run, epoch: int | None = None) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 
+from running import host_never_waits
 from turnaround.data import batches as batches_module
 from turnaround.data.batches import Batches, Residency, Slicing, StepBatch, choose_residency
 from turnaround.data.order import epoch_order
@@ -259,8 +260,5 @@ def test_pixels_that_fit_live_on_the_gpu() -> None:
 def test_pixels_on_the_gpu_make_no_step_wait_for_the_host(pixels: Pixels) -> None:
     steps = made(pixels, "device", torch.device("cuda", 0)).steps(slicing(), epoch=1)
     next(steps)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with host_never_waits():
         next(steps)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -1,7 +1,9 @@
 """Two programs for test_conformance.py, started like any worker process, by every engine's own launcher.
 
-    conformance_worker contract FOLDER ENGINE    speaks to the other processes; FOLDER/RANK.json says what came of it
-    conformance_worker RUN --pixels ...          trains as in production, with the troubles that the variables ask for:
+    conformance_worker contract FOLDER ENGINE [DEVICE]   speaks to the others; FOLDER/RANK.json says what came of it
+    conformance_worker RUN --pixels ...                  trains as in production, with the troubles asked for by:
+
+ENGINE nccl is torch with a GPU for each process, also where there is one process only.
 
 CONFORMANCE_OTHER_START=1       every process but 0 begins with other weights: the broadcast must replace them
 CONFORMANCE_FAIL=RANK:EPOCH     raises in the first step of that epoch
@@ -18,26 +20,37 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
+from running import largest_difference
 from turnaround.cli import worker
+from turnaround.data.augment import Augmentation
+from turnaround.data.batches import StepBatch
 from turnaround.errors import InputError
-from turnaround.recipe import Recipe
+from turnaround.model.network import build
+from turnaround.recipe import AugmentRecipe, ModelRecipe, Recipe, TrainingRecipe
 from turnaround.training import run
-from turnaround.training.choices import DeviceChoice
+from turnaround.training.choices import DeviceChoice, choose_precision
+from turnaround.training.clock import StepTimer
+from turnaround.training.noise import NoiseMeter
+from turnaround.training.optimizer import make_optimizer
 from turnaround.training.recording import RunRecorder
-from turnaround.training.step import Step
+from turnaround.training.step import Parts, Step
+from turnaround.workers.contract import Workers
 from turnaround.workers.environment import place
+from turnaround.workers.single import Single
+from turnaround.workers.torch_ddp import TorchDDP
 
-CPU = torch.device("cpu")
 SUMMED = (torch.float64, torch.float32, torch.int64, torch.int32)
 SENT = (*SUMMED, torch.uint8, torch.bool, torch.bfloat16)
 LONG = 100_000
 
 
-def contract(folder: Path, engine: str) -> None:
+def contract(folder: Path, engine: str, device: torch.device) -> None:
     here = place()
-    recipe = Recipe.from_dict({"workers": {"count": 2, "engine": engine}})
-    chosen = DeviceChoice(device=CPU, shares_device=True, reason="")
-    workers = run._workers(recipe, here, chosen)
+    recipe = Recipe.from_dict({"workers": {"count": 2, "engine": "torch" if engine == "nccl" else engine}})
+    if engine == "nccl":
+        workers: Workers = TorchDDP(place=here, count=2, device=device, shares_device=False)
+    else:
+        workers = run._workers(recipe, here, DeviceChoice(device=device, shares_device=True, reason=""))
     found = {
         "place": [workers.rank, workers.size, workers.count, list(workers.hosted)],
         "sums": {str(d): sums(workers, d) for d in SUMMED},
@@ -46,6 +59,8 @@ def contract(folder: Path, engine: str) -> None:
         "gathered_lengths": [len(text) for text in workers.gather("x" * LONG * workers.rank)],
         "averaging": averaging(workers),
         "disagreements": disagreements(workers, recipe),
+        "backend": getattr(workers, "backend", None),
+        "steps": steps_against_single(workers) if workers.size == 1 else None,
     }
     workers.barrier()
     (folder / f"{workers.rank}.json").write_text(json.dumps(found))
@@ -54,8 +69,8 @@ def contract(folder: Path, engine: str) -> None:
 
 def sums(workers, dtype):
     """Of plain, scalar, strided and channels-last tensors; process r contributes r + 1 and its multiples."""
-    plain = torch.arange(1, 4, dtype=dtype) * (workers.rank + 1)
-    scalar = torch.tensor(workers.rank + 1, dtype=dtype)
+    plain = torch.arange(1, 4, dtype=dtype, device=workers.device) * (workers.rank + 1)
+    scalar = torch.tensor(workers.rank + 1, dtype=dtype, device=workers.device)
     strided = plain.repeat(2, 1).t()
     images = plain.view(1, 3, 1, 1).repeat(1, 1, 2, 2).contiguous(memory_format=torch.channels_last)
     for tensor in (plain, scalar, strided, images):
@@ -64,25 +79,26 @@ def sums(workers, dtype):
 
 
 def broadcasts(workers, dtype):
-    plain = (torch.arange(3) + 10 * workers.rank).to(dtype)
-    scalar = torch.tensor(workers.rank, dtype=dtype)
+    plain = (torch.arange(3) + 10 * workers.rank).to(workers.device, dtype)
+    scalar = torch.tensor(workers.rank, dtype=dtype, device=workers.device)
     images = plain.view(1, 3, 1, 1).repeat(1, 1, 2, 2).contiguous(memory_format=torch.channels_last)
     for tensor in (plain, scalar, images):
         workers.broadcast(tensor)
     return [plain.tolist(), scalar.item(), images[0, :, 1, 1].tolist()]
 
 
-def network() -> nn.Module:
+def network(device: torch.device) -> nn.Module:
     """Convolutions in channels-last layout, and a frozen layer in the middle."""
     torch.manual_seed(1)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 3), nn.Flatten(), nn.Linear(32, 3))
     module[1].requires_grad_(False)
-    return module.to(torch.float64, memory_format=torch.channels_last)
+    return module.to(device, torch.float64, memory_format=torch.channels_last)
 
 
 def loss(module, *, rank, step):
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(100 * step + rank), dtype=torch.float64)
-    return module(images.contiguous(memory_format=torch.channels_last)).square().mean()
+    images = images.to(next(module.parameters()).device, memory_format=torch.channels_last)
+    return module(images).square().mean()
 
 
 def gradients(module):
@@ -97,7 +113,7 @@ def difference(one, other):
 def averaging(workers):
     """Three steps of two passes, the first deferred; against the mean of all processes' gradients, computed here."""
     calls = []
-    module, plain = network(), network()
+    module, plain = network(workers.device), network(workers.device)
     wrapped = workers.wrap(module, on_last_gradient=lambda: calls.append(len(gradients(module))))
     local, mean, num_calls = [], [], []
     for step in range(3):
@@ -123,6 +139,41 @@ def averaging(workers):
         "same_layout": all(layouts),
         "frozen_has_gradient": module[1].weight.grad is not None,
     }
+
+
+def steps_against_single(workers):
+    """The largest difference, relative to each tensor, that two training steps with batch norm leave between these
+    workers and `Single`. The first step is measured for the noise scale, so it has a deferred pass."""
+    results = []
+    for engine in (workers, Single(count=workers.count, device=workers.device)):
+        made = build(ModelRecipe(name="small"), num_classes=3, seed=0)
+        made.module.to(workers.device, torch.float64, memory_format=torch.channels_last)
+        step = training_step(engine, made)
+        for update in (0, 1):
+            step(two_slices(workers.device), epoch=1, update=update, learning_rate=0.05)
+        results.append(made.module.state_dict())
+    return largest_difference(*results)
+
+
+def training_step(workers, made):
+    timer, recipe = StepTimer(workers.device), TrainingRecipe(optimizer="sgd", learning_rate=0.05)
+    made.train_mode()
+    parts = Parts(
+        network=made,
+        wrapped=workers.wrap(made.module, on_last_gradient=timer.last_gradient),
+        workers=workers,
+        optimizer=make_optimizer(made.module, recipe),
+        augmentation=Augmentation(AugmentRecipe(rotation_degrees=15, flip=True), seed=0),
+        precision=choose_precision("fp64", workers.device),
+        recipe=recipe,
+    )
+    return Step(parts, timer, NoiseMeter(window_updates=1))
+
+
+def two_slices(device):
+    pixels = torch.randint(0, 256, (12, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    labels, ids = torch.arange(12, device=device) % 3, torch.arange(12, device=device)
+    return StepBatch(images=pixels.to(device), labels=labels, ids=ids, worker_sizes=(6, 6), global_size=12)
 
 
 def disagreements(workers, recipe):
@@ -170,7 +221,7 @@ def add_troubles() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "contract":
-        contract(Path(sys.argv[2]), sys.argv[3])
+        contract(Path(sys.argv[2]), sys.argv[3], torch.device(sys.argv[4] if len(sys.argv) > 4 else "cpu"))
         worker.leave(0)
     add_troubles()
     worker.leave(worker.main())

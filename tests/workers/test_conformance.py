@@ -6,17 +6,14 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from running import TESTS, largest_difference, request, train, weights
+from running import TESTS, contract_told, largest_difference, request, train, weights
 from turnaround import recipes
 from turnaround.data import fruitbowl
 from turnaround.errors import ProcessFailedError
@@ -51,14 +48,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- the contract itself
 
 
-def command(engine: str, *arguments: str) -> list[str]:
-    """One process, or two through the engine's own launcher."""
-    start = {
-        "single": ["-m"],
-        "torch": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"],
-        "horovod": ["-m", local.HOROVOD_MODULE, "--processes", "2"],
-    }
-    return [sys.executable, *start[engine], "conformance_worker", *arguments]
+# One process, or two through the engine's own launcher.
+START = {
+    "single": ["-m"],
+    "torch": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"],
+    "horovod": ["-m", local.HOROVOD_MODULE, "--processes", "2"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +62,8 @@ def contract(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[d
 
     @functools.cache
     def of(engine: str) -> list[dict]:
-        folder = tmp_path_factory.mktemp(engine)
-        path = [str(TESTS / "workers"), str(TESTS), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, **local.loopback(), "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
-        arguments = ("contract", str(folder), "torch" if engine == "single" else engine)
-        done = subprocess.run(
-            command(engine, *arguments), env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES[engine])]
+        named = "torch" if engine == "single" else engine
+        return contract_told(tmp_path_factory.mktemp(engine), named, start=START[engine], processes=PROCESSES[engine])
 
     return of
 

@@ -63,10 +63,10 @@ class TorchDDP(Workers):
         return cast(AbstractContextManager[Any], wrapped.no_sync())
 
     def sum(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor)
+        _in_place(tensor, dist.all_reduce)
 
     def broadcast(self, tensor: Tensor) -> None:
-        dist.broadcast(tensor, src=0)
+        _in_place(tensor, lambda message: dist.broadcast(message, src=0))
 
     def gather(self, value: str) -> list[str]:
         # As bytes in a tensor: torch's own gather of objects pickles them.
@@ -84,3 +84,11 @@ class TorchDDP(Workers):
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+def _in_place(tensor: Tensor, collective: Callable[[Tensor], Any]) -> None:
+    """On a tensor of any layout: NCCL refuses those that are not contiguous, Gloo takes them."""
+    message = tensor.detach().contiguous()
+    collective(message)
+    if message.data_ptr() != tensor.data_ptr():
+        tensor.copy_(message)
