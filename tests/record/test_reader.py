@@ -16,7 +16,7 @@ from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.record import files, layout
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run, find_runs
-from turnaround.record.schema import EpochRecord, Evaluation, Span, Status, TelemetrySample, to_json
+from turnaround.record.schema import EpochRecord, Evaluation, Imported, Span, Status, TelemetrySample, to_json
 from turnaround.record.writer import Lines, write_json
 
 
@@ -81,6 +81,17 @@ def test_a_run_that_has_just_begun(tmp_path):
     assert run.evaluation is run.best is run.final is None
     with pytest.raises(RunDirectoryError, match=r"machine\.json is missing: the run has not come that far"):
         _ = run.machine
+
+
+def test_only_an_imported_run_says_so(tmp_path):
+    directory = make_run(tmp_path)
+    assert Run.load(tmp_path).imported is None
+    imported = Imported(source="runs.csv", format="table", epochs=30, missing=["val_accuracy"])
+    write_json(directory.imported, to_json(imported))
+    assert Run.load(tmp_path).imported == imported
+    directory.imported.write_text('{"source": 3, "source_format": "table"}')
+    with pytest.raises(RunDirectoryError, match=r"imported\.json: source: expected a text, received 3"):
+        _ = Run.load(tmp_path).imported
 
 
 def test_accuracies_that_are_no_numbers_are_not_the_best(tmp_path):
@@ -225,7 +236,18 @@ def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
         _ = Run(directory).recipe
 
 
-PARTS = ["recipe", "machine", "status", "epochs", "bad_lines", "evaluation", "best", "final", "is_rehearsal"]
+PARTS = [
+    "recipe",
+    "machine",
+    "status",
+    "epochs",
+    "bad_lines",
+    "evaluation",
+    "imported",
+    "best",
+    "final",
+    "is_rehearsal",
+]
 QUESTIONS = [attrgetter(name) for name in PARTS]
 QUESTIONS += [methodcaller(name) for name in ("turnaround_parts", "spans", "telemetry", "telemetry_notes")]
 
@@ -260,7 +282,7 @@ field_names = [
         "step",
         "at",
     ),
-    *("workers", "processes", "submitted_at", "started_at", "val_accuracy"),
+    *("workers", "processes", "submitted_at", "started_at", "val_accuracy", "source", "source_format", "missing"),
 ]
 json_objects = st.dictionaries(st.sampled_from(field_names), json_values, max_size=6)
 contents = st.binary(max_size=200) | st.lists(json_objects, max_size=3).map(
@@ -272,6 +294,7 @@ NAMES = [
     "status.json",
     "epochs.jsonl",
     "evaluation.json",
+    "imported.json",
     "spans-0.jsonl",
     "telemetry-h.jsonl",
 ]

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnaround.errors import RunDirectoryError
-from turnaround.record.coding import plain
+from turnaround.record.coding import KEY, plain
 from turnaround.record.schema import (
     FORMAT_VERSION,
     ClassResult,
     EpochRecord,
     Evaluation,
     GpuSample,
+    Imported,
     Span,
     State,
     Status,
@@ -29,7 +30,7 @@ from turnaround.record.schema import (
     to_json,
 )
 
-KINDS = (EpochRecord, Status, Evaluation, ClassResult, Span, TelemetrySample, GpuSample)
+KINDS = (EpochRecord, Status, Evaluation, ClassResult, Imported, Span, TelemetrySample, GpuSample)
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "record-format.md").read_text("utf-8")
 LINE = {
     "epoch": 1,
@@ -45,7 +46,8 @@ LINE = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_is_documented(kind):
-    missing = [field.name for field in dataclasses.fields(kind) if f"`{field.name}`" not in DOCUMENT]
+    keys = [field.metadata.get(KEY, field.name) for field in dataclasses.fields(kind)]
+    missing = [key for key in keys if f"`{key}`" not in DOCUMENT]
     assert not missing, f"docs/record-format.md says nothing about {missing} of {kind.__name__}"
 
 
@@ -56,7 +58,7 @@ def test_every_word_of_the_vocabularies_is_documented():
 
 def test_the_documented_examples_are_what_we_write():
     examples = re.findall(r"```json (\w+)\n(.*?)\n```", DOCUMENT)
-    assert len(examples) == 5
+    assert len(examples) == 6
     for name, text in examples:
         kind = next(kind for kind in KINDS if kind.__name__ == name)
         assert to_json(from_json(kind, json.loads(text))) == json.loads(text)
@@ -166,6 +168,14 @@ def test_an_evaluation_with_a_large_matrix_survives():
     assert from_json(Evaluation, json.loads(json.dumps(to_json(record)))) == record
     with pytest.raises(RunDirectoryError, match=r"confusion\[1\]\[0\]: expected a whole number, received 'x'"):
         from_json(Evaluation, to_json(record) | {"confusion": [[1, 1], ["x", 0]]})
+
+
+def test_a_key_that_is_not_the_fields_name_is_used_both_ways():
+    record = Imported(source="runs.csv", format="table", epochs=30)
+    assert to_json(record) | {"format": FORMAT_VERSION, "source_format": "table"} == to_json(record)
+    assert from_json(Imported, to_json(record)) == record
+    with pytest.raises(RunDirectoryError, match="source_format: missing"):
+        from_json(Imported, {"source": "runs.csv"})
 
 
 def test_scalars_of_numpy_and_paths_become_plain_json():

@@ -5,6 +5,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     demo.py       the whole story on generated fruit
     train.py      one run, from a recipe or a folder of images
     resume.py     go on with a run that was stopped
+    import_.py    runs that turnaround did not train become run directories
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
     console.py    what the verbs share
@@ -19,6 +20,7 @@ import typer
 
 from turnaround.cli.demo import demo
 from turnaround.cli.doctor import doctor
+from turnaround.cli.import_ import import_
 from turnaround.cli.recipes import recipes_app
 from turnaround.cli.resume import resume
 from turnaround.cli.train import train
@@ -35,6 +37,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(train)
 app.command()(resume)
+app.command(name="import")(import_)
 app.add_typer(recipes_app, name="recipes")
 app.command()(doctor)
 

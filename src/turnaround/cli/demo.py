@@ -81,7 +81,7 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
     one, most = summaries[0], summaries[-1]
     console.print(
         f"\nWith the same images a worker, {most.workers} workers take steps of {most.global_batch} images instead of "
-        f"{one.global_batch}: 1/{most.global_batch // one.global_batch} of the updates in the same epochs. They end at "
+        f"{one.global_batch}: 1/{most.workers // one.workers} of the updates in the same epochs. They end at "
         f"{share(most.final_val_accuracy)}, one worker at {share(one.final_val_accuracy)}. "
         "One run each: a difference of a point or two is chance.\n"
         "A rehearsal's accuracy is that of its workers; its times, in brackets, are this machine's alone."

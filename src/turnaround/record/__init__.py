@@ -13,6 +13,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     machine.py     what the run ran on: host, GPUs, versions, commit
     gpus.py        the GPUs of this process, asked through NVML
     telemetry.py   a thread that samples CPU, memory and GPUs once a second
+    importers/     other people's tables and logs become run directories
 
 The format itself is described, for other programs, in docs/record-format.md.
 """

@@ -10,9 +10,9 @@ import math
 import reprlib
 import sys
 import types
-from collections.abc import Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from turnaround.errors import RunDirectoryError
 
@@ -23,6 +23,11 @@ Record = TypeVar("Record", bound="DataclassInstance")
 
 FORMAT_VERSION = 1
 """Raised only when an old reader would misunderstand a new file; new fields do not raise it."""
+
+KEY = "key"
+"""In a field's metadata: its key in the file, where that is not its name."""
+
+_ABSENT = object()
 
 
 class NewerFormatError(RunDirectoryError):
@@ -41,12 +46,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {_key(field): plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def _key(field: "dataclasses.Field[Any]") -> str:
+    return str(field.metadata.get(KEY, field.name))
 
 
 def from_json(kind: type[Record], payload: object) -> Record:
@@ -73,52 +82,91 @@ def _wrong(where: str, expected: str, received: object) -> RunDirectoryError:
     return RunDirectoryError(f"{where or 'content'}: expected {expected}, received {reprlib.repr(received)}")
 
 
+# Reads one value of a record's field: (value, where it stands, for messages) -> the value as its annotation wants it.
+_Read = Callable[[Any, str], Any]
+
+
+class _Field(NamedTuple):
+    name: str
+    key: str
+    is_required: bool
+    is_number: bool
+    """Whether a float of JSON is the value as it stands: most are, and 100,000 lines have two million of them."""
+    read: _Read
+
+
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _fields(kind: type) -> tuple[_Field, ...]:
+    """How to read each field, worked out once for each kind of record: annotations are slow to look through."""
+    hints = get_type_hints(kind)
+    return tuple(
+        _Field(
+            name=field.name,
+            key=_key(field),
+            is_required=field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+            is_number=hints[field.name] in (float, float | None),
+            read=_reader(hints[field.name]),
+        )
+        for field in dataclasses.fields(kind)
+    )
 
 
 def _record(kind: type[Record], payload: object, where: str) -> Record:
     if not isinstance(payload, dict):
         raise _wrong(where, "an object", payload)
-    hints, prefix = _hints(kind), f"{where}." if where else ""
+    prefix = f"{where}." if where else ""
     values = {}
-    for field in dataclasses.fields(kind):
-        if field.name in payload:
-            values[field.name] = _value(hints[field.name], payload[field.name], prefix + field.name)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise RunDirectoryError(f"{prefix}{field.name}: missing")
+    for name, key, is_required, is_number, read in _fields(kind):
+        value = payload.get(key, _ABSENT)
+        if is_number and type(value) is float and value - value == 0.0:  # finite: inf - inf is NaN
+            values[name] = value
+        elif value is not _ABSENT:
+            values[name] = read(value, prefix + key)
+        elif is_required:
+            raise RunDirectoryError(f"{prefix}{key}: missing")
     return kind(**values)
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """The value as its annotation wants it, or RunDirectoryError."""
+def _reader(hint: Any) -> _Read:
+    """What reads a value of this annotation, or raises RunDirectoryError."""
     if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):
-        return _record(hint, value, where) if dataclasses.is_dataclass(hint) else _scalar(hint, value, where)
+        return partial(_record, hint) if dataclasses.is_dataclass(hint) else partial(_scalar, hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        known = None if value is None else _value(arguments[0], value, where)
-        return None if isinstance(known, float) and math.isnan(known) else known
+        return partial(_optional, _reader(arguments[0]))
     if origin is Literal:
-        if value not in arguments:
-            raise _wrong(where, "one of " + ", ".join(arguments), value)
-        return value
+        return partial(_word, arguments)
     if origin is list:
-        return _list(arguments[0], value, where)
+        return partial(_list, arguments[0], _reader(arguments[0]))
     assert origin is dict, f"no rule for {hint}"
+    return partial(_by_word, get_args(arguments[0]), _reader(arguments[1]))
+
+
+def _optional(read: _Read, value: Any, where: str) -> Any:
+    known = None if value is None else read(value, where)
+    return None if isinstance(known, float) and math.isnan(known) else known
+
+
+def _word(vocabulary: tuple[str, ...], value: Any, where: str) -> Any:
+    if value not in vocabulary:
+        raise _wrong(where, "one of " + ", ".join(vocabulary), value)
+    return value
+
+
+def _by_word(vocabulary: tuple[str, ...], read: _Read, value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(where, "an object", value)
-    vocabulary = get_args(arguments[0])  # a key outside it comes from a newer writer
-    return {key: _value(arguments[1], value[key], f"{where}.{key}") for key in value if key in vocabulary}
+    # A key outside the vocabulary comes from a newer writer.
+    return {key: read(value[key], f"{where}.{key}") for key in value if key in vocabulary}
 
 
-def _list(hint: Any, value: Any, where: str) -> list[Any]:
+def _list(hint: Any, read: _Read, value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise _wrong(where, "a list", value)
     # A confusion matrix of 1000 classes is a million integers: no Python call for each.
     if hint in (int, str) and all(type(item) is hint for item in value):
         return value
-    return [_value(hint, item, f"{where}[{number}]") for number, item in enumerate(value)]
+    return [read(item, f"{where}[{number}]") for number, item in enumerate(value)]
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:

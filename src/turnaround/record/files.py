@@ -16,6 +16,10 @@ MAX_FILE_BYTES = 256 * 2**20  # a confusion matrix of 10,000 classes; larger is 
 MAX_LINE_BYTES = 2**20  # the longest line, telemetry of 16 GPUs, has 3,000
 
 
+# Made once: json.loads would make one for each line. NaN and Infinity of careless writers become null.
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+
+
 class LineFile(NamedTuple):
     """The content of a file of lines."""
 
@@ -44,9 +48,9 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _parse(content: bytes) -> Any:
-    """JSON, with NaN and Infinity of careless writers as null; ValueError for anything else."""
+    """JSON as `_DECODER` reads it; ValueError for anything else."""
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=lambda _: None)
+        return _DECODER.decode(content.decode("utf-8"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

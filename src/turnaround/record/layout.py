@@ -49,6 +49,11 @@ class RunDirectory:
         return self.path / "evaluation.json"
 
     @property
+    def imported(self) -> Path:
+        """What a table or a log of somebody else states; only an imported run has it."""
+        return self.path / "imported.json"
+
+    @property
     def checkpoint(self) -> Path:
         """The folder of saved weights; training/checkpoint.py owns its content."""
         return self.path / "checkpoint"
@@ -139,12 +144,17 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} is not empty: it holds {what} ({shown}). Empty it, or {OTHER_OUT}.")
 
 
+def safe_name(name: str) -> str:
+    """The name as a folder may bear it: no separators or control characters, not hidden; empty if nothing is left."""
+    # 200 bytes leave room for a number or a temporary ending: file systems end at 255.
+    plain = re.sub(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069/\\]+", "-", name).strip(" .-")
+    return plain.encode("utf-8", "replace")[:200].decode("utf-8", "ignore").strip(" .-")
+
+
 def default_run_path(root: Path, name: str) -> Path:
     """root/NAME, or the first of NAME-2, NAME-3, ... that is free. NAME is made safe as a folder's name."""
-    # 200 bytes leave room for the number: file systems end at 255.
-    safe = re.sub(r"[\x00-\x1f/\\]+", "-", name).strip(" .-").encode("utf-8", "replace")[:200].decode("utf-8", "ignore")
     taken = set(_names(root))
-    safe = safe or "run"
+    safe = safe_name(name) or "run"
     number = 1
     while (candidate := safe if number == 1 else f"{safe}-{number}") in taken:
         number += 1

@@ -21,6 +21,7 @@ from turnaround.record.schema import (
     DISJOINT_TIME_PARTS,
     EpochRecord,
     Evaluation,
+    Imported,
     Span,
     Status,
     TelemetrySample,
@@ -66,6 +67,12 @@ class Run:
         """evaluation.json; None before the end of the run."""
         path = self.directory.evaluation
         return _read_record(Evaluation, path) if os.path.lexists(path) else None
+
+    @cached_property
+    def imported(self) -> Imported | None:
+        """imported.json; None for a run that turnaround has trained."""
+        path = self.directory.imported
+        return _read_record(Imported, path) if os.path.lexists(path) else None
 
     @cached_property
     def epochs(self) -> list[EpochRecord]:

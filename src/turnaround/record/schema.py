@@ -7,7 +7,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
-from turnaround.record.coding import FORMAT_VERSION, from_json, to_json
+from turnaround.record.coding import FORMAT_VERSION, KEY, from_json, to_json
 
 __all__ = [
     "DISJOINT_TIME_PARTS",
@@ -16,6 +16,7 @@ __all__ = [
     "EpochRecord",
     "Evaluation",
     "GpuSample",
+    "Imported",
     "Span",
     "State",
     "Status",
@@ -141,6 +142,35 @@ class Evaluation:
     """One entry for each class, in the same order."""
     confusion: list[list[int]]
     """confusion[true class][predicted class] = number of images."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Imported:
+    """imported.json: what somebody else's table or log states about a run that turnaround did not train.
+
+    Its presence marks a run as imported: these numbers were told, not measured. None is "it does not say".
+    """
+
+    source: str
+    """The file it came from, without its folders."""
+    format: str = dataclasses.field(metadata={KEY: "source_format"})
+    """table, curves, keras, tensorboard or mllog; in the file, `format` is the version."""
+    epochs: int | None = None
+    """Epochs that were run."""
+    job_time_s: float | None = None
+    """From submit to finish, or as much of it as the source saw."""
+    epoch_time_s: float | None = None
+    """A typical epoch; whether evaluation is in it, only its author knows."""
+    images_per_s: float | None = None
+    """Over all workers."""
+    epochs_to_stable: float | None = None
+    """As its author saw it: by eye, without an interval."""
+    train_accuracy: float | None = None
+    """At the end; mostly the running one, under augmentation."""
+    val_accuracy: float | None = None
+    """At the end."""
+    missing: list[str] = dataclasses.field(default_factory=list)
+    """What the source leaves open, by the name of its column."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,6 +57,15 @@ def write_json(path: Path, payload: Mapping[str, Any]) -> None:
     content = {"format": FORMAT_VERSION, **plain(dict(payload))}
     lines = (f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
     replace_file(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def write_lines(path: Path, payloads: Iterable[Mapping[str, Any]]) -> None:
+    """Write or replace a whole file of lines, of something that is over; what still grows goes through Lines."""
+    replace_file(path, b"".join(_line(payload) for payload in payloads))
+
+
+def _line(payload: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain(dict(payload)), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -148,7 +157,7 @@ class Lines:
         """Append one object."""
         if self._descriptor is None:
             raise ValueError(f"{self.path} is closed")
-        line = json.dumps(plain(dict(payload)), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        line = _line(payload)
         if not self._waiting:
             self._oldest_s = time.monotonic()
         self._waiting.append(line)

@@ -50,7 +50,7 @@ def comparison(summaries: Sequence[RunSummary]) -> Table:
         table.add_row(
             str(run.workers),
             str(run.processes),
-            str(run.global_batch),
+            "-" if run.global_batch is None else str(run.global_batch),
             _time(run, None if run.epoch_time_s is None else f"{run.epoch_time_s:.2f}"),
             _time(run, None if run.images_per_s is None else f"{run.images_per_s:,.0f}"),
             share(run.best_val_accuracy),

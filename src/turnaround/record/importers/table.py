@@ -1,0 +1,123 @@
+"""A CSV with one row a run. Enters: a Sheet. Leaves: its runs; rows that cannot be taken are named with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnaround.errors import InputError
+from turnaround.record.importers.cells import CellError, Cells
+from turnaround.record.importers.shares import Shares
+from turnaround.record.importers.sheet import Row, Sheet, listed
+from turnaround.record.importers.values import MAX_EPOCHS, MAX_WORKERS, TOLD, ImportedRun, LeftOut, Reading
+from turnaround.record.layout import safe_name
+
+REQUIRED = ("name", "workers")
+OPTIONAL = (*TOLD, "nodes", "images_per_s", "processes", "seed")
+ACCURACIES = ("train_accuracy", "val_accuracy")
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """The rows so far, and by folder name the line that has it."""
+
+    runs: list[ImportedRun]
+    left_out: list[LeftOut]
+    notes: list[str]
+    names: dict[str, str]
+
+
+def read_table(sheet: Sheet, *, is_percent: bool = False) -> Reading:
+    """The runs of the table, in its order."""
+    notes = check_columns(sheet, required=REQUIRED, known=(*REQUIRED, *OPTIONAL))
+    shares = Shares(is_percent=is_percent, is_curve=False)
+    for column in ACCURACIES:
+        shares.check_column(column, (_cells(sheet, row).number(column) for row in sheet.rows), sheet.source)
+    taken = _Taken([], [], notes, {})
+    for row in sheet.rows:
+        try:
+            name = _name(row, taken)
+            taken.runs.append(_run(sheet, row, name, shares))
+        except CellError as error:
+            taken.left_out.append(
+                LeftOut(where=row.where, name=safe_name(row.cells.get("name", ""))[:60], reason=str(error))
+            )
+    return Reading(runs=tuple(taken.runs), left_out=tuple(taken.left_out), notes=tuple(taken.notes))
+
+
+def check_columns(sheet: Sheet, *, required: tuple[str, ...], known: tuple[str, ...]) -> list[str]:
+    """InputError without the required ones; a sentence about those that nobody knows."""
+    missing = [column for column in required if column not in sheet.columns]
+    if missing:
+        raise InputError(
+            f"{sheet.path} lacks the column{'s' * (len(missing) > 1)} {listed(missing)}. "
+            f"It has {listed([column for column in sheet.columns if column])}. Read are: {', '.join(known)}."
+        )
+    unknown = [column for column in sheet.columns if column and column not in known]
+    return [f"{sheet.source}: columns that are not known were ignored: {listed(unknown)}."] if unknown else []
+
+
+def _cells(sheet: Sheet, row: Row) -> Cells:
+    return Cells(row, sheet.has_decimal_commas)
+
+
+def _name(row: Row, taken: _Taken) -> str:
+    """The run's name, made safe as a folder's, and not taken by an earlier row."""
+    written = row.cells.get("name", "")
+    name = safe_name(written)
+    if not name:
+        raise CellError(f"the name {written[:60]!r} cannot be a folder's name" if written else "it has no name")
+    if name in taken.names:
+        raise CellError(f"the name {name[:60]!r} is that of {taken.names[name]} already ({row.where} repeats it)")
+    if name != written:
+        taken.notes.append(f"{row.where}: the name {written[:60]!r} was made safe as a folder's name: {name[:60]!r}.")
+    taken.names[name] = row.where
+    return name
+
+
+def _run(sheet: Sheet, row: Row, name: str, shares: Shares) -> ImportedRun:
+    cells = _cells(sheet, row)
+    if row.surplus:
+        cells.problems.append(
+            f"it has {row.surplus} more cells than the header: is a separator inside an unquoted cell?"
+        )
+    accuracies = {column: cells.number(column) for column in ACCURACIES}
+    cells.problems.extend(p for column, value in accuracies.items() if (p := shares.problem(column, value)))
+    if cells.text("workers") is None:
+        cells.problems.append("workers is empty")
+    run = ImportedRun(
+        name=name,
+        source=sheet.source,
+        format="table",
+        where=row.where,
+        workers=cells.count("workers", high=MAX_WORKERS) or 1,
+        dataset=cells.text("dataset"),
+        gpu=cells.text("gpu"),
+        processes=cells.count("processes", high=MAX_WORKERS),
+        nodes=cells.count("nodes", high=MAX_WORKERS),
+        batch_per_worker=cells.count("batch_per_worker"),
+        images_per_epoch=cells.count("images_per_epoch"),
+        epochs=cells.count("epochs", high=MAX_EPOCHS),
+        fine_tune=cells.truth("fine_tune"),
+        augment=cells.truth("augment"),
+        seed=cells.count("seed", low=0),
+        job_time_s=cells.above_zero("job_time_s"),
+        epoch_time_s=cells.above_zero("epoch_time_s"),
+        images_per_s=cells.above_zero("images_per_s"),
+        epochs_to_stable=cells.above_zero("epochs_to_stable"),
+        train_accuracy=shares.fraction(accuracies["train_accuracy"]),
+        val_accuracy=shares.fraction(accuracies["val_accuracy"]),
+    )
+    if not cells.problems:
+        cells.problems.extend(_contradictions(run))
+    cells.raise_problems()
+    return run
+
+
+def _contradictions(run: ImportedRun) -> list[str]:
+    """What no machine can do."""
+    problems = []
+    if run.processes is not None and run.processes > run.workers:
+        problems.append(f"{run.processes} processes cannot host {run.workers} workers: one each at least")
+    if run.nodes is not None and run.nodes > (run.processes or run.workers):
+        problems.append(f"{run.nodes} nodes cannot share {run.processes or run.workers} processes")
+    return problems
