@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from turnaround.analysis.curves import Curve
 from turnaround.analysis.summary import device_name, steady_epochs, summarise
+from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.recipe import Recipe
+from turnaround.record.importers.values import ImportedRun, epoch_record
+from turnaround.record.importers.write import write_runs
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord, Evaluation, Status, to_json
@@ -119,7 +128,227 @@ def test_the_first_epoch_of_every_start_is_cold(segments: list[int], expected: l
         ({"device": "cuda:0", "gpus": [{"name": "T4"}]}, "T4"),
         ({"device": "cuda:0", "gpus": []}, "cuda:0"),
         ({"device": "mps"}, "mps"),
+        ({"device": None, "gpus": []}, "unknown"),
+        ({"device": "cuda", "gpus": "many"}, "cuda"),
     ],
 )
 def test_the_device_by_name(machine: dict[str, Any], expected: str) -> None:
     assert device_name(machine) == expected
+
+
+# --- what the work is, and where
+
+
+def changed(run: Run, file: str, *keys: str, to: Any) -> Run:
+    """The run with one value of a file replaced."""
+    path = run.path / file
+    content = json.loads(path.read_text())
+    place = content
+    for key in keys[:-1]:
+        place = place.setdefault(key, {})
+    place[keys[-1]] = to
+    path.write_text(json.dumps(content))
+    return Run.load(run.path)
+
+
+@pytest.mark.parametrize(
+    ("sections", "job"),
+    [
+        ({"data": {"source": "fruitbowl"}}, "fruitbowl, small, from scratch, 64 px"),
+        (
+            {
+                "data": {"source": "/home/me/photos/", "size_px": 160},
+                "model": {"name": "resnet50", "weights": "imagenet"},
+            },
+            "photos, resnet50, fine-tuned, 160 px",
+        ),
+        (
+            {"data": {"source": "a"}, "model": {"name": "resnet50", "weights": "imagenet", "fine_tune": False}},
+            "a, resnet50, frozen, 224 px",
+        ),
+    ],
+)
+def test_the_job_in_words(sections: dict[str, Any], job: str, tmp_path: Path) -> None:
+    assert summarise(recorded(tmp_path / "run", recipe=Recipe.from_dict(sections))).job == job
+
+
+def test_what_our_own_run_ran_on(tmp_path: Path) -> None:
+    run = changed(recorded(tmp_path / "run", processes=2), "machine.json", "ranks", to=[{"host": "a"}, {"host": "b"}])
+    run = changed(run, "machine.json", "device", to="cuda:0")
+    run = changed(run, "machine.json", "gpus", to=[{"name": "NVIDIA H100 80GB HBM3", "index": 0}])
+    run = changed(run, "recipe.json", "images", to={"num_train": 1440, "num_validation": 360})
+    summary = summarise(run)
+    assert (summary.hosts, summary.device, summary.gpu) == (2, "NVIDIA H100 80GB HBM3", "H100")
+    assert (summary.batch_per_worker, summary.global_batch, summary.epochs_planned) == (32, 64, 10)
+    assert (summary.images_per_epoch, summary.num_validation, summary.is_imported) == (1440, 360, False)
+
+
+def test_counts_that_the_recipe_lacks_come_from_the_epochs_and_the_evaluation(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", replace(epoch(1), images=960))
+    result = Evaluation(epoch=1, num_images=240, top1=0.5, top5=None, loss=1.0, classes=[], per_class=[], confusion=[])
+    write_json(run.directory.evaluation, to_json(result))
+    summary = summarise(Run.load(run.path))
+    assert (summary.images_per_epoch, summary.num_validation) == (960, 240)
+
+
+def test_the_curve_has_training_in_evaluation_mode(tmp_path: Path) -> None:
+    measured = replace(epoch(1), train_eval_accuracy=0.6, train_eval_loss=0.9, noise_scale=300.0)
+    summary = summarise(recorded(tmp_path / "run", measured, replace(epoch(2, accuracy=0.7), train_eval_accuracy=0.8)))
+    assert (summary.curve.epochs, summary.curve.val_accuracy) == ((1, 2), (0.5, 0.7))
+    assert summary.curve.train_accuracy == (0.6, 0.8)
+    assert summary.curve.train_loss[0] == 0.9
+    assert math.isnan(summary.curve.train_loss[1])  # and not the running one: never a mixture
+    assert (summary.final_train_accuracy, summary.noise_scale) == (0.8, 300.0)
+
+
+def test_without_such_evaluations_the_running_ones_stand_in(tmp_path: Path) -> None:
+    summary = summarise(recorded(tmp_path / "run", epoch(1)))
+    assert (summary.curve.train_accuracy, summary.curve.train_loss) == ((0.4,), (1.0,))
+    assert summary.final_train_accuracy == 0.4
+
+
+def test_a_run_without_epochs_has_an_empty_curve(tmp_path: Path) -> None:
+    summary = summarise(recorded(tmp_path / "run"))
+    assert (summary.curve, summary.final_train_accuracy, summary.noise_scale) == (Curve(), None, None)
+
+
+def test_a_job_takes_from_submit_to_finish(tmp_path: Path) -> None:
+    submitted = {"submitted_at": "2026-03-01T09:00:00+00:00", "started_at": "2026-03-01T09:02:00+00:00"}
+    summary = summarise(recorded(tmp_path / "run", epoch(1), time_s={"program": 60.0}, **submitted))
+    assert summary.job_time_s == summary.turnaround_s == 180.0
+
+
+# --- runs of others
+
+TOLD = ImportedRun(
+    name="told",
+    source="runs.csv",
+    format="table",
+    workers=4,
+    gpu="Tesla T4",
+    dataset="caltech256",
+    fine_tune=False,
+    batch_per_worker=32,
+    images_per_epoch=24_300,
+    epochs=30,
+    job_time_s=2594.0,
+    epoch_time_s=81.0,
+    train_accuracy=0.8678,
+    val_accuracy=0.676,
+)
+
+
+def imported(tmp_path: Path, run: ImportedRun) -> Run:
+    return Run.load(write_runs([run], tmp_path / "imported")[0])
+
+
+def test_an_imported_run_without_a_curve(tmp_path: Path) -> None:
+    summary = summarise(imported(tmp_path, TOLD))
+    assert (summary.is_imported, summary.name, summary.state, summary.job) == (
+        True,
+        "told",
+        "finished",
+        "caltech256, frozen",
+    )
+    assert (summary.workers, summary.processes, summary.hosts, summary.is_rehearsal) == (4, 4, 1, False)
+    assert (summary.device, summary.gpu) == ("Tesla T4", "T4")
+    assert (summary.batch_per_worker, summary.global_batch, summary.images_per_epoch) == (32, 128, 24_300)
+    assert (summary.epochs, summary.epochs_planned, summary.num_validation) == (30, 30, None)
+    assert (summary.epoch_time_s, summary.images_per_s) == (81.0, 300.0)
+    assert (summary.final_val_accuracy, summary.final_train_accuracy) == (0.676, 0.8678)
+    assert (summary.best_val_accuracy, summary.best_epoch, summary.curve) == (None, None, Curve())
+    assert (summary.job_time_s, summary.turnaround_s, summary.turnaround_parts_s) == (2594.0, 2594.0, {"other": 2594.0})
+
+
+def test_an_imported_run_with_a_curve(tmp_path: Path) -> None:
+    curve = (
+        epoch_record(1, accuracy=(0.5, 0.4), time_s=90.0),
+        epoch_record(2, accuracy=(0.6, 0.7), time_s=60.0),
+        epoch_record(3, accuracy=(0.7, 0.6)),
+    )
+    summary = summarise(imported(tmp_path, replace(TOLD, epoch_time_s=None, curve=curve)))
+    assert (summary.epoch_time_s, summary.images_per_s) == (60.0, 405.0)
+    assert (summary.best_val_accuracy, summary.best_epoch, summary.final_val_accuracy) == (0.7, 2, 0.6)
+    assert summary.curve.train_accuracy == (0.5, 0.6, 0.7)
+    assert summary.epochs == 30
+
+
+def test_an_imported_run_of_which_nothing_is_known(tmp_path: Path) -> None:
+    summary = summarise(imported(tmp_path, ImportedRun(name="x", source="log", format="keras", workers=2)))
+    assert (summary.job, summary.gpu, summary.device, summary.hosts) == ("unknown images", "unknown", "unknown", 1)
+    assert (summary.batch_per_worker, summary.global_batch, summary.images_per_epoch) == (None, None, None)
+    assert (summary.epochs, summary.epochs_planned, summary.epoch_time_s, summary.images_per_s) == (0, None, None, None)
+    assert (summary.job_time_s, summary.final_val_accuracy, summary.final_train_accuracy) == (None, None, None)
+
+
+def test_a_whole_batch_and_a_network_stand_in(tmp_path: Path) -> None:
+    run = ImportedRun(name="x", source="log", format="mllog", workers=3, network="resnet", batch_total=256)
+    summary = summarise(imported(tmp_path, run))
+    assert (summary.job, summary.global_batch, summary.batch_per_worker) == ("resnet", 256, None)
+
+
+# --- damage
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value", "words"),
+    [
+        ("machine.json", ("workers",), "many", "workers must be a whole number from 1, received 'many'"),
+        ("machine.json", ("workers",), 0, "workers must be a whole number from 1, received 0"),
+        ("machine.json", ("hosts",), "two", "hosts must be a whole number or null, received 'two'"),
+        ("recipe.json", ("training",), [], "training must be an object, received []"),
+        ("recipe.json", ("training",), {"epochs": 3}, "training.batch_per_worker is missing"),
+        ("recipe.json", ("training",), {"batch_per_worker": 3}, "training.epochs is missing"),
+        ("recipe.json", ("workers",), {}, "workers.count is missing"),
+        ("recipe.json", ("images",), {"num_train": 1.5}, "images.num_train must be a whole number or null"),
+        ("recipe.json", ("data", "size_px"), True, "data.size_px must be a whole number or null, received True"),
+    ],
+)
+def test_a_damaged_file_and_its_key_are_named(
+    file: str, keys: tuple[str, ...], value: Any, words: str, tmp_path: Path
+) -> None:
+    run = changed(recorded(tmp_path / "run"), file, *keys, to=value)
+    with pytest.raises(RunDirectoryError) as caught:
+        summarise(run)
+    assert str(run.path / file) in str(caught.value)
+    assert words in str(caught.value)
+
+
+KEYS = ("name", "data", "model", "training", "workers", "images", "processes", "gpus", "device", "ranks", "hosts")
+INNER = (
+    "source",
+    "size_px",
+    "name",
+    "fine_tune",
+    "weights",
+    "epochs",
+    "batch_per_worker",
+    "batch_total",
+    "count",
+    "host",
+)
+values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+sections = (
+    values | st.dictionaries(st.sampled_from(INNER), values) | st.lists(values | st.dictionaries(st.text(), values))
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    recipe=st.dictionaries(st.sampled_from(KEYS), sections), machine=st.dictionaries(st.sampled_from(KEYS), sections)
+)
+def test_whatever_is_in_the_files_only_our_errors_come_out(
+    recipe: dict[str, Any], machine: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    if not path.exists():
+        recorded(path, epoch(1))
+    whole = Recipe.from_dict({}).resolved().to_dict()
+    (path / "recipe.json").write_text(json.dumps({**whole, **recipe}))
+    (path / "machine.json").write_text(json.dumps({"workers": 1, "processes": 1, **machine}))
+    message = str(path)
+    try:
+        summarise(Run.load(path))
+    except TurnaroundError as error:
+        message = str(error)
+    assert str(path) in message

@@ -1,30 +1,52 @@
-"""One run in a dozen numbers."""
+"""One run in a few dozen numbers, whether turnaround trained it or somebody's table tells of it."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+import ntpath
+import reprlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
+from turnaround.analysis.curves import Curve
+from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.errors import RunDirectoryError
 from turnaround.record.reader import Run
-from turnaround.record.schema import EpochRecord
+from turnaround.record.schema import EpochRecord, Imported
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a table shows of a run. Times of a rehearsal are those of this machine, not of its workers."""
+    """What a table shows of a run; None is "not known". Times of a rehearsal are this machine's, not its workers'."""
 
     directory: str
     name: str
     state: str
+    is_imported: bool = False
+    """Told by a table or a log of others, not measured by turnaround."""
+    job: str = ""
+    """Which work it is, for people: the images, the network, what of it learns, the size."""
     workers: int
     processes: int
+    hosts: int = 1
     is_rehearsal: bool
     device: str
-    global_batch: int
+    """As the driver names it."""
+    gpu: str = "unknown"
+    """Its kind: T4, V100, CPU."""
+    batch_per_worker: int | None = None
+    global_batch: int | None
+    images_per_epoch: int | None = None
+    num_validation: int | None = None
+    epochs_planned: int | None = None
     epochs: int
+    """Epochs that were done."""
     epoch_time_s: float | None
     """Median over the steady epochs: all but the first after each start; of a single epoch, that one."""
     images_per_s: float | None
@@ -32,36 +54,78 @@ class RunSummary:
     best_epoch: int | None
     final_val_accuracy: float | None
     final_top5_accuracy: float | None
+    final_train_accuracy: float | None = None
+    """In evaluation mode where that was measured, else the running one."""
+    noise_scale: float | None = None
+    """The last one measured, in images."""
+    job_time_s: float | None = None
+    """Submit to finish."""
     turnaround_s: float | None
     turnaround_parts_s: dict[str, float]
+    curve: Curve = field(default_factory=Curve)
+    """Empty when there is none. Of a run without evaluations of the training images, its training accuracy and loss
+    are the running ones."""
 
 
 def summarise(run: Run) -> RunSummary:
-    """The numbers of one run, as far as it got."""
-    machine, recipe, epochs = run.machine, run.recipe, run.epochs
-    steady = steady_epochs(epochs) or epochs
-    known = [e for e in epochs if not math.isnan(e.val_accuracy)]
-    best = max(known, key=lambda e: e.val_accuracy, default=None)
+    """The numbers of one run, as far as it got; RunDirectoryError names the file and the key that is damaged."""
+    machine = _Content(run.directory.machine, run.machine)
+    recipe = _Content(run.directory.recipe, run.recipe)
+    epochs, told = run.epochs, run.imported or Imported(source="", format="")
+    best = max((e for e in epochs if not math.isnan(e.val_accuracy)), key=lambda e: e.val_accuracy, default=None)
     parts = run.turnaround_parts()
+    curve, images_per_epoch = curve_of(epochs), _images_per_epoch(recipe, epochs)
+    epoch_time_s = _first(told.epoch_time_s, _steady_median(epochs, "epoch_time_s"))
     return RunSummary(
         directory=str(run.path),
-        name=str(recipe.get("name", run.path.name)),
+        name=recipe.text("name") or run.path.name,
         state=run.status.state,
-        workers=machine["workers"],
-        processes=machine["processes"],
+        is_imported=run.imported is not None,
+        job=job_name(recipe, is_imported=run.imported is not None),
+        workers=machine.count("workers"),
+        processes=machine.count("processes"),
+        hosts=_hosts(machine),
         is_rehearsal=run.is_rehearsal,
-        device=device_name(machine),
+        device=device_name(run.machine),
+        gpu=kind_of(device_name(run.machine)),
+        batch_per_worker=recipe.whole("training", "batch_per_worker"),
         global_batch=_global_batch(recipe),
-        epochs=len(epochs),
-        epoch_time_s=median(e.epoch_time_s for e in steady) if steady else None,
-        images_per_s=median(e.images_per_s for e in steady) if steady else None,
+        images_per_epoch=images_per_epoch,
+        num_validation=_first(
+            recipe.whole("images", "num_validation", is_optional=True),
+            run.evaluation.num_images if run.evaluation else None,
+        ),
+        epochs_planned=recipe.whole("training", "epochs"),
+        epochs=_first(told.epochs, len(epochs)) or 0,
+        epoch_time_s=epoch_time_s,
+        images_per_s=_images_per_s(told, epochs, images_per_epoch, epoch_time_s),
         best_val_accuracy=run.best,
         best_epoch=best.epoch if best else None,
-        final_val_accuracy=run.final,
+        final_val_accuracy=_first(run.final, told.val_accuracy),
         final_top5_accuracy=run.evaluation.top5 if run.evaluation else None,
+        final_train_accuracy=_first(_last(curve.train_accuracy), told.train_accuracy),
+        noise_scale=next((e.noise_scale for e in reversed(epochs) if e.noise_scale is not None), None),
+        job_time_s=_first(told.job_time_s, sum(parts.values()) or None),
         turnaround_s=sum(parts.values()) or None,
         turnaround_parts_s=parts,
+        curve=curve,
     )
+
+
+def curve_of(epochs: list[EpochRecord]) -> Curve:
+    """The columns of the epochs; the training ones in evaluation mode, or all of them running, never a mixture."""
+    is_evaluated = any(e.train_eval_accuracy is not None or e.train_eval_loss is not None for e in epochs)
+    return Curve(
+        epochs=tuple(e.epoch for e in epochs),
+        val_accuracy=tuple(e.val_accuracy for e in epochs),
+        train_accuracy=_column((e.train_eval_accuracy if is_evaluated else e.train_accuracy) for e in epochs),
+        val_loss=tuple(e.val_loss for e in epochs),
+        train_loss=_column((e.train_eval_loss if is_evaluated else e.train_loss) for e in epochs),
+    )
+
+
+def _column(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(math.nan if value is None else value for value in values)
 
 
 def steady_epochs(epochs: list[EpochRecord]) -> list[EpochRecord]:
@@ -69,14 +133,116 @@ def steady_epochs(epochs: list[EpochRecord]) -> list[EpochRecord]:
     return [now for before, now in itertools.pairwise(epochs) if before.segment == now.segment]
 
 
+def _steady_median(epochs: list[EpochRecord], name: str) -> float | None:
+    """The median over the steady epochs that have it; without any of them, over all."""
+    for some in (steady_epochs(epochs), epochs):
+        known: list[float] = [value for e in some if not math.isnan(value := getattr(e, name))]
+        if known:
+            return median(known)
+    return None
+
+
+def _images_per_s(
+    told: Imported, epochs: list[EpochRecord], images_per_epoch: int | None, epoch_time_s: float | None
+) -> float | None:
+    """As stated, as measured, or by division."""
+    known = _first(told.images_per_s, _steady_median(epochs, "images_per_s"))
+    if known is None and images_per_epoch and epoch_time_s:
+        return images_per_epoch / epoch_time_s
+    return known
+
+
+def _first(*values: Value | None) -> Value | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _last(values: tuple[float, ...]) -> float | None:
+    return values[-1] if values and not math.isnan(values[-1]) else None
+
+
 def device_name(machine: dict[str, Any]) -> str:
     """The GPU's name, or the processor's."""
-    gpus = machine.get("gpus") or []
-    if str(machine.get("device", "")).startswith("cuda") and gpus:
+    gpus, device = machine.get("gpus"), machine.get("device")
+    if str(device).startswith("cuda") and isinstance(gpus, list) and gpus and isinstance(gpus[0], dict):
         return str(gpus[0].get("name"))
-    return "CPU" if machine.get("device") == "cpu" else str(machine.get("device"))
+    return "unknown" if device is None else "CPU" if device == "cpu" else str(device)
 
 
-def _global_batch(recipe: dict[str, Any]) -> int:
-    training, workers = recipe["training"], recipe["workers"]
-    return int(training["batch_total"] or training["batch_per_worker"] * workers["count"])
+def job_name(recipe: _Content, *, is_imported: bool) -> str:
+    """The work in a few words: "photos, resnet50, fine-tuned, 224 px"."""
+    source, network = recipe.text("data", "source"), recipe.text("model", "name")
+    fine_tune = recipe.value("model", "fine_tune", is_optional=True)
+    learns = {True: "fine-tuned", False: "frozen"}.get(fine_tune) if isinstance(fine_tune, bool) else None
+    if is_imported:
+        return ", ".join(part for part in (source or network or "unknown images", learns) if part)
+    if learns == "fine-tuned" and recipe.text("model", "weights") == "none":
+        learns = "from scratch"
+    size_px = recipe.whole("data", "size_px", is_optional=True)
+    images = ntpath.basename((source or "").rstrip("/\\")) or source or "unknown images"  # of either kind of path
+    return ", ".join(part for part in (images, network, learns, f"{size_px} px" if size_px else None) if part)
+
+
+def _hosts(machine: _Content) -> int:
+    """As stated, or as many as the processes were on."""
+    ranks = machine.value("ranks", is_optional=True)
+    names = {str(rank.get("host")) for rank in ranks if isinstance(rank, dict)} if isinstance(ranks, list) else set()
+    return machine.whole("hosts", is_optional=True) or len(names) or 1
+
+
+def _images_per_epoch(recipe: _Content, epochs: list[EpochRecord]) -> int | None:
+    measured = next((e.images for e in reversed(epochs) if e.images is not None), None)
+    return _first(recipe.whole("images", "num_train", is_optional=True), measured)
+
+
+def _global_batch(recipe: _Content) -> int | None:
+    batch_total = recipe.whole("training", "batch_total", is_optional=True)
+    per_worker, count = recipe.whole("training", "batch_per_worker"), recipe.whole("workers", "count")
+    return batch_total or (per_worker * count if per_worker is not None and count is not None else None)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The object in a file of a run. A key that must be there and is not, or is of another kind, is named."""
+
+    path: Path
+    content: dict[str, Any]
+
+    def value(self, *keys: str, is_optional: bool = False) -> Any:
+        """What stands under the keys; None for null, and for a key that need not be there."""
+        value: Any = self.content
+        for number, key in enumerate(keys, start=1):
+            if not isinstance(value, dict):
+                raise self._damaged(keys[: number - 1], "an object", value)
+            if key not in value:
+                if is_optional:
+                    return None
+                raise RunDirectoryError(f"{self.path} is damaged: {'.'.join(keys[:number])} is missing.")
+            value = value[key]
+        return value
+
+    def whole(self, *keys: str, is_optional: bool = False) -> int | None:
+        value = self.value(*keys, is_optional=is_optional)
+        if value is not None and not _is_whole(value):
+            raise self._damaged(keys, "a whole number or null", value)
+        return None if value is None else int(value)
+
+    def count(self, *keys: str) -> int:
+        value = self.value(*keys)
+        if not _is_whole(value) or value < 1:
+            raise self._damaged(keys, "a whole number from 1", value)
+        return int(value)
+
+    def text(self, *keys: str) -> str | None:
+        value = self.value(*keys, is_optional=True)
+        return None if value is None else str(value)
+
+    def _damaged(self, keys: tuple[str, ...], expected: str, received: object) -> RunDirectoryError:
+        return RunDirectoryError(
+            f"{self.path} is damaged: {'.'.join(keys)} must be {expected}, received {reprlib.repr(received)}."
+        )
+
+
+def _is_whole(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) < 2**53 and value == int(value)  # beyond, floats are not exact

@@ -1,0 +1,298 @@
+"""The stable epoch: the first epoch of the plateau of validation accuracy, by a stated rule and with an interval.
+
+1. A unimodal fit gives the noise: what is left over, or the binomial noise of the validation set if that is larger.
+2. Where a smooth growth law fits as well as that noise allows, it is the curve; else the unimodal fit is.
+3. The stable epoch is the first that is within `band` of the best level seen. Nothing is extrapolated.
+4. A curve that still rises, or has reached the plateau only just now, is not yet stable: its epoch is a lower bound.
+5. The interval is the middle 80 % of the same estimate over 200 curves simulated from the fit and its noise.
+
+One run of thirty epochs fixes the stable epoch to about two epochs, so compare configurations over several seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, mode, variance
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnaround.analysis.curves import (
+    Array,
+    growth_fit,
+    moving_means,
+    num_blocks,
+    robust_growth_fit,
+    simulated,
+    unimodal_fit,
+)
+
+Status = Literal["stable", "not yet stable", "reached", "not reached", "too short", "unknown"]
+Method = Literal["smooth", "isotonic", "stated", "none"]
+
+BAND = 0.01
+FEWEST_EPOCHS = 6
+FEWEST_EPOCHS_FOR_GROWTH = 11
+NUM_SIMULATED = 200
+RISING_Z = 1.65
+# A growth law that misses by a twentieth of the band is good enough, however quiet the curve.
+EXACT_SHARE_OF_BAND = 0.05
+_Z_80 = 1.2816  # half-width of an 80 % interval in standard deviations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stable:
+    """When one configuration's validation accuracy became stable, or reached a target."""
+
+    status: Status
+    """`stable` and `not yet stable` are answers of stable_epoch, `reached` and `not reached` of epochs_to_target."""
+    epoch: float | None
+    """For `not yet stable` a lower bound."""
+    low: float | None
+    """Lower end of the 80 % interval; None when the noise is not known."""
+    high: float | None
+    """Upper end; None also where there is none: not yet stable, or a target that many simulated curves never reach."""
+    level: float | None
+    """The best level of validation accuracy that was seen, without its noise."""
+    band: float
+    """The width actually used: what was asked for, or the noise if that is larger."""
+    noise: float | None
+    """Standard deviation of one epoch's accuracy; None when the curve and the size of the set do not tell."""
+    method: Method
+    """`stated`: somebody's table says so."""
+    repeats: int = 1
+    """How many runs it rests on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """One curve without its noise, at the epochs where it is known."""
+
+    epochs: tuple[int, ...]
+    values: Array
+    unimodal: Array
+    fitted: Array
+    noise: float | None
+    method: Literal["smooth", "isotonic"]
+
+    def band(self, wanted: float) -> float:
+        """A band thinner than the noise means nothing."""
+        return max(wanted, self.noise or 0.0)
+
+    def refitted(self, curves: Array) -> Array:
+        """The fit of other curves, by the method that was chosen for this one."""
+        return growth_fit(self.epochs, curves) if self.method == "smooth" else unimodal_fit(curves)
+
+
+def known_values(values: Sequence[float]) -> tuple[tuple[int, ...], Array]:
+    """Epochs, counted from 1, and values where they are numbers."""
+    everything = np.asarray(values, dtype=np.float64).reshape(-1)
+    is_known = np.isfinite(everything)
+    return tuple(int(epoch) for epoch in np.flatnonzero(is_known) + 1), everything[is_known]
+
+
+def fit_curve(accuracy: Sequence[float], *, num_images: int | None, band: float) -> Fit | None:
+    """The curve without its noise; None for fewer than six known epochs."""
+    epochs, values = known_values(accuracy)
+    if len(epochs) < FEWEST_EPOCHS:
+        return None
+    unimodal = unimodal_fit(values[None])[0]
+    noise = curve_noise(values, unimodal, num_images)
+    if len(epochs) >= FEWEST_EPOCHS_FOR_GROWTH:
+        growth = robust_growth_fit(epochs, values, noise or 0.0)
+        variance = float(np.sum((values - growth) ** 2)) / (len(epochs) - 4)
+        if variance <= max(2.0 * (noise or 0.0) ** 2, (EXACT_SHARE_OF_BAND * band) ** 2):
+            return Fit(epochs=epochs, values=values, unimodal=unimodal, fitted=growth, noise=noise, method="smooth")
+    return Fit(epochs=epochs, values=values, unimodal=unimodal, fitted=unimodal, noise=noise, method="isotonic")
+
+
+def curve_noise(values: Array, unimodal: Array, num_images: int | None) -> float | None:
+    """What the fit leaves over, or the noise of counting `num_images` if larger; None when neither is known."""
+    freedom = len(values) - int(num_blocks(unimodal[None])[0])
+    left_over = math.sqrt(float(np.sum((values - unimodal) ** 2)) / freedom) if freedom > 0 else None
+    if not num_images:
+        return left_over
+    share = min(max(float(values.max()), 0.0), 1.0)
+    return max(math.sqrt(share * (1.0 - share) / num_images), left_over or 0.0)
+
+
+def is_still_rising(epochs: Sequence[int], values: Array, *, noise: float, band: float) -> bool:
+    """Whether the last third climbs by more than its noise explains and by more than half the band."""
+    count = math.ceil(len(values) / 3)
+    x, y = np.asarray(epochs[-count:], dtype=np.float64), values[-count:]
+    x = x - x.mean()
+    slope = float(x @ y / (x @ x))
+    se = noise / math.sqrt(float(x @ x))
+    return slope > RISING_Z * se and slope * float(x[-1] - x[0]) > band / 2
+
+
+def stable_epoch(
+    val_accuracy: Sequence[float], *, num_validation: int | None, band: float = BAND, seed: int = 0
+) -> Stable:
+    """The stable epoch of one run; `val_accuracy` has one value for each epoch from 1, NaN where it is not known."""
+    fit = fit_curve(val_accuracy, num_images=num_validation, band=band)
+    if fit is None:
+        return _no_answer(val_accuracy, band)
+    width, count = fit.band(band), len(fit.epochs)
+    first, level = plateau_epoch(fit, width)
+    epoch, num_on_plateau = float(first), count - fit.epochs.index(first)
+    is_rising = is_still_rising(fit.epochs, fit.values, noise=fit.noise or 0.0, band=width)
+    is_stable = num_on_plateau >= max(3.0, 0.15 * count) and not is_rising
+    low, high = _plateau_interval(fit, width, seed)
+    return Stable(
+        status="stable" if is_stable else "not yet stable",
+        epoch=epoch,
+        low=None if low is None else min(low, epoch),
+        high=None if high is None or not is_stable else max(high, epoch),
+        level=level,
+        band=width,
+        noise=fit.noise,
+        method=fit.method,
+    )
+
+
+def epochs_to_target(
+    val_accuracy: Sequence[float], target: float, *, num_validation: int | None, seed: int = 0
+) -> Stable:
+    """The first epoch at which the curve without its noise is at `target`; `reached` or `not reached` is the status."""
+    fit = fit_curve(val_accuracy, num_images=num_validation, band=BAND)
+    if fit is None:
+        return _no_answer(val_accuracy, 0.0)
+    epoch = float(_first_at(fit.fitted[None], target, fit.epochs)[0])
+    low, high = None, None
+    if fit.noise is not None:
+        curves = fit.refitted(simulated(fit.fitted, fit.noise, NUM_SIMULATED, seed))
+        low, high = _middle_80(_first_at(curves, target, fit.epochs))
+    has_reached = math.isfinite(epoch)
+    return Stable(
+        status="reached" if has_reached else "not reached",
+        epoch=epoch if has_reached else None,
+        low=_finite(None if low is None else min(low, epoch)),
+        high=_finite(None if high is None else max(high, epoch)),
+        level=float(fit.fitted.max()),
+        band=0.0,
+        noise=fit.noise,
+        method=fit.method,
+    )
+
+
+def plateau_epoch(fit: Fit, band: float) -> tuple[int, float]:
+    """The first epoch within `band` of the best level seen, and that level."""
+    levels, positions = _plateaus(fit.fitted[None], fit.values[None], band, fit.method)
+    return fit.epochs[int(positions[0])], float(levels[0])
+
+
+def _plateaus(fitted: Array, curves: Array, band: float, method: Method) -> tuple[Array, NDArray[np.intp]]:
+    """For each row the best level seen, and the position of the first value within `band` of it."""
+    levels = fitted.max(axis=1)
+    if method == "isotonic":  # the top of an isotonic fit is one lucky epoch; a plateau holds for a while
+        levels = np.minimum(levels, moving_means(curves, max(3, curves.shape[1] // 5)).max(axis=1))
+    return levels, np.argmax(fitted >= (levels - band)[:, None], axis=1)
+
+
+def _plateau_interval(fit: Fit, band: float, seed: int) -> tuple[float | None, float | None]:
+    if fit.noise is None:
+        return None, None
+    curves = simulated(fit.fitted, fit.noise, NUM_SIMULATED, seed)
+    _, positions = _plateaus(fit.refitted(curves), curves, band, fit.method)
+    return _middle_80(np.asarray(fit.epochs, dtype=np.float64)[positions])
+
+
+def _first_at(fitted: Array, target: float, epochs: Sequence[int]) -> Array:
+    """The first epoch at which each row is at the target; infinity where it never is."""
+    is_there = fitted >= target
+    return np.where(is_there.any(axis=1), np.asarray(epochs, dtype=np.float64)[np.argmax(is_there, axis=1)], np.inf)
+
+
+def _middle_80(found: Array) -> tuple[float, float]:
+    ordered = np.sort(found)  # no interpolation: it would make NaN of two infinities
+    return float(ordered[len(ordered) // 10]), float(ordered[-1 - len(ordered) // 10])
+
+
+def stable_over_repeats(each: Sequence[Stable]) -> Stable:
+    """Repeats of one configuration as one answer: the median, with an interval for the mean.
+
+    Runs that say nothing (too short, unknown) are left out, which `repeats` shows. Where half or more of the others
+    have not got there yet, neither has the configuration; where fewer have not, the interval has no upper end.
+    """
+    known = [one for one in each if one.status not in ("too short", "unknown")]
+    if len(known) < 2:
+        return known[0] if known else _nothing_known(each)
+    # What has not got there is as late as anything can be; a lower bound is at least that late.
+    values = [math.inf if one.epoch is None else one.epoch for one in known]
+    num_open = sum(one.status in ("not yet stable", "not reached") for one in known)
+    is_target = any(one.status in ("reached", "not reached") for one in known)
+    is_open = 2 * num_open >= len(known)
+    epoch = _finite(median(values))
+    low, high = _interval_over_repeats(known)
+    return Stable(
+        status=_STATUS_OVER_REPEATS[is_target, is_open],
+        epoch=None if is_target and is_open else epoch,
+        low=low if low is None or epoch is None else max(1.0, min(low, epoch)),
+        high=None if num_open or high is None or epoch is None else max(high, epoch),
+        level=_median_of(one.level for one in known),
+        band=max(one.band for one in known),
+        noise=_median_of(one.noise for one in known),
+        method=mode(one.method for one in known),
+        repeats=sum(one.repeats for one in known),
+    )
+
+
+_STATUS_OVER_REPEATS: dict[tuple[bool, bool], Status] = {
+    (False, False): "stable",
+    (False, True): "not yet stable",
+    (True, False): "reached",
+    (True, True): "not reached",
+}
+
+
+def _interval_over_repeats(known: Sequence[Stable]) -> tuple[float | None, float | None]:
+    """80 %: by Student's t from the scatter of three or more; of two, from their own intervals and their distance."""
+    values = [one.epoch for one in known if one.epoch is not None]
+    if len(values) >= 3:
+        from scipy.special import stdtrit
+
+        rounding = 1.0 / 12.0  # variance of a whole number of epochs: equal estimates are not exact ones
+        half = float(stdtrit(len(values) - 1, 0.9)) * math.sqrt((variance(values) + rounding) / len(values))
+        return fmean(values) - half, fmean(values) + half
+    if len(values) < 2:
+        return None, None
+    between = _Z_80 * abs(values[0] - values[1]) / 2
+    below = [one.epoch - one.low for one in known if one.epoch is not None and one.low is not None]
+    above = [one.high - one.epoch for one in known if one.epoch is not None and one.high is not None]
+    low = fmean(values) - math.hypot(between, *(d / 2 for d in below)) if len(below) == 2 else None
+    high = fmean(values) + math.hypot(between, *(d / 2 for d in above)) if len(above) == 2 else None
+    return low, high
+
+
+def _median_of(values: Iterable[float | None]) -> float | None:
+    return median(known) if (known := [value for value in values if value is not None]) else None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _no_answer(values: Sequence[float], band: float) -> Stable:
+    known = known_values(values)[1]
+    return Stable(
+        status="too short" if known.size else "unknown",
+        epoch=None,
+        low=None,
+        high=None,
+        level=float(known.max()) if known.size else None,
+        band=band,
+        noise=None,
+        method="none",
+    )
+
+
+def _nothing_known(each: Sequence[Stable]) -> Stable:
+    """Of runs that say nothing, the one that says why."""
+    unknown = Stable(
+        status="unknown", epoch=None, low=None, high=None, level=None, band=BAND, noise=None, method="none", repeats=0
+    )
+    return next((one for one in each if one.status == "too short"), next(iter(each), unknown))
