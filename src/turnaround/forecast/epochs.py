@@ -1,0 +1,242 @@
+"""Epochs and accuracy against the global batch.
+
+    E(B) = e0 (1 + B / B_crit)         epochs to a stable (or a wanted) accuracy
+    a(B) = a0 - k log2(B / B_0)        accuracy at the plateau
+
+The first is McCandlish's law written in epochs: beyond the critical batch, more images per step only cost epochs. It
+holds for a learning rate that is scaled with the batch; with another rule the line is still a line, with that rule's
+B_crit. The second is a small fall, as wide as our ignorance of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from scipy.optimize import nnls
+
+from turnaround.errors import InputError
+from turnaround.forecast.contract import Forecast
+from turnaround.forecast.scaling import Z_80, Array, check_positive, check_spread
+
+# Round numbers from MLPerf's reference convergence points other than ResNet, SSD and RetinaNet, by
+# `python bench/forecast.py --published DIR --mlperf DIR`. The error there hardly depends on them; among near equals,
+# those were taken that do well on the three named, which are therefore no clean test.
+TYPICAL_SLOPE, SLOPE_SD = 0.3, 0.3
+"""B_max / B_crit, B_max being the largest batch that was run: what is typical, and how far benchmarks differ."""
+SCATTER = 0.05
+"""Relative scatter of a benchmark's points about the law."""
+# 80 % half-widths of fits to three points by distance: 2242, 930, 535, 276, 191 and 53 predictions on 17 to 20
+# benchmarks of MLPerf. The bench tells how often they hold for ours.
+INSIDE, BELOW = 0.10, 0.15
+BEYOND = ((1.5, 0.11), (2.0, 0.20), (4.0, 0.24), (16.0, 0.27))
+"""(up to this multiple of the largest batch, half-width); farther away it grows with the distance."""
+TWO_BATCHES = 1.5
+"""Factor of the half-widths with two batches only."""
+NOISE_SCALE_FACTOR = 2.5
+"""The gradient noise scale is the critical batch within this factor, either way."""
+
+# Accuracy: no published series is at hand, so these are judgements, wide on purpose.
+TYPICAL_FALL, FALL_SD = 0.005, 0.01
+"""Of accuracy for each doubling of the global batch."""
+ACCURACY_SCATTER = 0.01
+"""Between runs that differ in their seed only: 80 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochsObservation:
+    """Epochs that one configuration needed."""
+
+    global_batch: int
+    epochs: float
+    sd: float | None = None
+    """Standard deviation of `epochs`, where it is known."""
+
+    def __post_init__(self) -> None:
+        check_positive("global_batch of an observation", self.global_batch)
+        check_positive("epochs of an observation", self.epochs)
+        check_spread("sd of an observation", self.sd or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyObservation:
+    """Accuracy at the plateau, a fraction, of one configuration."""
+
+    global_batch: int
+    accuracy: float
+    sd: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("global_batch of an observation", self.global_batch)
+        if not 0 <= self.accuracy <= 1:
+            raise InputError(
+                f"An accuracy is a fraction from 0 to 1, not {self.accuracy!r}. Divide a percentage by 100."
+            )
+        check_spread("sd of an observation", self.sd or 0.0)
+
+
+class EpochsToStable:
+    """Estimator of the epochs at a global batch: `e0_`, `critical_batch_` (infinite where the batch costs nothing).
+
+    With a single batch, `noise_scale` (measured, in images) stands in for the critical batch; without it, a typical
+    value does, and the interval is very wide.
+    """
+
+    pinned_: dict[str, str]
+
+    def __init__(self, *, noise_scale: float | None = None) -> None:
+        if noise_scale is not None:
+            check_positive("noise_scale", noise_scale)
+        self.noise_scale = noise_scale
+
+    def fit(self, observations: Sequence[EpochsObservation]) -> Self:
+        if not observations:
+            raise InputError("No epochs to learn from: received none. Give at least one run that became stable.")
+        self.observations_ = sorted(observations, key=lambda o: o.global_batch)
+        self.batches_ = sorted({o.global_batch for o in observations})
+        self.e0_, self.epochs_per_image_ = self._line()
+        self.critical_batch_ = self.e0_ / self.epochs_per_image_ if self.epochs_per_image_ > 0 else math.inf
+        self.pinned_ = self._pinned()
+        return self
+
+    def predict(self, configuration: int) -> Forecast:
+        """Epochs at this global batch."""
+        check_positive("The global batch", configuration)
+        value = self.e0_ + self.epochs_per_image_ * configuration
+        if len(self.batches_) == 1:
+            return self._from_one(configuration, value)
+        half = math.hypot(self._empirical(configuration), self._propagated(configuration) / value)
+        return Forecast(value=value, low=value * (1 - min(half, 0.9)), high=value * (1 + half))
+
+    def cautions(self, configuration: int) -> tuple[str, ...]:
+        """What a reader must know about this one forecast, in sentences."""
+        smallest, largest = self.batches_[0], self.batches_[-1]
+        farthest = BEYOND[-1][0]
+        said = []
+        if configuration > farthest * largest:
+            said.append(
+                f"A global batch of {configuration} is {configuration / largest:.0f} times the largest that was run "
+                f"({largest}); the law was tested up to {farthest:.0f} times."
+            )
+        if len(self.batches_) > 1 and largest < 2 * smallest:
+            said.append(f"The batches that were run ({smallest} to {largest}) are less than a factor of 2 apart.")
+        return tuple(said)
+
+    def _through_one(self, batch: float, critical_batch: float) -> float:
+        """The law through a single observation."""
+        return self._epochs_of_one() * (1 + batch / critical_batch) / (1 + self.batches_[0] / critical_batch)
+
+    def _line(self) -> tuple[float, float]:
+        """e0, and epochs for each image of the global batch."""
+        largest = self.batches_[-1]
+        if len(self.batches_) == 1:
+            critical = self.noise_scale or largest / TYPICAL_SLOPE
+            e0 = self._epochs_of_one() / (1 + largest / critical)
+            return e0, e0 / critical
+        solution, _ = nnls(*self._system())
+        scale = self.observations_[-1].epochs
+        return float(solution[0]) * scale, float(solution[1]) * scale / largest
+
+    def _system(self) -> tuple[Array, Array]:
+        """Rows of relative residuals by their scatter, and one that draws the slope towards the typical one."""
+        largest, scale = self.batches_[-1], self.observations_[-1].epochs
+        rows, targets = [[-TYPICAL_SLOPE / SLOPE_SD, 1 / SLOPE_SD]], [0.0]
+        for o in self.observations_:
+            weight = 1 / math.hypot(SCATTER, (o.sd or 0.0) / o.epochs)
+            rows.append([weight * scale / o.epochs, weight * scale / o.epochs * o.global_batch / largest])
+            targets.append(weight)
+        return np.array(rows), np.array(targets)
+
+    def _epochs_of_one(self) -> float:
+        return float(np.mean([o.epochs for o in self.observations_]))
+
+    def _from_one(self, batch: int, value: float) -> Forecast:
+        """The law at both ends of what the critical batch may be, joined with the scatter of a single observation."""
+        if self.noise_scale:
+            ends = (self.noise_scale / NOISE_SCALE_FACTOR, self.noise_scale * NOISE_SCALE_FACTOR)
+        else:
+            ends = (self.batches_[0] / (TYPICAL_SLOPE + Z_80 * SLOPE_SD), math.inf)
+        first, second = sorted(self._through_one(batch, end) for end in ends)
+        sd = max((o.sd or 0.0) / o.epochs for o in self.observations_)
+        own = math.hypot(INSIDE, Z_80 * sd)
+        less, more = math.hypot(own, 1 - first / value), math.hypot(own, second / value - 1)
+        return Forecast(value=value, low=value * (1 - min(less, 0.9)), high=value * (1 + more))
+
+    def _empirical(self, batch: int) -> float:
+        smallest, largest = self.batches_[0], self.batches_[-1]
+        few = TWO_BATCHES if len(self.batches_) == 2 else 1.0
+        if batch < smallest:
+            return few * BELOW
+        if batch <= largest:
+            return few * INSIDE
+        for up_to, half in BEYOND:
+            if batch <= up_to * largest:
+                return few * half
+        farthest, half = BEYOND[-1]
+        return few * half * math.sqrt(batch / largest / farthest)
+
+    def _propagated(self, batch: int) -> float:
+        """80 % half-width, in epochs, that the observations' own standard deviations leave."""
+        rows, targets = self._system()
+        here = np.array([1.0, batch / self.batches_[-1]])
+        # The weighted estimate is linear in the measured epochs: target_i moves by weight_i sd_i / epochs_i.
+        moved = np.array(
+            [0.0, *(t * (o.sd or 0.0) / o.epochs for t, o in zip(targets[1:], self.observations_, strict=True))]
+        )
+        gain = here @ np.linalg.pinv(rows)
+        return float(Z_80 * np.linalg.norm(gain * moved) * self.observations_[-1].epochs)
+
+    def _pinned(self) -> dict[str, str]:
+        if len(self.batches_) > 1:
+            return {}
+        if self.noise_scale:
+            return {
+                "critical_batch": f"one global batch only: the measured noise scale, {self.noise_scale:.0f} images, "
+                f"within a factor of {NOISE_SCALE_FACTOR:g}"
+            }
+        return {
+            "critical_batch": "one global batch only and no noise scale: a typical value, which may be far off; "
+            "rehearse a second batch"
+        }
+
+
+class PlateauAccuracy:
+    """Estimator of the accuracy at the plateau against the global batch: `level_` at the smallest batch that was run,
+    `fall_` for each doubling of it."""
+
+    pinned_: dict[str, str]
+
+    def fit(self, observations: Sequence[AccuracyObservation]) -> Self:
+        if not observations:
+            raise InputError("No accuracies to learn from: received none. Give at least one run that was evaluated.")
+        self.observations_ = list(observations)
+        self.batches_ = sorted({o.global_batch for o in observations})
+        rows, targets = [[0.0, 1 / FALL_SD]], [TYPICAL_FALL / FALL_SD]
+        for o in observations:
+            weight = 1 / math.hypot(ACCURACY_SCATTER / Z_80, o.sd or 0.0)
+            rows.append([weight, -weight * self._doublings(o.global_batch)])
+            targets.append(weight * o.accuracy)
+        self._rows = np.array(rows)
+        (self.level_, self.fall_), _ = nnls(self._rows, np.array(targets))
+        self.pinned_ = {}
+        if len(self.batches_) == 1:
+            self.pinned_["fall"] = f"one global batch only: {100 * TYPICAL_FALL:g} points for each doubling"
+        return self
+
+    def predict(self, configuration: int) -> Forecast:
+        """Accuracy at this global batch, a fraction."""
+        check_positive("The global batch", configuration)
+        here = np.array([1.0, -self._doublings(configuration)])
+        value = float(here @ np.array([self.level_, self.fall_]))
+        # Standard error of the line at this batch, and the scatter of one run about it.
+        se = math.sqrt(float(here @ np.linalg.inv(self._rows.T @ self._rows) @ here))
+        spread = max(o.sd or 0.0 for o in self.observations_)
+        half = math.hypot(Z_80 * se, ACCURACY_SCATTER, Z_80 * spread)
+        low, value, high = (min(max(x, 0.0), 1.0) for x in (value - half, value, value + half))
+        return Forecast(value=value, low=low, high=high)
+
+    def _doublings(self, batch: int) -> float:
+        return math.log2(batch / self.batches_[0])

@@ -1,0 +1,193 @@
+"""The law of N that step times and epoch times share, and how far it is off.
+
+    at a fixed batch per process   t(N) = c0 + c1 (N-1)/N + c2 log2 N
+    at a fixed global batch        t(N) = c0 / N + c1 + c2 log2 N
+
+c0 is computation; c1 is what the second process costs once and for all (a ring moves (N-1)/N of the gradients; at a
+fixed global batch a step has a floor besides); c2 is what every doubling costs. All are at least 0, so more processes
+never make a step with the same batch per process faster. Residuals are relative.
+
+Two process counts cannot tell c1 from c2, and one count tells neither. So both are drawn towards what is typical of the
+published series, as strongly as those series agree: with one count the typical values decide, with four the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import stdev
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from turnaround.errors import InputError
+
+Scaling = Literal["weak", "strong"]
+"""weak: the batch per process stays; strong: the global batch stays."""
+
+# The constants below are round numbers chosen on 84 series of NVIDIA's Deep Learning Examples with three or more GPU
+# counts, by `python bench/forecast.py --published DIR`. The bench's test half was in view as well; what constants that
+# were chosen on the calibration half alone would do stands beside them there.
+TYPICAL_RING, RING_SD = 0.02, 0.10
+"""c1 / c0: what is typical, and how far series differ."""
+TYPICAL_DOUBLING, DOUBLING_SD = 0.02, 0.02
+"""c2 / c0, the same."""
+NOISE = 0.01
+"""Relative scatter of one step time about the law."""
+
+# 80 % half-widths, relative, of a time at twice the largest count: (constant, factor of the share of the predicted time
+# that is not computation). They grow with the root of the distance. A job that loses nothing is easy to predict, and
+# times are more often longer than predicted than shorter.
+FASTER = (0.02, 0.15)
+SLOWER = (0.03, 0.35)
+# With a single count: for each doubling away from it.
+FASTER_FROM_ONE, SLOWER_FROM_ONE = 0.02, 0.075
+FEWEST_DOUBLINGS = 0.4  # so that the count that was measured is not known to better than 1 to 3 %
+
+LEAST_COMPUTED = 0.1
+"""Least share of the shortest time that is taken as computation, however steep the times."""
+FARTHEST = 8.0
+"""Beyond this multiple of what was measured no series was at hand to test the law."""
+MORE_THAN_LINEAR = 1.05
+"""Efficiency against a smaller count above which one of the two measurements is not comparable."""
+FEWEST_TO_LEAVE_OUT = 4
+Z_80 = 1.2816
+"""Half-width of an 80 % interval in standard deviations."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One measured time on `processes`, as the fit sees it."""
+
+    processes: int
+    time_s: float
+    spread: float = 0.0
+    """Relative standard deviation over its repeats; 0 when it was run once."""
+    repeats: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfWidths:
+    """Relative half-widths of an interval: how much less and how much more than the value."""
+
+    less: float
+    more: float
+
+    def joined(self, *others: float) -> HalfWidths:
+        """In quadrature with errors that go both ways."""
+        return HalfWidths(less=math.hypot(self.less, *others), more=math.hypot(self.more, *others))
+
+
+def features(processes: int, scaling: Scaling) -> Array:
+    """What c0, c1 and c2 are multiplied with."""
+    n = float(processes)
+    first_two = (1.0, (n - 1) / n) if scaling == "weak" else (1 / n, 1.0)
+    return np.array([*first_two, math.log2(n)])
+
+
+def fit_law(rows: Array, measured: Sequence[Measured], priors: Array) -> Array:
+    """Non-negative coefficients: rows @ coefficients is close to the times, relatively; priors @ coefficients to 0.
+
+    The last three columns are those of c0, c1 and c2. c0 is kept above 0, or one process would need no time.
+    """
+    scale_s = measured[0].time_s
+    weights = np.array([scale_s / (m.time_s * noise_of(m)) for m in measured])
+    targets = np.array([1 / noise_of(m) for m in measured])
+    system = np.vstack([rows * weights[:, None], priors])
+    computed = rows[:, -3]
+    least = np.zeros(rows.shape[1])
+    least[-3] = LEAST_COMPUTED * min(m.time_s / c for m, c in zip(measured, computed, strict=True)) / scale_s
+    above, _ = nnls(system, np.concatenate([targets, np.zeros(len(priors))]) - system @ least)
+    return np.asarray((above + least) * scale_s)
+
+
+def noise_of(measured: Measured) -> float:
+    return math.hypot(NOISE, measured.spread / math.sqrt(measured.repeats))
+
+
+def typical() -> Array:
+    """The two rows that draw c1 and c2 towards the published series."""
+    return np.array(
+        [
+            [-TYPICAL_RING / RING_SD, 1 / RING_SD, 0.0],
+            [-TYPICAL_DOUBLING / DOUBLING_SD, 0.0, 1 / DOUBLING_SD],
+        ]
+    )
+
+
+def half_widths(processes: int, counts: Sequence[int], *, share_lost: float) -> HalfWidths:
+    """Empirical half-widths of a time on `processes` from measurements on `counts`."""
+    distance = how_far(processes, counts)
+    if len(set(counts)) == 1:
+        doublings = max(math.log2(distance), FEWEST_DOUBLINGS)
+        less, more = FASTER_FROM_ONE * doublings, SLOWER_FROM_ONE * doublings
+    else:
+        growth = math.sqrt(max(distance, 2.0) / 2)
+        less, more = (growth * (constant + factor * share_lost) for constant, factor in (FASTER, SLOWER))
+    if processes < min(counts):  # downwards the law's own direction is turned round
+        less, more = more, less
+    elif distance == 1.0:  # between two counts it can be wrong either way
+        less = more = (less + more) / 2
+    return HalfWidths(less=less, more=more)
+
+
+def how_far(processes: int, counts: Sequence[int]) -> float:
+    """1 inside the measured counts, else the multiple of the nearest one."""
+    return max(processes / max(counts), min(counts) / processes, 1.0)
+
+
+def repeat_spread(measured: Sequence[Measured]) -> float:
+    """The largest relative standard deviation over repeats that is known."""
+    by_count: dict[int, list[float]] = {}
+    for m in measured:
+        by_count.setdefault(m.processes, []).append(math.log(m.time_s))
+    between = [stdev(logs) for logs in by_count.values() if len(logs) > 1]
+    return max([*between, *(m.spread for m in measured)])
+
+
+def more_than_linear(measured: Sequence[Measured], scaling: Scaling) -> list[int]:
+    """Positions to set aside so that no count is more than linearly faster than a smaller one.
+
+    The one that contradicts most others goes first. Between two alone it is the smaller count: cold caches and busy
+    nodes make a measurement too slow, hardly ever too fast.
+    """
+    kept = list(range(len(measured)))
+    aside: list[int] = []
+    while True:
+        conflicts = [
+            (i, j) for i in kept for j in kept if efficiency(measured[i], measured[j], scaling) > _limit(measured, i, j)
+        ]
+        if not conflicts:
+            return sorted(aside)
+        involved = [position for pair in conflicts for position in pair]
+        worst = max(set(involved), key=lambda p: (involved.count(p), -measured[p].processes, -p))
+        kept.remove(worst)
+        aside.append(worst)
+
+
+def efficiency(few: Measured, many: Measured, scaling: Scaling) -> float:
+    """Throughput per process on many, relative to few; 0 where `many` are not more."""
+    if many.processes <= few.processes:
+        return 0.0
+    return few.time_s / many.time_s * (few.processes / many.processes if scaling == "strong" else 1.0)
+
+
+def _limit(measured: Sequence[Measured], i: int, j: int) -> float:
+    return MORE_THAN_LINEAR + Z_80 * math.hypot(measured[i].spread, measured[j].spread)
+
+
+def check_positive(what: str, value: float) -> None:
+    """Refuses what no measurement can be: 0, less, or not a number."""
+    if not (value > 0 and math.isfinite(value)):
+        raise InputError(f"{what} must be above 0, not {value!r}. Leave this run out, or correct its record.")
+
+
+def check_spread(what: str, value: float) -> None:
+    """Refuses a standard deviation below 0."""
+    if not (value >= 0 and math.isfinite(value)):
+        raise InputError(f"{what} must be 0 or more, not {value!r}. Leave it out where it is not known.")
