@@ -17,6 +17,7 @@ import torch
 
 from turnaround.data.augment import Augmentation
 from turnaround.data.batches import StepBatch
+from turnaround.data.inputs import Inputs
 from turnaround.model.network import build
 from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
 from turnaround.training.choices import choose_device, choose_precision
@@ -45,13 +46,23 @@ def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int
     recipe = TrainingRecipe(optimizer="sgd", learning_rate=0.01)
     engine = Single(count=workers, device=device)
     timer = StepTimer(device)
+    precision = choose_precision("auto", device)
     parts = Parts(
         network=network,
+        learner=network.module,
         wrapped=engine.wrap(network.module, on_last_gradient=timer.last_gradient),
         workers=engine,
         optimizer=make_optimizer(network.module, recipe),
-        augmentation=Augmentation(AugmentRecipe(rotation_degrees=5, zoom=0.2, shift=0.2, flip=True), seed=0),
-        precision=choose_precision("auto", device),
+        inputs=Inputs(
+            Augmentation(AugmentRecipe(rotation_degrees=5, zoom=0.2, shift=0.2, flip=True), seed=0),
+            mean=network.mean,
+            std=network.std,
+            num_train=workers * BATCH_PER_WORKER,
+            device=device,
+            dtype=precision.parameters,
+            autocast=precision.autocast,
+        ),
+        precision=precision,
         recipe=recipe,
     )
     network.train_mode()
@@ -61,7 +72,7 @@ def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int
 def make_batch(device: torch.device, *, workers: int, size_px: int) -> StepBatch:
     count = workers * BATCH_PER_WORKER
     return StepBatch(
-        images=torch.randint(0, 256, (count, size_px, size_px, 3), dtype=torch.uint8, device=device),
+        pixels=torch.randint(0, 256, (count, size_px, size_px, 3), dtype=torch.uint8, device=device),
         labels=torch.randint(0, CLASSES, (count,), device=device),
         ids=torch.arange(count, device=device),
         worker_sizes=(BATCH_PER_WORKER,) * workers,

@@ -41,9 +41,9 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "__init__": set(),
 }
-KERNELS = "model/grouped_norm_triton.py"  # a kernel's parameters are its pointers and sizes
+KERNELS = ("model/grouped_norm_triton.py", "data/inputs_triton.py")  # a kernel's parameters are its pointers and sizes
 READING_SIDE = ("errors", "recipe", "recipes", "record", "launch", "study", "analysis", "forecast", "report", "cli")
-GPU_SIDE_OF_DATA = {"augment.py", "batches.py"}
+GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "inputs.py", "inputs_triton.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
 # Modules of the GPU side's rooms that the reading side shares: they import no torch.
 SHARED = {"turnaround.workers.environment", "turnaround.workers.engines"}

@@ -27,7 +27,7 @@ def step(self, batch, *, epoch, update, learning_rate):
     if str(workers.rank) == FAIL_RANK:
         raise RuntimeError("told to fail")
     if STEPS:
-        draws = uniforms(seed=self.parts.augmentation.seed, epoch=epoch, ids=batch.ids)
+        draws = uniforms(seed=self.parts.inputs.augmentation.seed, epoch=epoch, ids=batch.ids)
         line = {
             "update": update,
             "worker_sizes": batch.worker_sizes,

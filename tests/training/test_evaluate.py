@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from turnaround.data.augment import Augmentation
 from turnaround.data.batches import EvaluationBatch
+from turnaround.data.inputs import Inputs
 from turnaround.model.network import Network
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import evaluate as evaluate_module
@@ -64,15 +65,25 @@ class Others(Single):
 def parts(num_classes: int, workers: Workers | None = None, precision: str = "fp32", **recipe: object) -> Parts:
     torch.manual_seed(0)
     network = Network(module=Guessing(num_classes), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), fine_tune=True)
-    network.module.to(choose_precision(precision, CPU).parameters)
+    choice = choose_precision(precision, CPU)
+    network.module.to(choice.parameters)
     network.train_mode()
     return Parts(
         network=network,
+        learner=network.module,
         wrapped=network.module,
         workers=workers or Single(count=1, device=CPU),
         optimizer=torch.optim.SGD(network.module.parameters(), lr=0.1),
-        augmentation=Augmentation(AugmentRecipe(flip=True), seed=0),
-        precision=choose_precision(precision, CPU),
+        inputs=Inputs(
+            Augmentation(AugmentRecipe(flip=True), seed=0),
+            mean=network.mean,
+            std=network.std,
+            num_train=NUM_IMAGES,
+            device=CPU,
+            dtype=choice.parameters,
+            autocast=choice.autocast,
+        ),
+        precision=choice,
         recipe=TrainingRecipe(**recipe),  # type: ignore[arg-type]
     )
 
@@ -87,7 +98,7 @@ def images(num_classes: int) -> tuple[Tensor, Tensor]:
 def batches(num_classes: int, size: int, part: slice = slice(None)) -> Iterator[EvaluationBatch]:
     pixels, labels = (t[part] for t in images(num_classes))
     for i in range(0, len(labels), size):
-        yield EvaluationBatch(images=pixels[i : i + size], labels=labels[i : i + size])
+        yield EvaluationBatch(pixels=pixels[i : i + size], labels=labels[i : i + size])
 
 
 def plain(made: Parts, num_classes: int) -> dict[str, object]:

@@ -52,7 +52,7 @@ def test_four_workers_leave_the_mean_of_what_each_would(passes: tuple[int, ...])
     module = network()
     statistics = RunningStatistics(norms(module), Single(count=4, device=CPU))
     for _ in range(3):
-        statistics.begin_step()
+        statistics.begin_step(is_one_pass=len(passes) == 1)
         first = 0
         for num_workers in passes:
             statistics.begin_pass()
@@ -67,12 +67,13 @@ def test_four_workers_leave_the_mean_of_what_each_would(passes: tuple[int, ...])
     assert all(int(m.num_batches_tracked) == 3 for m in norms(module))  # a step counts once
 
 
-def test_one_worker_is_plain_batch_norm() -> None:
+@pytest.mark.parametrize("is_one_pass", [True, False])
+def test_one_worker_is_plain_batch_norm(is_one_pass: bool) -> None:
     module, plain = network(), network()
     statistics = RunningStatistics(norms(module), Single(count=1, device=CPU))
     for part in images():
         plain(part)
-        statistics.begin_step()
+        statistics.begin_step(is_one_pass=is_one_pass)
         statistics.begin_pass()
         module(part)
         statistics.end_pass(num_workers=1)
@@ -84,7 +85,7 @@ def test_one_worker_is_plain_batch_norm() -> None:
 @pytest.mark.parametrize("module", [nn.Linear(3, 3), nn.BatchNorm2d(3, track_running_stats=False)])
 def test_nothing_to_keep_is_fine(module: nn.Module) -> None:
     statistics = RunningStatistics(norms(module), Single(count=4, device=CPU))
-    statistics.begin_step()
+    statistics.begin_step(is_one_pass=False)
     statistics.begin_pass()
     statistics.end_pass(num_workers=4)
     statistics.end_step()

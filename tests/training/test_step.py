@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from running import host_never_waits
 from turnaround.data.augment import Augmentation, normalise
 from turnaround.data.batches import StepBatch
+from turnaround.data.inputs import Inputs
 from turnaround.model.network import Network
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import step as step_module
-from turnaround.training.choices import choose_precision
+from turnaround.training.choices import PrecisionChoice, choose_precision
 from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.step import Parts, Step, _dropout_seed
@@ -89,6 +90,12 @@ def network(device: torch.device = CPU, dtype: torch.dtype = torch.float64, **ki
     return made
 
 
+def inputs(augment: AugmentRecipe, choice: PrecisionChoice, device: torch.device) -> Inputs:
+    varied = Augmentation(augment, seed=0)
+    types = {"dtype": choice.parameters, "autocast": choice.autocast}
+    return Inputs(varied, mean=MEAN, std=STD, num_train=1000, device=device, **types)
+
+
 def made(
     net: Network,
     workers: Workers | None = None,
@@ -98,13 +105,15 @@ def made(
     **recipe: object,
 ) -> Step:
     workers = workers or Single(count=4, device=CPU)
+    choice = choose_precision(precision, workers.device)
     parts = Parts(
         network=net,
+        learner=net.module,
         wrapped=workers.wrap(net.module, on_last_gradient=lambda: None),
         workers=workers,
         optimizer=Remembering(net.module.parameters(), lr=0.1),
-        augmentation=Augmentation(augment or AugmentRecipe(), seed=0),
-        precision=choose_precision(precision, workers.device),
+        inputs=inputs(augment or AugmentRecipe(), choice, workers.device),
+        precision=choice,
         recipe=TrainingRecipe(**recipe),  # type: ignore[arg-type]
     )
     return Step(parts, StepTimer(workers.device), NoiseMeter(window_updates=1))
@@ -115,7 +124,7 @@ def batch(sizes: tuple[int, ...] = EQUAL, device: torch.device = CPU) -> StepBat
     generator = torch.Generator().manual_seed(3)
     images = torch.randint(0, 256, (count, SIDE_PX, SIDE_PX, 3), dtype=torch.uint8, generator=generator)
     return StepBatch(
-        images=images.to(device),
+        pixels=images.to(device),
         labels=(torch.arange(count) * 7 % CLASSES).to(device),
         ids=(torch.arange(count) * 13 + 5).to(device),
         worker_sizes=sizes,
@@ -128,7 +137,7 @@ def slice_of(whole: StepBatch, hosted: range) -> StepBatch:
     start, stop = sum(whole.worker_sizes[: hosted.start]), sum(whole.worker_sizes[: hosted.stop])
     return dataclasses.replace(
         whole,
-        images=whole.images[start:stop],
+        pixels=whole.images[start:stop],
         labels=whole.labels[start:stop],
         ids=whole.ids[start:stop],
         worker_sizes=whole.worker_sizes[hosted.start : hosted.stop],

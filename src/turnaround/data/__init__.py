@@ -10,6 +10,8 @@
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch
     batches.py    slices, residency (device / host / disk), prefetch, exact evaluation     needs torch
+    inputs.py     gather, vary and normalise: what the network takes                       needs torch
+    inputs_triton.py   the same as one GPU kernel                                          needs torch
 
 Everything above the line that says torch works on a login node without it.
 """

@@ -32,6 +32,7 @@ class Augmentation:
         self.recipe, self.seed = recipe, seed
         self.is_geometric = bool(recipe.rotation_degrees or recipe.zoom or recipe.shift or recipe.flip)
         self.is_none = not self.is_geometric and not recipe.brightness
+        self._kept: tuple[tuple[int, int, torch.device], tuple[Tensor | None, Tensor | None]] | None = None
 
     def __call__(self, images: Tensor, ids: Tensor, *, epoch: int, dtype: torch.dtype) -> Tensor:
         """Varied images in 0..1, (N, 3, H, W)."""
@@ -44,9 +45,26 @@ class Augmentation:
             # Border pixels are repeated outside the image, as the lab's Keras generator does ("nearest").
             pixels = F.grid_sample(pixels, _grid(theta, pixels.shape[-1]), padding_mode="border", align_corners=False)
         if self.recipe.brightness:
-            factor = 1 + self.recipe.brightness * (2 * draws[:, LANES.index("brightness")] - 1)
-            pixels = (pixels * factor[:, None, None, None]).clamp(0, 1)
+            pixels = (pixels * self._light(draws)[:, None, None, None]).clamp(0, 1)
         return pixels
+
+    def of_all(self, *, epoch: int, num_samples: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+        """The affine maps (num_samples, 2, 3) and brightness factors of all samples in an epoch; kept until the next.
+
+        Made at once they take some thirty launches an epoch; made batch by batch, as many a step.
+        """
+        wanted = (epoch, num_samples, device)
+        if self._kept is None or self._kept[0] != wanted:
+            maps = light = None
+            if not self.is_none:
+                draws = uniforms(seed=self.seed, epoch=epoch, ids=torch.arange(num_samples, device=device))
+                maps = affine(draws, self.recipe).contiguous() if self.is_geometric else None
+                light = self._light(draws) if self.recipe.brightness else None
+            self._kept = (wanted, (maps, light))
+        return self._kept[1]
+
+    def _light(self, draws: Tensor) -> Tensor:
+        return 1 + self.recipe.brightness * (2 * draws[:, LANES.index("brightness")] - 1)
 
 
 def to_float(images: Tensor, *, dtype: torch.dtype) -> Tensor:

@@ -37,8 +37,10 @@ PREFETCHED_STEPS = 3
 class StepBatch:
     """What this process needs for one step."""
 
-    images: Tensor
-    """uint8 (N, H, W, 3): the slices of the hosted workers, one after the other."""
+    pixels: Tensor
+    """uint8 (M, H, W, 3): where the images of the step are."""
+    rows: Tensor | None = None
+    """Which of them are the slices of the hosted workers, one after the other; None: all, in order."""
     labels: Tensor
     ids: Tensor
     """Sample numbers: with seed and epoch they decide the augmentation."""
@@ -46,6 +48,13 @@ class StepBatch:
     """Images of each hosted worker."""
     global_size: int
     """Images of the step over all workers."""
+    features: Tensor | None = None
+    """What a frozen backbone has made of the images, where it has already seen them."""
+
+    @property
+    def images(self) -> Tensor:
+        """uint8 (N, H, W, 3)."""
+        return self.pixels if self.rows is None else self.pixels[self.rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +71,15 @@ class Slicing:
 class EvaluationBatch:
     """Some images to be evaluated as they are."""
 
-    images: Tensor
+    pixels: Tensor
+    rows: Tensor | None = None
     labels: Tensor
+    features: Tensor | None = None
+
+    @property
+    def images(self) -> Tensor:
+        """uint8 (N, H, W, 3)."""
+        return self.pixels if self.rows is None else self.pixels[self.rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +122,7 @@ class Batches:
     def __init__(self, pixels: Pixels, *, device: torch.device, residency: Residency) -> None:
         self.pixels, self.device, self.residency = pixels, device, residency
         self._labels = torch.from_numpy(pixels.labels.copy()).to(device)
+        self._nothing = torch.empty((0, 0, 0, 3), dtype=torch.uint8, device=device)
         self._resident: Tensor | None = None
         if residency.place == "device" or (residency.place == "host" and device.type == "cuda"):
             self._resident = _copied(pixels.images, device if residency.place == "device" else None)
@@ -114,7 +131,7 @@ class Batches:
     def num_validation(self) -> int:
         return len(self.pixels.labels) - self.pixels.num_train
 
-    def steps(self, slicing: Slicing, *, epoch: int) -> Iterator[StepBatch]:
+    def steps(self, slicing: Slicing, *, epoch: int, with_pixels: bool = True) -> Iterator[StepBatch]:
         """One epoch of training steps, fetched ahead of the loop where fetching takes time."""
         workers, hosted = slicing.workers, slicing.hosted
         order = epoch_order(seed=slicing.seed, epoch=epoch, num_images=self.pixels.num_train)
@@ -125,15 +142,22 @@ class Batches:
             start, stop = bounds[step]
             slices = [worker_bounds(start=start, stop=stop, worker=w, workers=workers) for w in hosted]
             mine = slice(slices[0][0], slices[-1][1])
+            pixels, rows = self._take(order[mine], numbers[mine]) if with_pixels else (self._nothing, None)
             return StepBatch(
-                images=self._take(order[mine], numbers[mine]),
+                pixels=pixels,
+                rows=rows,
                 labels=self._labels[numbers[mine]],
                 ids=numbers[mine],
                 worker_sizes=tuple(b - a for a, b in slices),
                 global_size=stop - start,
             )
 
-        return self._ahead(batch, len(bounds))
+        return self._ahead(batch, len(bounds)) if with_pixels else map(batch, range(len(bounds)))
+
+    def training(self, *, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
+        """This process's share of the training images, as they are."""
+        start, stop = share_bounds(num_images=self.pixels.num_train, rank=rank, size=size)
+        return self._plain(np.arange(start, stop), batch_size)
 
     def validation(self, *, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
         """This process's share of the validation images: over all processes each image once."""
@@ -151,23 +175,24 @@ class Batches:
 
         def batch(i: int) -> EvaluationBatch:
             numbers = self._numbers(chunks[i])
-            return EvaluationBatch(images=self._take(chunks[i], numbers), labels=self._labels[numbers])
+            pixels, rows = self._take(chunks[i], numbers)
+            return EvaluationBatch(pixels=pixels, rows=rows, labels=self._labels[numbers])
 
         return self._ahead(batch, len(chunks))
 
     def _numbers(self, ids: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(ids).to(self.device)
 
-    def _take(self, ids: npt.NDArray[np.int64], numbers: Tensor) -> Tensor:
-        """The images on the device."""
+    def _take(self, ids: npt.NDArray[np.int64], numbers: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The images on the device: where they are, and which rows of it."""
+        if self._resident is not None and self._resident.device == self.device:
+            return self._resident, numbers  # whoever needs them gathers them on the way
         if self._resident is None:
             taken = torch.from_numpy(self.pixels.images[ids])
         else:
-            taken = self._resident[numbers if self._resident.device == self.device else torch.from_numpy(ids)]
-        if taken.device == self.device:
-            return taken
+            taken = self._resident[torch.from_numpy(ids)]
         pinned = taken.pin_memory() if self.device.type == "cuda" else taken
-        return pinned.to(self.device, non_blocking=True)
+        return pinned.to(self.device, non_blocking=True), None
 
     def _ahead(self, make: Callable[[int], T], count: int) -> Iterator[T]:
         if self.residency.place == "device":

@@ -51,9 +51,19 @@ class SmallNetwork(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm(self.stem(x)))
-        return cast(Tensor, self.head(torch.mean(self.stages(y), dim=(2, 3))))
+        return self.forward_head(self.forward_features(x))
+
+    # The names below are timm's.
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """What the convolutions make of the images."""
+        return cast(Tensor, self.stages(F.relu(self.norm(self.stem(x)))))
+
+    def forward_head(self, x: Tensor, *, pre_logits: bool = False) -> Tensor:
+        """The mean over the image, and the last layer unless it is left out."""
+        pooled = torch.mean(x, dim=(2, 3))
+        return pooled if pre_logits else cast(Tensor, self.head(pooled))
 
     def get_classifier(self) -> nn.Module:
-        """The last layer, under timm's name for it."""
+        """The last layer."""
         return self.head

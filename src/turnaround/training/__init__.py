@@ -11,8 +11,10 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     optimizer.py   update rules by name
     schedule.py    learning rate at every update; scaling with the workers
     noise.py       the gradient noise scale, measured on the way
-    recording.py   what happens in the loop -> the run directory and the progress display
-    choices.py     device and precision, each with its reason
+    choices.py     device, precision and compiling, each with its reason
+    learner.py     what learns, what is frozen, what is compiled
+    frozen.py      a backbone that does not learn, in passes of one size
+    feed.py        what steps and evaluations take in: images, or features of a frozen backbone
     recording.py   what happens in the loop -> the run directory and the progress display
     clock.py       where the time goes: parts of the run, parts of a step
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle

@@ -9,6 +9,11 @@ import torch
 from turnaround.errors import MissingPartError
 from turnaround.workers.environment import Place
 
+# Compiling resnet50 at 224 px took 6-17 s frozen and 52-88 s fine-tuned on an H200, and saved 23 and 66 microseconds an
+# image: it pays from about 0.7 and 1.1 million images, which are these many FLOPs.
+FEWEST_FLOPS_FROZEN = 6e15
+FEWEST_FLOPS_LEARNING = 2.6e16
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceChoice:
@@ -64,6 +69,39 @@ def choose_precision(asked: str, device: torch.device) -> PrecisionChoice:
     if device.type == "cuda":
         return _precision("fp16", f"{torch.cuda.get_device_name(device)} has fp16 matrix units but no bf16 ones")
     return _precision("fp32", f"plain arithmetic on {device.type}: reproducible, and quick enough for small networks")
+
+
+def autocast(device: torch.device, precision: PrecisionChoice) -> torch.autocast:
+    """The arithmetic of a pass, in training and in evaluation alike."""
+    return torch.autocast(device.type, dtype=precision.autocast, enabled=precision.autocast is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileChoice:
+    """Whether what takes the time is compiled, and why."""
+
+    value: bool
+    reason: str
+
+
+def choose_compile(
+    asked: str, *, device: torch.device, flops: float, learns_all: bool, fuses_norms: bool
+) -> CompileChoice:
+    """`flops` are those of the whole training that compiled code would do; compiling pays when they are many."""
+    if asked != "auto":
+        return CompileChoice(value=asked == "on", reason="asked for")
+    if device.type != "cuda":
+        return CompileChoice(value=False, reason=f"on {device.type} it takes long and gains nothing")
+    if fuses_norms:
+        return CompileChoice(
+            value=False, reason="hosted workers share a pass with batch norm by worker, which is not compiled"
+        )
+    least = FEWEST_FLOPS_LEARNING if learns_all else FEWEST_FLOPS_FROZEN
+    if flops < least:
+        return CompileChoice(
+            value=False, reason=f"{flops:.1e} FLOPs in all are too few: compiling pays from about {least:.0e}"
+        )
+    return CompileChoice(value=True, reason=f"{flops:.1e} FLOPs in all: compiling pays from about {least:.0e}")
 
 
 def _precision(name: str, reason: str) -> PrecisionChoice:

@@ -70,6 +70,28 @@ class Clock:
         }
 
 
+class Stopwatch:
+    """Laps of work that several steps share."""
+
+    def __init__(self, device: torch.device, *, is_running: bool) -> None:
+        self.device, self.is_running = device, is_running
+        self._laps_s: dict[str, float] = {}
+        if is_running:
+            synchronize(device)
+            self._last_s = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """What happened since the last lap was this part."""
+        if self.is_running:
+            synchronize(self.device)
+            now = time.perf_counter()
+            self._laps_s[part], self._last_s = now - self._last_s, now
+
+    def shares(self, steps: int) -> dict[str, float]:
+        """Of each of so many steps."""
+        return {part: seconds / steps for part, seconds in self._laps_s.items()}
+
+
 class StepTimer:
     """The parts of a sampled step: wait, copy, compute, reduce, update."""
 
@@ -80,9 +102,14 @@ class StepTimer:
         self._last_s = 0.0
         self._last_gradient_s: float | None = None
 
+    @staticmethod
+    def is_due(update: int) -> bool:
+        """Whether this step is taken apart."""
+        return update % SPAN_EVERY_STEPS == SPAN_EVERY_STEPS // 2
+
     def begin(self, update: int) -> None:
         """At the top of a step, before its batch is asked for."""
-        self.is_sampled = update % SPAN_EVERY_STEPS == SPAN_EVERY_STEPS // 2
+        self.is_sampled = self.is_due(update)
         if self.is_sampled:
             synchronize(self.device)
             self._parts_s, self._last_gradient_s = {}, None
@@ -95,11 +122,25 @@ class StepTimer:
         synchronize(self.device)
         now = time.perf_counter()
         if part == "compute" and self._last_gradient_s is not None:
-            self._parts_s["reduce"] = now - self._last_gradient_s
-            self._parts_s["compute"] = self._last_gradient_s - self._last_s
+            self._add("reduce", now - self._last_gradient_s)
+            self._add("compute", self._last_gradient_s - self._last_s)
         else:
-            self._parts_s[part] = now - self._last_s
+            self._add(part, now - self._last_s)
         self._last_s = now
+
+    def _add(self, part: str, seconds: float) -> None:
+        self._parts_s[part] = self._parts_s.get(part, 0.0) + seconds
+
+    def watch(self, updates: range) -> Stopwatch:
+        """For work that several steps share; it measures only when one of them is taken apart."""
+        return Stopwatch(self.device, is_running=any(map(self.is_due, updates)))
+
+    def charge(self, update: int, parts_s: dict[str, float]) -> None:
+        """A step's share of work that was done for several; it ends here, and the step's own begins."""
+        if self.is_sampled and self.is_due(update):
+            for part, seconds in parts_s.items():
+                self._add(part, seconds)
+            self._last_s = time.perf_counter()
 
     def last_gradient(self) -> None:
         """This process has its last gradient: from here on, what is left of the pass is waiting for the others.

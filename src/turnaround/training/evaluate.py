@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnaround.data.augment import normalise, to_float
 from turnaround.data.batches import EvaluationBatch
 from turnaround.record.schema import ClassResult, Evaluation
-from turnaround.training.step import Parts, autocast, loss_sum
+from turnaround.training.choices import autocast
+from turnaround.training.step import Parts, loss_sum
 
 MOST_CLASSES_IN_CONFUSION = 2000
 """Beyond it the matrix alone would be larger than the weights; the per-class figures stay."""
@@ -49,25 +49,21 @@ def evaluate(
     parts: Parts, batches: Iterable[EvaluationBatch], *, num_classes: int, with_confusion: bool = False
 ) -> Counts:
     """The network in eval mode over the batches of this process; the counts of all processes."""
-    module, workers = parts.network.module, parts.workers
-    module.eval()
+    workers = parts.workers
+    parts.network.module.eval()
     columns = num_classes if num_classes <= MOST_CLASSES_IN_CONFUSION else 2
     confusion = torch.zeros(num_classes * columns if with_confusion else 0, dtype=torch.int64, device=workers.device)
     sums = torch.zeros(4, dtype=torch.float32 if workers.device.type == "mps" else torch.float64, device=workers.device)
     for batch in batches:
-        pixels = normalise(
-            to_float(batch.images, dtype=parts.precision.parameters),
-            mean=parts.network.mean,
-            std=parts.network.std,
-        )
+        images = parts.inputs.plain(batch) if batch.features is None else batch.features
         with autocast(workers.device, parts.precision):
-            logits = module(pixels.contiguous(memory_format=torch.channels_last))
+            logits = parts.learner(images)
         logits = logits.to(parts.precision.parameters)
         best = logits.topk(min(5, num_classes), dim=1).indices
         hits = best == batch.labels[:, None]
         loss = loss_sum(logits, batch.labels, parts.recipe)
         sums += torch.stack(
-            [torch.tensor(len(best)).to(sums), loss.to(sums), hits[:, 0].sum().to(sums), hits.sum().to(sums)]
+            [sums.new_full((), len(best)), loss.to(sums), hits[:, 0].sum().to(sums), hits.sum().to(sums)]
         )
         if with_confusion:
             column = best[:, 0] if columns > 2 or num_classes == 2 else hits[:, 0].long()

@@ -22,19 +22,14 @@ from typing import Protocol
 
 import torch
 
-from turnaround.data.batches import Batches, Slicing, StepBatch
+from turnaround.data.batches import StepBatch
 from turnaround.errors import DivergedError, InterruptedRunError
 from turnaround.record.schema import EpochRecord
 from turnaround.training.clock import Clock
 from turnaround.training.evaluate import Counts, evaluate
+from turnaround.training.feed import Feed
 from turnaround.training.schedule import Schedule
 from turnaround.training.step import Step
-from turnaround.workers.contract import Workers
-
-MOST_TRAIN_IMAGES_EVALUATED = 1000
-EVALUATION_BATCH = {"cuda": 256}
-OTHER_EVALUATION_BATCH = 64
-"""On a CPU a larger batch is not faster, and its activations take gigabytes at 224 px."""
 
 
 class Recorder(Protocol):
@@ -46,25 +41,22 @@ class Recorder(Protocol):
     def save(self, *, epoch: int, update: int) -> None: ...
 
 
-def evaluation_share(workers: Workers) -> dict[str, int]:
-    """What `Batches` needs to know to give this process its share of the images to evaluate."""
-    batch_size = EVALUATION_BATCH.get(workers.device.type, OTHER_EVALUATION_BATCH)
-    return {"rank": workers.rank, "size": workers.size, "batch_size": batch_size}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Loop:
     """Everything the loop touches; made once in run.py."""
 
     step: Step
-    batches: Batches
+    feed: Feed
     schedule: Schedule
     clock: Clock
     recorder: Recorder
-    slicing: Slicing
     steps_per_epoch: int
     segment: int
     stop_asked: Callable[[], bool]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.feed.batches.pixels.classes)
 
     def run(self, *, first_epoch: int) -> None:
         """From `first_epoch` (counted from 1) to the recipe's last."""
@@ -92,7 +84,7 @@ class Loop:
         self.recorder.epoch_begins(epoch=epoch, steps=self.steps_per_epoch)
         first, last = (epoch - 1) * self.steps_per_epoch, epoch * self.steps_per_epoch - 1
         with self.clock.part("training_cold" if is_first else "training_steady"):
-            batches = self.batches.steps(self.slicing, epoch=epoch)
+            batches = self.feed.steps(epoch=epoch, first_update=first)
             for update in range(first, last + 1):
                 timer.begin(update)
                 batch = next(batches)
@@ -114,7 +106,7 @@ class Loop:
             train_eval_accuracy=train_sample.top1,
             val_loss=validation.loss,
             val_accuracy=validation.top1,
-            val_top5_accuracy=validation.top5 if len(self.batches.pixels.classes) > 5 else None,
+            val_top5_accuracy=validation.top5 if self.num_classes > 5 else None,
             learning_rate=self.schedule.learning_rate(last),
             epoch_time_s=epoch_time_s,
             evaluation_time_s=self.clock.last_s,
@@ -127,12 +119,8 @@ class Loop:
 
     def _evaluate(self) -> tuple[Counts, Counts]:
         """On the validation images, and on the fixed sample of training images."""
-        num_classes = len(self.batches.pixels.classes)
-        share = evaluation_share(self.step.parts.workers)
-        most = min(MOST_TRAIN_IMAGES_EVALUATED, self.batches.num_validation)
-        validation = evaluate(self.step.parts, self.batches.validation(**share), num_classes=num_classes)
-        train_sample = self.batches.train_sample(num_images=most, **share)
-        return validation, evaluate(self.step.parts, train_sample, num_classes=num_classes)
+        validation = evaluate(self.step.parts, self.feed.validation(), num_classes=self.num_classes)
+        return validation, evaluate(self.step.parts, self.feed.train_sample(), num_classes=self.num_classes)
 
     def _stop_if_diverged(self, record: EpochRecord) -> None:
         """The figures are the same on every process, so every process stops here together."""

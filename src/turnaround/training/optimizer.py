@@ -26,13 +26,14 @@ def make_optimizer(
     groups = [g for g in groups if g["params"]]
     rate = recipe.learning_rate
     assert rate is not None, "resolve the recipe first"
+    fused = learning[0].is_cuda  # one launch for all parameters
     match recipe.optimizer:
         case "sgd":
-            return torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM, nesterov=True)
+            return torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM, nesterov=True, fused=fused)
         case "adam":
-            return torch.optim.Adam(groups, lr=rate, betas=betas)
+            return torch.optim.Adam(groups, lr=rate, betas=betas, fused=fused)
         case "adamw":
-            return torch.optim.AdamW(groups, lr=rate, betas=betas)
+            return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=fused)
         case "adadelta":
             # Keras's constants, which the lab's runs used; torch's own rho is 0.9.
             return torch.optim.Adadelta(groups, lr=rate, rho=0.95, eps=1e-7)

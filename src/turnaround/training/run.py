@@ -11,13 +11,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import torch
-from torch import nn
 
 from turnaround.data.augment import Augmentation
 from turnaround.data.batches import Batches, Slicing, choose_residency
+from turnaround.data.inputs import Inputs
 from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels, open_pixels
 from turnaround.errors import InputError, RunDirectoryError
@@ -34,7 +33,9 @@ from turnaround.training import checkpoint
 from turnaround.training.choices import DeviceChoice, PrecisionChoice, choose_device, choose_precision
 from turnaround.training.clock import Clock, StepTimer
 from turnaround.training.evaluate import evaluate, final_evaluation
-from turnaround.training.loop import Loop, evaluation_share
+from turnaround.training.feed import Feed
+from turnaround.training.learner import Amount, make_learner
+from turnaround.training.loop import Loop
 from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.recording import Progress, RunRecorder, Saved
@@ -73,6 +74,7 @@ def train(assignment: Assignment, place: Place, progress: Progress, *, stop_aske
         _agree(workers, recipe, pixels)
         session = _Session(assignment, place, recipe, workers, pixels, chosen)
         session.restore()
+        session.warm_up()
         session.describe()
         open_parts.enter_context(session.recorder(progress))
         session.run(stop_asked)
@@ -137,17 +139,45 @@ class _Session:
         bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
         self.steps_per_epoch = len(bounds)
         timer = StepTimer(device)
-        compiled = cast(nn.Module, torch.compile(module)) if training.compile else module
+        self.learner = make_learner(
+            self.network,
+            workers,
+            asked_to_compile=training.compile,
+            precision=self.precision,
+            amount=self._amount(),
+            on_last_gradient=timer.last_gradient,
+        )
+        inputs = Inputs(
+            Augmentation(recipe.augment, seed=training.seed),
+            mean=self.network.mean,
+            std=self.network.std,
+            num_train=pixels.num_train,
+            device=device,
+            dtype=self.precision.parameters,
+            autocast=self.precision.autocast,
+        )
         parts = Parts(
             network=self.network,
-            wrapped=workers.wrap(compiled, on_last_gradient=timer.last_gradient),
+            learner=self.learner.module,
+            wrapped=self.learner.wrapped,
             workers=workers,
             optimizer=make_optimizer(module, training, betas=self.scaling.betas),
-            augmentation=Augmentation(recipe.augment, seed=training.seed),
+            inputs=inputs,
             precision=self.precision,
             recipe=training,
+            is_compiled=self.learner.is_compiled,
         )
         self.step = Step(parts, timer, self._noise_meter())
+
+    def _amount(self) -> Amount:
+        """Of this process; the validation images of a frozen network are computed once, of others they cost little."""
+        hosted, count = len(self.workers.hosted), self.workers.count
+        return Amount(
+            size_px=self.recipe.size_px,
+            images_per_step=self.recipe.global_batch * hosted // count,
+            images_in_all=self.recipe.training.epochs * self.pixels.num_train * hosted // count,
+            forward_flops_per_image=self.cost["forward_flops_per_image"],
+        )
 
     def _noise_meter(self) -> NoiseMeter:
         """It looks back over a tenth of the training."""
@@ -200,6 +230,9 @@ class _Session:
             "device": {"value": str(workers.device), "reason": self.chosen.reason},
             "precision": {"value": self.precision.name, "reason": self.precision.reason},
             "pixels": {"value": self.residency.place, "reason": self.residency.reason},
+            "inputs": {"value": self.step.parts.inputs.how[0], "reason": self.step.parts.inputs.how[1]},
+            "compile": {"value": self.learner.compiled.value, "reason": self.learner.compiled.reason},
+            "features": {"value": self.feed.how[0], "reason": self.feed.how[1]},
             "memory_format": {
                 "value": "channels_last",
                 "reason": "convolutions run faster on it, on CPUs and GPUs",
@@ -220,6 +253,20 @@ class _Session:
         machine["passed_over_checkpoints"] = self.passed_over
         write_json(self.directory.machine, machine)
 
+    def warm_up(self) -> None:
+        """Everything that only a first pass does, before the first epoch: compiling, loading kernels, choosing them."""
+        self.feed = Feed(
+            batches=Batches(self.pixels, device=self.workers.device, residency=self.residency),
+            inputs=self.step.parts.inputs,
+            slicing=self.slicing,
+            workers=self.workers,
+            timer=self.step.timer,
+            backbone=self.learner.backbone,
+        )
+        self.feed.warm_up()
+        if self.workers.device.type == "cuda" and self.learner.backbone is None:
+            self.step.warm_up(next(self.feed.steps(epoch=1, first_update=0)))
+
     def recorder(self, progress: Progress) -> RunRecorder:
         saved = Saved(step=self.step, module=self.network.module)
         self.record = RunRecorder(self.directory, clock=self.clock, saved=saved, status=self.status, progress=progress)
@@ -227,14 +274,12 @@ class _Session:
 
     def run(self, stop_asked: Callable[[], bool]) -> None:
         training = self.recipe.training
-        batches = Batches(self.pixels, device=self.workers.device, residency=self.residency)
         loop = Loop(
             step=self.step,
-            batches=batches,
+            feed=self.feed,
             schedule=schedule(training, steps_per_epoch=self.steps_per_epoch, scaled=self.scaling),
             clock=self.clock,
             recorder=self.record,
-            slicing=self.slicing,
             steps_per_epoch=self.steps_per_epoch,
             segment=self.status.segments,
             stop_asked=stop_asked,
@@ -243,8 +288,8 @@ class _Session:
         self.record.set_status()
         loop.run(first_epoch=self.epochs_done + 1)
         with self.clock.part("evaluation"):
-            mine = batches.validation(**evaluation_share(self.workers))
-            counts = evaluate(self.step.parts, mine, num_classes=len(self.pixels.classes), with_confusion=True)
+            validation = self.feed.validation()
+            counts = evaluate(self.step.parts, validation, num_classes=loop.num_classes, with_confusion=True)
         self.record.finish(final_evaluation(counts, epoch=training.epochs, classes=self.pixels.classes))
 
 

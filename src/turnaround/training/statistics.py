@@ -24,27 +24,35 @@ class RunningStatistics:
         self._before: list[Tensor] = []
         self._counted: list[Tensor] = []
         self._sum: list[Tensor] = []
+        self._is_one_pass = False
 
-    def begin_step(self) -> None:
-        """Remembers what every worker of this step starts from."""
+    def begin_step(self, *, is_one_pass: bool) -> None:
+        """Remembers what every worker of this step starts from; one pass alone leaves its workers' mean itself."""
+        self._is_one_pass = is_one_pass
+        if is_one_pass:
+            return
         self._before = [b.clone() for b in self.buffers]
         self._counted = [c.clone() for c in self.counters]
         self._sum = [torch.zeros_like(b) for b in self.buffers]
 
     def begin_pass(self) -> None:
         """Back to the beginning of the step, for the next pass; a step is counted once, not once a pass."""
-        if self.buffers:
+        if self.buffers and not self._is_one_pass:
             torch._foreach_copy_(self.buffers, self._before)
             torch._foreach_copy_(self.counters, self._counted)
 
     def end_pass(self, *, num_workers: int) -> None:
         """Adds what the workers of this pass made of them: the pass itself leaves the mean over its workers."""
-        if self.buffers:
+        if not self.buffers:
+            return
+        if self._is_one_pass:
+            self._sum = list(torch._foreach_mul(self.buffers, num_workers)) if self.workers.size > 1 else []
+        else:
             torch._foreach_add_(self._sum, self.buffers, alpha=num_workers)
 
     def end_step(self) -> None:
         """The mean over all workers of all processes: one message however many buffers there are."""
-        if not self.buffers:
+        if not self._sum:
             return
         flat = torch.cat([s.flatten() for s in self._sum])
         self.workers.sum(flat)

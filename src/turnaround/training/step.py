@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from turnaround.data.augment import Augmentation, normalise
 from turnaround.data.batches import StepBatch
+from turnaround.data.inputs import Inputs
 from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
-from turnaround.training.choices import PrecisionChoice
+from turnaround.training.choices import PrecisionChoice, autocast
 from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter, PassLengths, squared_length
 from turnaround.training.statistics import RunningStatistics
@@ -34,12 +34,16 @@ class Parts:
     """What a step is made of; made once in run.py."""
 
     network: Network
+    learner: nn.Module
+    """What learns: the network, or of a frozen one the last layer."""
     wrapped: nn.Module
+    """The same, as the engine has wrapped it."""
     workers: Workers
     optimizer: torch.optim.Optimizer
-    augmentation: Augmentation
+    inputs: Inputs
     precision: PrecisionChoice
     recipe: TrainingRecipe
+    is_compiled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,7 @@ class Step:
         self.is_random = parts.network.is_random()
         # Dropout is seeded worker by worker, and a compiled network does not see by_worker.
         has_norms = bool(parts.network.batch_norms())
-        self.fuses_workers = not self.is_random and not (parts.recipe.compile and has_norms)
+        self.fuses_workers = not self.is_random and not (parts.is_compiled and has_norms)
         self.totals = self._zero()
         self.learning = [p for p in parts.network.module.parameters() if p.requires_grad]
         self.pass_lengths = PassLengths(self.learning)
@@ -77,28 +81,21 @@ class Step:
 
     def __call__(self, batch: StepBatch, *, epoch: int, update: int, learning_rate: float) -> None:
         parts, timer = self.parts, self.timer
-        images = self._prepared(batch, epoch)
+        images = parts.inputs.varied(batch, epoch=epoch) if batch.features is None else batch.features
         timer.mark("copy")
-        self.statistics.begin_step()
         is_measured = self.noise.is_due(update) and batch.global_size >= self.fewest_measured
-        small = self._probe(images, batch.labels) if is_measured and self.needs_probe else None
+        is_probed = is_measured and self.needs_probe
         passes = self._passes(batch, in_two=is_measured and parts.workers.size == 1)
+        self.statistics.begin_step(is_one_pass=len(passes) == 1 and not is_probed)
+        small = self._probe(images, batch.labels) if is_probed else None
         squares = []
         for a_pass in passes:
+            self._seed_dropout(update, a_pass)
             with nullcontext() if a_pass is passes[-1] else parts.workers.deferred(parts.wrapped):
-                self.statistics.begin_pass()
-                if self.is_random:
-                    torch.manual_seed(_dropout_seed(parts.recipe.seed, update, a_pass.first_worker))
-                images_of_pass = images[a_pass.start : a_pass.stop]
-                labels_of_pass = batch.labels[a_pass.start : a_pass.stop]
-                with by_worker(a_pass.sizes) if len(a_pass.sizes) > 1 else nullcontext():
-                    logits = self._forward(images_of_pass)
-                if is_measured:
-                    self.pass_lengths.begin()
-                self._backward(logits, labels_of_pass, batch.global_size)
-                if is_measured:
-                    squares.append((self.pass_lengths.take(), len(labels_of_pass)))
-                self.statistics.end_pass(num_workers=len(a_pass.sizes))
+                length = self._pass(a_pass, images, batch, is_measured=is_measured)
+            if length is not None:
+                squares.append((length, sum(a_pass.sizes)))
+            self.statistics.end_pass(num_workers=len(a_pass.sizes))
         self.statistics.end_step()
         if is_measured:
             self._observe_noise(update, batch.global_size, squares, small)
@@ -106,17 +103,38 @@ class Step:
         self._update(learning_rate)
         timer.mark("update")
 
+    def _pass(self, a_pass: Pass, images: Tensor, batch: StepBatch, *, is_measured: bool) -> Tensor | None:
+        """Forward and backward over some of the hosted workers; the squared length of its gradient when asked for."""
+        self.statistics.begin_pass()
+        labels = batch.labels[a_pass.start : a_pass.stop]
+        with by_worker(a_pass.sizes) if len(a_pass.sizes) > 1 else nullcontext():
+            logits = self._forward(images[a_pass.start : a_pass.stop])
+        if is_measured:
+            self.pass_lengths.begin()
+        self._backward(logits, labels, batch.global_size)
+        return self.pass_lengths.take() if is_measured else None
+
+    def _seed_dropout(self, update: int, a_pass: Pass) -> None:
+        if self.is_random:
+            torch.manual_seed(_dropout_seed(self.parts.recipe.seed, update, a_pass.first_worker))
+
+    def warm_up(self, batch: StepBatch) -> None:
+        """Passes over a full batch that leave nothing behind: no statistics, no gradients, no totals, no update."""
+        images = self.parts.inputs.varied(batch, epoch=1)
+        passes = self._passes(batch, in_two=False)
+        self.statistics.begin_step(is_one_pass=False)
+        for a_pass in passes:
+            with nullcontext() if a_pass is passes[-1] else self.parts.workers.deferred(self.parts.wrapped):
+                self._pass(a_pass, images, batch, is_measured=False)
+        self.statistics.begin_pass()  # back to where they were
+        self.parts.optimizer.zero_grad(set_to_none=True)
+        self.totals = self._zero()
+
     def take_totals(self) -> Tensor:
         """(sum of losses, number right, number of images) since the last call, over all processes."""
         totals, self.totals = self.totals, self._zero()
         self.parts.workers.sum(totals)
         return totals
-
-    def _prepared(self, batch: StepBatch, epoch: int) -> Tensor:
-        parts = self.parts
-        pixels = parts.augmentation(batch.images, batch.ids, epoch=epoch, dtype=parts.precision.parameters)
-        pixels = normalise(pixels, mean=parts.network.mean, std=parts.network.std)
-        return pixels.contiguous(memory_format=torch.channels_last)
 
     def _passes(self, batch: StepBatch, *, in_two: bool) -> list[Pass]:
         """As many hosted workers together as fit, or one at a time where they cannot be fused."""
@@ -161,14 +179,14 @@ class Step:
         self, update: int, global_size: int, squares: list[tuple[Tensor, int]], probed: tuple[Tensor, int] | None
     ) -> None:
         """Turns the squared lengths of this step's passes into one measurement, over all processes."""
-        workers, device = self.parts.workers, self.parts.workers.device
+        workers = self.parts.workers
         scale = self.scaler._scale if self.scaler.is_enabled() and self.scaler._scale is not None else 1.0
         if probed is not None:
-            sums = torch.stack([probed[0], torch.tensor(1 / probed[1], device=device), torch.ones((), device=device)])
+            sums = torch.stack([probed[0], probed[0].new_full((), 1 / probed[1]), probed[0].new_ones(())])
         else:
             # A pass's gradient is that of its sum of losses x processes / global size: back to the mean of its images.
             to_mean = global_size / workers.size / scale
-            parts = [torch.stack([s * (to_mean / n) ** 2, s.new_tensor(1 / n), s.new_ones(())]) for s, n in squares]
+            parts = [torch.stack([s * (to_mean / n) ** 2, s.new_full((), 1 / n), s.new_ones(())]) for s, n in squares]
             sums = torch.stack(parts).sum(dim=0)
         workers.sum(sums)
         small, inverse_size = sums[0] / sums[2], sums[1] / sums[2]
@@ -186,11 +204,6 @@ class Step:
     def _zero(self) -> Tensor:
         device = self.parts.workers.device
         return torch.zeros(3, device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
-
-
-def autocast(device: torch.device, precision: PrecisionChoice) -> torch.autocast:
-    """The arithmetic of a pass, in training and in evaluation alike."""
-    return torch.autocast(device.type, dtype=precision.autocast, enabled=precision.autocast is not None)
 
 
 def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe) -> Tensor:

@@ -1,0 +1,96 @@
+"""uint8 pixels -> what the network takes: gathered, varied and normalised.
+
+Enters: batches as `batches.py` makes them. Leaves: floats (N, 3, H, W) in channels-last memory.
+
+One Triton kernel does it all on a CUDA device (inputs_triton.py), at close to the speed of its memory; plain torch
+(augment.py) does it elsewhere and in double precision, and is the reference that the kernel is tested against.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from turnaround.data.augment import Augmentation, normalise, to_float
+from turnaround.data.batches import EvaluationBatch, StepBatch
+
+
+class Inputs:
+    """Makes the network's input of a batch."""
+
+    def __init__(
+        self,
+        augmentation: Augmentation,
+        *,
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+        num_train: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        """`dtype` is that of the weights; under `autocast` the network's first layer takes the narrower one anyway."""
+        self.augmentation, self.mean, self.std, self.num_train, self.dtype = augmentation, mean, std, num_train, dtype
+        self.narrow = autocast or dtype
+        self.kernel = _kernel() if device.type == "cuda" and dtype == torch.float32 else None
+
+    @property
+    def dtype_of_images(self) -> torch.dtype:
+        """Of what leaves here."""
+        return self.narrow if self.kernel else self.dtype
+
+    @property
+    def how(self) -> tuple[str, str]:
+        """For the record: the way that is taken, and why."""
+        if self.kernel:
+            return "one Triton kernel", "gathers, varies and normalises in one pass over the GPU's memory"
+        return "plain torch", "the Triton kernel needs a CUDA device, Triton, and single precision"
+
+    def varied(self, batch: StepBatch, *, epoch: int) -> Tensor:
+        """The images of a step, each varied as (seed, epoch, sample) says."""
+        if not self.kernel:
+            pixels = self.augmentation(batch.images, batch.ids, epoch=epoch, dtype=self.dtype)
+            return self._normalised(pixels)
+        variations = self.augmentation.of_all(epoch=epoch, num_samples=self.num_train, device=batch.pixels.device)
+        return self._by_kernel(batch.pixels, batch.rows, samples=batch.ids, variations=variations)
+
+    def plain(self, batch: EvaluationBatch) -> Tensor:
+        """The images as they are."""
+        if not self.kernel:
+            return self._normalised(to_float(batch.images, dtype=self.dtype))
+        return self._by_kernel(batch.pixels, batch.rows, samples=None, variations=(None, None))
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        return normalise(pixels, mean=self.mean, std=self.std).contiguous(memory_format=torch.channels_last)
+
+    def _by_kernel(
+        self,
+        pixels: Tensor,
+        rows: Tensor | None,
+        *,
+        samples: Tensor | None,
+        variations: tuple[Tensor | None, Tensor | None],
+    ) -> Tensor:
+        assert self.kernel is not None
+        made: Tensor = self.kernel.inputs(
+            pixels,
+            rows=rows,
+            samples=samples,
+            varied=variations,
+            normalised_by=(self.mean, self.std),
+            dtype=self.dtype_of_images,
+        )
+        return made
+
+
+@cache
+def _kernel() -> ModuleType | None:
+    """The Triton kernel, or None where Triton is not."""
+    try:
+        from turnaround.data import inputs_triton
+    except ImportError:
+        return None
+    return inputs_triton

@@ -1,0 +1,213 @@
+"""Features of a frozen backbone: ahead or once, the same numbers as one step at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from turnaround.data.augment import Augmentation
+from turnaround.data.batches import Batches, Residency, Slicing
+from turnaround.data.inputs import Inputs
+from turnaround.data.pixels import Pixels
+from turnaround.recipe import AugmentRecipe
+from turnaround.training.choices import choose_precision
+from turnaround.training.clock import SPAN_EVERY_STEPS, StepTimer
+from turnaround.training.feed import Feed
+from turnaround.training.frozen import FrozenBackbone
+from turnaround.workers.contract import Workers
+from turnaround.workers.single import Single
+
+CPU = torch.device("cpu")
+NUM_TRAIN, NUM_VALIDATION, SIDE_PX, GLOBAL_BATCH = 90, 37, 8, 12
+VARIED, PLAIN = AugmentRecipe(rotation_degrees=30, flip=True), AugmentRecipe()
+
+
+class Counting(nn.Module):
+    """A backbone that knows how many passes and images it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Conv2d(3, 5, 3, dtype=torch.float64)
+        self.passes: list[int] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.passes.append(len(images))
+        return self.layer(images).mean(dim=(2, 3))
+
+
+@pytest.fixture(scope="module")
+def pixels(tmp_path_factory: pytest.TempPathFactory) -> Pixels:
+    path, count = tmp_path_factory.mktemp("pixels") / "images.npy", NUM_TRAIN + NUM_VALIDATION
+    np.save(path, np.random.default_rng(0).integers(0, 256, (count, SIDE_PX, SIDE_PX, 3), dtype=np.uint8))
+    return Pixels(
+        images=np.load(path, mmap_mode="r"),
+        labels=np.arange(count, dtype=np.int64) % 5,
+        num_train=NUM_TRAIN,
+        classes=tuple("abcde"),
+        files=tuple(map(str, range(count))),
+        fingerprint="0",
+        skipped=(),
+        cache_dir=path.parent,
+        from_cache=True,
+        decode_time_s=0.0,
+    )
+
+
+def made(pixels: Pixels, augment: AugmentRecipe, workers: Workers | None = None) -> Feed:
+    workers = workers or Single(count=1, device=CPU)
+    backbone = FrozenBackbone(Counting(), device=CPU, precision=choose_precision("fp64", CPU), size_px=SIDE_PX)
+    backbone.plan(images_per_step=GLOBAL_BATCH)
+    feed = Feed(
+        batches=Batches(pixels, device=CPU, residency=Residency(place="host", reason="told to")),
+        inputs=Inputs(
+            Augmentation(augment, seed=1),
+            mean=(0.5, 0.5, 0.5),
+            std=(0.2, 0.2, 0.2),
+            num_train=NUM_TRAIN,
+            device=CPU,
+            dtype=torch.float64,
+        ),
+        slicing=Slicing(seed=4, global_batch=GLOBAL_BATCH, workers=workers.count, hosted=workers.hosted),
+        workers=workers,
+        timer=StepTimer(CPU),
+        backbone=backbone,
+    )
+    feed.warm_up()
+    passes_of(feed).clear()
+    return feed
+
+
+def passes_of(feed: Feed) -> list[int]:
+    assert feed.backbone is not None
+    module = feed.backbone.module
+    assert isinstance(module, Counting)
+    return module.passes
+
+
+def test_steps_ahead_have_the_features_of_single_steps(pixels: Pixels) -> None:
+    feed = made(pixels, VARIED)
+    assert feed.backbone is not None
+    found = list(feed.steps(epoch=3, first_update=16))
+    assert passes_of(feed) == [60, 30]  # five steps of 12 at once, then what is left
+    plain = Feed(**{**vars_of(feed), "backbone": None})
+    for step, alone in zip(found, plain.steps(epoch=3, first_update=16), strict=True):
+        wanted = feed.backbone.module(feed.inputs.varied(alone, epoch=3))
+        assert step.features is not None
+        assert torch.allclose(step.features, wanted, rtol=1e-12)
+        assert torch.equal(step.ids, alone.ids)
+        assert (step.worker_sizes, step.global_size) == (alone.worker_sizes, alone.global_size)
+
+
+def vars_of(feed: Feed) -> dict[str, object]:
+    return {name: getattr(feed, name) for name in ("batches", "inputs", "slicing", "workers", "timer", "backbone")}
+
+
+def test_images_that_do_not_vary_are_computed_once(pixels: Pixels) -> None:
+    feed = made(pixels, PLAIN)
+    assert feed.how[0] == "computed once"
+    first = list(feed.steps(epoch=1, first_update=0))
+    assert sum(passes_of(feed)) == NUM_TRAIN
+    second = list(feed.steps(epoch=2, first_update=8))
+    assert sum(passes_of(feed)) == NUM_TRAIN  # no more
+    by_id = {i: f for b in first for i, f in zip(b.ids.tolist(), b.features, strict=True)}  # type: ignore[arg-type]
+    for batch in second:
+        assert batch.features is not None
+        assert torch.equal(batch.features, torch.stack([by_id[i] for i in batch.ids.tolist()]))
+    assert feed.backbone is not None
+    ahead = made(pixels, PLAIN)
+    ahead.keeps_training = False
+    for kept, computed in zip(second, ahead.steps(epoch=2, first_update=8), strict=True):
+        assert torch.allclose(kept.features, computed.features, rtol=1e-12)  # type: ignore[arg-type]
+
+
+def test_evaluation_features_are_computed_once(pixels: Pixels) -> None:
+    feed = made(pixels, VARIED)
+    first = list(feed.validation())
+    seen = sum(passes_of(feed))
+    assert seen == NUM_VALIDATION
+    second = list(feed.validation())
+    assert sum(passes_of(feed)) == seen
+    assert torch.equal(torch.cat([b.labels for b in first]), torch.from_numpy(pixels.labels[NUM_TRAIN:]))
+    assert all(torch.equal(a.features, b.features) for a, b in zip(first, second, strict=True))  # type: ignore[arg-type]
+    sample = list(feed.train_sample())
+    assert sum(len(b.labels) for b in sample) == NUM_VALIDATION
+    feed.keeps_evaluation = False
+    feed._kept.clear()
+    again = list(feed.validation())
+    assert torch.equal(torch.cat([b.features for b in again]), torch.cat([b.features for b in first]))  # type: ignore[misc]
+
+
+class OneOfTwo(Single):
+    """Process `rank` of two, in this process: what the other one would send is added."""
+
+    def __init__(self, rank: int, theirs: list[Tensor]) -> None:
+        Workers.__init__(self, rank=rank, size=2, count=2, device=CPU)
+        self.sent: list[Tensor] = []
+        self.theirs = theirs
+
+    def sum(self, tensor: Tensor) -> None:
+        self.sent.append(tensor.clone())
+        if self.theirs:
+            tensor += self.theirs.pop(0)
+
+
+def test_two_processes_share_the_computation_of_all_features(pixels: Pixels) -> None:
+    one = OneOfTwo(1, [])
+    feed = made(pixels, PLAIN, one)
+    list(feed.steps(epoch=1, first_update=0))
+    assert sum(passes_of(feed)) == NUM_TRAIN // 2
+    other = OneOfTwo(0, one.sent)
+    feed = made(pixels, PLAIN, other)
+    list(feed.steps(epoch=1, first_update=0))
+    alone = made(pixels, PLAIN)
+    list(alone.steps(epoch=1, first_update=0))
+    assert feed._table is not None
+    assert alone._table is not None
+    assert torch.allclose(feed._table, alone._table, atol=1e-6)  # sent in single precision
+
+
+def test_passes_have_one_size_when_compiled(pixels: Pixels) -> None:
+    feed = made(pixels, VARIED)
+    assert feed.backbone is not None
+    wanted = [b.features for b in feed.steps(epoch=1, first_update=0)]
+    passes_of(feed).clear()
+    feed.backbone._has_fixed_shape = True
+    found = [b.features for b in feed.steps(epoch=1, first_update=0)]
+    assert passes_of(feed) == [60, 60]
+    assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(found, wanted, strict=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("images_per_step", "steps_at_once", "pass_images"),
+    [(1, 64, 64), (12, 5, 60), (64, 1, 64), (65, 1, 33), (200, 1, 50)],
+)
+def test_passes_hold_whole_steps_or_steps_whole_passes(
+    images_per_step: int, steps_at_once: int, pass_images: int
+) -> None:
+    backbone = FrozenBackbone(Counting(), device=CPU, precision=choose_precision("fp64", CPU), size_px=SIDE_PX)
+    backbone.plan(images_per_step=images_per_step)
+    assert (backbone.steps_at_once, backbone.pass_images) == (steps_at_once, pass_images)
+
+
+def test_work_done_for_several_steps_is_shared_by_them(pixels: Pixels) -> None:
+    feed, sampled = made(pixels, VARIED), SPAN_EVERY_STEPS // 2
+    spans = []
+    first = sampled - 3  # the sampled step is the fourth of the first five
+    for update, _ in enumerate(_begun(feed, first), start=first):
+        feed.timer.mark("wait")
+        feed.timer.mark("compute")
+        spans.append(feed.timer.span(update=update, epoch=1))
+    [span] = [s for s in spans if s is not None]
+    assert span.step == sampled + 1
+    assert span.compute_s > 0
+    assert span.copy_s > 0
+
+
+def _begun(feed: Feed, first: int):  # type: ignore[no-untyped-def]
+    steps = feed.steps(epoch=1, first_update=first)
+    for update in range(first, first + 8):
+        feed.timer.begin(update)
+        yield next(steps)
