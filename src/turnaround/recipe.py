@@ -21,6 +21,8 @@ SCHEDULES = ("constant", "cosine", "step")
 SCALINGS = ("none", "linear", "sqrt", "auto")
 LOSSES = ("cross_entropy", "mse")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16", "fp64")
+CACHES = ("on", "off", "none")
+"""Any other value is a directory."""
 COMPILES = ("auto", "on", "off")
 ENGINES = ("torch", "horovod")
 GENERATED = ("fruitbowl",)
@@ -45,7 +47,7 @@ class DataRecipe:
     size_px: int | None = key(None, "side of the square images; none = 64 for `small`, else 224", low=16, high=1024)
     holdout: float = key(0.2, "share of each class held out when the folder has no split", low=0.01, high=0.9)
     images: int = key(1800, "how many images to draw (generated sets only)", low=12, high=10_000_000)
-    cache: str = key("on", "decoded pixels are kept: on, off, or a directory")
+    cache: str = key("on", "decoded pixels are kept: on, off (for this run), in a directory, or none (decoded anew)")
     skip_bad: bool = key(False, "leave unreadable images out instead of stopping; the record lists them")
 
 

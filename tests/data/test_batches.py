@@ -23,6 +23,7 @@ from turnaround.data.pixels import Pixels
 CPU = torch.device("cpu")
 NUM_TRAIN, NUM_VALIDATION = 90, 37
 PLACES = ("device", "host", "disk")
+OPENED: list[Batches] = []
 GIB = 2**30
 
 
@@ -51,11 +52,15 @@ def pixels(tmp_path_factory: pytest.TempPathFactory) -> Pixels:
 def no_stray_threads() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
+    while OPENED:
+        OPENED.pop().close()
     assert set(threading.enumerate()) <= before
 
 
 def made(pixels: Pixels, place: str, device: torch.device = CPU) -> Batches:
-    return Batches(pixels, device=device, residency=Residency(place=place, reason="told to"))
+    batches = Batches(pixels, device=device, residency=Residency(place=place, reason="told to"))
+    OPENED.append(batches)
+    return batches
 
 
 def slicing(hosted: range = range(3)) -> Slicing:

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image, ImageOps
 from PIL.Image import Transpose
 
-from turnaround.data.decode import Target, UnreadableImage, decode, decode_into
+from turnaround.data.decode import UnreadableImage, decode, decode_to
+from turnaround.data.decoders import Target, decode_into
 
 WHITE, RED = (255, 255, 255), (200, 30, 40)
 
@@ -337,18 +338,47 @@ def test_the_error_crosses_process_borders() -> None:
     assert (error.path, error.reason) == (Path("a\nb.jpg"), "empty file")
 
 
-def test_many_files_go_to_their_places(tmp_path: Path) -> None:
+def test_decoding_into_a_square_that_is_there(tmp_path: Path) -> None:
+    picture().save(tmp_path / "x.png")
+    picture().convert("L").save(tmp_path / "grey.png")
+    rows = np.full((3, 16, 16, 3), 7, np.uint8)
+    digests = [decode_to(rows[0], tmp_path / "x.png"), decode_to(rows[2], tmp_path / "grey.png")]
+    for row, name, digest in ((0, "x.png", digests[0]), (2, "grey.png", digests[1])):
+        pixels, wanted = decode(tmp_path / name, size_px=16)
+        assert np.array_equal(rows[row], pixels)
+        assert digest == wanted
+    assert (rows[1] == 7).all()
+
+
+@pytest.fixture
+def twenty(tmp_path: Path) -> tuple[str, ...]:
+    """Twenty images, each of its own colour; the fourth is bad."""
     files = tuple(f"{index}.png" for index in range(20))
     for index, name in enumerate(files):
         Image.new("RGB", (9, 9), (index, 2 * index, 0)).save(tmp_path / name)
     (tmp_path / "3.png").write_bytes(b"")
-    target = Target(path=tmp_path / "out", offset_bytes=5, root=tmp_path, size_px=8)
-    target.path.write_bytes(bytes(5 + 20 * 192))
+    return files
+
+
+def test_many_files_go_to_their_places(tmp_path: Path, twenty: tuple[str, ...]) -> None:
+    out = tmp_path / "out"
+    out.write_bytes(bytes(5 + 20 * 192))
+    target = Target(path=out, offset_bytes=5, root=tmp_path, size_px=8)
     seen: list[tuple[int, int]] = []
-    digests, bad = decode_into(target, files, lambda done, total: seen.append((done, total)))
-    assert bad == {3: "empty file"}
-    assert digests[4].tobytes() == hashlib.blake2b((tmp_path / "4.png").read_bytes(), digest_size=16).digest()
-    pixels = np.frombuffer(target.path.read_bytes()[5:], np.uint8).reshape(20, 8, 8, 3)
+    decoded = decode_into(target, twenty, lambda done, total: seen.append((done, total)))
+    assert decoded.bad == {3: "empty file"}
+    assert decoded.digests[4].tobytes() == hashlib.blake2b((tmp_path / "4.png").read_bytes(), digest_size=16).digest()
+    assert not decoded.digests[3].any()
+    assert decoded.images_per_s > 0
+    pixels = np.frombuffer(out.read_bytes()[5:], np.uint8).reshape(20, 8, 8, 3)
     assert pixels[:, 0, 0, 1].tolist() == [0 if index == 3 else 2 * index for index in range(20)]
     assert seen[-1] == (20, 20)
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+
+
+def test_many_files_checked_and_not_kept(tmp_path: Path, twenty: tuple[str, ...]) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+    decoded = decode_into(Target(path=None, offset_bytes=0, root=tmp_path, size_px=8), twenty)
+    assert decoded.bad == {3: "empty file"}
+    assert decoded.digests.any(axis=1).tolist() == [index != 3 for index in range(20)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

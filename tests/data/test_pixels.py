@@ -17,6 +17,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from turnaround.data import entry as entry_module
 from turnaround.data import pixels as module
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.pixels import Pixels, default_cache, open_pixels, prepare
@@ -401,7 +402,7 @@ def test_kill_9_then_prepare_again(tmp_path: Path, cache: Path, start: Start) ->
 
 
 def test_leftovers_of_the_living_and_of_other_hosts_stay(photos: Path, cache: Path) -> None:
-    prefix = module._building_prefix()
+    prefix = entry_module.building_prefix()
     stay = [
         f"{prefix}{os.getpid()}-0a",
         "building-another-host-1-0a",
@@ -416,7 +417,7 @@ def test_leftovers_of_the_living_and_of_other_hosts_stay(photos: Path, cache: Pa
 
 
 def test_without_file_locks(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "fcntl", None)
+    monkeypatch.setattr(entry_module, "fcntl", None)
     assert_consistent(prepared(photos, cache))
 
 
@@ -424,7 +425,7 @@ def test_file_system_that_refuses_locks(photos: Path, cache: Path, monkeypatch: 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    monkeypatch.setattr(entry_module.fcntl, "flock", refuse)
     assert_consistent(prepared(photos, cache))
 
 
@@ -443,16 +444,103 @@ def test_another_process_without_our_lock_was_faster(photos: Path, cache: Path, 
 # Disks.
 
 
-def test_not_enough_space(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(photos)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
-    with pytest.raises(StorageError) as caught:
-        prepared(photos, cache, size_px=1024)
-    message = str(caught.value)
-    assert "0.04 GB needed, 0.00 GB free" in message
-    assert "--set data.cache=DIR" in message
-    assert "data.size_px" in message
+def free_space(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=num_bytes))
+
+
+def test_without_room_the_files_are_checked_and_the_pixels_not_kept(
+    photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = int(12 * SIZE_PX * SIZE_PX * 3 * 1.05)
+    free_space(monkeypatch, needed - 1)
+    built = prepared(photos, cache)
+    assert built.images is None
+    assert built.undecoded is not None
+    assert (built.undecoded.root, built.undecoded.size_px) == (photos, SIZE_PX)
+    assert built.undecoded.digests.shape == (12, 16)
+    assert built.num_bytes == 12 * SIZE_PX * SIZE_PX * 3
+    assert names_in(built.cache_dir) == ["digests.npy", "labels.npy", "manifest.json"]
+    manifest = json.loads((built.cache_dir / "manifest.json").read_text())
+    assert manifest["decoded"] is False
+    assert manifest["decode_images_per_s"] == built.decode_images_per_s > 0
+
+    again = prepared(photos, cache)
+    assert again.from_cache
+    assert again.fingerprint == built.fingerprint
+    free_space(monkeypatch, needed)  # once there is room, the pixels are kept
+    kept = prepared(photos, cache)
+    assert_consistent(kept)
+    assert kept.fingerprint == built.fingerprint
+    assert kept.num_bytes == kept.images.nbytes == built.num_bytes
+    assert not kept.from_cache
+    free_space(monkeypatch, 0)
+    assert prepared(photos, cache).images is not None  # and stay: no room is needed to find them
+
+
+def not_kept(root: Path, cache: Path, *, skip_bad: bool = False) -> Pixels:
+    return prepare(table_of(root), size_px=SIZE_PX, cache=cache, skip_bad=skip_bad, keeps_pixels=False)
+
+
+def test_pixels_that_are_not_wanted_change_nothing_but_themselves(photos: Path, cache: Path) -> None:
+    bad = spoil(photos)
+    kept, unkept = prepared(photos, cache, skip_bad=True), not_kept(photos, cache, skip_bad=True)
+    assert unkept.images is None  # although there are some
+    assert open_pixels(unkept.cache_dir).images is None
+    for name in ("num_train", "classes", "files", "fingerprint", "skipped", "num_bytes"):
+        assert getattr(kept, name) == getattr(unkept, name), name
+    assert np.array_equal(kept.labels, unkept.labels)
+    assert sorted(line.split(": ")[0] for line in unkept.skipped) == bad
+    # One key, two entries: a run may go on with the other, and each finds its own.
+    key = kept.cache_dir.name.removeprefix("pixels-")
+    assert names_in(cache) == [f"files-{key}", f"pixels-{key}"]
+    assert not_kept(photos, cache, skip_bad=True).from_cache
+    assert prepared(photos, cache, skip_bad=True).from_cache
+
+
+def test_bad_images_are_named_when_pixels_are_not_kept(photos: Path, cache: Path) -> None:
+    spoil(photos)
+    with pytest.raises(DataError, match="3 of 12 images"):
+        not_kept(photos, cache)
     assert names_in(cache) == []
+
+
+@pytest.mark.parametrize("damage", ["no digests", "short", "other"])
+def test_damaged_entries_without_pixels_are_rebuilt(photos: Path, cache: Path, damage: str) -> None:
+    digests = not_kept(photos, cache).cache_dir / "digests.npy"
+    match damage:
+        case "no digests":
+            digests.unlink()
+        case "short":
+            os.truncate(digests, digests.stat().st_size - 1)
+        case "other":
+            np.save(digests, np.zeros((11, 16), np.uint8))
+    with pytest.raises(StorageError, match="missing or damaged"):
+        open_pixels(digests.parent)
+    assert not not_kept(photos, cache).from_cache
+
+
+def test_entries_of_earlier_versions_are_found(photos: Path, cache: Path) -> None:
+    built = prepared(photos, cache)
+    path = built.cache_dir / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for name in ("decoded", "root", "decode_images_per_s"):
+        del manifest[name]
+    path.write_text(json.dumps(manifest))
+    old = prepared(photos, cache)
+    assert old.from_cache
+    assert old.decode_images_per_s is None
+    assert_consistent(old)
+
+
+def test_a_folder_by_another_way_is_found(photos: Path, cache: Path, tmp_path: Path) -> None:
+    """The files of an entry are where they really are: the way there may go."""
+    link = tmp_path / "link"
+    link.symlink_to(photos)
+    built = not_kept(link, cache)
+    assert built.undecoded is not None
+    assert built.undecoded.root == photos
+    assert not_kept(photos, cache).from_cache
 
 
 def test_cache_that_cannot_be_written(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

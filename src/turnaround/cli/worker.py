@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     here = place()
     shows = here.rank == 0 and not options.quiet
     try:
-        from turnaround.training.run import Assignment, train
+        from turnaround.training.run import Assignment, bench, train
 
         assignment = Assignment(
             directory=directory,
@@ -43,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
             begun_at_s=options.begun_at_s,
             decode_time_s=options.decode_time_s,
         )
+        if options.bench:
+            bench(assignment, here)
+            return 0
         with progress_for(sys.stdout) if shows else SilentProgress() as progress:
             train(assignment, here, progress, stop_asked=lambda: bool(stop_asked))
     except BaseException as error:
@@ -70,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--begun-at-s", type=float, required=True)
     parser.add_argument("--decode-time-s", type=float, default=0.0)
     parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--bench", action="store_true", help="measure the parts of a training instead of training")
     parser.add_argument("--launch", default="local", help="who started the processes; for the record")
     return parser
 

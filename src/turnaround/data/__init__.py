@@ -5,7 +5,10 @@
     fruit_scene.py, fruit_shapes.py   how its pictures are drawn: apples, bananas, oranges; ellipses, arcs, noise
     folder.py     class folders -> table of files; split; warnings
     decode.py     one file -> pixels, every format and mode handled by a stated rule
+    decoders.py   many files at once: the processes that decode
+    entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
+    reading.py    rows of pixels from a disk, or decoded when they are needed
     prepare.py    all of the above for a recipe, before any process is started
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch

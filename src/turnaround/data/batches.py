@@ -3,15 +3,14 @@
 Enters: `Pixels` (a memory map), the device, the workers this process hosts.
 Leaves: per step one `StepBatch` with the slices of the hosted workers; per evaluation plain batches.
 
-The pixels live where they are read fastest: on the device if they fit, else in pinned host memory, else they stream
-from disk; the choice carries its reason.
+The pixels live where they are read fastest: on the device if they fit, else in host memory, else they stream from the
+disk, and where no disk has room for them they are decoded on the way; the choice carries its reason.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from turnaround.data.order import epoch_order, share_bounds, step_bounds, worker_bounds
 from turnaround.data.pixels import Pixels
+from turnaround.data.reading import DecodedRows, MappedRows, rows_of
 
 T = TypeVar("T", bound="StepBatch | EvaluationBatch")
 
@@ -91,11 +91,18 @@ class Residency:
 
 
 def choose_residency(
-    *, num_bytes: int, device: torch.device, processes_on_host: int, processes_on_device: int = 1
+    *,
+    num_bytes: int,
+    is_mapped: bool = True,
+    device: torch.device,
+    processes_on_host: int,
+    processes_on_device: int = 1,
 ) -> Residency:
-    """device, host or disk, by what is free now; every process keeps its own copy, but a memory map is shared."""
+    """device, host, disk or files, by what is free. Every process keeps its own copy, but a memory map is shared."""
     gib = num_bytes / 2**30
     host_free = psutil.virtual_memory().available
+    copies_on_host = 1 if is_mapped and device.type != "cuda" else processes_on_host
+    fits_host = num_bytes * copies_on_host <= host_free * SHARE_OF_HOST_MEMORY
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         if num_bytes * processes_on_device <= free * SHARE_OF_DEVICE_MEMORY:
@@ -103,29 +110,40 @@ def choose_residency(
                 place="device",
                 reason=f"{gib:.2f} GiB of pixels fit into {free / 2**30:.1f} GiB free on the GPU",
             )
-        if num_bytes * processes_on_host <= host_free * SHARE_OF_HOST_MEMORY:
+        if fits_host:
             return Residency(place="host", reason=f"{gib:.2f} GiB do not fit on the GPU but into pinned host memory")
-    elif num_bytes <= host_free * SHARE_OF_HOST_MEMORY:
+    elif fits_host:
         return Residency(
             place="host",
             reason=f"{gib:.2f} GiB of pixels fit into {host_free / 2**30:.1f} GiB of free memory",
         )
-    return Residency(
-        place="disk",
-        reason=f"{gib:.2f} GiB of pixels do not fit into {host_free / 2**30:.1f} GiB of free memory",
-    )
+    too_large = f"{gib:.2f} GiB of pixels do not fit into {host_free / 2**30:.1f} GiB of free memory"
+    if is_mapped:
+        return Residency(place="disk", reason=too_large)
+    return Residency(place="files", reason=f"{too_large}, and they were not kept on the disk: every epoch decodes them")
 
 
 class Batches:
     """The batches of one process."""
 
-    def __init__(self, pixels: Pixels, *, device: torch.device, residency: Residency) -> None:
+    def __init__(
+        self, pixels: Pixels, *, device: torch.device, residency: Residency, processes_on_host: int = 1
+    ) -> None:
         self.pixels, self.device, self.residency = pixels, device, residency
         self._labels = torch.from_numpy(pixels.labels.copy()).to(device)
+        self._side_px = _side_px(pixels)
         self._nothing = torch.empty((0, 0, 0, 3), dtype=torch.uint8, device=device)
+        self._rows: MappedRows | DecodedRows | None = None
         self._resident: Tensor | None = None
-        if residency.place == "device" or (residency.place == "host" and device.type == "cuda"):
-            self._resident = _copied(pixels.images, device if residency.place == "device" else None)
+        if residency.place in ("disk", "files") or pixels.images is None:
+            self._rows = rows_of(pixels, processes_on_host=processes_on_host)
+        if residency.place == "device" or (residency.place == "host" and (device.type == "cuda" or self._rows)):
+            self._resident = self._copied(device if residency.place == "device" else torch.device("cpu"))
+
+    def close(self) -> None:
+        """Ends the threads or processes that read."""
+        if self._rows is not None:
+            self._rows.close()
 
     @property
     def num_validation(self) -> int:
@@ -187,17 +205,50 @@ class Batches:
         """The images on the device: where they are, and which rows of it."""
         if self._resident is not None and self._resident.device == self.device:
             return self._resident, numbers  # whoever needs them gathers them on the way
-        if self._resident is None:
-            taken = torch.from_numpy(self.pixels.images[ids])
+        taken = self._empty(len(ids))
+        if self._resident is not None:
+            torch.index_select(self._resident, 0, torch.from_numpy(ids), out=taken)
         else:
-            taken = self._resident[torch.from_numpy(ids)]
-        pinned = taken.pin_memory() if self.device.type == "cuda" else taken
-        return pinned.to(self.device, non_blocking=True), None
+            self._read(ids, taken)
+        return taken.to(self.device, non_blocking=True), None
+
+    def _read(self, ids: npt.NDArray[np.int64], out: Tensor) -> None:
+        """Rows of the memory map, or through many reads at once, or decoded."""
+        if self._rows is not None:
+            self._rows.take(ids, out.numpy())
+        else:
+            assert self.pixels.images is not None
+            np.take(self.pixels.images, ids, axis=0, out=out.numpy())
+
+    def _empty(self, count: int) -> Tensor:
+        """Pinned for a GPU, so that its copy needs no help of the host."""
+        pin = self.device.type == "cuda"
+        return torch.empty((count, self._side_px, self._side_px, 3), dtype=torch.uint8, pin_memory=pin)
+
+    def _copied(self, place: torch.device) -> Tensor:
+        """All images as one tensor; 256 MiB at a time, so that they are never in memory twice."""
+        count, side_px = len(self.pixels.labels), self._side_px
+        pin = place.type == "cpu" and self.device.type == "cuda"
+        copy = torch.empty((count, side_px, side_px, 3), dtype=torch.uint8, device=place, pin_memory=pin)
+        rows = max(1, 2**28 // (side_px * side_px * 3))
+        for start in range(0, count, rows):
+            ids = np.arange(start, min(start + rows, count))
+            part = self._empty(len(ids))
+            self._read(ids, part)
+            copy[start : start + len(ids)].copy_(part)
+        return copy
 
     def _ahead(self, make: Callable[[int], T], count: int) -> Iterator[T]:
         if self.residency.place == "device":
             return map(make, range(count))  # a gather on the device: nothing to wait for
         return _prefetched(make, count, device=self.device)
+
+
+def _side_px(pixels: Pixels) -> int:
+    if pixels.images is not None:
+        return int(pixels.images.shape[1])
+    assert pixels.undecoded is not None
+    return pixels.undecoded.size_px
 
 
 def _prefetched(make: Callable[[int], T], count: int, *, device: torch.device) -> Iterator[T]:
@@ -245,15 +296,3 @@ def _put(ready: queue.Queue[T | BaseException], item: T | BaseException, stopped
         except queue.Full:
             continue
     return False
-
-
-def _copied(images: npt.NDArray[np.uint8], device: torch.device | None) -> Tensor:
-    """The memory map as one tensor: on `device`, or pinned on the host."""
-    pin = device is None
-    copy = torch.empty(images.shape, dtype=torch.uint8, device=device or "cpu", pin_memory=pin)
-    rows = max(1, 2**28 // max(1, images[0].nbytes))  # 256 MiB at a time: the map is never in memory twice
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "the array is not writable": we only read from it
-        for i in range(0, len(images), rows):
-            copy[i : i + rows].copy_(torch.from_numpy(images[i : i + rows]))
-    return copy

@@ -1,4 +1,4 @@
-"""Image files in, squares of 8-bit RGB pixels and the digests of the files' bytes out: one, or many at once.
+"""An image file in, a square of 8-bit RGB pixels and the digest of the file's bytes out.
 
 The content decides the format, never the extension. What the pixels mean is fixed here, for every format:
 
@@ -13,19 +13,9 @@ The content decides the format, never the extension. What the pixels mean is fix
 A file that cannot be decoded completely raises UnreadableImage; nothing is guessed and nothing is filled in.
 """
 
-import contextlib
 import hashlib
-import multiprocessing
 import os
-import signal
-import sys
-import threading
-import types
 import warnings
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -40,9 +30,6 @@ MAX_PIXELS = 50_000_000  # 50 Mpx: larger than any camera's photo, and 200 MB on
 MAX_FILE_BYTES = 1 << 30  # no image of 50 Mpx needs more; a mislabelled video would fill the memory
 DIGEST_BYTES = 16
 BACKGROUND_RGB = (255, 255, 255)
-
-_FEWEST_FOR_PROCESSES = 64  # below it, starting processes (about 0.3 s) costs more than it saves
-_CHUNK_IMAGES, _CHUNK_BYTES = 32, 8 << 20  # the most that one task decodes and holds
 
 _EXIF_ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
@@ -74,12 +61,18 @@ def decode(path: Path, *, size_px: int) -> tuple[NDArray[np.uint8], bytes]:
     The image is squeezed to the square with antialiasing, its aspect ratio is not kept: nothing at the border
     is lost, whatever the shape, as in Keras' flow_from_directory; a centre crop loses what lies at the edge.
     """
+    pixels = np.empty((size_px, size_px, 3), np.uint8)
+    return pixels, decode_to(pixels, path)
+
+
+def decode_to(out: NDArray[np.uint8], path: Path) -> bytes:
+    """As `decode`, into a square that is there already; returns the digest. After an error `out` is undefined."""
     data = _read(path)
     try:
         # Damaged metadata around good pixels is no reason to print or, where warnings are errors, to stop.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pixels = _decode_bytes(data, size_px=size_px)
+            out[...] = np.asarray(_square(data, size_px=len(out)))
     except _RefusedError as refused:
         raise UnreadableImage(path, str(refused)) from None
     except UnidentifiedImageError:
@@ -90,7 +83,7 @@ def decode(path: Path, *, size_px: int) -> tuple[NDArray[np.uint8], bytes]:
         raise UnreadableImage(path, "not enough memory to decode it") from None
     except Exception as error:  # a damaged file can raise anything: SyntaxError, struct.error, zlib.error ...
         raise UnreadableImage(path, _short(error)) from error
-    return pixels, hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 class _RefusedError(Exception):
@@ -100,19 +93,23 @@ class _RefusedError(Exception):
 def _read(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            # Asked first: read(MAX_FILE_BYTES) would set that much memory aside for every file, and take three times
+            # as long.
+            num_bytes = os.fstat(file.fileno()).st_size
+            data = file.read() if num_bytes <= MAX_FILE_BYTES else b""
     except OSError as error:
         raise UnreadableImage(path, (error.strerror or str(error)).lower()) from error
     except MemoryError:
         raise UnreadableImage(path, "not enough memory to read it") from None
+    if num_bytes > MAX_FILE_BYTES:
+        raise UnreadableImage(path, f"file larger than {MAX_FILE_BYTES / 1e9:.1f} GB")
     if not data:
         raise UnreadableImage(path, "empty file")
-    if len(data) > MAX_FILE_BYTES:
-        raise UnreadableImage(path, f"file larger than {MAX_FILE_BYTES / 1e9:.1f} GB")
     return data
 
 
-def _decode_bytes(data: bytes, *, size_px: int) -> NDArray[np.uint8]:
+def _square(data: bytes, *, size_px: int) -> Image.Image:
+    """The picture as an RGB square."""
     with Image.open(BytesIO(data), formats=FORMATS) as image:
         width_px, height_px = image.size
         if width_px * height_px > MAX_PIXELS:  # known from the header: nothing was decoded yet
@@ -128,7 +125,7 @@ def _decode_bytes(data: bytes, *, size_px: int) -> NDArray[np.uint8]:
         upright = _UPRIGHT.get(_orientation(image))
     if upright is not None:
         square = square.transpose(upright)
-    return np.array(square.convert("RGB"), dtype=np.uint8)
+    return square if square.mode == "RGB" else square.convert("RGB")
 
 
 def _orientation(image: Image.Image) -> int:
@@ -190,118 +187,3 @@ def _not_an_image(data: bytes) -> str:
 def _short(error: Exception) -> str:
     line = " ".join(str(error).split()) or type(error).__name__
     return line if len(line) <= 120 else line[:117] + "..."
-
-
-Progress = Callable[[int, int], None]  # images done, images in all
-_Chunk = tuple[int, tuple[str, ...]]  # the place of its first image, and its files
-_Decoded = tuple[int, list[bytes], dict[int, str]]  # first place, digests, reasons of the unreadable by place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """Where the pixels of many images go: one file that has its full size already."""
-
-    path: Path
-    offset_bytes: int  # of the first image in the file
-    root: Path  # of the image files; absolute, since a spawned process may start in another directory
-    size_px: int
-
-
-def decode_into(
-    target: Target, files: tuple[str, ...], on_progress: Progress | None = None
-) -> tuple[NDArray[np.uint8], dict[int, str]]:
-    """Decode all files in parallel processes, each straight to its place; return digests and the bad ones.
-
-    The digests have one row a file; the bad ones are {index in files: reason}, and their pixels are zero.
-    """
-    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    image_bytes = target.size_px * target.size_px * 3
-    # Four chunks a process at least, so that a few slow images do not leave the other processes idle.
-    most = min(_CHUNK_IMAGES, _CHUNK_BYTES // image_bytes, len(files) // (4 * num_cpus))
-    step = max(1, most)
-    chunks = [(start, files[start : start + step]) for start in range(0, len(files), step)]
-    # A daemonic process may not have children; then, as with one core, this process does it alone.
-    alone = len(files) < _FEWEST_FOR_PROCESSES or num_cpus == 1 or multiprocessing.current_process().daemon
-    digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
-    bad: dict[int, str] = {}
-    num_done = 0
-    decoded = _one_by_one(target, chunks) if alone else _in_processes(target, chunks, num_cpus)
-    with contextlib.closing(decoded):  # the processes have ended before anyone removes the file
-        for start, chunk_digests, chunk_bad in decoded:
-            rows = np.frombuffer(b"".join(chunk_digests), np.uint8).reshape(-1, DIGEST_BYTES)
-            digests[start : start + len(rows)] = rows
-            bad |= chunk_bad
-            num_done += len(rows)
-            if on_progress is not None:
-                on_progress(num_done, len(files))
-    return digests, bad
-
-
-def _one_by_one(target: Target, chunks: list[_Chunk]) -> Generator[_Decoded, None, None]:
-    for chunk in chunks:
-        yield _decode_chunk(target, chunk)
-
-
-def _in_processes(target: Target, chunks: list[_Chunk], num_cpus: int) -> Generator[_Decoded, None, None]:
-    # Spawned, not forked: a fork copies locks that another thread (torch, a progress bar) may hold.
-    context = multiprocessing.get_context("spawn")
-    num_processes = min(num_cpus, len(chunks))
-    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_decoder) as pool:
-        try:
-            with _without_main():
-                tasks = [pool.submit(_decode_chunk, target, chunk) for chunk in chunks]
-            for task in as_completed(tasks):
-                yield task.result()
-        except BrokenProcessPool as error:
-            raise DataError(
-                "A process that decodes images was killed. The likely cause is memory: the machine, or the "
-                f"job's limit, has too little for {num_processes} such processes. Ask for more memory, use "
-                "fewer cores (taskset -c 0-3 turnaround ...), or make very large images smaller."
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Start processes that do not import the main program again.
-
-    It may import torch (seconds and 300 MB in each of them), and a script without the usual
-    `if __name__ == "__main__"` would run a second time and wait for a lock that its parent holds.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _start_decoder() -> None:
-    """End with the parent, however it ends: without this, they outlive a killed parent for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-def _decode_chunk(target: Target, chunk: _Chunk) -> _Decoded:
-    start, files = chunk
-    pixels = np.zeros((len(files), target.size_px, target.size_px, 3), np.uint8)
-    digests = [bytes(DIGEST_BYTES)] * len(files)
-    bad: dict[int, str] = {}
-    for index, name in enumerate(files):
-        try:
-            pixels[index], digests[index] = decode(target.root / name, size_px=target.size_px)
-        except UnreadableImage as error:
-            bad[start + index] = error.reason
-    # Written, not assigned through a memory map: on a full disk that would be SIGBUS, this is an OSError.
-    with open(target.path, "r+b") as file:
-        file.seek(target.offset_bytes + start * pixels[0].nbytes)
-        file.write(pixels.data)
-    return start, digests, bad

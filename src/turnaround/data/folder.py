@@ -243,9 +243,9 @@ def _hold_out(files: _Part, *, holdout: float, seed: int) -> tuple[_Part, _Part]
     val: _Part = {}
     for name, members in files.items():
         num_val = min(max(1, math.floor(holdout * len(members) + 0.5)), len(members) - 1)
-        shuffled = sorted(members, key=rank)
-        val[name] = sorted(shuffled[:num_val])
-        train[name] = sorted(shuffled[num_val:])
+        held_out = {file[0] for file in sorted(members, key=rank)[:num_val]}
+        val[name] = [file for file in members if file[0] in held_out]  # members are sorted, and stay so
+        train[name] = [file for file in members if file[0] not in held_out]
     if not any(val.values()):
         raise DataError("Every class has a single image, so none can be held out for validation. Add images.")
     return train, val

@@ -4,39 +4,37 @@ Decoding is paid once: the result is a cache entry that every process of this ru
 
     CACHE/pixels-<key>/images.npy      (N, size_px, size_px, 3) uint8
                        labels.npy      (N,) int64
-                       manifest.json   classes, files, split, fingerprint
-    CACHE/pixels-<key>.lock            held by the one process that builds; the others wait, then reuse
-    CACHE/building-<host>-<pid>-*      unfinished; becomes the entry by one rename, or is removed
+                       manifest.json   classes, files, split, fingerprint, decode rate
+    CACHE/files-<key>/                 when pixels are not kept: every file was decoded once and checked, and instead of
+                       digests.npy     images.npy there is (N, 16) uint8, of the files' bytes as they were then
 
 The key comes from paths, sizes and times: no image is opened to find an entry. The fingerprint comes from the
-contents: it is the same on every machine that has the same files.
+contents: it is the same on every machine that has the same files, and the same whether the pixels are kept or not, so a
+run may be resumed with another cache. How an entry becomes visible as a whole is in entry.py.
 """
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
 import json
 import os
-import secrets
 import shutil
-import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnaround.data.decode import Progress, Target, decode_into
+from turnaround.data.decode import DIGEST_BYTES
+from turnaround.data.decoders import Decoded, Progress, Target, decode_into
+from turnaround.data.entry import building, locked, publish, remove_leftovers
 from turnaround.data.folder import ImageTable
 from turnaround.errors import DataError, StorageError
-
-try:
-    import fcntl
-except ImportError:  # Windows: several processes may then build the same entry, and one rename wins
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT_VERSION = 1
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # what reading a damaged entry can raise
@@ -46,10 +44,19 @@ _REMEDIES = "Use another directory with --set data.cache=DIR, or smaller images 
 
 
 @dataclass(frozen=True, kw_only=True)
+class Undecoded:
+    """What it takes to decode images when they are needed."""
+
+    root: Path
+    size_px: int
+    digests: NDArray[np.uint8]  # (N, 16) of the files' bytes when they were checked
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pixels:
     """Decoded images in the order of the table, training part first, without those that were skipped."""
 
-    images: NDArray[np.uint8]  # (N, size_px, size_px, 3), a read-only memory map
+    images: NDArray[np.uint8] | None  # (N, size_px, size_px, 3), a read-only memory map; None: see `undecoded`
     labels: NDArray[np.int64]
     num_train: int
     classes: tuple[str, ...]
@@ -59,6 +66,25 @@ class Pixels:
     cache_dir: Path
     from_cache: bool
     decode_time_s: float  # what decoding took when the entry was built
+    decode_images_per_s: float | None = None  # of all cores of the machine that built it; old entries do not know
+    undecoded: Undecoded | None = None  # when the pixels were not kept
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all pixels once they are decoded."""
+        if self.images is not None:
+            return self.images.nbytes
+        assert self.undecoded is not None
+        return num_bytes_of(len(self.labels), self.undecoded.size_px)
+
+
+def num_bytes_of(num_images: int, size_px: int) -> int:
+    return num_images * size_px * size_px * 3
+
+
+def space_needed_bytes(num_bytes: int) -> int:
+    """What must be free on the disk before so many bytes of pixels are written to it."""
+    return int(num_bytes * _SLACK)
 
 
 def default_cache() -> Path:
@@ -69,23 +95,38 @@ def default_cache() -> Path:
 
 
 def prepare(
-    table: ImageTable, *, size_px: int, cache: Path, skip_bad: bool, on_progress: Progress | None = None
+    table: ImageTable,
+    *,
+    size_px: int,
+    cache: Path,
+    skip_bad: bool,
+    keeps_pixels: bool = True,
+    on_progress: Progress | None = None,
 ) -> Pixels:
-    """Reuse the cache entry of this table, or build it. Any number of processes may call it at once."""
-    entry = cache.expanduser().absolute() / f"pixels-{_key(table, size_px=size_px, skip_bad=skip_bad)}"
-    if (found := _reuse(entry)) is not None:
+    """Reuse the cache entry of this table, or build it. Any number of processes may call it at once.
+
+    Pixels that are not wanted, or that the disk has no room for, are not kept: they are None in what is returned.
+    """
+    cache, key = cache.expanduser().absolute(), _key(table, size_px=size_px, skip_bad=skip_bad)
+    if keeps_pixels and (found := _reuse(cache / f"pixels-{key}")) is not None:
         return found
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(entry.parent)
-        with _locked(entry.with_name(entry.name + ".lock")):
+        cache.mkdir(parents=True, exist_ok=True)
+        # Asked again every time: once there is room, the pixels are kept.
+        keeps_pixels = keeps_pixels and _has_room(cache, num_bytes=num_bytes_of(len(table.files), size_px))
+        entry = cache / f"{'pixels' if keeps_pixels else 'files'}-{key}"
+        if not keeps_pixels and (found := _reuse(entry)) is not None:
+            return found
+        remove_leftovers(cache)
+        with locked(entry):
             if (found := _reuse(entry)) is not None:  # another process built it while we waited
                 return found
-            return _build(table, entry, size_px=size_px, skip_bad=skip_bad, on_progress=on_progress)
+            build = _Build(table=table, size_px=size_px, skip_bad=skip_bad, keeps_pixels=keeps_pixels)
+            return build.run(entry, on_progress)
     except BrokenPipeError:
         raise  # from on_progress: whoever read the output has gone, the disk is well
     except OSError as error:
-        raise _storage_error(entry.parent, error) from error
+        raise _storage_error(cache, error) from error
 
 
 def open_pixels(cache_dir: Path) -> Pixels:
@@ -104,17 +145,13 @@ def _open(entry: Path) -> Pixels:
     manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
     if manifest["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {manifest['format_version']}, not {FORMAT_VERSION}")
-    images = np.load(entry / "images.npy", mmap_mode="r", allow_pickle=False)
     labels = np.load(entry / "labels.npy", allow_pickle=False)
-    size_px, num_images, num_train = manifest["size_px"], len(manifest["files"]), manifest["num_train"]
-    if images.shape != (num_images, size_px, size_px, 3) or images.dtype != np.uint8:
-        raise ValueError(f"images.npy holds {images.dtype} {images.shape}")
-    if (entry / "images.npy").stat().st_size != images.offset + images.nbytes:
-        raise ValueError("images.npy has the wrong size")
+    num_images, num_train = len(manifest["files"]), manifest["num_train"]
     if labels.shape != (num_images,) or labels.dtype != np.int64 or not 0 < num_train <= num_images:
         raise ValueError(f"labels.npy holds {labels.dtype} {labels.shape}")
+    is_decoded = manifest.get("decoded", True)
     return Pixels(
-        images=images,
+        images=_open_images(entry, manifest) if is_decoded else None,
         labels=labels,
         num_train=num_train,
         classes=tuple(manifest["classes"]),
@@ -124,7 +161,26 @@ def _open(entry: Path) -> Pixels:
         cache_dir=entry,
         from_cache=True,
         decode_time_s=manifest["decode_time_s"],
+        decode_images_per_s=manifest.get("decode_images_per_s") if is_decoded else manifest["decode_images_per_s"],
+        undecoded=None if is_decoded else _open_undecoded(entry, manifest),
     )
+
+
+def _open_images(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint8]:
+    size_px = manifest["size_px"]
+    images = np.load(entry / "images.npy", mmap_mode="r", allow_pickle=False)
+    if images.shape != (len(manifest["files"]), size_px, size_px, 3) or images.dtype != np.uint8:
+        raise ValueError(f"images.npy holds {images.dtype} {images.shape}")
+    if (entry / "images.npy").stat().st_size != images.offset + images.nbytes:
+        raise ValueError("images.npy has the wrong size")
+    return images  # type: ignore[no-any-return]
+
+
+def _open_undecoded(entry: Path, manifest: dict[str, Any]) -> Undecoded:
+    digests = np.load(entry / "digests.npy", allow_pickle=False)
+    if digests.shape != (len(manifest["files"]), DIGEST_BYTES) or digests.dtype != np.uint8:
+        raise ValueError(f"digests.npy holds {digests.dtype} {digests.shape}")
+    return Undecoded(root=Path(manifest["root"]), size_px=manifest["size_px"], digests=digests)
 
 
 def _reuse(entry: Path) -> Pixels | None:
@@ -150,130 +206,75 @@ def _key(table: ImageTable, *, size_px: int, skip_bad: bool) -> str:
     return digest.hexdigest()[:24]
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time. Where there are no file locks several may build: the rename lets one win."""
-    descriptor = _lock(path)
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                path.unlink()  # still locked: whoever waits sees that the file has gone, and starts over
-            os.close(descriptor)
+@dataclass(frozen=True, kw_only=True)
+class _Build:
+    """Decodes a table into a temporary directory beside the entry, then renames: whole or invisible."""
 
+    table: ImageTable
+    size_px: int
+    skip_bad: bool
+    keeps_pixels: bool
 
-def _lock(path: Path) -> int | None:
-    while fcntl is not None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except BaseException as error:
-            os.close(descriptor)
-            if isinstance(error, FileNotFoundError):
-                continue  # removed by its last holder: take a new one
-            if isinstance(error, OSError):
-                return None  # some network file systems have no locks
-            raise
-        os.close(descriptor)
-    return None
+    def run(self, entry: Path, on_progress: Progress | None) -> Pixels:
+        table, started_s = self.table, time.perf_counter()
+        with building(entry.parent) as place:
+            images = self._make_room(place / "images.npy") if self.keeps_pixels else None
+            target = Target(
+                path=images,
+                offset_bytes=len(self._header(len(table.files))),
+                root=table.root.absolute(),
+                size_px=self.size_px,
+            )
+            decoded = decode_into(target, table.files, on_progress)
+            keep = _kept(table, decoded.bad, skip_bad=self.skip_bad)
+            if decoded.bad and images is not None:
+                self._compact(images, keep)
+            np.save(place / "labels.npy", table.labels[keep].astype(np.int64), allow_pickle=False)
+            if images is None:
+                np.save(place / "digests.npy", decoded.digests[keep], allow_pickle=False)
+            manifest = self._manifest(decoded, keep, decode_time_s=time.perf_counter() - started_s)
+            (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+            publish(place, entry, is_whole=lambda other: _reuse(other) is not None)
+        return replace(open_pixels(entry), from_cache=False)
 
-
-def _building_prefix() -> str:
-    return f"building-{socket.gethostname().replace(os.sep, '_')}-"
-
-
-def _remove_leftovers(cache: Path) -> None:
-    """Remove what killed processes of this host left; other hosts' processes cannot be asked from here."""
-    for path in cache.glob("building-*") if fcntl is not None else ():  # os.kill(pid, 0) kills on Windows
-        pid, _, rest = path.name.removeprefix(_building_prefix()).partition("-")
-        if path.name.startswith(_building_prefix()) and pid.isdecimal() and rest.isalnum():
-            try:
-                os.kill(int(pid), 0)
-            except ProcessLookupError:
-                shutil.rmtree(path, ignore_errors=True)
-            except (PermissionError, OverflowError):
-                pass  # another user's and alive, or no pid at all
-
-
-def _build(table: ImageTable, entry: Path, *, size_px: int, skip_bad: bool, on_progress: Progress | None) -> Pixels:
-    """Decode into a temporary directory beside the entry, then rename: whole or invisible."""
-    header = _header(len(table.files), size_px)
-    num_bytes = len(header) + len(table.files) * size_px * size_px * 3
-    _check_space(entry.parent, num_bytes=num_bytes)
-    building = entry.parent / f"{_building_prefix()}{os.getpid()}-{secrets.token_hex(8)}"
-    try:
-        building.mkdir()
-        started_s = time.perf_counter()
-        images = building / "images.npy"
-        images.write_bytes(header)
-        os.truncate(images, num_bytes)
-        target = Target(path=images, offset_bytes=len(header), root=table.root.absolute(), size_px=size_px)
-        digests, bad = decode_into(target, table.files, on_progress)
-        keep = _kept(table, bad, skip_bad=skip_bad)
-        if bad:
-            _compact(images, keep, size_px=size_px)
-        np.save(building / "labels.npy", table.labels[keep].astype(np.int64), allow_pickle=False)
-        manifest = {
+    def _manifest(self, decoded: Decoded, keep: NDArray[np.int64], *, decode_time_s: float) -> dict[str, Any]:
+        table = self.table
+        return {
             "format_version": FORMAT_VERSION,
-            "size_px": size_px,
+            "decoded": self.keeps_pixels,
+            "root": os.path.realpath(table.root),
+            "size_px": self.size_px,
             "num_train": int(np.count_nonzero(keep < table.num_train)),
-            "decode_time_s": time.perf_counter() - started_s,
-            "fingerprint": _fingerprint(table, keep, digests),
+            "decode_time_s": decode_time_s,
+            "decode_images_per_s": decoded.images_per_s,
+            "fingerprint": _fingerprint(table, keep, decoded.digests),
             "classes": table.classes,
-            "skipped": [f"{table.files[index]}: {reason}" for index, reason in sorted(bad.items())],
-            "files": [table.files[index] for index in keep],
+            "skipped": [f"{table.files[index]}: {reason}" for index, reason in sorted(decoded.bad.items())],
+            "files": [table.files[index] for index in keep.tolist()],
         }
-        (building / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-        _publish(building, entry)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)  # after the rename there is nothing left to remove
-    return replace(open_pixels(entry), from_cache=False)
 
+    def _make_room(self, images: Path) -> Path:
+        header = self._header(len(self.table.files))
+        images.write_bytes(header)
+        os.truncate(images, len(header) + num_bytes_of(len(self.table.files), self.size_px))
+        return images
 
-def _publish(building: Path, entry: Path) -> None:
-    """On the disk first, then under its name: a power cut leaves a whole entry or none."""
-    for path in (*building.iterdir(), building):
-        _fsync(path)
-    try:
-        building.rename(entry)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        if _reuse(entry) is not None:
-            return  # built meanwhile by a process that does not see our lock, with the same content
-        shutil.rmtree(entry)  # damaged
-        building.rename(entry)
-    _fsync(entry.parent)
+    def _header(self, num_images: int) -> bytes:
+        """The head of images.npy; numpy leaves room in it to grow, so its length is the same for any number."""
+        header = BytesIO()
+        shape = (num_images, self.size_px, self.size_px, 3)
+        np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        return header.getvalue()
 
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _header(num_images: int, size_px: int) -> bytes:
-    """The head of images.npy; numpy leaves room in it to grow, so its length is the same for any number."""
-    header = BytesIO()
-    shape = (num_images, size_px, size_px, 3)
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
-    return header.getvalue()
-
-
-def _compact(images: Path, keep: NDArray[np.int64], *, size_px: int) -> None:
-    """Move the kept images down over the holes, in order, then cut the file. None moves up: keep[i] >= i."""
-    source = np.load(images, mmap_mode="r", allow_pickle=False)
-    with open(images, "r+b") as file:
-        file.write(_header(len(keep), size_px))
-        assert file.tell() == source.offset
-        for first in range(0, len(keep), 32):
-            file.write(source[keep[first : first + 32]].data)
-        file.truncate()
+    def _compact(self, images: Path, keep: NDArray[np.int64]) -> None:
+        """Move the kept images down over the holes, in order, then cut the file. None moves up: keep[i] >= i."""
+        source = np.load(images, mmap_mode="r", allow_pickle=False)
+        with open(images, "r+b") as file:
+            file.write(self._header(len(keep)))
+            assert file.tell() == source.offset
+            for first in range(0, len(keep), 32):
+                file.write(source[keep[first : first + 32]].data)
+            file.truncate()
 
 
 def _kept(table: ImageTable, bad: dict[int, str], *, skip_bad: bool) -> NDArray[np.int64]:
@@ -311,13 +312,8 @@ def _fingerprint(table: ImageTable, keep: NDArray[np.int64], digests: NDArray[np
     return fingerprint.hexdigest()
 
 
-def _check_space(cache: Path, *, num_bytes: int) -> None:
-    needed_gb, free_gb = num_bytes * _SLACK / 1e9, shutil.disk_usage(cache).free / 1e9
-    if needed_gb > free_gb:
-        raise StorageError(
-            f"Not enough space for the decoded images in {str(cache)!r}: {needed_gb:.2f} GB needed, "
-            f"{free_gb:.2f} GB free. {_REMEDIES}"
-        )
+def _has_room(cache: Path, *, num_bytes: int) -> bool:
+    return space_needed_bytes(num_bytes) <= shutil.disk_usage(cache).free
 
 
 def _storage_error(cache: Path, error: OSError) -> StorageError:

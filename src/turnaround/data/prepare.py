@@ -5,15 +5,19 @@ Enters: a resolved recipe and a cache directory. Leaves: the table of files and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.order import step_bounds
-from turnaround.data.pixels import Pixels, default_cache, prepare
+from turnaround.data.pixels import Pixels, default_cache, prepare, space_needed_bytes
 from turnaround.data.source import folder_of
 from turnaround.recipe import Recipe
+
+NOT_KEPT = "none"
+"""The data.cache of those who want every image decoded each time it is needed; that it was checked is kept."""
 
 
 class Show(Protocol):
@@ -32,7 +36,7 @@ class Prepared:
 
 def cache_root(recipe: Recipe, *, temporary: Path) -> Path:
     """Where decoded pixels are kept; with the cache off, in a folder that the caller removes after the run."""
-    places = {"on": default_cache(), "off": temporary}
+    places = {"on": default_cache(), NOT_KEPT: default_cache(), "off": temporary}
     return places.get(recipe.data.cache) or Path(recipe.data.cache)
 
 
@@ -53,6 +57,24 @@ def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
         size_px=recipe.size_px,
         cache=cache,
         skip_bad=data.skip_bad,
+        keeps_pixels=data.cache != NOT_KEPT,
         on_progress=lambda done, total: show("decoding images", done, total),
     )
+    if pixels.images is None and data.cache != NOT_KEPT:
+        table = replace(table, warnings=(*table.warnings, _why_not_kept(pixels)))
     return Prepared(table=table, pixels=pixels)
+
+
+def _why_not_kept(pixels: Pixels) -> str:
+    """What does not fit, what that costs, what to do."""
+    cache, needed_gb = pixels.cache_dir.parent, space_needed_bytes(pixels.num_bytes) / 1e9
+    free_gb = shutil.disk_usage(cache).free / 1e9
+    num_images, images_per_s = len(pixels.labels), pixels.decode_images_per_s
+    assert images_per_s is not None  # every entry without pixels knows it
+    return (
+        f"The decoded images do not fit into the cache {str(cache)!r} ({needed_gb:.2f} GB needed, "
+        f"{free_gb:.2f} GB free), so all {num_images:,} images are decoded again at every start and, where memory cannot "
+        f"hold them either, in every epoch: at {images_per_s:,.0f} images/s that takes "
+        f"{num_images / images_per_s:,.1f} s on this machine. Use a cache directory with {needed_gb:.2f} GB free (--set data.cache=DIR), or smaller images "
+        "(--set data.size_px=N)."
+    )

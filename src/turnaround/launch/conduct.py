@@ -12,9 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from turnaround.data.decoders import Target, decode_into
 from turnaround.data.prepare import Prepared, Show, cache_root, prepare_images
 from turnaround.errors import (
     DivergedError,
@@ -27,6 +30,7 @@ from turnaround.launch.contract import Launcher, LaunchPlan, choose_processes
 from turnaround.launch.joined import wait_for_word
 from turnaround.launch.local import LocalLauncher
 from turnaround.recipe import Recipe
+from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
@@ -34,6 +38,8 @@ from turnaround.record.schema import State, Status, to_json, utc_now
 from turnaround.record.writer import write_json
 from turnaround.workers.engines import require
 from turnaround.workers.environment import LAUNCHERS, Place
+
+DECODED_TO_MEASURE, DECODE_ROUNDS = 1000, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +104,34 @@ def resume(request: Request) -> Run:
         plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
         _launch(plan, request)
     return Run.load(directory.path)
+
+
+def measure(recipe: Recipe, request: Request) -> dict[str, Any]:
+    """The parts of a training on this machine, each alone and all together, in images/s; nothing is kept.
+
+    `request.out` is a folder for the time being, which the caller removes.
+    """
+    begun_at_s, recipe = time.time(), recipe.resolved()
+    processes = _processes(recipe, request)
+    directory = RunDirectory.create(request.out)
+    with _images(recipe, request, directory) as prepared:
+        write_json(directory.recipe, {**recipe.to_dict(), "images": image_facts(prepared)})
+        _write_status(directory, Status(state="queued"))
+        request.announce(recipe, prepared, processes)
+        plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
+        request.launcher.run(replace(plan, only_measures=True))
+        facts = read_json(directory.bench)
+        return {**facts, "processes": processes, "decode": _decode_rate(prepared)}
+
+
+def _decode_rate(prepared: Prepared) -> dict[str, float]:
+    """Of this machine's cores, now, on files from all over the set; what the cache says may be another machine's."""
+    pixels, table = prepared.pixels, prepared.table
+    every = max(1, len(pixels.files) // DECODED_TO_MEASURE)
+    size_px = pixels.num_bytes // len(pixels.labels)
+    target = Target(path=None, offset_bytes=0, root=table.root.absolute(), size_px=isqrt(size_px // 3))
+    rates = sorted(decode_into(target, pixels.files[i::every]).images_per_s for i in range(DECODE_ROUNDS))
+    return {"images_per_s": median(rates), "low": rates[0], "high": rates[-1], "rounds": DECODE_ROUNDS}
 
 
 def image_facts(prepared: Prepared) -> dict[str, Any]:

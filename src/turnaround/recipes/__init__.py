@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from turnaround.errors import RecipeError, one_of
-from turnaround.recipe import DOWNLOADABLE, GENERATED, SECTIONS, Recipe
+from turnaround.recipe import CACHES, DOWNLOADABLE, GENERATED, SECTIONS, Recipe
 
 
 def names() -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def _absolute(recipe: Recipe, base: Path) -> Recipe:
     """Paths made absolute: a recipe file's are relative to the file, a flag's to the current directory."""
     if recipe.data.source not in GENERATED + DOWNLOADABLE:
         recipe = recipe.replace("data", source=str(base / _expanded(recipe.data.source)))
-    if recipe.data.cache not in ("on", "off"):
+    if recipe.data.cache not in CACHES:
         recipe = recipe.replace("data", cache=str(base / _expanded(recipe.data.cache)))
     if recipe.model.weights not in ("imagenet", "none"):
         recipe = recipe.replace("model", weights=str(base / _expanded(recipe.model.weights)))

@@ -54,6 +54,11 @@ class RunDirectory:
         return self.path / "imported.json"
 
     @property
+    def bench(self) -> Path:
+        """What `turnaround bench` measured, in a folder that lives only as long as it runs."""
+        return self.path / "bench.json"
+
+    @property
     def checkpoint(self) -> Path:
         """The folder of saved weights; training/checkpoint.py owns its content."""
         return self.path / "checkpoint"

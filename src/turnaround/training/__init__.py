@@ -3,7 +3,9 @@
 Enters: a run directory with its recipe, the pixel cache, this process's place.
 Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evaluation, status.
 
-    run.py         composition: every part made once, in order
+    run.py         one start of a run: agree, restore, describe, train, record
+    assembly.py    composition: every part made once, in order
+    bench.py       each part of a training alone, and all together: ceilings
     loop.py        the training loop, as its pseudocode reads
     step.py        one update over the hosted workers
     statistics.py  batch-norm running statistics: the mean over workers, on every engine

@@ -1,0 +1,57 @@
+"""`turnaround bench`: ceilings on this machine for a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
+    workers: Annotated[int | None, typer.Option(help="Data-parallel workers.")] = None,
+    processes: Annotated[int | None, typer.Option(help="Processes that host them. Default: the devices here.")] = None,
+    engine: Annotated[str | None, typer.Option(help="How processes agree: torch or horovod.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
+) -> None:
+    """How fast could training be on this machine, and what is in its way?
+
+    Measures decoding, input, augmentation, the model and the exchange of gradients, each alone, and training itself.
+    Nothing is trained and nothing is kept but the cache of decoded images.
+
+    [bold]turnaround bench photos/ --set model.name=resnet50[/bold]
+    """
+    import tempfile
+    from dataclasses import asdict
+
+    from turnaround import recipes
+    from turnaround.cli.console import checked_device, err, out, preparation, print_json
+    from turnaround.cli.train import announce
+    from turnaround.launch.conduct import Request, measure
+    from turnaround.report.bench_text import bench_table, rates_of, sentence, verdict
+
+    overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]
+    overrides += [f"workers.engine={engine}"] if engine is not None else []
+    recipe = recipes.find(source, overrides)
+    console = err()
+    with tempfile.TemporaryDirectory(prefix="turnaround-bench-") as folder, preparation(console, quiet=json_) as show:
+        request = Request(
+            out=Path(folder) / "bench",
+            show=show,
+            processes=processes,
+            device=checked_device(device),
+            shows_progress=False,
+            announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
+        )
+        facts = measure(recipe, request)
+    if not json_:
+        return out().print(bench_table(facts))
+    found = verdict(facts)
+    print_json({**facts, "rates": rates_of(facts), **asdict(found), "sentence": sentence(facts)})
+    return None

@@ -1,0 +1,185 @@
+"""Many image files in, their pixels and digests out: the processes that decode, how they start and how they end.
+
+They are spawned, import nothing of the main program, and end with their parent, however it ends. Pixels never travel
+through a pipe: a decoder writes them to a file, or into memory that it shares with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnaround.data.decode import DIGEST_BYTES, UnreadableImage, decode_to
+from turnaround.errors import DataError
+
+_FEWEST_FOR_PROCESSES = 64  # below it, starting processes (about 0.3 s) costs more than it saves
+_CHUNK_IMAGES, _CHUNK_BYTES = 32, 8 << 20  # the most that one task decodes and holds
+
+Progress = Callable[[int, int], None]  # images done, images in all
+_Chunk = tuple[int, tuple[str, ...]]  # the place of its first image, and its files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where the pixels of many images go: one file that has its full size already."""
+
+    path: Path | None  # None: nowhere; the files are only checked
+    offset_bytes: int  # of the first image in the file
+    root: Path  # of the image files; absolute, since a spawned process may start in another directory
+    size_px: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """What is known of many files once they were decoded."""
+
+    digests: NDArray[np.uint8]  # one row a file
+    bad: dict[int, str]  # index in files: reason; their pixels and digests are zero
+    images_per_s: float  # of all processes while they decode; their start is not in it
+
+
+class Rows(NamedTuple):
+    """What one task found out."""
+
+    start: int
+    digests: list[bytes]
+    bad: dict[int, str]  # by place: the reason
+    time_s: float
+
+
+def num_cpus() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def can_have_children() -> bool:
+    """A daemonic process may have none."""
+    return not multiprocessing.current_process().daemon
+
+
+def decode_into(target: Target, files: tuple[str, ...], on_progress: Progress | None = None) -> Decoded:
+    """Decode all files in parallel processes, each straight to its place."""
+    num_processes = num_cpus()
+    # Four chunks a process at least, so that a few slow images do not leave the other processes idle.
+    most = min(_CHUNK_IMAGES, _CHUNK_BYTES // (target.size_px**2 * 3), len(files) // (4 * num_processes))
+    step = max(1, most)
+    chunks = [(start, files[start : start + step]) for start in range(0, len(files), step)]
+    if len(files) < _FEWEST_FOR_PROCESSES or not can_have_children():
+        num_processes = 1
+    digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
+    bad: dict[int, str] = {}
+    num_done, time_s = 0, 0.0
+    decoded = _one_by_one(target, chunks) if num_processes == 1 else _in_processes(target, chunks, num_processes)
+    with contextlib.closing(decoded):  # the processes have ended before anyone removes the file
+        for rows in decoded:
+            count = len(rows.digests)
+            digests[rows.start : rows.start + count] = as_rows(rows.digests)
+            bad |= rows.bad
+            num_done += count
+            time_s += rows.time_s
+            if on_progress is not None:
+                on_progress(num_done, len(files))
+    return Decoded(digests=digests, bad=bad, images_per_s=num_done * num_processes / max(time_s, 1e-9))
+
+
+def as_rows(digests: list[bytes]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def _one_by_one(target: Target, chunks: list[_Chunk]) -> Generator[Rows, None, None]:
+    for chunk in chunks:
+        yield _decode_chunk(target, chunk)
+
+
+def _in_processes(target: Target, chunks: list[_Chunk], num_processes: int) -> Generator[Rows, None, None]:
+    # Spawned, not forked: a fork copies locks that another thread (torch, a progress bar) may hold.
+    context = multiprocessing.get_context("spawn")
+    num_processes = min(num_processes, len(chunks))
+    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=start_decoder) as pool:
+        try:
+            with without_main():
+                tasks = [pool.submit(_decode_chunk, target, chunk) for chunk in chunks]
+            for task in as_completed(tasks):
+                yield task.result()
+        except BrokenProcessPool as error:
+            raise killed(num_processes) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def killed(num_processes: int) -> DataError:
+    """The error for a decoder that ended by itself."""
+    return DataError(
+        "A process that decodes images was killed. The likely cause is memory: the machine, or the "
+        f"job's limit, has too little for {num_processes} such processes. Ask for more memory, use "
+        "fewer cores (taskset -c 0-3 turnaround ...), or make very large images smaller."
+    )
+
+
+@contextlib.contextmanager
+def without_main() -> Iterator[None]:
+    """Start processes that do not import the main program again.
+
+    It may import torch (seconds and 300 MB in each of them), and a script without the usual
+    `if __name__ == "__main__"` would run a second time and wait for a lock that its parent holds.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def start_decoder() -> None:
+    """End with the parent, however it ends: without this, they outlive a killed parent for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def decode_rows(out: NDArray[np.uint8], root: Path, chunk: _Chunk) -> Rows:
+    """Some files into the rows of `out`; a bad one leaves zeros."""
+    (start, files), started_s = chunk, time.perf_counter()
+    digests = [bytes(DIGEST_BYTES)] * len(files)
+    bad: dict[int, str] = {}
+    for index, name in enumerate(files):
+        try:
+            digests[index] = decode_to(out[index], root / name)
+        except UnreadableImage as error:
+            bad[start + index] = error.reason
+            out[index] = 0
+    return Rows(start, digests, bad, time.perf_counter() - started_s)
+
+
+def _decode_chunk(target: Target, chunk: _Chunk) -> Rows:
+    start, files = chunk
+    pixels = np.empty((len(files), target.size_px, target.size_px, 3), np.uint8)
+    rows = decode_rows(pixels, target.root, chunk)
+    if target.path is not None:
+        # Written, not assigned through a memory map: on a full disk that would be SIGBUS, this is an OSError.
+        with open(target.path, "r+b") as file:
+            file.seek(target.offset_bytes + start * pixels[0].nbytes)
+            file.write(pixels.data)
+    return rows

@@ -1,0 +1,278 @@
+"""Sample numbers in, rows of pixels out, for pixels that memory does not hold: read from a disk, or decoded.
+
+    MappedRows    rows of images.npy, by many positioned reads at once: a disk or a network that is asked for one row
+                  after the other is idle most of the time
+    DecodedRows   every image decoded when it is needed, by processes: for pixels that no disk has room for
+
+Both fill an array of the caller's, so that nothing is copied twice, and both count: `images_per_s`. No torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import multiprocessing
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from threading import BrokenBarrierError
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnaround.data.decoders import (
+    Rows,
+    as_rows,
+    can_have_children,
+    decode_rows,
+    killed,
+    num_cpus,
+    start_decoder,
+    without_main,
+)
+from turnaround.data.pixels import Pixels
+from turnaround.errors import DataError, StorageError
+
+READ_THREADS = 8  # more cost small rows more than they gain large ones, see docs/LOG.md
+_RUN_BYTES, _RUN_ROWS = 4 << 20, 1024  # the most that one read asks for; Linux takes 1024 buffers at once
+_CHUNK_IMAGES, _CHUNK_BYTES = 16, 2 << 20  # the most that one task decodes
+_SLOTS_PER_PROCESS = 3  # one is filled, one waits to be filled, one is emptied
+_START_LIMIT_S = 60.0
+
+
+class _Rows(ABC):
+    """A source of rows, and how fast it was so far."""
+
+    def __init__(self, num_rows: int, size_px: int) -> None:
+        self.num_rows, self.size_px = num_rows, size_px
+        self.num_taken = 0
+        self.take_time_s = 0.0
+        self._lock = threading.Lock()
+
+    def take(self, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Fills out[i] with image ids[i]. One call at a time: a second waits."""
+        shape = (len(ids), self.size_px, self.size_px, 3)
+        if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous or not out.flags.writeable:
+            raise ValueError(f"out must be a writable contiguous uint8 array of {shape}, not {out.dtype} {out.shape}")
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self.num_rows:
+            raise IndexError(f"ids {ids.min()}..{ids.max()} of {self.num_rows} images")
+        with self._lock:
+            started_s = time.perf_counter()
+            self._fill(ids, out)
+            self.num_taken += len(ids)
+            self.take_time_s += time.perf_counter() - started_s
+
+    @property
+    def images_per_s(self) -> float:
+        """Over all calls of `take`, while they lasted; 0 before the first."""
+        return self.num_taken / self.take_time_s if self.take_time_s else 0.0
+
+    @abstractmethod
+    def _fill(self, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends threads and processes; nothing can be taken afterwards."""
+
+
+class MappedRows(_Rows):
+    """Rows of images.npy: read, not mapped, so that many reads are under way and no thread holds the interpreter."""
+
+    def __init__(self, pixels: Pixels, *, num_threads: int = READ_THREADS) -> None:
+        images = pixels.images
+        assert isinstance(images, np.memmap)
+        super().__init__(len(images), images.shape[1])
+        self._images, self._path = images, Path(str(images.filename))
+        self._row_bytes = int(images[0].nbytes)
+        self._run_rows = max(1, min(_RUN_ROWS, _RUN_BYTES // self._row_bytes))
+        try:
+            self._file = os.open(self._path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError as error:
+            raise self._broken(error) from error
+        if hasattr(os, "posix_fadvise"):  # what follows a row in the file is not what is needed next
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+        self._num_threads = num_threads
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="read-rows")
+
+    def _fill(self, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        if not hasattr(os, "preadv"):
+            out[...] = self._images[ids]
+            return
+        order = np.argsort(ids, kind="stable")
+        runs = _runs(ids[order], self._run_rows)
+        num_tasks = min(self._num_threads, len(runs))
+        tasks = [self._pool.submit(self._read, runs[i::num_tasks], ids, order, out) for i in range(num_tasks)]
+        wait(tasks)  # all of them, also after an error: nobody writes into `out` once this has returned
+        for task in tasks:
+            task.result()
+
+    def _read(
+        self,
+        runs: list[tuple[int, int]],
+        ids: NDArray[np.int64],
+        order: NDArray[np.intp],
+        out: NDArray[np.uint8],
+    ) -> None:
+        """Each run is one stretch of the file, scattered over its rows of `out` by one call."""
+        places = [self._images.offset + int(ids[order[start]]) * self._row_bytes for start, _ in runs]
+        try:
+            if hasattr(os, "posix_fadvise"):  # all are asked for before the first is waited for
+                for (start, stop), at in zip(runs, places, strict=True):
+                    os.posix_fadvise(self._file, at, (stop - start) * self._row_bytes, os.POSIX_FADV_WILLNEED)
+            for (start, stop), at in zip(runs, places, strict=True):
+                rows = [out[row] for row in order[start:stop].tolist()]
+                num_read = os.preadv(self._file, rows, at)
+                while num_read < len(rows) * self._row_bytes:  # the system may give less than was asked for
+                    num_read += self._read_on(rows, at, num_read)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _read_on(self, rows: list[NDArray[np.uint8]], at: int, num_read: int) -> int:
+        """What is missing of a row that was read in part, then as many more as come."""
+        index, inside = divmod(num_read, self._row_bytes)
+        rest = [rows[index].reshape(-1)[inside:], *rows[index + 1 :]]
+        more = os.preadv(self._file, rest, at + num_read)  # type: ignore[arg-type]
+        if not more:
+            raise OSError(errno.EIO, f"it ends before byte {at + num_read + 1}")
+        return more
+
+    def _broken(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"The decoded images in {str(self._path)!r} cannot be read: {error.strerror or error}. Check the disk, "
+            "then go on with `turnaround resume`: a damaged cache is rebuilt from the images."
+        )
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _runs(ascending: NDArray[np.int64], most: int) -> list[tuple[int, int]]:
+    """Start and stop of stretches of neighbours, each of at most `most` rows."""
+    if not len(ascending):
+        return []
+    edges = [0, *(np.flatnonzero(np.diff(ascending) != 1) + 1).tolist(), len(ascending)]
+    return [
+        (start, min(start + most, stop))
+        for begin, stop in itertools.pairwise(edges)
+        for start in range(begin, stop, most)
+    ]
+
+
+class DecodedRows(_Rows):
+    """Images decoded from their files by processes that write into memory shared with this one."""
+
+    def __init__(self, pixels: Pixels, *, num_processes: int | None = None) -> None:
+        source = pixels.undecoded
+        assert source is not None
+        super().__init__(len(pixels.files), source.size_px)
+        self._files, self._source = pixels.files, source
+        self._chunk_images = max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // (self.size_px**2 * 3)))
+        self.num_processes = max(1, num_processes or num_cpus())
+        self._pool: ProcessPoolExecutor | None = None
+        if can_have_children():  # else this process does it alone
+            self._slots, self._pool = self._start()
+
+    def _start(self) -> tuple[NDArray[np.uint8], ProcessPoolExecutor]:
+        # Spawned, not forked, as in decoders.py. The memory is an unlinked file: nothing is left of it after a kill.
+        context = multiprocessing.get_context("spawn")
+        shape = (self.num_processes * _SLOTS_PER_PROCESS, self._chunk_images, self.size_px, self.size_px, 3)
+        memory = context.RawArray(ctypes.c_uint8, int(np.prod(shape)))
+        # A pool starts a process only when a task finds none idle: they wait for each other, so all start here.
+        together = context.Barrier(self.num_processes)
+        pool = ProcessPoolExecutor(
+            self.num_processes,
+            mp_context=context,
+            initializer=_start_row_decoder,
+            initargs=(together, memory, shape, self._source.root),
+        )
+        with without_main():
+            for _ in range(self.num_processes):
+                pool.submit(_awake)
+        return _as_slots(memory, shape), pool
+
+    def _fill(self, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        if self._pool is None:
+            self._check(ids, decode_rows(out, self._source.root, (0, self._names(ids))))
+            return
+        # Four chunks a process, so that a slow image does not leave the other processes idle for long.
+        step = max(1, min(self._chunk_images, len(ids) // (4 * self.num_processes)))
+        waiting = deque(range(0, len(ids), step))
+        free = deque(range(len(self._slots)))
+        running: dict[Future[Rows], tuple[int, int]] = {}
+        try:
+            while waiting or running:
+                while waiting and free:
+                    start, slot = waiting.popleft(), free.popleft()
+                    task = self._pool.submit(_fill_slot, slot, self._names(ids[start : start + step]))
+                    running[task] = (slot, start)
+                for task in wait(running, return_when=FIRST_COMPLETED).done:
+                    slot, start = running.pop(task)
+                    mine = ids[start : start + step]
+                    self._check(mine, task.result())
+                    out[start : start + step] = self._slots[slot, : len(mine)]
+                    free.append(slot)
+        except BrokenProcessPool as error:
+            raise killed(self.num_processes) from error
+        finally:
+            wait(running)  # a slot is used again only when nobody writes into it
+
+    def _names(self, ids: NDArray[np.int64]) -> tuple[str, ...]:
+        return tuple(self._files[number] for number in ids.tolist())
+
+    def _check(self, ids: NDArray[np.int64], rows: Rows) -> None:
+        """The files are those that were checked, or the first that is not is named."""
+        changed = (as_rows(rows.digests) != self._source.digests[ids]).any(axis=1)
+        for index in np.flatnonzero(changed).tolist():
+            path = self._source.root / self._files[ids[index]]
+            reason = rows.bad.get(index)
+            what = f"can no longer be read ({reason})" if reason else "is not the file that was checked before the run"
+            raise DataError(
+                f"{str(path)!r} {what}. Images are decoded when they are needed here, so they must stay as they were: "
+                "put the file back, then go on with `turnaround resume`."
+            )
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def rows_of(pixels: Pixels, *, processes_on_host: int = 1) -> MappedRows | DecodedRows:
+    """The rows of an entry, whether its pixels were kept or not; the cores are shared by the host's processes."""
+    if pixels.images is not None:
+        return MappedRows(pixels)
+    return DecodedRows(pixels, num_processes=max(1, num_cpus() // processes_on_host))
+
+
+# In a process that decodes: the slots that it shares with its parent, and where the files are.
+_shared: list[tuple[NDArray[np.uint8], Path]] = []
+
+
+def _start_row_decoder(together: Any, memory: Any, shape: tuple[int, ...], root: Path) -> None:
+    start_decoder()
+    _shared.append((_as_slots(memory, shape), root))
+    with contextlib.suppress(BrokenBarrierError):  # one of them did not start: the pool tells
+        together.wait(_START_LIMIT_S)
+
+
+def _as_slots(memory: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    return np.frombuffer(memory, np.uint8).reshape(shape)
+
+
+def _awake() -> None:
+    """The first task of every process."""
+
+
+def _fill_slot(slot: int, files: tuple[str, ...]) -> Rows:
+    slots, root = _shared[0]
+    return decode_rows(slots[slot], root, (0, files))

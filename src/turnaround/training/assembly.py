@@ -1,0 +1,157 @@
+"""Every part of a training on one process, made once and in order; run.py trains with them, bench.py measures them.
+
+Enters: a resolved recipe, this process's workers, the pixels. Leaves: the step, the feed, and what was chosen and why.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from turnaround.data.augment import Augmentation
+from turnaround.data.batches import Batches, Residency, Slicing, choose_residency
+from turnaround.data.inputs import Inputs
+from turnaround.data.order import step_bounds
+from turnaround.data.pixels import Pixels
+from turnaround.model.cost import cost
+from turnaround.model.network import Network, build
+from turnaround.recipe import Recipe
+from turnaround.training.choices import DeviceChoice, PrecisionChoice, choose_precision
+from turnaround.training.clock import StepTimer
+from turnaround.training.feed import Feed
+from turnaround.training.learner import Amount, Learner, make_learner
+from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter
+from turnaround.training.optimizer import make_optimizer
+from turnaround.training.schedule import Scaling, scaling
+from turnaround.training.step import Parts, Step
+from turnaround.workers.contract import Workers
+from turnaround.workers.environment import Place
+
+
+class Assembly:
+    """The parts of one process."""
+
+    def __init__(self, recipe: Recipe, workers: Workers, pixels: Pixels, *, place: Place, chosen: DeviceChoice) -> None:
+        self.recipe, self.workers, self.pixels, self.place, self.chosen = recipe, workers, pixels, place, chosen
+        training = recipe.training
+        self.precision: PrecisionChoice = choose_precision(training.precision, workers.device)
+        self.scaling: Scaling = scaling(training, workers=workers.count)
+        self.network = self._network()
+        self.residency: Residency = choose_residency(
+            num_bytes=pixels.num_bytes,
+            is_mapped=pixels.images is not None,
+            device=workers.device,
+            processes_on_host=place.local_size,
+            processes_on_device=place.local_size if chosen.shares_device else 1,
+        )
+        bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
+        self.steps_per_epoch = len(bounds)
+        timer = StepTimer(workers.device)
+        self.learner: Learner = make_learner(
+            self.network,
+            workers,
+            asked_to_compile=training.compile,
+            precision=self.precision,
+            amount=self._amount(),
+            on_last_gradient=timer.last_gradient,
+        )
+        self.step = Step(self._parts(), timer, self._noise_meter())
+
+    def _network(self) -> Network:
+        """On its device, the same on every process."""
+        recipe, workers = self.recipe, self.workers
+        network = build(recipe.model, num_classes=len(self.pixels.classes), seed=recipe.training.seed)
+        self.cost = cost(network.module, size_px=recipe.size_px)
+        network.module.to(workers.device, self.precision.parameters, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for tensor in network.module.state_dict().values():
+            workers.broadcast(tensor)
+        for norm in network.batch_norms():
+            if isinstance(norm.momentum, float):
+                norm.momentum = self.scaling.norm_momentum(norm.momentum)  # type: ignore[assignment]
+        return network
+
+    def _amount(self) -> Amount:
+        """Of this process; the validation images of a frozen network are computed once, of others they cost little."""
+        hosted, count = len(self.workers.hosted), self.workers.count
+        return Amount(
+            size_px=self.recipe.size_px,
+            images_per_step=self.recipe.global_batch * hosted // count,
+            images_in_all=self.recipe.training.epochs * self.pixels.num_train * hosted // count,
+            forward_flops_per_image=self.cost["forward_flops_per_image"],
+        )
+
+    def _parts(self) -> Parts:
+        training = self.recipe.training
+        inputs = Inputs(
+            Augmentation(self.recipe.augment, seed=training.seed),
+            mean=self.network.mean,
+            std=self.network.std,
+            num_train=self.pixels.num_train,
+            device=self.workers.device,
+            dtype=self.precision.parameters,
+            autocast=self.precision.autocast,
+        )
+        return Parts(
+            network=self.network,
+            learner=self.learner.module,
+            wrapped=self.learner.wrapped,
+            workers=self.workers,
+            optimizer=make_optimizer(self.network.module, training, betas=self.scaling.betas),
+            inputs=inputs,
+            precision=self.precision,
+            recipe=training,
+            is_compiled=self.learner.is_compiled,
+        )
+
+    def _noise_meter(self) -> NoiseMeter:
+        """It looks back over a tenth of the training."""
+        needs_probe = self.workers.count == 1 and self.network.couples_images()
+        return NoiseMeter(
+            window_updates=self.recipe.training.epochs * self.steps_per_epoch // 10,
+            every_updates=PROBE_EVERY_STEPS if needs_probe else MEASURE_EVERY_STEPS,
+        )
+
+    def warm_up(self) -> None:
+        """Everything that only a first pass does, before the first epoch: compiling, loading kernels, choosing them."""
+        recipe, workers = self.recipe, self.workers
+        self.feed = Feed(
+            batches=Batches(
+                self.pixels,
+                device=workers.device,
+                residency=self.residency,
+                processes_on_host=self.place.local_size,
+            ),
+            inputs=self.step.parts.inputs,
+            slicing=Slicing(
+                seed=recipe.training.seed,
+                global_batch=recipe.global_batch,
+                workers=workers.count,
+                hosted=workers.hosted,
+            ),
+            workers=workers,
+            timer=self.step.timer,
+            backbone=self.learner.backbone,
+        )
+        self.network.train_mode()
+        self.feed.warm_up()
+        if workers.device.type == "cuda" and self.learner.backbone is None:
+            self.step.warm_up(next(self.feed.steps(epoch=1, first_update=0)))
+
+    def choices(self) -> dict[str, dict[str, object]]:
+        """What was chosen for the user, each choice with its reason."""
+        step = self.step
+        passes = "fused: hosted workers together" if step.fuses_workers else "one for each hosted worker"
+        why_passes = "batch norm keeps statistics by worker" if self.network.batch_norms() else "nothing couples images"
+        if not step.fuses_workers:
+            why_passes = "dropout is seeded by worker" if step.is_random else "the network is compiled"
+        chosen: dict[str, tuple[object, str]] = {
+            "device": (str(self.workers.device), self.chosen.reason),
+            "precision": (self.precision.name, self.precision.reason),
+            "pixels": (self.residency.place, self.residency.reason),
+            "inputs": step.parts.inputs.how,
+            "features": self.feed.how,
+            "compile": (self.learner.compiled.value, self.learner.compiled.reason),
+            "memory_format": ("channels_last", "convolutions run faster on it, on CPUs and GPUs"),
+            "passes": (passes, why_passes),
+            "scaling": (self.scaling.factor, self.scaling.reason),
+        }
+        return {name: {"value": value, "reason": reason} for name, (value, reason) in chosen.items()}
