@@ -3,13 +3,17 @@
     python bench/forecast.py --published DIR [--mlperf DIR]
 
 DIR holds throughput.csv (images per second by number of GPUs) and epochs_to_converge.csv (epochs by global batch).
---mlperf is the folder rcp_checker of a checkout of mlcommons/logging: the benchmarks that the epochs' constants were
-chosen on.
+--mlperf is the folder rcp_checker of a checkout of mlcommons/logging: the benchmarks that the epochs' constants come
+from.
 
-Series are put into two halves by a hash of their names: one to calibrate on, one to test on. Ours stands there twice:
-with the constants of the package, and with constants that a rule chose on the calibration half alone. Errors are those
-of throughput (or of epochs), relative to what was measured. The intervals of the other laws are plus and minus the 80 %
-quantile of their own errors on the calibration half.
+Throughput: series are put into two halves by a hash of their names. `step_constants` derives every constant of
+forecast/scaling.py from the calibration half alone; the figures are those of the other half. Epochs: `epochs_constants`
+derives those of forecast/epochs.py from MLPerf's benchmarks that are not in DIR. Both rules are run again here, so a
+package whose constants are not the rules' own is told apart; and they are run on other splits (halves swapped, two more
+hashes), so that no figure hangs on one split.
+
+Errors are those of throughput (or of epochs), relative to what was measured. The intervals of the other laws are plus
+and minus the 80 % quantile of their own errors on the calibration half.
 """
 
 from __future__ import annotations
@@ -19,11 +23,11 @@ import csv
 import hashlib
 import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 from pathlib import Path
 from statistics import mean, median, stdev
 from types import ModuleType
@@ -54,12 +58,14 @@ STEP_GRID = {
     "DOUBLING_SD": (0.01, 0.02, 0.04, 0.08),
     "NOISE": (0.005, 0.01, 0.02),
 }
-EPOCHS_GRID = {
-    "TYPICAL_SLOPE": (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8),
-    "SLOPE_SD": (0.15, 0.2, 0.3, 0.5, 0.7, 1.0),
-    "SCATTER": (0.02, 0.03, 0.05, 0.08),
-}
-BLIND = "ours, chosen blindly"
+WIDTH_GRID = tuple(product(np.arange(0.005, 0.1, 0.005).round(3), np.arange(0.0, 0.81, 0.05).round(2)))
+"""(constant, factor of the share that is lost) of a half-width."""
+FOLDS = 6
+BELOW, INSIDE = 0.0, 1.0
+DISTANCES = (BELOW, INSIDE, 1.5, 2.0, 4.0, 16.0)
+"""Where a batch is that was held out: below the others, inside, or up to this multiple of the largest."""
+SPLITS = ("", "second", "third")
+"""Salts of the hash that makes the halves; the first is the split that the package's constants come from."""
 NOT_COMPARABLE = {("unet3d", 28)}
 """Counted in images, not in epochs as its other points."""
 
@@ -83,6 +89,16 @@ class Case:
     asked: Point
 
 
+@dataclass(frozen=True, kw_only=True)
+class Missed:
+    """How far epochs were off, and where; see DISTANCES."""
+
+    series: str
+    where: float
+    error: float
+
+
+Constants = dict[str, Any]
 Law = Callable[[Sequence[Point]], Callable[[Point], float]]
 Ours = Callable[[Case], Forecast]
 
@@ -277,11 +293,23 @@ def next_batch_held_out(series: dict[str, list[Point]]) -> list[Case]:
     return cases
 
 
-def halves(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
-    """Calibration and test: series in the order of the SHA-256 of their names, cut in the middle."""
-    names = sorted({c.series for c in cases}, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+def halves(cases: Sequence[Case], salt: str = "") -> tuple[list[Case], list[Case]]:
+    """Calibration and test: series in the order of the SHA-256 of salt and name, cut in the middle."""
+    names = in_order({c.series for c in cases}, salt)
     first = set(names[: len(names) // 2])
     return [c for c in cases if c.series in first], [c for c in cases if c.series not in first]
+
+
+def in_order(names: Iterable[str], salt: str = "") -> list[str]:
+    return sorted(names, key=lambda name: hashlib.sha256((salt + name).encode()).hexdigest())
+
+
+def one_count_halves(series: dict[str, list[Point]], salt: str = "") -> tuple[list[Case], list[Case]]:
+    """The cases of from_one_count; a series with three or more counts is in the half that `halves` puts it in."""
+    many = {name: points for name, points in series.items() if len(points) >= FEWEST_COUNTS}
+    few = {name: points for name, points in series.items() if name not in many}
+    parts = [halves(from_one_count(some), salt) for some in (many, few)]
+    return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
 
 
 # --- scores
@@ -337,7 +365,7 @@ def table(title: str, rows: dict[str, Score]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- the constants of ours, chosen again by a rule that sees the calibration half only
+# --- the constants of ours, derived by rules that see calibration cases only
 
 
 @contextmanager
@@ -353,96 +381,289 @@ def constants(module: ModuleType, values: dict[str, Any]) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def best_of_grid(
-    module: ModuleType, grid: dict[str, tuple[float, ...]], cases: Sequence[Case], ours: Ours
-) -> dict[str, Any]:
-    """The values with the least mean error, each error counted as 20 % at most."""
-
-    def loss(values: dict[str, Any]) -> float:
-        with constants(module, values):
-            return float(np.mean([min(abs(ours(c).value / c.asked.y - 1), 0.2) for c in cases]))
-
-    return min((dict(zip(grid, point, strict=True)) for point in product(*grid.values())), key=loss)
+def conformal(scores: Sequence[float], share: float) -> float:
+    """The quantile that a new case from the same source stays below with at least this probability."""
+    ordered = sorted(scores)
+    return ordered[min(math.ceil((len(ordered) + 1) * share), len(ordered)) - 1]
 
 
-def blind_step_constants(calibration: Sequence[Case]) -> dict[str, Any]:
-    """The law's constants from the grid; half-widths as the 90 % quantile of the errors to either side."""
-    chosen = best_of_grid(scaling, STEP_GRID, calibration, our_step_time)
-    with constants(scaling, chosen):
-        rows = []
-        for case in calibration:
-            law = _fitted(case)
-            value = float(scaling.features(case.asked.x, "weak") @ law.coefficients_)
-            growth = math.sqrt(max(scaling.how_far(case.asked.x, law.counts_), 2.0) / 2)
-            rows.append((1 - law.coefficients_[0] / value, growth, case.asked.y / value - 1))
-    lost, growth, errors = np.array(rows).T
+def rounded_up(value: float) -> float:
+    """To three decimals, so that a rounded width is never narrower."""
+    return math.ceil(value * 1000 - 1e-9) / 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fits:
+    """What the law with each point of STEP_GRID says about each case: the share lost, and the relative error."""
+
+    cases: Sequence[Case]
+    one_count: Sequence[Case]
+    grid: list[Constants]
+    lost: np.ndarray
+    error: np.ndarray
+    growth: np.ndarray
+    error_of_one: np.ndarray
+    """Of the forecasts from one count."""
+
+    @classmethod
+    def of(cls, cases: Sequence[Case], one_count: Sequence[Case]) -> Fits:
+        grid = [dict(zip(STEP_GRID, point, strict=True)) for point in product(*STEP_GRID.values())]
+        lost, error = np.zeros((len(grid), len(cases))), np.zeros((len(grid), len(cases)))
+        for g, values in enumerate(grid):
+            with constants(scaling, values):
+                for k, case in enumerate(cases):
+                    law = _fitted(case)
+                    value = float(scaling.features(case.asked.x, "weak") @ law.coefficients_)
+                    lost[g, k], error[g, k] = 1 - law.coefficients_[0] / value, case.asked.y / value - 1
+        far = [max(scaling.how_far(c.asked.x, [p.x for p in c.known]), 2.0) for c in cases]
+        # From one count the typical values alone decide, so twelve points of the grid are all.
+        typical = [tuple(values[name] for name in ("TYPICAL_RING", "TYPICAL_DOUBLING")) for values in grid]
+        of_one = {}
+        for pair in set(typical):
+            with constants(scaling, dict(zip(("TYPICAL_RING", "TYPICAL_DOUBLING"), pair, strict=True))):
+                of_one[pair] = [c.asked.y / our_step_time(c).value - 1 for c in one_count]
+        return cls(
+            cases=cases,
+            one_count=one_count,
+            grid=grid,
+            lost=lost,
+            error=error,
+            growth=np.sqrt(np.array(far) / 2),
+            error_of_one=np.array([of_one[pair] for pair in typical]),
+        )
+
+    def only(self, cases: Sequence[Case], one_count: Sequence[Case]) -> Fits:
+        """The same for some of the cases."""
+        own = [self.cases.index(c) for c in cases]
+        return replace(
+            self,
+            cases=cases,
+            one_count=one_count,
+            lost=self.lost[:, own],
+            error=self.error[:, own],
+            growth=self.growth[own],
+            error_of_one=self.error_of_one[:, [self.one_count.index(c) for c in one_count]],
+        )
+
+    def best(self, without: set[str]) -> int:
+        """The point of the grid with the least mean error, each counted as 20 % at most: half for forecasts of the
+        largest count from all others, half for forecasts from one count."""
+        several = np.array([c.series not in without for c in self.cases])
+        one = np.array([c.series not in without for c in self.one_count])
+        parts = [np.minimum(np.abs(e), 0.2).mean(axis=1) for e in (self.error[:, several], self.error_of_one[:, one])]
+        return int(np.argmin(parts[0] + parts[1]))
+
+
+def step_constants(fits: Fits) -> Constants:
+    """Every constant of forecast/scaling.py, from cases of the calibration half alone.
+
+    1. The law's constants are the point of STEP_GRID with the least mean error, from several counts and from one.
+    2. That error is smaller than the one of new series. So each sixth of the series is predicted with the best point of
+       the other five sixths, and the half-widths' two numbers a side are the 90 % quantile regression of those errors.
+    3. FASTER and SLOWER are multiplied by the smallest factor that holds ceil((n + 1) 0.8) of those n cases: the
+       split-conformal quantile with its finite-sample correction.
+    4. From one count: the same quantile, 90 % a side, of the error for each doubling.
+    """
+    calibration, order = fits.cases, in_order({c.series for c in fits.cases})
+    folds = [set(order[k::FOLDS]) for k in range(FOLDS)]
+    best_without = [fits.best(fold) for fold in folds]
+    best = [next(g for fold, g in zip(folds, best_without, strict=True) if c.series in fold) for c in calibration]
+    cases = np.arange(len(calibration))
+    lost, error = fits.lost[best, cases], fits.error[best, cases]
 
     def loss(side: float, width: tuple[float, float]) -> float:
-        over = side * errors - growth * (width[0] + width[1] * lost)
+        over = side * error - fits.growth * (width[0] + width[1] * lost)
         return float(np.mean(np.maximum(0.9 * over, -0.1 * over)))
 
-    widths = list(product(np.arange(0.005, 0.1, 0.005), np.arange(0.0, 0.81, 0.05)))
-    chosen["FASTER"] = min(widths, key=lambda width: loss(-1.0, width))
-    chosen["SLOWER"] = min(widths, key=lambda width: loss(1.0, width))
+    faster, slower = (min(WIDTH_GRID, key=lambda width: loss(side, width)) for side in (-1.0, 1.0))
+    widths = {"FASTER": faster, "SLOWER": slower}
+    factors = [_least_factor(c, fits.grid[g] | widths) for c, g in zip(calibration, best, strict=True)]
+    factor = conformal(factors, 0.8)
+    chosen: Constants = dict(fits.grid[fits.best(set())])
+    chosen |= {side: tuple(rounded_up(factor * w) for w in width) for side, width in widths.items()}
+    with constants(scaling, chosen):
+        rows = []
+        for case in fits.one_count:
+            error_of_one = case.asked.y / our_step_time(case).value - 1
+            rows.append(error_of_one / max(math.log2(case.asked.x / case.known[0].x), scaling.FEWEST_DOUBLINGS))
+    chosen["FASTER_FROM_ONE"] = rounded_up(max(conformal([-r for r in rows], 0.9), 0.001))
+    chosen["SLOWER_FROM_ONE"] = rounded_up(max(conformal(rows, 0.9), 0.001))
     return chosen
 
 
-def in_words(values: dict[str, Any]) -> str:
-    def short(value: Any) -> str:
-        return "/".join(f"{v:.3g}" for v in value) if isinstance(value, tuple) else f"{value:.3g}"
+def _least_factor(case: Case, values: Constants) -> float:
+    """What the half-widths must be multiplied with so that the interval holds the case."""
 
-    return ", ".join(f"{name} {short(value)}" for name, value in values.items())
+    def is_inside(factor: float) -> bool:
+        widths = {side: tuple(factor * width for width in values[side]) for side in ("FASTER", "SLOWER")}
+        with constants(scaling, values | widths):
+            forecast = our_step_time(case)
+        return forecast.low <= case.asked.y <= forecast.high
+
+    return next((factor for factor in np.arange(0.0, 20.0, 0.05) if is_inside(factor)), 20.0)
+
+
+def epochs_constants(series: dict[str, list[Point]]) -> Constants:
+    """Every constant of forecast/epochs.py that data can give, from these benchmarks alone.
+
+    1. TYPICAL_SLOPE, SLOPE_SD and SCATTER are what they are called: median and spread (1.4826 times the median
+       deviation) of B_max / B_crit over the benchmarks' own fits, and the median scatter about them.
+    2. Half-widths: each benchmark is predicted with constants from the others, from all choices of three of its
+       batches; the 80 % quantile with its finite-sample correction, each benchmark counting as much as another.
+       TWO_BATCHES is how much wider fits to two batches must be, the median over the distances.
+    """
+    usable = {n: p for n, p in series.items() if len(p) >= FEWEST_BATCHES and p[-1].x >= SPREAD_OF_BATCHES * p[0].x}
+    errors: dict[int, list[Missed]] = {2: [], 3: []}
+    for name, points in usable.items():
+        with constants(epochs, typical_slopes({n: p for n, p in usable.items() if n != name})):
+            for count in errors:
+                errors[count] += _choices(name, points, count)
+    widths = {where: _width([e for e in errors[3] if e.where == where]) for where in DISTANCES}
+    beyond = np.maximum.accumulate([widths[where] for where in DISTANCES[1:]])[1:]  # never narrower farther away
+    wider = [_width([e for e in errors[2] if e.where == where]) / widths[where] for where in DISTANCES]
+    return {
+        **{name: round(float(value), 2) for name, value in typical_slopes(usable).items()},
+        "BELOW": widths[BELOW],
+        "INSIDE": widths[INSIDE],
+        "BEYOND": tuple(zip(DISTANCES[2:], (float(b) for b in beyond), strict=True)),
+        "TWO_BATCHES": max(1.0, math.ceil(10 * median(wider)) / 10),
+    }
+
+
+def typical_slopes(series: dict[str, list[Point]]) -> Constants:
+    """B_max / B_crit, its spread, and the scatter about the law.
+
+    B_max is the largest batch that a forecast knows: the median over the choices of next_batch_held_out.
+    """
+    slopes, scatters = [], []
+    for name, points in series.items():
+        rows = np.array([[1 / p.y, p.x / p.y] for p in points]) / np.array([1.0, points[-1].x])
+        (constant, slope), distance = nnls(rows, np.ones(len(points)))
+        known = [case.known[-1].x / points[-1].x for case in next_batch_held_out({name: points})] or [1.0]
+        slopes.append(median(known) * slope / max(constant, 1e-9))
+        scatters.append(distance / math.sqrt(max(len(points) - 2, 1)))
+    deviation = median(abs(slope - median(slopes)) for slope in slopes)
+    return {"TYPICAL_SLOPE": median(slopes), "SLOPE_SD": 1.4826 * deviation, "SCATTER": median(scatters)}
+
+
+def _choices(name: str, points: Sequence[Point], count: int) -> Iterator[Missed]:
+    """Each choice of `count` batches over a factor of 2 or more, and each batch that is not in it."""
+    for known in combinations(points, count):
+        if known[-1].x < SPREAD_OF_BATCHES * known[0].x:
+            continue
+        for asked in (p for p in points if p not in known and p.x <= DISTANCES[-1] * known[-1].x):
+            forecast = our_epochs(Case(series=name, known=known, asked=asked))
+            where = BELOW if asked.x < known[0].x else next(d for d in DISTANCES[1:] if asked.x <= d * known[-1].x)
+            yield Missed(series=name, where=where, error=abs(asked.y / forecast.value - 1))
+
+
+def _width(errors: Sequence[Missed]) -> float:
+    """The corrected 80 % quantile of the errors, benchmarks weighing the same, in whole percent."""
+    count = Counter(e.series for e in errors)
+    level, passed = min(1.0, math.ceil((len(errors) + 1) * 0.8) / len(errors)) * len(count), 0.0
+    for missed in sorted(errors, key=lambda e: e.error):
+        passed += 1 / count[missed.series]
+        if passed >= level - 1e-9:
+            return round(math.ceil(100 * missed.error - 1e-9) / 100, 2)
+    raise AssertionError("the weights add up to the number of benchmarks")
+
+
+def in_words(values: Constants) -> str:
+    return ", ".join(f"{name} {value}".replace("np.float64", "") for name, value in values.items())
+
+
+def shipped(module: ModuleType, derived: Constants) -> str:
+    """Whether the package has the constants that the rule gives."""
+    others = {name: getattr(module, name) for name, value in derived.items() if getattr(module, name) != value}
+    return f"The package has others: {in_words(others)}" if others else "The package has these."
 
 
 # --- the command
+
+
+def print_splits(name: str, each: Sequence[tuple[str, Score]]) -> None:
+    """The same rule on other splits: constants from one part, figures of the other."""
+    print(f"{name}: the rule run on other splits, figures of the part it has not seen")
+    print(f"  {'':32s} {'median':>7s} {'80 %':>7s} {'covers':>7s} {'width':>7s}  cases")
+    average = [mean(getattr(s, what) for _, s in each) for what in ("median", "quantile_80", "coverage", "width")]
+    for title, s in each:
+        figures = [f"{100 * v:6.1f}%" for v in (s.median, s.quantile_80, s.coverage, s.width)]
+        print(f"  {title:32s} {' '.join(figures)}  {s.cases:5d}")
+    print(f"  {'mean over the splits':32s} {' '.join(f'{100 * v:6.1f}%' for v in average)}\n")
+
+
+def throughput_splits(series: dict[str, list[Point]]) -> list[tuple[str, Score]]:
+    fits = Fits.of(largest_held_out(series), from_one_count(series))
+    rows = []
+    for salt in SPLITS:
+        parts, ones = halves(fits.cases, salt), one_count_halves(series, salt)
+        for k, title in ((0, ""), (1, ", halves swapped")):
+            with constants(scaling, step_constants(fits.only(parts[k], ones[k]))):
+                test = score(parts[1 - k], [our_step_time(c) for c in parts[1 - k]], of_rate=True)
+            rows.append((f"hash {salt or 'first'}{title}", test))
+    return rows
 
 
 def report_throughput(folder: Path) -> None:
     series, left_out = throughput_series(folder / "throughput.csv")
     cases = largest_held_out(series)
     calibration, test = halves(cases)
+    one_calibration, one_test = one_count_halves(series)
     print("THROUGHPUT: the largest GPU count held out; error of images per second, 80 % interval of the step time")
-    blind = blind_step_constants(calibration)
-    print("ours: the constants of forecast/scaling.py. They are round numbers, and both halves were in view when they")
-    print("were picked: no clean hold-out. The clean one is the row below it:")
-    print(f"{BLIND}, by a rule on the calibration half alone: {in_words(blind)}")
-    print(f"Left out: {dict(left_out)}; {len(series) - len(cases)} series have two counts (last tables only)\n")
+    derived = step_constants(Fits.of(calibration, one_calibration))
+    print(f"Constants from the calibration half alone: {in_words(derived)}")
+    print(shipped(scaling, derived))
+    print(f"Left out: {dict(left_out)}; {len(series) - len(cases)} series have two counts (from one count only)\n")
     for title, part in (("calibration half", calibration), ("TEST HALF", test)):
-        rows = scores(part, calibration, our_step_time, THROUGHPUT_LAWS)
-        with constants(scaling, blind):
-            rows = {"ours": rows.pop("ours"), BLIND: scores(part, calibration, our_step_time, {})["ours"], **rows}
-        print(table(title, rows))
+        print(table(title, scores(part, calibration, our_step_time, THROUGHPUT_LAWS)))
     for hosts, title in ((False, "test half, one host"), (True, "test half, more hosts than were measured")):
         part = [c for c in test if (c.asked.hosts > max(p.hosts for p in c.known)) == hosts]
         print(table(title, {"ours": score(part, [our_step_time(c) for c in part], of_rate=True)}))
-    for title, part in zip(("calibration", "test"), halves(from_one_count(series)), strict=True):
+    for title, part in (("calibration half", one_calibration), ("TEST HALF", one_test)):
         rows = {"ours": score(part, [our_step_time(c) for c in part], of_rate=True)}
-        print(table(f"from the smallest count alone, {title} half", rows))
+        print(table(f"from the smallest count alone, {title}", rows))
+    print_splits("THROUGHPUT", throughput_splits(series))
+
+
+def epochs_splits(published: dict[str, list[Point]], others: dict[str, list[Point]]) -> list[tuple[str, Score]]:
+    """The published benchmarks and the others exchanged, and all of them halved by hashes."""
+    everything = published | others
+    pairs = [("the others -> published", others, published), ("published -> the others", published, others)]
+    for salt in SPLITS[1:]:
+        names = in_order(everything, salt)
+        parts = [{n: everything[n] for n in half} for half in (names[: len(names) // 2], names[len(names) // 2 :])]
+        pairs += [(f"hash {salt}", *parts), (f"hash {salt}, halves swapped", parts[1], parts[0])]
+    rows = []
+    for title, calibration, test in pairs:
+        with constants(epochs, epochs_constants(calibration)):
+            cases = next_batch_held_out(test)
+            rows.append((title, score(cases, [our_epochs(c) for c in cases], of_rate=False)))
+    return rows
 
 
 def report_epochs(folder: Path, mlperf: Path | None) -> None:
     series = epochs_series(folder / "epochs_to_converge.csv")
     cases = next_batch_held_out(series)
-    calibration, test = halves(cases)
     print("EPOCHS: each batch held out from three or more smaller ones, mean over seeds; error of epochs")
-    print(
-        f"{len(series)} benchmarks are too few to calibrate on. The constants of forecast/epochs.py are round numbers"
-    )
-    print("from MLPerf's other benchmarks (--mlperf), picked with these cases in view as well: no clean hold-out.")
+    print("The constants come from MLPerf's other benchmarks (--mlperf); these benchmarks are the test.")
     print("The other laws' intervals are calibrated on the very cases they are tested on.\n")
     if mlperf is not None:
-        others = next_batch_held_out(mlperf_series(mlperf))
-        blind = best_of_grid(epochs, EPOCHS_GRID, others, our_epochs)
-        print(f"{BLIND}, by a rule on the other benchmarks alone: {in_words(blind)}\n")
-        print(table("MLPerf's other benchmarks", scores(others, others, our_epochs, EPOCHS_LAWS)))
-        with constants(epochs, blind):
-            rows = {BLIND: scores(cases, cases, our_epochs, {})["ours"]}
-            print(table("ALL of the below, clean hold-out", rows))
-    for title, part in (("first half", calibration), ("second half", test), ("ALL", cases)):
-        names = ", ".join(sorted({c.series for c in part}))
-        print(table(f"{title}: {names}", scores(part, cases, our_epochs, EPOCHS_LAWS)))
+        others = mlperf_series(mlperf)
+        derived = epochs_constants(others)
+        print(f"Constants from the other benchmarks alone: {in_words(derived)}")
+        print(shipped(epochs, derived) + "\n")
+        calibration = next_batch_held_out(others)
+        print(
+            table("calibration: MLPerf's other benchmarks", scores(calibration, calibration, our_epochs, EPOCHS_LAWS))
+        )
+    for name in sorted(series):
+        part = [c for c in cases if c.series == name]
+        print(table(f"test: {name}", scores(part, cases, our_epochs, EPOCHS_LAWS)))
+    print(table("TEST: all three", scores(cases, cases, our_epochs, EPOCHS_LAWS)))
     last = largest_held_out(series)
-    print(table("only the very largest batch of each", scores(last, last, our_epochs, EPOCHS_LAWS)))
+    print(table("test: only the very largest batch of each", scores(last, last, our_epochs, EPOCHS_LAWS)))
+    if mlperf is not None:
+        print_splits("EPOCHS", epochs_splits(series, others))
 
 
 def main() -> None:
