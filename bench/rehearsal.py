@@ -22,6 +22,7 @@ from turnaround.model.network import build
 from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
 from turnaround.training.choices import choose_device, choose_precision
 from turnaround.training.clock import StepTimer, synchronize
+from turnaround.training.graph import leave_default_stream
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.step import Parts, Step
@@ -96,6 +97,8 @@ def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, 
         "plain": (make_step(device, model, fine_tune=fine_tune, workers=1), plain_batch),
         "rehearsal": (make_step(device, model, fine_tune=fine_tune, workers=workers), batch),
     }
+    for step, its_batch in variants.values():
+        step.warm_up(its_batch)
     times_s: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(ROUNDS + 2):
         for name, (step, its_batch) in variants.items():
@@ -122,6 +125,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS), help="frozen, fine-tuned, or both, separated by a comma")
     options = parser.parse_args()
     device = choose_device(options.device, Place()).device
+    leave_default_stream(device)
     for model in options.model.split(","):
         for kind in options.kinds.split(","):
             for workers in map(int, options.workers.split(",")):

@@ -8,6 +8,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     bench.py       each part of a training alone, and all together: ceilings
     loop.py        the training loop, as its pseudocode reads
     step.py        one update over the hosted workers
+    graph.py       a pass as one launch, where the host is the limit
     statistics.py  batch-norm running statistics: the mean over workers, on every engine
     evaluate.py    exact evaluation on any number of processes
     optimizer.py   update rules by name

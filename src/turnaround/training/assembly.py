@@ -5,6 +5,8 @@ Enters: a resolved recipe, this process's workers, the pixels. Leaves: the step,
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from turnaround.data.augment import Augmentation
@@ -18,6 +20,7 @@ from turnaround.recipe import Recipe
 from turnaround.training.choices import DeviceChoice, PrecisionChoice, choose_precision
 from turnaround.training.clock import StepTimer
 from turnaround.training.feed import Feed
+from turnaround.training.graph import leave_default_stream
 from turnaround.training.learner import Amount, Learner, make_learner
 from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter
 from turnaround.training.optimizer import make_optimizer
@@ -33,6 +36,7 @@ class Assembly:
     def __init__(self, recipe: Recipe, workers: Workers, pixels: Pixels, *, place: Place, chosen: DeviceChoice) -> None:
         self.recipe, self.workers, self.pixels, self.place, self.chosen = recipe, workers, pixels, place, chosen
         training = recipe.training
+        leave_default_stream(workers.device)
         self.precision: PrecisionChoice = choose_precision(training.precision, workers.device)
         self.scaling: Scaling = scaling(training, workers=workers.count)
         self.network = self._network()
@@ -133,8 +137,11 @@ class Assembly:
         )
         self.network.train_mode()
         self.feed.warm_up()
-        if workers.device.type == "cuda" and self.learner.backbone is None:
-            self.step.warm_up(next(self.feed.steps(epoch=1, first_update=0)))
+        if workers.device.type == "cuda":
+            batch = next(self.feed.batches.steps(self.feed.slicing, epoch=1))
+            if self.learner.backbone is not None:
+                batch = replace(batch, features=self.learner.backbone(self.feed.inputs.varied(batch, epoch=1)))
+            self.step.warm_up(batch)
 
     def choices(self) -> dict[str, dict[str, object]]:
         """What was chosen for the user, each choice with its reason."""
@@ -150,6 +157,7 @@ class Assembly:
             "inputs": step.parts.inputs.how,
             "features": self.feed.how,
             "compile": (self.learner.compiled.value, self.learner.compiled.reason),
+            "graph": (step.graph_choice.value, step.graph_choice.reason),
             "memory_format": ("channels_last", "convolutions run faster on it, on CPUs and GPUs"),
             "passes": (passes, why_passes),
             "scaling": (self.scaling.factor, self.scaling.reason),

@@ -6,6 +6,7 @@ workers and processes and however unequal their slices.
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
@@ -20,7 +21,8 @@ from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
 from turnaround.training.choices import PrecisionChoice, autocast
-from turnaround.training.clock import StepTimer
+from turnaround.training.clock import StepTimer, synchronize
+from turnaround.training.graph import NOT_POSSIBLE, GraphedPass, can_record, worth_it
 from turnaround.training.noise import NoiseMeter, PassLengths, squared_length
 from turnaround.training.statistics import RunningStatistics
 from turnaround.workers.contract import Workers
@@ -78,6 +80,9 @@ class Step:
         # One worker whose images cannot be taken apart needs an additional pass to be measured.
         self.needs_probe = parts.workers.count == 1 and parts.network.couples_images()
         self.fewest_measured = 4 if self.needs_probe else 2  # images: a batch norm needs two in each half
+        self.graph: GraphedPass | None = None
+        self.graph_choice = NOT_POSSIBLE
+        self._graphed: tuple[tuple[int, ...], int] = ((), 0)
 
     def __call__(self, batch: StepBatch, *, epoch: int, update: int, learning_rate: float) -> None:
         parts, timer = self.parts, self.timer
@@ -106,12 +111,20 @@ class Step:
     def _pass(self, a_pass: Pass, images: Tensor, batch: StepBatch, *, is_measured: bool) -> Tensor | None:
         """Forward and backward over some of the hosted workers; the squared length of its gradient when asked for."""
         self.statistics.begin_pass()
-        labels = batch.labels[a_pass.start : a_pass.stop]
-        with by_worker(a_pass.sizes) if len(a_pass.sizes) > 1 else nullcontext():
-            logits = self._forward(images[a_pass.start : a_pass.stop])
+        images, labels = images[a_pass.start : a_pass.stop], batch.labels[a_pass.start : a_pass.stop]
+        if self.graph is not None and not is_measured and self._graphed == (a_pass.sizes, batch.global_size):
+            self.graph(images, labels)
+            return None
+        return self._both_ways(a_pass.sizes, images, labels, batch.global_size, is_measured=is_measured)
+
+    def _both_ways(
+        self, sizes: tuple[int, ...], images: Tensor, labels: Tensor, global_size: int, *, is_measured: bool = False
+    ) -> Tensor | None:
+        with by_worker(sizes) if len(sizes) > 1 else nullcontext():
+            logits = self._forward(images)
         if is_measured:
             self.pass_lengths.begin()
-        self._backward(logits, labels, batch.global_size)
+        self._backward(logits, labels, global_size)
         return self.pass_lengths.take() if is_measured else None
 
     def _seed_dropout(self, update: int, a_pass: Pass) -> None:
@@ -119,20 +132,44 @@ class Step:
             torch.manual_seed(_dropout_seed(self.parts.recipe.seed, update, a_pass.first_worker))
 
     def warm_up(self, batch: StepBatch) -> None:
-        """Passes over a full batch that leave nothing behind: no statistics, no gradients, no totals, no update."""
-        images = self.parts.inputs.varied(batch, epoch=1)
+        """Passes over a full batch that leave nothing behind: no statistics, no gradients, no totals, no update.
+
+        The first loads and compiles, the second is timed, and where the host is the limit a third is recorded.
+        """
+        images = self.parts.inputs.varied(batch, epoch=1) if batch.features is None else batch.features
         passes = self._passes(batch, in_two=False)
         self.statistics.begin_step(is_one_pass=False)
-        for a_pass in passes:
-            with nullcontext() if a_pass is passes[-1] else self.parts.workers.deferred(self.parts.wrapped):
-                self._pass(a_pass, images, batch, is_measured=False)
+        for _ in range(2):
+            begun_s = time.perf_counter()
+            for a_pass in passes:
+                with nullcontext() if a_pass is passes[-1] else self.parts.workers.deferred(self.parts.wrapped):
+                    self._pass(a_pass, images, batch, is_measured=False)
+            queueing_s = time.perf_counter() - begun_s
+            synchronize(self.parts.workers.device)
+            whole_s = time.perf_counter() - begun_s
+            self.parts.optimizer.zero_grad(set_to_none=True)
+        if self._can_be_graphed(passes):
+            self.graph_choice = worth_it(queueing_s=queueing_s, whole_s=whole_s)
+        if self.graph_choice.value:
+            self._record(passes[0].sizes, images, batch)
         self.statistics.begin_pass()  # back to where they were
-        self.parts.optimizer.zero_grad(set_to_none=True)
-        self.totals = self._zero()
+        self.totals.zero_()
+
+    def _can_be_graphed(self, passes: list[Pass]) -> bool:
+        workers, simple = self.parts.workers, not (self.is_random or self.scaler.is_enabled())
+        return can_record(workers.device) and workers.size == 1 and len(passes) == 1 and simple
+
+    def _record(self, sizes: tuple[int, ...], images: Tensor, batch: StepBatch) -> None:
+        def run(images: Tensor, labels: Tensor) -> None:
+            self._both_ways(sizes, images, labels, batch.global_size)
+
+        self.graph = GraphedPass(run, images, batch.labels, self.learning)
+        self._graphed = (sizes, batch.global_size)
 
     def take_totals(self) -> Tensor:
         """(sum of losses, number right, number of images) since the last call, over all processes."""
-        totals, self.totals = self.totals, self._zero()
+        totals = self.totals.clone()
+        self.totals.zero_()  # in place: a recorded pass adds to this very tensor
         self.parts.workers.sum(totals)
         return totals
 

@@ -1,0 +1,63 @@
+"""A recorded pass: when it is worth it, and that it computes what the ordinary pass computes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from training.test_step import EQUAL, batch, made, network
+from turnaround.training.graph import worth_it
+from turnaround.training.step import Step
+from turnaround.workers.single import Single
+
+STEPS = 12
+
+
+def test_the_host_is_the_limit_when_it_queues_most_of_the_time() -> None:
+    assert worth_it(queueing_s=0.020, whole_s=0.021).value
+    choice = worth_it(queueing_s=0.005, whole_s=0.021)
+    assert not choice.value
+    assert choice.reason == "the host queues a pass in 5.0 ms, the GPU is done after 21.0 ms: the GPU is the limit"
+
+
+def test_nothing_is_recorded_on_a_cpu() -> None:
+    step = made(network())
+    before = {k: v.clone() for k, v in step.parts.network.module.state_dict().items()}
+    step.warm_up(batch())
+    assert step.graph is None
+    assert not step.graph_choice.value
+    assert all(torch.equal(v, before[k]) for k, v in step.parts.network.module.state_dict().items())
+    assert step.take_totals().tolist() == [0, 0, 0]
+    assert all(p.grad is None for p in step.learning)
+
+
+def trained(step: Step, device: torch.device) -> tuple[dict[str, Tensor], list[float]]:
+    for update in range(STEPS):  # measured, full, and smaller ones among them
+        given = batch(EQUAL if update % 5 else (5, 5, 5, 5), device)
+        step(dataclasses.replace(given, labels=given.labels.roll(update)), epoch=1, update=update, learning_rate=0.1)
+    return step.parts.network.module.state_dict(), step.take_totals().tolist()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [1, 4])
+def test_recorded_passes_compute_what_ordinary_ones_do(workers: int) -> None:
+    device = torch.device("cuda")
+    results = []
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for is_recorded in (False, True):
+            step = made(network(device, torch.float32), Single(count=workers, device=device), precision="fp32")
+            sizes = EQUAL if workers == 4 else (sum(EQUAL),)
+            first = dataclasses.replace(batch(EQUAL, device), worker_sizes=sizes)
+            step.warm_up(first)
+            if is_recorded and step.graph is None:
+                step._record(sizes, step.parts.inputs.varied(first, epoch=1), first)
+            if not is_recorded:
+                step.graph = None
+            results.append(trained(step, device))
+    (plain, plain_totals), (recorded, recorded_totals) = results
+    assert recorded_totals == pytest.approx(plain_totals, rel=1e-5)
+    for name, wanted in plain.items():
+        assert torch.allclose(recorded[name].float(), wanted.float(), rtol=1e-4, atol=1e-6), name
