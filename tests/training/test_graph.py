@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from training.test_step import EQUAL, batch, made, network
+from turnaround.data.batches import StepBatch
 from turnaround.training.graph import worth_it
 from turnaround.training.step import Step
 from turnaround.workers.single import Single
@@ -34,9 +35,13 @@ def test_nothing_is_recorded_on_a_cpu() -> None:
     assert all(p.grad is None for p in step.learning)
 
 
+def full(device: torch.device, workers: int, sizes: tuple[int, ...] = EQUAL) -> StepBatch:
+    return dataclasses.replace(batch(sizes, device), worker_sizes=sizes if workers > 1 else (sum(sizes),))
+
+
 def trained(step: Step, device: torch.device) -> tuple[dict[str, Tensor], list[float]]:
     for update in range(STEPS):  # measured, full, and smaller ones among them
-        given = batch(EQUAL if update % 5 else (5, 5, 5, 5), device)
+        given = full(device, step.parts.workers.count, EQUAL if update % 5 else (5, 5, 5, 5))
         step(dataclasses.replace(given, labels=given.labels.roll(update)), epoch=1, update=update, learning_rate=0.1)
     return step.parts.network.module.state_dict(), step.take_totals().tolist()
 
@@ -49,11 +54,10 @@ def test_recorded_passes_compute_what_ordinary_ones_do(workers: int) -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
         for is_recorded in (False, True):
             step = made(network(device, torch.float32), Single(count=workers, device=device), precision="fp32")
-            sizes = EQUAL if workers == 4 else (sum(EQUAL),)
-            first = dataclasses.replace(batch(EQUAL, device), worker_sizes=sizes)
+            first = full(device, workers)
             step.warm_up(first)
             if is_recorded and step.graph is None:
-                step._record(sizes, step.parts.inputs.varied(first, epoch=1), first)
+                step._record(first.worker_sizes, step.parts.inputs.varied(first, epoch=1), first)
             if not is_recorded:
                 step.graph = None
             results.append(trained(step, device))

@@ -153,7 +153,9 @@ class Batches:
         """One epoch of training steps, fetched ahead of the loop where fetching takes time."""
         workers, hosted = slicing.workers, slicing.hosted
         order = epoch_order(seed=slicing.seed, epoch=epoch, num_images=self.pixels.num_train)
-        numbers = self._numbers(order)  # one copy an epoch: a copy a step would make every step wait for the host
+        # One copy and one gather an epoch: one a step would make every step wait for the host.
+        numbers = self._numbers(order)
+        labels = self._labels[numbers]
         bounds = step_bounds(num_images=len(order), global_batch=slicing.global_batch, workers=workers)
 
         def batch(step: int) -> StepBatch:
@@ -164,7 +166,7 @@ class Batches:
             return StepBatch(
                 pixels=pixels,
                 rows=rows,
-                labels=self._labels[numbers[mine]],
+                labels=labels[mine],
                 ids=numbers[mine],
                 worker_sizes=tuple(b - a for a, b in slices),
                 global_size=stop - start,

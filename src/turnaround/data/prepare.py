@@ -73,8 +73,8 @@ def _why_not_kept(pixels: Pixels) -> str:
     assert images_per_s is not None  # every entry without pixels knows it
     return (
         f"The decoded images do not fit into the cache {str(cache)!r} ({needed_gb:.2f} GB needed, "
-        f"{free_gb:.2f} GB free), so all {num_images:,} images are decoded again at every start and, where memory cannot "
-        f"hold them either, in every epoch: at {images_per_s:,.0f} images/s that takes "
-        f"{num_images / images_per_s:,.1f} s on this machine. Use a cache directory with {needed_gb:.2f} GB free (--set data.cache=DIR), or smaller images "
-        "(--set data.size_px=N)."
+        f"{free_gb:.2f} GB free), so all {num_images:,} images are decoded again at every start and, where memory "
+        f"cannot hold them either, in every epoch: at {images_per_s:,.0f} images/s that takes "
+        f"{num_images / images_per_s:,.1f} s on this machine. Use a cache directory with {needed_gb:.2f} GB free "
+        "(--set data.cache=DIR), or smaller images (--set data.size_px=N)."
     )
