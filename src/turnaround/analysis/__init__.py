@@ -3,9 +3,16 @@
 Enters: `Run`s from the record. Leaves: frozen values that report/ puts into words.
 
     summary.py    one run in a dozen numbers
+    ceilings.py   what limits a training on this machine, from its parts measured alone
     balance.py    does one process hold up the others?
     gpu_kinds.py  which kind of GPU a name means, and its data sheet
     curves.py     learning curves, and the fits that take the noise out of them
     stable.py     the first epoch of the plateau, or of a target, with its interval
     overfit.py    does validation accuracy fall, the loss rise, or training accuracy run away?
+    bottleneck.py what holds one run back, and the most that removing it would gain
+    compare.py    what differs between two runs besides what was meant to vary
+    cases.py      a job, and each of its configurations with all repeats
+    jobs.py       run directories -> jobs -> cases
+    speed.py      speed-up and efficiency by one definition
+    findings/     what the runs show, in sentences with their evidence
 """

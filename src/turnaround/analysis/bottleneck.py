@@ -1,0 +1,250 @@
+"""What holds a run back, and how much faster could it be at most without it?
+
+Every suspect has a share of the step (or of the epoch) that would go away with it. The verdict is the largest share
+among those beyond their limit:
+
+    input           waiting for the next batch and moving it to the device      > 5 % (strongly: > 20 %)
+    communication   averaging gradients, not hidden behind computing            > 10 %
+    straggler       the slowest process takes longer than the median one        > 1.15 times
+    host            the GPU has nothing to do, and it is not the input          > 30 %
+    evaluation      evaluations and checkpoints, of the epoch                   > 15 %
+    compute         none of these: good
+
+The limits of input and communication are those of the profilers of PyTorch and TensorFlow. Spans say where the host
+waited, and with work queued on a GPU that can mislead; a probe removes the suspect and measures again, so where there
+is one it decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any, Literal
+
+from turnaround.analysis.balance import balance
+from turnaround.analysis.summary import steady_epochs
+from turnaround.errors import RunDirectoryError
+from turnaround.record.reader import Run
+from turnaround.record.schema import Span
+
+Kind = Literal["input", "communication", "straggler", "host", "evaluation", "compute", "unknown"]
+
+INPUT_SHARE = 0.05
+STRONG_SHARE = 0.20
+COMMUNICATION_SHARE = 0.10
+IDLE_SHARE = 0.30
+EVALUATION_SHARE = 0.15
+FEWEST_SPANS = 3
+FEWEST_SAMPLES = 10
+FASTER_INPUT = 1.2
+"""An input that is this much faster alone, and still waited for, is held up by something else on the host."""
+
+_NOT_CONCLUSIVE = "only a replay probe (turnaround bench) is conclusive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """The verdict on one run."""
+
+    kind: Kind
+    share: float | None
+    """Of the step, or of the epoch, that it takes; 0 to 1."""
+    most_gain: float | None
+    """How many times faster the run could be at most without it; None where nothing is to gain."""
+    why: str
+    """One sentence, and whether it rests on spans or on a probe."""
+    probes: bool
+    """Whether a probe, which removes the suspect and measures again, says so: conclusive, unlike spans."""
+
+    @property
+    def is_strong(self) -> bool:
+        return self.share is not None and self.share > STRONG_SHARE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a typical step as shares of it, over the processes."""
+
+    wait: float
+    copy: float
+    reduce: float
+    """Of the process that waits least for the others: what the exchange itself costs."""
+    num_steps: int
+
+    @property
+    def input(self) -> float:
+        return self.wait + self.copy
+
+
+def bottleneck(run: Run) -> Bottleneck:
+    """The verdict on a run that was timed here; unknown for one that nobody took apart, or whose files are damaged."""
+    try:
+        parts = step_parts(run)
+        suspects = [suspect for find in _SUSPECTS for suspect in find(run, parts)]
+    except RunDirectoryError as error:
+        return Bottleneck(kind="unknown", share=None, most_gain=None, why=str(error), probes=False)
+    if suspects:
+        return max(suspects, key=lambda suspect: suspect.share or 0.0)
+    if parts is None:
+        why = (
+            "no step of it was taken apart: a table has no spans" if run.imported else "too few of its steps were timed"
+        )
+        return Bottleneck(kind="unknown", share=None, most_gain=None, why=f"{why}.", probes=False)
+    share = 1.0 - parts.input - parts.reduce
+    why = f"computing takes {_percent(share)} of a step, by the spans of {parts.num_steps} steps."
+    return Bottleneck(kind="compute", share=share, most_gain=None, why=why, probes=False)
+
+
+def step_parts(run: Run) -> Parts | None:
+    """Medians over the sampled steps of each process, without the first, which is cold; None for fewer than three."""
+    by_rank = {rank: run.spans(rank)[1:] for rank in run.ranks}
+    shares = [_shares(spans) for spans in by_rank.values() if len(spans) >= FEWEST_SPANS]
+    known = [share for share in shares if share is not None]
+    if not known:
+        return None
+    return Parts(
+        wait=median(share["wait_s"] for share in known),
+        copy=median(share["copy_s"] for share in known),
+        reduce=min(share["reduce_s"] for share in known),
+        num_steps=max(map(len, by_rank.values())),
+    )
+
+
+def _shares(spans: list[Span]) -> dict[str, float] | None:
+    names = ("wait_s", "copy_s", "compute_s", "reduce_s", "update_s")
+    typical = {name: median(_number(getattr(span, name)) for span in spans) for name in names}
+    step_s = sum(typical.values())
+    return {name: value / step_s for name, value in typical.items()} if step_s > 0 else None
+
+
+def _number(value: float) -> float:
+    return value if math.isfinite(value) and value > 0 else 0.0
+
+
+def _suspect(kind: Kind, share: float, why: str, *, probes: bool = False) -> Bottleneck:
+    share = min(share, 0.999)
+    return Bottleneck(kind=kind, share=share, most_gain=1.0 / (1.0 - share), why=why, probes=probes)
+
+
+def _input(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+    probes, rate = _probes(run), _images_per_s(run)
+    replay = probes.get("replay_images_per_s")
+    if replay is not None and rate is not None:
+        if (stall := 1.0 - rate / replay) > INPUT_SHARE:
+            why = (
+                f"replaying batches that are already on the device is {replay / rate:.2f} times faster (a probe)"
+                f"{_contention(probes, rate)}."
+            )
+            yield _suspect("input", stall, why, probes=True)
+    elif parts is not None and parts.input > INPUT_SHARE:
+        why = (
+            f"{_percent(parts.wait)} of a step is waiting for the next batch and {_percent(parts.copy)} moving and "
+            f"augmenting it, by the spans of {parts.num_steps} steps; {_NOT_CONCLUSIVE}."
+        )
+        yield _suspect("input", parts.input, why)
+
+
+def _contention(probes: dict[str, float], rate: float) -> str:
+    """What a loader that is fast enough alone means."""
+    alone = probes.get("input_images_per_s")
+    if alone is None:
+        return ""
+    if alone > FASTER_INPUT * rate:
+        return f"; the input alone makes {alone:,.0f} images/s, so something else on the host holds it up, not decoding"
+    return f"; the input alone makes {alone:,.0f} images/s"
+
+
+def _communication(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+    probes = _probes(run)
+    replay, nosync = probes.get("replay_images_per_s"), probes.get("nosync_images_per_s")
+    if replay is not None and nosync is not None:
+        if (exposed := 1.0 - replay / nosync) > COMMUNICATION_SHARE:
+            why = f"without averaging gradients a step is {nosync / replay:.2f} times faster (a probe)."
+            yield _suspect("communication", exposed, why, probes=True)
+    elif parts is not None and parts.reduce > COMMUNICATION_SHARE:
+        why = (
+            f"{_percent(parts.reduce)} of a step is averaging gradients that computing does not hide, by the spans of "
+            f"{parts.num_steps} steps."
+        )
+        yield _suspect("communication", parts.reduce, why)
+
+
+def _straggler(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+    try:
+        found = balance(run)
+    except (KeyError, TypeError, ZeroDivisionError):  # ranks or spans that are not ours
+        return
+    if found is not None and found.has_straggler:
+        why = (
+            f"process {found.slowest_rank} takes {found.ratio:.2f} times the median time for its part of a step, and "
+            "all others wait for it (spans)."
+        )
+        yield _suspect("straggler", 1.0 - 1.0 / found.ratio, why)
+
+
+def _host(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+    """A GPU that is idle though the input is there: small kernels, launched too slowly."""
+    busy = gpu_busy(run)
+    is_input = any(True for _ in _input(run, parts))
+    if busy is not None and not is_input and 1.0 - busy > IDLE_SHARE:
+        why = (
+            f"the GPUs were busy {_percent(busy)} of the time by telemetry, and it is not the input: kernels are "
+            "launched too slowly for their size."
+        )
+        yield _suspect("host", 1.0 - busy, why)
+
+
+def _evaluation(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+    epochs = steady_epochs(run.epochs) or run.epochs
+    timed = [(e.epoch_time_s, e.evaluation_time_s) for e in epochs if e.evaluation_time_s and e.epoch_time_s > 0]
+    if not timed:
+        return
+    checkpoint_s = _number(run.status.time_s.get("checkpoint", 0.0)) / len(run.epochs)
+    outside_s = median(evaluation_s for _, evaluation_s in timed) + checkpoint_s
+    share = outside_s / (outside_s + median(epoch_s for epoch_s, _ in timed))
+    if share > EVALUATION_SHARE:
+        why = f"{outside_s:.3g} s of every epoch are evaluation and checkpoints, in which nothing is learnt (epochs)."
+        yield _suspect("evaluation", share, why)
+
+
+_SUSPECTS = (_input, _communication, _straggler, _host, _evaluation)
+
+
+def gpu_busy(run: Run) -> float | None:
+    """Mean share of the time in which the run's GPUs computed, from its first step on; None without telemetry."""
+    begun_at = run.status.first_step_at or ""
+    means: list[float] = []
+    for host, samples in run.telemetry().items():
+        by_gpu: dict[int, list[float]] = {}
+        for sample in samples:
+            if sample.at >= begun_at:
+                for gpu in sample.gpus:
+                    if gpu.utilisation_percent is not None:
+                        by_gpu.setdefault(gpu.index, []).append(gpu.utilisation_percent / 100)
+        busy = sorted((fmean(each) for each in by_gpu.values() if len(each) >= FEWEST_SAMPLES), reverse=True)
+        means += busy[: _num_processes(run.machine, host)]  # the others belong to nobody, or to somebody else
+    return fmean(means) if means else None
+
+
+def _num_processes(machine: dict[str, Any], host: str) -> int:
+    ranks = machine.get("ranks")
+    hosts = [rank.get("host") for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
+    return hosts.count(host) or 1
+
+
+def _probes(run: Run) -> dict[str, float]:
+    """What `turnaround bench` measured beside this run; nothing where it did not."""
+    probes = run.machine.get("probes")
+    numbers = probes.items() if isinstance(probes, dict) else ()
+    return {name: float(rate) for name, rate in numbers if isinstance(rate, int | float) and rate > 0}
+
+
+def _images_per_s(run: Run) -> float | None:
+    rates = [e.images_per_s for e in (steady_epochs(run.epochs) or run.epochs) if e.images_per_s > 0]
+    return median(rates) if rates else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,233 @@
+"""The comparability guard: what differs between two runs besides what was meant to vary.
+
+A fact is one thing about a run that can change its time or its accuracy. What is not known (a table says little) is no
+difference. The facts of the recipe also tell repeats from runs of other settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.summary import device_name, steady_epochs
+from turnaround.record.reader import Run
+
+if TYPE_CHECKING:
+    from turnaround.analysis.jobs import Case
+
+Matters = Literal["time", "accuracy", "both"]
+
+MEANT = frozenset({"workers", "GPU kind", "hosts", "processes"})
+"""What the configurations of a job are there to vary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that is not the same on both sides."""
+
+    what: str
+    left: str
+    right: str
+    matters_for: Matters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One thing about a run, in words."""
+
+    what: str
+    value: str
+    matters_for: Matters
+
+
+_RECIPE_KEYS: tuple[tuple[str, str, str, Matters], ...] = (
+    ("data", "size_px", "image size", "both"),
+    ("data", "holdout", "share held out", "accuracy"),
+    ("data", "images", "generated images", "both"),
+    ("data", "split_by_photo", "split by photo", "accuracy"),
+    ("model", "name", "network", "both"),
+    ("model", "fine_tune", "fine-tuning", "both"),
+    ("training", "epochs", "epochs", "accuracy"),
+    ("training", "optimizer", "optimizer", "accuracy"),
+    ("training", "learning_rate", "learning rate", "accuracy"),
+    ("training", "scaling", "scaling of the learning rate", "accuracy"),
+    ("training", "schedule", "schedule", "accuracy"),
+    ("training", "warmup_epochs", "warm-up epochs", "accuracy"),
+    ("training", "weight_decay", "weight decay", "accuracy"),
+    ("training", "label_smoothing", "label smoothing", "accuracy"),
+    ("training", "loss", "loss", "accuracy"),
+    ("training", "precision", "precision asked for", "both"),
+    ("training", "compile", "compilation", "time"),
+    ("workers", "engine", "engine", "time"),
+    ("images", "num_train", "training images", "both"),
+    ("images", "num_validation", "validation images", "accuracy"),
+)
+
+
+def recipe_facts(run: Run) -> tuple[Fact, ...]:
+    """What was asked for, without the seed and the number of workers: runs that agree in it are repeats."""
+    recipe = run.recipe
+    known = [(what, value_at(recipe, section, key), m) for section, key, what, m in _RECIPE_KEYS]
+    facts = [Fact(what=what, value=_text(value), matters_for=m) for what, value, m in known if value is not None]
+    return (*facts, *_batch(recipe), *_augmentation(recipe), *_cache(recipe), *_weights(recipe))
+
+
+def machine_facts(run: Run) -> tuple[Fact, ...]:
+    """What it ran on and with, and what the run itself chose."""
+    machine = run.machine
+    chosen = ((f"{what}", value_at(machine, "choices", key, "value"), m) for key, what, m in _CHOICES)
+    found: list[tuple[str, object, Matters]] = [
+        ("GPU kind", kind_of(device_name(machine)), "time"),
+        ("rehearsal", "yes" if run.is_rehearsal else "no", "time"),
+        *((what, value, m) for what, value, m in chosen),
+        ("processor", machine.get("cpu"), "time"),
+        ("code version", _code_version(machine), "both"),
+        ("torch version", value_at(machine, "versions", "torch"), "both"),
+        ("cold cache", _is_cold(run), "time"),
+        ("shared GPU", shared_gpu(machine), "time"),
+    ]
+    counts = [(key, value_at(machine, key)) for key in ("workers", "processes", "hosts")]
+    found += [(what, value, "time" if what != "workers" else "both") for what, value in counts]
+    return tuple(Fact(what=what, value=_text(value), matters_for=m) for what, value, m in found if value is not None)
+
+
+_CHOICES: tuple[tuple[str, str, Matters], ...] = (
+    ("precision", "precision", "both"),
+    ("pixels", "place of the pixels", "time"),
+)
+
+
+def result_facts(run: Run) -> tuple[Fact, ...]:
+    """What follows from the recipe and decides the result: seed, images, split, global batch."""
+    recipe = run.recipe
+    total, each, count = (value_at(recipe, *keys) for keys in _BATCH_KEYS)
+    batch = total or (each * count if isinstance(each, int) and isinstance(count, int) else None)
+    found = (
+        ("global batch", batch),
+        ("seed", value_at(recipe, "training", "seed")),
+        ("split", value_at(recipe, "images", "split")),
+        ("images (fingerprint)", _short(value_at(recipe, "images", "fingerprint"))),
+    )
+    return tuple(
+        Fact(what=what, value=_text(value), matters_for="accuracy") for what, value in found if value is not None
+    )
+
+
+_BATCH_KEYS = (("training", "batch_total"), ("training", "batch_per_worker"), ("workers", "count"))
+
+
+# One that was repeated more often than the other has more of these; that alone is not unfair.
+_VARIES_OVER_REPEATS = frozenset({"seed", "split", "images (fingerprint)"})
+
+
+def differences(a: Run, b: Run, *, meant: frozenset[str] = MEANT) -> tuple[Difference, ...]:
+    """What differs between two runs besides what was meant to."""
+    return _between([a], [b], meant)
+
+
+def fairness(case_a: Case, case_b: Case, *, meant: frozenset[str] = MEANT) -> tuple[Difference, ...]:
+    """The same for two configurations, over their repeats: with a seed in common, seeds are no difference."""
+    return _between(case_a.records, case_b.records, meant)
+
+
+def _between(left: Sequence[Run], right: Sequence[Run], meant: frozenset[str]) -> tuple[Difference, ...]:
+    ours, theirs = _values(left), _values(right)
+    found = []
+    for what, (values, matters_for) in ours.items():
+        others = theirs.get(what, (values, matters_for))[0]
+        is_other = values.isdisjoint(others) if what in _VARIES_OVER_REPEATS else values != others
+        if what not in meant and is_other:
+            found.append(
+                Difference(what=what, left=_joined(values), right=_joined(others), matters_for=matters_for),
+            )
+    has_other_split = any(difference.what == "split" for difference in found)
+    # The fingerprint says which image is in which part: with another split it differs for the same images.
+    return tuple(d for d in found if d.what != "images (fingerprint)" or not has_other_split)
+
+
+def _values(runs: Iterable[Run]) -> dict[str, tuple[frozenset[str], Matters]]:
+    """For each fact all its values over the runs."""
+    found: dict[str, tuple[frozenset[str], Matters]] = {}
+    for run in runs:
+        for fact in (*recipe_facts(run), *result_facts(run), *machine_facts(run)):
+            before = found.get(fact.what, (frozenset[str](), fact.matters_for))[0]
+            found[fact.what] = (before | {fact.value}, fact.matters_for)
+    return found
+
+
+def value_at(content: Any, *keys: str) -> Any:
+    """What stands under the keys of a file of a run; None where the way ends before."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def shared_gpu(machine: dict[str, Any]) -> str | None:
+    """In words, when several processes computed on one GPU; None when each had its own, or nobody says."""
+    ranks = machine.get("ranks")
+    if not isinstance(ranks, list) or not str(machine.get("device")).startswith("cuda"):
+        return None
+    places = [(value_at(rank, "host"), value_at(rank, "device")) for rank in ranks]
+    count = len({str(place) for place in places})
+    return f"{len(places)} processes on {count} GPU{'s' if count > 1 else ''}" if count < len(places) else None
+
+
+def _batch(recipe: dict[str, Any]) -> Iterable[Fact]:
+    total, each, _ = (value_at(recipe, *keys) for keys in _BATCH_KEYS)
+    if total is not None:
+        yield Fact(what="batch", value=f"{total} in all", matters_for="both")
+    elif each is not None:
+        yield Fact(what="batch", value=f"{each} per worker", matters_for="both")
+
+
+def _augmentation(recipe: dict[str, Any]) -> Iterable[Fact]:
+    augment = recipe.get("augment")
+    if isinstance(augment, dict) and augment:
+        given = augment.get("given")
+        used = [f"{key} {_text(value)}" for key, value in augment.items() if value and key != "given"]
+        value = _text(given) if isinstance(given, bool) else ", ".join(used) or "off"
+        yield Fact(what="augmentation", value=value, matters_for="both")
+
+
+def _cache(recipe: dict[str, Any]) -> Iterable[Fact]:
+    cache = value_at(recipe, "data", "cache")
+    if cache is not None:  # where it is kept decides nothing
+        yield Fact(what="cache of pixels", value="none" if cache == "none" else "kept", matters_for="time")
+
+
+def _weights(recipe: dict[str, Any]) -> Iterable[Fact]:
+    weights = value_at(recipe, "model", "weights")
+    if weights is not None:
+        yield Fact(what="weights", value=str(weights).replace("\\", "/").rpartition("/")[2], matters_for="accuracy")
+
+
+def _code_version(machine: dict[str, Any]) -> str | None:
+    commit = value_at(machine, "turnaround_git", "commit")
+    dirty = " with changes" if value_at(machine, "turnaround_git", "dirty") else ""
+    version = value_at(machine, "versions", "turnaround")
+    return f"{_short(commit)}{dirty}" if commit else str(version) if version else None
+
+
+def _is_cold(run: Run) -> bool | None:
+    """Whether all that is known of its speed is the first epoch after a start."""
+    return not steady_epochs(run.epochs) if run.epochs and run.imported is None else None
+
+
+def _short(value: object) -> str | None:
+    return str(value)[:8] if value else None
+
+
+_SPELLED: dict[type, Callable[[Any], str]] = {
+    bool: lambda value: "yes" if value else "no",
+    float: lambda value: f"{value:g}",
+}
+
+
+def _text(value: object) -> str:
+    return _SPELLED.get(type(value), str)(value)
+
+
+def _joined(values: frozenset[str]) -> str:
+    return " / ".join(sorted(values)) or "none"

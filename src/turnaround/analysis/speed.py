@@ -1,0 +1,87 @@
+"""Speed-up and efficiency by one definition, against one named baseline for each kind of GPU.
+
+speed-up   = epoch time of the baseline / epoch time of the case
+efficiency = speed-up / (workers of the case / workers of the baseline)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnaround.analysis.cases import Case, Configuration, Job, Spread
+from turnaround.analysis.compare import Fact
+
+LARGEST_EFFICIENCY = 1.05
+"""More than this is more than linear: one of the two times does not measure what the other does."""
+_WHOLE_SECOND_S = 0.5  # what rounding to a second can hide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speedup:
+    """One case against its baseline; low and high are the most that the repeats of both allow."""
+
+    baseline: Configuration
+    speedup: Spread
+    efficiency: Spread
+    is_superlinear: bool
+    """By more than 5 %, and by more than the rounding of a table's times can explain."""
+
+
+def speedups(job: Job) -> dict[Configuration, Speedup]:
+    """Every case that has times, baselines included: the fewest workers of its kind of GPU."""
+    return {case.configuration: speedup_of(group[0], case) for group in comparable_in_time(job) for case in group}
+
+
+def comparable_in_time(job: Job) -> list[list[Case]]:
+    """The cases with times, by kind of GPU and by what else matters for time; in each group, fewest workers first."""
+    groups: defaultdict[tuple[str, tuple[Fact, ...]], list[Case]] = defaultdict(list)
+    for case in job.cases:
+        if case.epoch_time_s is not None and case.epoch_time_s.value > 0:
+            groups[case.configuration.gpu, case.configuration.settings_for("time")].append(case)
+    return list(groups.values())
+
+
+def speedup_of(baseline: Case, case: Case) -> Speedup:
+    """Of two cases that have times."""
+    before, now = baseline.epoch_time_s, case.epoch_time_s
+    assert before is not None, "a baseline has times"
+    assert now is not None, "a case has times"
+    ratio = case.configuration.workers / baseline.configuration.workers
+    speedup = _ratio_of(before, now) if case is not baseline else _ratio_of(before, None)
+    fewest = (before.value - _rounding_s(baseline)) / (now.value + _rounding_s(case))
+    return Speedup(
+        baseline=baseline.configuration,
+        speedup=speedup,
+        efficiency=_divided(speedup, ratio),
+        is_superlinear=speedup.value > LARGEST_EFFICIENCY * ratio and fewest > ratio,
+    )
+
+
+def _ratio_of(above: Spread, below: Spread | None) -> Spread:
+    """The quotient, its extremes, and its standard deviation from the relative ones of both."""
+    if below is None:
+        return Spread(value=1.0, low=1.0, high=1.0, sd=0.0 if above.count > 1 else None, count=above.count)
+    value = above.value / below.value
+    relative = [each.sd / each.value for each in (above, below) if each.sd is not None]
+    return Spread(
+        value=value,
+        low=above.low / below.high,
+        high=above.high / below.low,
+        sd=value * math.hypot(*relative) if relative else None,
+        count=min(above.count, below.count),
+    )
+
+
+def _divided(spread: Spread, by: float) -> Spread:
+    sd = None if spread.sd is None else spread.sd / by
+    return Spread(value=spread.value / by, low=spread.low / by, high=spread.high / by, sd=sd, count=spread.count)
+
+
+def _rounding_s(case: Case) -> float:
+    """Tables of others have whole seconds."""
+    times_s: Sequence[float] = [run.epoch_time_s for run in case.runs if run.epoch_time_s is not None]
+    is_rounded = all(run.is_imported for run in case.runs) and all(time_s == round(time_s) for time_s in times_s)
+    return _WHOLE_SECOND_S if is_rounded else 0.0

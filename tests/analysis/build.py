@@ -1,0 +1,232 @@
+"""Run directories as training leaves them, for tests of what is read out of them: all through the record's writer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnaround.record.importers.read import read_runs
+from turnaround.record.importers.values import Given
+from turnaround.record.importers.write import write_runs
+from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import Run
+from turnaround.record.schema import (
+    ClassResult,
+    EpochRecord,
+    Evaluation,
+    GpuSample,
+    Span,
+    State,
+    Status,
+    TelemetrySample,
+    to_json,
+)
+from turnaround.record.writer import write_json, write_lines
+
+LAB = """\
+name,dataset,gpu,workers,batch_per_worker,images_per_epoch,epochs,fine_tune,augment,job_time_s,epoch_time_s,epochs_to_stable,train_accuracy,val_accuracy
+lab9,fruit,T4,1,32,,10,true,true,662,20,,,
+model1,fruit,T4,2,32,,10,true,true,319,11,,,0.9563
+model2,fruit,T4,4,32,,10,true,true,205,5,,,0.9219
+model3,caltech256,T4,2,32,24485,30,false,true,5910,209,15,0.8610,0.6888
+model4,caltech256,T4,4,32,24485,30,false,true,2594,81,19,0.8678,0.6760
+model5,caltech256,V100,4,32,24485,30,false,true,2502,80,20,0.8713,0.6861
+model6,caltech256,V100,8,32,24485,30,false,true,1387,44,25,0.8636,0.6719
+"""
+
+
+def rising(
+    level: float = 0.8, *, epochs: int = 20, pace: float = 2.0, noise: float = 0.002, seed: int = 0
+) -> tuple[float, ...]:
+    """An accuracy that grows to a level and stays there."""
+    wiggle = np.random.default_rng(seed).normal(0, noise, epochs)
+    return tuple(level * (1 - math.exp(-epoch / pace)) + wiggle[epoch - 1] for epoch in range(1, epochs + 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be found in the directory; the rest is what a plain, healthy run leaves."""
+
+    workers: int = 2
+    processes: int | None = None
+    """As many as workers, unless it is a rehearsal."""
+    gpu: str | None = "Tesla T4"
+    """None: the processes computed on the CPU."""
+    host: str = "node1"
+    state: State = "finished"
+    cause: str | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+    images: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: Sequence[float] = rising()
+    train_accuracy: Sequence[float] | None = None
+    """Of the same length, in evaluation mode; None: just above validation."""
+    val_loss: Sequence[float] | None = None
+    epoch_time_s: float = 10.0
+    cold_time_s: float | None = None
+    evaluation_time_s: float = 0.5
+    time_s: Mapping[str, float] = field(default_factory=dict)
+    started_at: str | None = None
+    ended_at: str | None = None
+    parts_s: Mapping[int, Sequence[float]] | None = None
+    """By process: wait, copy, compute, reduce, update of every sampled step."""
+    busy_percent: float | None = None
+    per_class: Mapping[str, int] | None = None
+    num_validation: int | None = 2500
+
+
+def build(path: Path, plan: Plan) -> Path:
+    """Writes one run directory."""
+    directory = RunDirectory.create(path)
+    write_json(directory.recipe, _recipe(path.name, plan))
+    write_json(directory.machine, _machine(plan))
+    write_json(directory.status, to_json(_status(plan)))
+    write_lines(directory.epochs, (to_json(record) for record in _epochs(plan)))
+    for rank, parts_s in (plan.parts_s or {}).items():
+        write_lines(directory.spans(rank), (to_json(_span(step, parts_s)) for step in range(1, 12)))
+    if plan.busy_percent is not None:
+        write_lines(directory.telemetry(plan.host), (to_json(sample) for sample in _telemetry(plan)))
+    if plan.per_class is not None:
+        write_json(directory.evaluation, to_json(_evaluation(plan)))
+    return path
+
+
+def built(path: Path, **options: Any) -> Run:
+    return Run.load(build(path, Plan(**options)))
+
+
+def import_table(text: str, folder: Path) -> Path:
+    """The runs of a table as `turnaround import` writes them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = folder / "runs.csv"
+    table.write_text(text)
+    write_runs(read_runs(table, given=Given()).runs, folder / "runs")
+    return folder / "runs"
+
+
+def _recipe(name: str, plan: Plan) -> dict[str, Any]:
+    training = {
+        "epochs": len(plan.accuracy),
+        "batch_per_worker": 32,
+        "batch_total": None,
+        "optimizer": "sgd",
+        "learning_rate": 0.05,
+        "scaling": "auto",
+        "seed": 0,
+    }
+    images = {
+        "fingerprint": "f" * 64,
+        "num_train": 10_000,
+        "num_validation": plan.num_validation,
+        "split": "folders",
+        "warnings": [],
+    }
+    return {
+        "name": name,
+        "data": {"source": "photos", "size_px": 64, "holdout": 0.2, "cache": "on"},
+        "model": {"name": "small", "weights": "none", "fine_tune": True},
+        "training": {**training, **plan.training},
+        "augment": {"flip": True},
+        "workers": {"count": plan.workers, "engine": "torch"},
+        "images": {**images, **plan.images},
+    }
+
+
+def _machine(plan: Plan) -> dict[str, Any]:
+    processes = plan.processes or plan.workers
+    device = "cpu" if plan.gpu is None else "cuda:0"
+    ranks = [
+        {
+            "host": plan.host,
+            "device": device if plan.gpu is None else f"cuda:{rank}",
+            "workers": list(range(plan.workers))[rank::processes],
+        }
+        for rank in range(processes)
+    ]
+    return {
+        "workers": plan.workers,
+        "processes": processes,
+        "device": device,
+        "gpus": [{"name": plan.gpu, "index": rank} for rank in range(processes)] if plan.gpu else [],
+        "ranks": ranks,
+        "versions": {"torch": "2.8", "turnaround": "0.2"},
+        **plan.machine,
+    }
+
+
+def _status(plan: Plan) -> Status:
+    count, cold_s = len(plan.accuracy), plan.cold_time_s or plan.epoch_time_s
+    time_s: dict[str, float] = {
+        "start_up": 1.0,
+        "training_cold": cold_s,
+        "training_steady": (count - 1) * plan.epoch_time_s,
+        "evaluation": count * plan.evaluation_time_s,
+        **plan.time_s,
+    }
+    return Status(
+        state=plan.state,
+        cause=plan.cause,
+        started_at=plan.started_at,
+        ended_at=plan.ended_at,
+        epochs_done=count,
+        time_s={**time_s, "program": sum(time_s.values())},  # type: ignore[arg-type]
+    )
+
+
+def _epochs(plan: Plan) -> list[EpochRecord]:
+    train = plan.train_accuracy or [min(1.0, value + 0.005) for value in plan.accuracy]
+    losses = plan.val_loss or [1.0 - value for value in plan.accuracy]
+    records = []
+    for number, (accuracy, train_accuracy, loss) in enumerate(zip(plan.accuracy, train, losses, strict=True), start=1):
+        time_s = plan.cold_time_s if number == 1 and plan.cold_time_s else plan.epoch_time_s
+        records.append(
+            EpochRecord(
+                epoch=number,
+                train_loss=1.0 - train_accuracy,
+                train_accuracy=train_accuracy,
+                val_loss=loss,
+                val_accuracy=accuracy,
+                epoch_time_s=time_s,
+                images_per_s=10_000 / time_s,
+                learning_rate=0.05,
+                steps=10_000 // (32 * plan.workers),
+                images=10_000,
+                train_eval_accuracy=train_accuracy,
+                train_eval_loss=1.0 - train_accuracy,
+                evaluation_time_s=plan.evaluation_time_s,
+            )
+        )
+    return records
+
+
+def _span(step: int, parts_s: Sequence[float]) -> Span:
+    wait, copy, compute, reduce, update = parts_s
+    return Span(step=step, epoch=1, wait_s=wait, copy_s=copy, compute_s=compute, reduce_s=reduce, update_s=update)
+
+
+def _telemetry(plan: Plan) -> list[TelemetrySample]:
+    gpus = [
+        GpuSample(index=rank, name=str(plan.gpu), utilisation_percent=plan.busy_percent)
+        for rank in range(plan.processes or plan.workers)
+    ]
+    at = "2026-03-01T09:00:{:02d}.000+00:00"
+    return [TelemetrySample(time_s=float(second), at=at.format(second), gpus=gpus) for second in range(20)]
+
+
+def _evaluation(plan: Plan) -> Evaluation:
+    counts = plan.per_class or {}
+    return Evaluation(
+        epoch=len(plan.accuracy),
+        num_images=sum(counts.values()),
+        top1=0.8,
+        top5=None,
+        loss=0.5,
+        classes=list(counts),
+        per_class=[ClassResult(name=name, num_images=count, accuracy=0.8) for name, count in counts.items()],
+        confusion=[],
+    )

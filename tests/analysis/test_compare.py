@@ -1,0 +1,94 @@
+"""What differs between two runs besides what was meant to vary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.build import LAB, Plan, build, built, import_table, rising
+from turnaround.analysis.compare import Difference, differences, fairness
+from turnaround.analysis.jobs import survey
+from turnaround.record.reader import Run
+
+
+def found(tmp_path: Path, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Difference]:
+    left, right = built(tmp_path / "a", **a), built(tmp_path / "b", **b)
+    return {difference.what: difference for difference in differences(left, right)}
+
+
+def test_equal_runs_do_not_differ(tmp_path: Path) -> None:
+    assert found(tmp_path, {}, {}) == {}
+
+
+def test_what_was_meant_to_vary_is_no_difference(tmp_path: Path) -> None:
+    a, b = built(tmp_path / "a", workers=2), built(tmp_path / "b", workers=4, gpu="Tesla V100")
+    assert [difference.what for difference in differences(a, b)] == ["global batch"]
+    everything = {difference.what for difference in differences(a, b, meant=frozenset())}
+    assert everything == {"global batch", "workers", "processes", "GPU kind"}
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "right", "matters_for"),
+    [
+        ({"training": {"learning_rate": 0.4}}, "learning rate", "0.4", "accuracy"),
+        ({"training": {"precision": "bf16"}}, None, "", ""),  # the other side does not say: no difference
+        ({"training": {"batch_total": 256}}, "batch", "256 in all", "both"),
+        ({"training": {"seed": 3}}, "seed", "3", "accuracy"),
+        ({"accuracy": rising(epochs=5)}, "epochs", "5", "accuracy"),
+        ({"images": {"fingerprint": "0" * 64}}, "images (fingerprint)", "00000000", "accuracy"),
+        ({"images": {"split": "holdout 0.2, seed 1"}}, "split", "holdout 0.2, seed 1", "accuracy"),
+        ({"images": {"num_train": 9}}, "training images", "9", "both"),
+        ({"workers": 8, "processes": 2}, "rehearsal", "yes", "time"),
+        ({"accuracy": (0.5,)}, "cold cache", "yes", "time"),
+        ({"machine": {"versions": {"turnaround": "0.3", "torch": "2.8"}}}, "code version", "0.3", "both"),
+        ({"machine": {"versions": {"turnaround": "0.2", "torch": "2.9"}}}, "torch version", "2.9", "both"),
+    ],
+)
+def test_each_difference_is_named_with_both_sides(
+    options: dict[str, Any], what: str | None, right: str, matters_for: str, tmp_path: Path
+) -> None:
+    differing = found(tmp_path, {}, options)
+    if what is None:
+        assert differing == {}
+        return
+    assert (differing[what].right, differing[what].matters_for) == (right, matters_for)
+    assert differing[what].left != right
+
+
+def test_chosen_precision_pixels_and_a_shared_gpu(tmp_path: Path) -> None:
+    def machine(precision: str, device: int) -> dict[str, Any]:
+        ranks = [{"host": "n", "device": f"cuda:{rank * device}", "workers": [rank]} for rank in range(2)]
+        return {"choices": {"precision": {"value": precision}}, "ranks": ranks, "cpu": precision}
+
+    differing = found(tmp_path, {"machine": machine("fp16", 1)}, {"machine": machine("bf16", 1)})
+    assert {d.what: (d.left, d.right) for d in differing.values()} == {
+        "precision": ("fp16", "bf16"),
+        "processor": ("fp16", "bf16"),
+    }
+
+
+def test_another_split_explains_another_fingerprint(tmp_path: Path) -> None:
+    other = {"images": {"split": "holdout 0.2, seed 1", "fingerprint": "0" * 64}}
+    assert list(found(tmp_path, {"images": {"split": "holdout 0.2, seed 0"}}, other)) == ["split"]
+
+
+def test_augmentation_in_words(tmp_path: Path) -> None:
+    a, b = (import_table(LAB.replace("false,true", f"false,{word}"), tmp_path / word) for word in ("true", "false"))
+    left, right = Run.load(a / "model3"), Run.load(b / "model3")
+    assert differences(left, right) == (Difference(what="augmentation", left="yes", right="no", matters_for="both"),)
+
+
+def test_equal_sets_of_seeds_are_fair(tmp_path: Path) -> None:
+    for workers in (2, 4):
+        for seed in (0, 1):
+            build(tmp_path / f"{workers}-{seed}", Plan(workers=workers, training={"seed": seed}))
+    two, four = survey([tmp_path]).jobs[0].cases
+    assert [difference.what for difference in fairness(two, four)] == ["global batch"]
+    build(tmp_path / "8", Plan(workers=8))  # with seed 0, which the others have too
+    build(tmp_path / "16", Plan(workers=16, training={"seed": 7}))
+    _, _, eight, sixteen = survey([tmp_path]).jobs[0].cases
+    assert [difference.what for difference in fairness(two, eight)] == ["global batch"]
+    seed = next(difference for difference in fairness(two, sixteen) if difference.what == "seed")
+    assert (seed.left, seed.right) == ("0 / 1", "7")
