@@ -64,6 +64,7 @@ FOLDS = 6
 BELOW, INSIDE = 0.0, 1.0
 DISTANCES = (BELOW, INSIDE, 1.5, 2.0, 4.0, 16.0)
 """Where a batch is that was held out: below the others, inside, or up to this multiple of the largest."""
+FEWEST_INSIDE, MOST_INSIDE = 0.72, 0.88
 SPLITS = ("", "second", "third")
 """Salts of the hash that makes the halves; the first is the split that the package's constants come from."""
 NOT_COMPARABLE = {("unet3d", 28)}
@@ -578,6 +579,15 @@ def shipped(module: ModuleType, derived: Constants) -> str:
     return f"The package has others: {in_words(others)}" if others else "The package has these."
 
 
+def wanted(ours: Score, *, most_error: float) -> str:
+    """Whether the figures are what we want of them."""
+    missed = [f"the median error is {100 * ours.median:.1f} %"] if ours.median > most_error else []
+    if not FEWEST_INSIDE <= ours.coverage <= MOST_INSIDE:
+        missed.append(f"{100 * ours.coverage:.0f} % are inside")
+    limits = f"median error at most {100 * most_error:.0f} %, 72 to 88 % inside the 80 % interval"
+    return f"Wanted of ours: {limits}. {'MISSED: ' + ', '.join(missed) if missed else 'Held'}.\n"
+
+
 # --- the command
 
 
@@ -615,7 +625,9 @@ def report_throughput(folder: Path) -> None:
     print(shipped(scaling, derived))
     print(f"Left out: {dict(left_out)}; {len(series) - len(cases)} series have two counts (from one count only)\n")
     for title, part in (("calibration half", calibration), ("TEST HALF", test)):
-        print(table(title, scores(part, calibration, our_step_time, THROUGHPUT_LAWS)))
+        rows = scores(part, calibration, our_step_time, THROUGHPUT_LAWS)
+        print(table(title, rows))
+    print(wanted(rows["ours"], most_error=0.04))
     for hosts, title in ((False, "test half, one host"), (True, "test half, more hosts than were measured")):
         part = [c for c in test if (c.asked.hosts > max(p.hosts for p in c.known)) == hosts]
         print(table(title, {"ours": score(part, [our_step_time(c) for c in part], of_rate=True)}))
@@ -659,7 +671,9 @@ def report_epochs(folder: Path, mlperf: Path | None) -> None:
     for name in sorted(series):
         part = [c for c in cases if c.series == name]
         print(table(f"test: {name}", scores(part, cases, our_epochs, EPOCHS_LAWS)))
-    print(table("TEST: all three", scores(cases, cases, our_epochs, EPOCHS_LAWS)))
+    rows = scores(cases, cases, our_epochs, EPOCHS_LAWS)
+    print(table("TEST: all three", rows))
+    print(wanted(rows["ours"], most_error=0.06))
     last = largest_held_out(series)
     print(table("test: only the very largest batch of each", scores(last, last, our_epochs, EPOCHS_LAWS)))
     if mlperf is not None:

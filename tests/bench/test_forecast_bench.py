@@ -91,6 +91,14 @@ def test_slopes_of_benchmarks_come_back(bench: ModuleType) -> None:
     assert derived["SCATTER"] == pytest.approx(0, abs=1e-9)
 
 
+def test_what_is_missed_is_said(bench: ModuleType) -> None:
+    def score(median: float, coverage: float):  # type: ignore[no-untyped-def]
+        return bench.Score(cases=9, median=median, quantile_80=0.1, quantile_95=0.2, coverage=coverage, width=0.3)
+
+    assert bench.wanted(score(0.05, 0.8), most_error=0.06).endswith("Held.\n")
+    assert "MISSED: the median error is 6.3 %, 90 % are inside." in bench.wanted(score(0.063, 0.9), most_error=0.06)
+
+
 @pytest.mark.photos
 def test_throughput_of_the_half_that_the_constants_have_not_seen(bench: ModuleType, samples: Path) -> None:
     series, left_out = bench.throughput_series(samples / "published" / "throughput.csv")

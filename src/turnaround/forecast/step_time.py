@@ -195,12 +195,19 @@ def pinned(counts: Sequence[int]) -> dict[str, str]:
     """Which coefficients the process counts could not identify, and what stands in for them."""
     different = sorted(set(counts))
     if len(different) == 1:
-        why = f"only {different[0]} processes were measured: typical of published series"
+        why = f"only {in_processes(different[0])} measured: typical of published series"
         return {"c1": why, "c2": why}
     if len(different) == 2:
         few, many = different
-        return {"c1": f"{few} and {many} processes cannot tell c1 from c2: their ratio is that of published series"}
+        why = (
+            f"{few} and {many} processes cannot tell what the second one costs (c1) from what every doubling costs (c2)"
+        )
+        return {"c1": f"{why}: their ratio is that of published series"}
     return {}
+
+
+def in_processes(count: int) -> str:
+    return f"{count} processes were" if count > 1 else "1 process was"
 
 
 def told_aside(measured: Sequence[Measured], aside: Sequence[int], scaling: Scaling, *, unit: str) -> tuple[str, ...]:
@@ -223,7 +230,7 @@ def cautions_for(configuration: StepConfiguration, counts: Sequence[int], *, cro
     if distance > FARTHEST:
         said.append(
             f"{configuration.processes} processes are {distance:.0f} times away from what was measured "
-            f"({min(counts)} to {max(counts)}); the law was tested up to {FARTHEST:.0f} times."
+            f"({_range(counts)}); the law was tested up to {FARTHEST:.0f} times."
         )
     if crosses_hosts and configuration.gradient_bytes is None:
         said.append(
@@ -237,6 +244,11 @@ def cautions_for(configuration: StepConfiguration, counts: Sequence[int], *, cro
             f"at {configuration.inter_host_bytes_per_s / 1e9:.3g} GB/s."
         )
     return tuple(said)
+
+
+def _range(counts: Sequence[int]) -> str:
+    few, many = min(counts), max(counts)
+    return f"{few} to {many}" if few < many else str(few)
 
 
 def wider_between_hosts(widths: HalfWidths, configuration: StepConfiguration, *, crosses_hosts: bool) -> HalfWidths:

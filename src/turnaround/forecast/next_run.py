@@ -1,0 +1,123 @@
+"""Which single run would make a forecast surest, and what does it cost?
+
+Each candidate is tried out: an observation that lies on the law is added, the laws are fitted again, and the interval
+is looked at. The configuration that was asked for is no candidate, since running it needs no forecast; its rehearsal
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from turnaround.forecast.contract import Forecast
+from turnaround.forecast.epochs import EpochsObservation
+from turnaround.forecast.laws import Laws, fit_laws, planned
+from turnaround.forecast.observations import Observations, Times
+from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.question import NextRun, Prediction
+from turnaround.forecast.turnaround import job_time
+
+EPOCHS_SD = 2.0
+"""How well one run fixes the epochs to stable."""
+WORTH_SAYING = 0.03
+"""Least part of the interval's width that a run must take away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A run that could be done."""
+
+    workers: int
+    is_rehearsal: bool
+
+
+def next_run(forecaster: Forecaster, prediction: Prediction) -> NextRun | None:
+    """None where no single run helps."""
+    laws = forecaster.laws
+    if laws.time is None:
+        why = "No run has times yet: a real one, on any number of GPUs, gives the first."
+        return _told(forecaster, Candidate(workers=1, is_rehearsal=False), why)
+    if laws.epochs is None and laws.observations.global_batch(prediction.workers) is not None:
+        why = "It tells when the accuracy becomes stable, which no run here does."
+        return _told(forecaster, Candidate(workers=prediction.workers, is_rehearsal=True), why)
+    before = _width(prediction)
+    tried = [(_width(_with(forecaster, c).predict(prediction.workers)), c) for c in _candidates(laws, prediction)]
+    useful = [(after, c) for after, c in tried if before and after and after < before * (1 - WORTH_SAYING)]
+    if not useful or before is None:
+        return None
+    after, best = min(useful, key=lambda pair: (round(pair[0], 2), not pair[1].is_rehearsal, pair[1].workers))
+    kind = (
+        f"it measures the accuracy curve of {best.workers} workers"
+        if best.is_rehearsal
+        else "its times pin the law down"
+    )
+    why = f"{kind}: the interval would be {100 * (1 - after / before):.0f} % narrower."
+    return replace(_told(forecaster, best, why), width_before=before, width_after=after)
+
+
+def _candidates(laws: Laws, prediction: Prediction) -> Iterator[Candidate]:
+    """Rehearsals up to what was asked for, and real runs below it, in powers of two and in halves of it."""
+    asked, seen = prediction.workers, laws.observations
+    counts = sorted({2**k for k in range(asked.bit_length()) if 2**k <= asked} | {asked, -(-asked // 2)})
+    known = set(laws.epochs.batches_) if laws.epochs else set()
+    for workers in counts:
+        if seen.batch_total is None and seen.global_batch(workers) not in known and workers > 1:
+            yield Candidate(workers=workers, is_rehearsal=True)
+        if laws.times and workers < asked and workers not in laws.times.counts:
+            yield Candidate(workers=workers, is_rehearsal=False)
+
+
+def _with(forecaster: Forecaster, candidate: Candidate) -> Forecaster:
+    """As if the candidate had been run, and had found what the laws say."""
+    laws, n = forecaster.laws, candidate.workers
+    seen, epochs = laws.observations, laws.at_batch(laws.epochs, n)
+    batch = seen.global_batch(n)
+    more: Observations = seen
+    if epochs is not None and batch is not None:
+        found = EpochsObservation(global_batch=batch, epochs=epochs.value, sd=EPOCHS_SD)
+        more = replace(more, epochs=(*seen.epochs, found))
+    if not candidate.is_rehearsal and laws.times is not None:
+        more = replace(more, times=seen.times | {laws.times.gpu: _with_time(laws, laws.times, n)})
+    measured_on = laws.times.gpu if laws.times else None
+    return replace(forecaster, laws=fit_laws(more, measured_on=measured_on, gpu=laws.gpu))
+
+
+def _with_time(laws: Laws, times: Times, workers: int) -> Times:
+    assert laws.time is not None, "asked only where there are times"
+    time_s = laws.time.predict(laws.configuration(workers, 1)).value
+    if times.steps:
+        images = laws.observations.global_batch(workers) or workers
+        step = replace(times.steps[0], processes=workers, step_time_s=time_s, images_per_step=images, spread=0.0)
+        return replace(times, steps=(*times.steps, step))
+    epoch = replace(times.epochs[0], processes=workers, epoch_time_s=time_s, spread=0.0)
+    return replace(times, epochs=(*times.epochs, epoch))
+
+
+def _width(prediction: Prediction) -> float | None:
+    figures = (prediction.time_to_stable_s, prediction.job_time_s, prediction.epochs_to_stable)
+    known = next((f for f in figures if f is not None), None)
+    return None if known is None else (known.high - known.low) / known.value
+
+
+def _told(forecaster: Forecaster, candidate: Candidate, why: str) -> NextRun:
+    """With its costs: a rehearsal takes one GPU as long as a plain run takes."""
+    time_s = _time_s(forecaster.laws, 1 if candidate.is_rehearsal else candidate.workers)
+    gpus = 1 if candidate.is_rehearsal else candidate.workers
+    gpu_hours = None if time_s is None else gpus * time_s.value / 3600
+    price = forecaster.question.price
+    return NextRun(
+        workers=candidate.workers,
+        is_rehearsal=candidate.is_rehearsal,
+        why=why,
+        time_s=time_s,
+        gpu_hours=gpu_hours,
+        cost=gpu_hours * price if gpu_hours is not None and price else None,
+        width_before=None,
+        width_after=None,
+    )
+
+
+def _time_s(laws: Laws, workers: int) -> Forecast | None:
+    parts, epochs = laws.parts(workers, 1), planned(laws.observations)
+    return job_time(parts, epochs) if parts and epochs else None

@@ -1,0 +1,335 @@
+"""The runs of one job -> what the laws learn from.
+
+Times come from real runs only, those of one kind of GPU together; epochs to stable and accuracies from rehearsals as
+well: they depend on the workers, not on the hardware. What is left out is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from turnaround.analysis.cases import Case, Job, Spread
+from turnaround.analysis.compare import Fact, shared_gpu, value_at
+from turnaround.analysis.gpu_kinds import data_sheet
+from turnaround.analysis.speed import comparable_in_time
+from turnaround.analysis.stable import Stable, epochs_to_target, stable_over_repeats
+from turnaround.analysis.summary import RunSummary
+from turnaround.forecast.epoch_time import EpochTimeObservation
+from turnaround.forecast.epochs import AccuracyObservation, EpochsObservation
+from turnaround.forecast.scaling import Z_80, Scaling
+from turnaround.forecast.step_time import StepObservation
+
+FASTER_GPU = 1.5
+"""Ratio of memory bandwidths from which one kind of GPU must be faster than another ..."""
+MOST_NAMED = 4
+NO_GAIN = 1.15
+"""... unless its epochs are shorter by less than this: then the GPUs were not the limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overheads:
+    """What one configuration took besides the steps, or besides the epochs where a table has only those."""
+
+    processes: int
+    evaluation_s: float = 0.0
+    """After each epoch."""
+    checkpoint_s: float = 0.0
+    """For each epoch."""
+    once_s: float | None = None
+    """Start-up, decoding, the cold epoch's extra, and the rest; without the queue. None where it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """What real runs of one kind of GPU say: steps where our own runs timed them, else whole epochs."""
+
+    gpu: str
+    cases: tuple[Case, ...]
+    scaling: Scaling
+    steps: tuple[StepObservation, ...] = ()
+    epochs: tuple[EpochTimeObservation, ...] = ()
+    overheads: tuple[Overheads, ...] = ()
+    input_images_per_s: float | None = None
+    """Measured limit of one host's input path."""
+    gradient_bytes: float | None = None
+    precision: str = "amp"
+    input_bound: str | None = None
+    """Why these times may be those of the input and not of the GPUs, in a sentence."""
+
+    @property
+    def counts(self) -> list[int]:
+        return sorted({case.configuration.workers for case in self.cases})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observations:
+    """Everything that the runs of one job say to the laws."""
+
+    job: str
+    times: dict[str, Times]
+    """By kind of GPU."""
+    epochs: tuple[EpochsObservation, ...] = ()
+    not_yet: tuple[EpochsObservation, ...] = ()
+    """Lower bounds: configurations that had not become stable by the end of their runs."""
+    accuracies: tuple[AccuracyObservation, ...] = ()
+    to_target: tuple[EpochsObservation, ...] = ()
+    learned_from: tuple[Case, ...] = ()
+    """The cases behind epochs and accuracies."""
+    noise_scale: float | None = None
+    images_per_epoch: int | None = None
+    batch_per_worker: int | None = None
+    batch_total: int | None = None
+    """Where the recipe fixes the global batch."""
+    epochs_planned: int | None = None
+    set_aside: tuple[str, ...] = ()
+    """Cases that cannot be compared with the rest, each with its reason, in sentences."""
+
+    settings: tuple[Fact, ...] = ()
+    """Those of the runs learnt from, where others were set aside."""
+
+    def global_batch(self, workers: int) -> int | None:
+        if self.batch_total is not None:
+            return self.batch_total
+        return None if self.batch_per_worker is None else workers * self.batch_per_worker
+
+
+def observe(job: Job, *, target: float | None = None) -> Observations:
+    """What the runs say; with a target, also the epochs to that validation accuracy."""
+    times, aside_in_time = _times(job)
+    same, aside, settings = _same_recipe(job, times)
+    runs = [run for case in same for run in case.runs]
+    batches = [(case, case.configuration.global_batch) for case in same]
+    known = [(case, batch) for case, batch in batches if batch]
+    return Observations(
+        job=job.name,
+        times=times,
+        epochs=tuple(o for case, batch in known for o in _epochs(case.stable, batch, ("stable",))),
+        not_yet=tuple(o for case, batch in known for o in _epochs(case.stable, batch, ("not yet stable",))),
+        accuracies=tuple(o for case, batch in known for o in _accuracy(case, batch)),
+        to_target=tuple(
+            o for case, batch in known if target for o in _epochs(_to_target(case, target), batch, ("reached",))
+        ),
+        learned_from=tuple(case for case, _ in known),
+        noise_scale=_median(run.noise_scale for run in runs),
+        images_per_epoch=_commonest(run.images_per_epoch for run in runs),
+        batch_per_worker=_commonest(run.batch_per_worker for run in runs),
+        batch_total=_commonest(_batch_total(case) for case in same),
+        epochs_planned=_commonest(run.epochs_planned or run.epochs for run in runs),
+        set_aside=(*aside_in_time, *aside),
+        settings=settings,
+    )
+
+
+def _times(job: Job) -> tuple[dict[str, Times], list[str]]:
+    """By kind of GPU the largest group of cases that can be compared in time; the other groups are named."""
+    chosen: dict[str, list[Case]] = {}
+    aside: list[str] = []
+    groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.configuration.workers for c in g)))
+    for group in groups:
+        gpu = group[0].configuration.gpu
+        own = [case for case in group if not any(shared_gpu(run.machine) for run in case.records)]
+        aside += _named([case for case in group if case not in own], "the processes share a GPU, none has its own")
+        if own and gpu not in chosen:
+            chosen[gpu] = own
+        elif own:
+            kept = chosen[gpu][0].configuration.settings_for("time")
+            others = [fact for fact in own[0].configuration.settings_for("time") if fact not in kept]
+            aside += _named(own, f"their times are those of other settings ({facts_in_words(others)})")
+    return {gpu: _times_of(gpu, cases, job) for gpu, cases in sorted(chosen.items())}, aside
+
+
+def _named(cases: Sequence[Case], reason: str) -> list[str]:
+    """A sentence for those that were set aside for one reason."""
+    labels = list(dict.fromkeys(hardware_label(case) for case in cases))
+    rest = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
+    return [f"Set aside: {', '.join(labels[:MOST_NAMED])}{rest}: {reason}."] if labels else []
+
+
+def hardware_label(case: Case) -> str:
+    """Without what else the runs of the job differ in."""
+    return replace(case.configuration, settings=()).label
+
+
+def facts_in_words(facts: Sequence[Fact]) -> str:
+    """At most three of them."""
+    shown = ", ".join(f"{fact.what} {fact.value}" for fact in facts[:3])
+    return f"{shown}, ..." if len(facts) > 3 else shown
+
+
+def _times_of(gpu: str, cases: Sequence[Case], job: Job) -> Times:
+    records = [run for case in cases for run in case.records]
+    is_told = any(run.is_imported or case.step_time_s is None for case in cases for run in case.runs)
+    probes = [value_at(run.machine, "probes", "input_images_per_s") for run in records]
+    gradient_bytes = [value_at(run.machine, "cost", "gradient_bytes") for run in records]
+    precisions = [str(value_at(run.machine, "choices", "precision", "value") or "amp") for run in records]
+    return Times(
+        gpu=gpu,
+        cases=tuple(cases),
+        scaling="strong" if any(_batch_total(case) for case in cases) else "weak",
+        steps=() if is_told else tuple(_step(case) for case in cases),
+        epochs=tuple(_epoch_times(cases)) if is_told else (),
+        overheads=tuple(_overheads(case, is_told=is_told) for case in cases),
+        input_images_per_s=_median(p for p in probes if _is_positive(p)),
+        gradient_bytes=_median(b for b in gradient_bytes if _is_positive(b)),
+        precision=precisions[0],
+        input_bound=_input_bound(gpu, cases, job),
+    )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _step(case: Case) -> StepObservation:
+    time_s = case.step_time_s
+    assert time_s is not None, "a case with steps has their times"
+    return StepObservation(
+        processes=case.configuration.workers,
+        hosts=case.configuration.hosts,
+        step_time_s=time_s.value,
+        images_per_step=case.configuration.global_batch or case.configuration.workers,
+        repeats=time_s.count,
+        spread=_relative(time_s),
+    )
+
+
+def _epoch_times(cases: Sequence[Case]) -> Iterator[EpochTimeObservation]:
+    for case in cases:
+        time_s = case.epoch_time_s
+        assert time_s is not None, "a case that can be compared in time has times"
+        yield EpochTimeObservation(
+            processes=case.configuration.workers,
+            hosts=case.configuration.hosts,
+            epoch_time_s=time_s.value,
+            batch_per_process=case.runs[0].batch_per_worker or 1,
+            images_per_epoch=case.runs[0].images_per_epoch if case.runs[0].batch_per_worker else None,
+            repeats=time_s.count,
+            spread=_relative(time_s),
+        )
+
+
+def _overheads(case: Case, *, is_told: bool) -> Overheads:
+    each = [_overheads_of(run, is_told=is_told) for run in case.runs if run.epochs > 0]
+    processes = case.configuration.workers
+    return Overheads(
+        processes=processes,
+        evaluation_s=_median(one.evaluation_s for one in each) or 0.0,
+        checkpoint_s=_median(one.checkpoint_s for one in each) or 0.0,
+        once_s=_median(one.once_s for one in each),
+    )
+
+
+def _overheads_of(run: RunSummary, *, is_told: bool) -> Overheads:
+    parts, epoch_s = run.turnaround_parts_s, run.epoch_time_s or 0.0
+    if is_told:
+        whole_s = run.job_time_s if run.state == "finished" else None
+        rest_s = None if whole_s is None else whole_s - run.epochs * epoch_s
+        return Overheads(processes=run.workers, once_s=rest_s if rest_s is not None and rest_s >= 0 else None)
+    cold_s = max(parts.get("training_cold", epoch_s) - epoch_s, 0.0)
+    once_s = sum(parts.get(part, 0.0) for part in ("start_up", "decode", "other")) + cold_s
+    return Overheads(
+        processes=run.workers,
+        evaluation_s=parts.get("evaluation", 0.0) / run.epochs,
+        checkpoint_s=parts.get("checkpoint", 0.0) / run.epochs,
+        once_s=once_s,
+    )
+
+
+def _input_bound(gpu: str, cases: Sequence[Case], job: Job) -> str | None:
+    """A slower kind of GPU was as fast, or the bottleneck verdict says so."""
+    for case in cases:
+        for other in job.cases:
+            if (sentence := _no_gain(case, other)) is not None:
+                return sentence
+    verdicts = [case.bottleneck for case in cases]
+    worst = max((v for v in verdicts if v is not None and v.kind == "input"), key=lambda v: v.share or 0, default=None)
+    return f"The input path holds these runs up: {worst.why}" if worst is not None and worst.is_strong else None
+
+
+def _no_gain(case: Case, other: Case) -> str | None:
+    here, there = case.configuration, other.configuration
+    if (
+        here.gpu == there.gpu
+        or here.workers != there.workers
+        or here.settings_for("time") != there.settings_for("time")
+    ):
+        return None
+    known = [(_bandwidth(c.configuration.gpu), c.epoch_time_s, c.label) for c in (case, other)]
+    (wide, fast, fast_label), (narrow, slow, slow_label) = sorted(known, key=lambda k: -k[0])
+    if not narrow or fast is None or slow is None:
+        return None
+    if wide / narrow < FASTER_GPU or slow.value / fast.value >= NO_GAIN:
+        return None
+    rate = f", about {case.images_per_s.value:.0f} images/s" if case.images_per_s else ""
+    return (
+        f"{fast_label} were no faster than {slow_label} ({fast.value:.3g} s and {slow.value:.3g} s an epoch), though "
+        f"they have {wide / narrow:.1f} times the memory bandwidth: the input path was the limit{rate}, not the GPUs."
+    )
+
+
+def _bandwidth(gpu: str) -> float:
+    sheet = data_sheet(gpu)
+    return sheet.bandwidth_gb_s if sheet is not None else 0.0
+
+
+def _same_recipe(job: Job, times: dict[str, Times]) -> tuple[list[Case], list[str], tuple[Fact, ...]]:
+    """The cases whose accuracies can be compared: those of the settings that most timed cases have, then most cases,
+    then the best accuracy. Also what was set aside, and the settings where there was a choice."""
+    groups: defaultdict[tuple[Fact, ...], list[Case]] = defaultdict(list)
+    for case in job.cases:
+        groups[case.configuration.settings_for("accuracy")].append(case)
+    timed = Counter(c.configuration.settings_for("accuracy") for each in times.values() for c in each.cases)
+    best = max(groups, key=lambda s: (timed[s], len(groups[s]), _best_accuracy(groups[s])), default=())
+    aside = []
+    for settings, cases in groups.items():
+        if settings != best:
+            differ = facts_in_words([fact for fact in settings if fact not in best])
+            aside += _named(cases, f"their epochs and accuracies are those of other settings ({differ})")
+    return groups[best], aside, best if aside else ()
+
+
+def _best_accuracy(cases: Sequence[Case]) -> float:
+    return max((case.final_val_accuracy.value for case in cases if case.final_val_accuracy), default=0.0)
+
+
+def _epochs(stable: Stable | None, batch: int, statuses: tuple[str, ...]) -> Iterator[EpochsObservation]:
+    if stable is None or stable.status not in statuses or not stable.epoch:
+        return
+    ends = [abs(end - stable.epoch) for end in (stable.low, stable.high) if end is not None]
+    yield EpochsObservation(global_batch=batch, epochs=stable.epoch, sd=max(ends) / Z_80 if ends else None)
+
+
+def _to_target(case: Case, target: float) -> Stable | None:
+    each = [
+        epochs_to_target(run.curve.filled().val_accuracy, target, num_validation=run.num_validation)
+        for run, _ in case.curves
+    ]
+    known = [one for one in each if one.status in ("reached", "not reached")]
+    return stable_over_repeats(known) if known else None
+
+
+def _accuracy(case: Case, batch: int) -> Iterator[AccuracyObservation]:
+    final = case.final_val_accuracy
+    if final is not None and 0 <= final.value <= 1:
+        yield AccuracyObservation(global_batch=batch, accuracy=final.value, sd=final.sd)
+
+
+def _batch_total(case: Case) -> int | None:
+    value = value_at(case.records[0].recipe, "training", "batch_total")
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _relative(spread: Spread) -> float:
+    return spread.sd / spread.value if spread.sd is not None else 0.0
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    return median(known) if (known := [v for v in values if v is not None]) else None
+
+
+def _commonest(values: Iterable[int | None]) -> int | None:
+    known = Counter(v for v in values if v)
+    return known.most_common(1)[0][0] if known else None

@@ -1,0 +1,272 @@
+"""A question about a configuration -> a `Prediction`: the figures, what they rest on, and what was assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnaround.analysis.cases import Case, Job, Spread
+from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.jobs import Survey
+from turnaround.errors import InputError
+from turnaround.forecast.hardware import LABEL, carry_over
+from turnaround.forecast.laws import Laws, fit_laws, planned
+from turnaround.forecast.observations import Observations, facts_in_words, hardware_label, observe
+from turnaround.forecast.question import Prediction, Question
+from turnaround.forecast.turnaround import cost, exactly, job_time
+
+AT_THE_LIMIT = 0.95
+"""Share of the input's limit from which it decides; the last step of an epoch is smaller, so it is never all of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecaster:
+    """The laws of the job that answers a question; asked again for other numbers of workers."""
+
+    job: Job
+    question: Question
+    laws: Laws
+    assumed: tuple[str, ...]
+
+    def predict(self, workers: int) -> Prediction:
+        """Without the next run to do, which forecast/next_run.py adds."""
+        hosts, assumed = self._hosts(workers)
+        laws, question = self.laws, self.question
+        parts, seen = laws.parts(workers, hosts), laws.observations
+        epochs, accuracy = laws.at_batch(laws.epochs, workers), laws.at_batch(laws.accuracy, workers)
+        to_target, all_epochs = laws.at_batch(laws.to_target, workers), planned(seen)
+        job_s = job_time(parts, all_epochs) if parts and all_epochs else None
+        measured = self._measured(workers)
+        return Prediction(
+            job=self.job.name,
+            workers=workers,
+            gpu=laws.gpu,
+            processes=workers,
+            hosts=hosts,
+            global_batch=seen.global_batch(workers),
+            epochs_planned=seen.epochs_planned,
+            images_per_s=laws.images_per_s(workers, hosts),
+            epoch_time_s=parts.epoch_s if parts else None,
+            epochs_to_stable=epochs,
+            time_to_stable_s=job_time(parts, epochs) if parts and epochs else None,
+            job_time_s=job_s,
+            cost=cost(job_s, workers=workers, price_per_hour=question.price) if job_s and question.price else None,
+            val_accuracy=accuracy,
+            reaches_stable=epochs.value <= all_epochs.value if epochs and all_epochs else None,
+            epochs_to_target=to_target,
+            time_to_target_s=job_time(parts, to_target) if parts and to_target else None,
+            reaches_target=accuracy.value >= question.target if accuracy and question.target else None,
+            kind=LABEL if laws.is_carried_over else "measured" if measured else "forecast",
+            measured=measured,
+            basis=tuple(_basis(laws)),
+            warnings=tuple(self._warnings(workers, hosts)),
+            pinned=laws.pinned(),
+            assumed=(*self.assumed, *_settings(seen), *assumed),
+            leave_one_out=dict(laws.time.leave_one_out_) if laws.time else {},
+        )
+
+    def _hosts(self, workers: int) -> tuple[int, list[str]]:
+        """As asked; else as many workers on each as there were at most, where runs were on several hosts; else one."""
+        if self.question.hosts is not None:
+            return min(self.question.hosts, workers), []
+        cases = self.laws.times.cases if self.laws.times else ()
+        several = [c.configuration for c in cases if c.configuration.hosts > 1]
+        if several:
+            each = max(math.ceil(c.workers / c.hosts) for c in several)
+            hosts = math.ceil(workers / each)
+            return hosts, [f"{hosts} host{'s' if hosts > 1 else ''}, up to {each} workers each, as in the runs"]
+        most = max((c.configuration.workers for c in cases), default=0)
+        if not cases or workers <= most:
+            return 1, []
+        return 1, [f"one host; the runs had at most {most} worker{'s' * (most > 1)} on one (--hosts for more)"]
+
+    def _measured(self, workers: int) -> dict[str, Spread]:
+        case = measured_case(self.laws, workers, self.question.hosts)
+        return measured_figures(case, self.question.price) if case is not None else {}
+
+    def _warnings(self, workers: int, hosts: int) -> list[str]:
+        laws, seen = self.laws, self.laws.observations
+        said: list[str] = list(seen.set_aside)
+        if laws.time is not None and laws.times is not None:
+            said += [*laws.time.warnings_, *laws.time.cautions(laws.configuration(workers, hosts))]
+            said += [f"{laws.times.input_bound} The interval is wider for it."] if laws.times.input_bound else []
+            said += self._input_limit(workers, hosts)
+            said += _untimed(laws, workers, hosts)
+            if laws.is_carried_over:
+                said.append(f"No {laws.gpu} was measured: the input path, the processors and the batch that fits into "
+                            "its memory are not in this estimate.")  # fmt: skip
+        else:
+            said.append("No run has times on GPUs of its own, so there is no forecast of time or cost: a rehearsal's "
+                        "times are not those of its workers. Run one configuration for real.")  # fmt: skip
+        batch = seen.global_batch(workers)
+        if batch is None:
+            said.append("The runs do not say their batch, so epochs and accuracy cannot be forecast.")
+        elif laws.epochs is None:
+            said.append(_no_epochs(seen))
+        else:
+            said += laws.epochs.cautions(batch)
+        if laws.accuracy is None and batch is not None:
+            said.append("No run has a validation accuracy, so there is no forecast of it.")
+        return said
+
+    def _input_limit(self, workers: int, hosts: int) -> list[str]:
+        time, limit = self.laws.time, self.laws.times.input_images_per_s if self.laws.times else None
+        rate = self.laws.images_per_s(workers, hosts)
+        if time is None or limit is None or rate is None or rate.value < AT_THE_LIMIT * hosts * limit:
+            return []
+        return [
+            f"The input path is the limit: {limit:,.0f} images/s on each host were measured; more GPUs wait for it."
+        ]
+
+
+def forecaster(survey: Survey, question: Question) -> Forecaster:
+    """The job that can answer, and its laws; InputError lists the jobs where that is not one."""
+    job = _job(survey, question)
+    seen = observe(job, target=question.target)
+    measured_on, assumed = _measured_on(seen, question)
+    gpu = kind_of(question.gpu) if question.gpu else measured_on or _any_gpu(job)
+    laws = fit_laws(seen, measured_on=measured_on, gpu=gpu)
+    if laws.is_carried_over and measured_on is not None:
+        carry_over(exactly(1.0), measured_on=measured_on, target=gpu)  # raises for a kind without a data sheet
+    if laws.time is None and laws.epochs is None and laws.accuracy is None:
+        raise InputError(
+            f"The runs of {job.name!r} have neither times nor epochs nor accuracies to learn from: wait until a run "
+            "has finished, or train one."
+        )
+    return Forecaster(job=job, question=question, laws=laws, assumed=assumed)
+
+
+def _job(survey: Survey, question: Question) -> Job:
+    asked = (question.job or "").strip().lower()
+    jobs = [job for job in survey.jobs if job.name.lower() == asked] or [
+        job for job in survey.jobs if job.name.lower().startswith(asked)
+    ]
+    listed = "; ".join(f"{job.name} ({_kinds_in_words(job)})" for job in survey.jobs)
+    if not jobs and survey.jobs:
+        raise InputError(f"No job begins with {question.job!r}. The jobs here: {listed}.")
+    if not jobs:
+        damaged = "; ".join(f"{left.directory}: {left.reason}" for left in survey.left_out[:3])
+        raise InputError(f"No run can be read here, so there is nothing to learn from. {damaged}")
+    if len(jobs) > 1 and question.gpu:
+        timed = [job for job in jobs if kind_of(question.gpu) in _timed_kinds(job)]
+        jobs = timed or jobs
+    if len(jobs) > 1:
+        raise InputError(f"Several jobs could answer: {listed}. Choose one with --job NAME (its beginning is enough).")
+    return jobs[0]
+
+
+def _timed_kinds(job: Job) -> list[str]:
+    return sorted({case.configuration.gpu for case in job.cases if case.epoch_time_s is not None})
+
+
+def _kinds_in_words(job: Job) -> str:
+    kinds = _timed_kinds(job)
+    return f"timed on {' and '.join(kinds)}" if kinds else "no times"
+
+
+def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tuple[str, ...]]:
+    """The kind of GPU to learn times from: the one asked for, else the one with most counts."""
+    if question.gpu and kind_of(question.gpu) in seen.times:
+        return kind_of(question.gpu), ()
+    kinds = sorted(seen.times, key=lambda gpu: (-len(seen.times[gpu].counts), -max(seen.times[gpu].counts), gpu))
+    if not kinds:
+        return None, ()
+    others = f" ({', '.join(kinds[1:])} too: --gpu chooses)" if len(kinds) > 1 else ""
+    return kinds[0], () if question.gpu or not others else (f"{kinds[0]}: most was measured on it{others}",)
+
+
+def _any_gpu(job: Job) -> str:
+    return job.cases[0].configuration.gpu if job.cases else "unknown"
+
+
+def measured_case(laws: Laws, workers: int, hosts: int | None) -> Case | None:
+    """The real runs of this very configuration."""
+    if laws.times is None or laws.is_carried_over:
+        return None
+    same = [case for case in laws.times.cases if case.configuration.workers == workers]
+    return next((case for case in same if hosts is None or case.configuration.hosts == hosts), None)
+
+
+def measured_figures(case: Case, price: float | None = None) -> dict[str, Spread]:
+    """What the runs of a case measured, by the names of a prediction's figures; unknown ones are left out."""
+    stable = case.stable
+    job_s = Spread.of(
+        None if run.job_time_s is None else run.job_time_s - run.turnaround_parts_s.get("queue", 0.0)
+        for run in case.finished
+    )
+    epochs = Spread.of([stable.epoch] if stable.status == "stable" else [])
+    found = {
+        "images_per_s": case.images_per_s,
+        "epoch_time_s": case.epoch_time_s,
+        "epochs_to_stable": epochs,
+        "job_time_s": job_s,
+        "cost": Spread.of([job_s.value * case.configuration.workers * price / 3600]) if job_s and price else None,
+        "val_accuracy": case.final_val_accuracy,
+    }
+    return {name: spread for name, spread in found.items() if spread is not None}
+
+
+def _basis(laws: Laws) -> list[str]:
+    said = []
+    if laws.time is not None and laws.times is not None:
+        aside = {o.processes for o in laws.time.set_aside_}
+        kept = [case for case in laws.times.cases if case.configuration.workers not in aside]
+        what = "step times" if laws.times.steps else "epoch times"
+        said.append(f"{what} of {_labels(kept)} ({_count(kept)})")
+        if laws.is_carried_over:
+            said.append(carry_over(exactly(1.0), measured_on=laws.times.gpu, target=laws.gpu).basis)
+    seen = laws.observations
+    rehearsed = sum(case.configuration.is_rehearsal for case in seen.learned_from)
+    from_rehearsals = f", {rehearsed} of them rehearsed" if rehearsed else ""
+    if laws.epochs is not None:
+        batches = sorted(o.global_batch for o in laws.epochs.observations_)
+        said.append(f"epochs to stable at global batches of {_listed(batches)}{from_rehearsals}")
+    if laws.accuracy is not None:
+        batches = sorted(o.global_batch for o in seen.accuracies)
+        said.append(f"final accuracies at global batches of {_listed(batches)}{from_rehearsals}")
+    return said
+
+
+def _settings(seen: Observations) -> list[str]:
+    return [f"the settings {facts_in_words(seen.settings)}; others were set aside"] if seen.settings else []
+
+
+def _labels(cases: Sequence[Case]) -> str:
+    labels = list(dict.fromkeys(hardware_label(case) for case in cases))
+    return " and ".join(labels) if len(labels) < 3 else _listed(labels)
+
+
+def _count(cases: Sequence[Case]) -> str:
+    runs = sum(len(case.runs) for case in cases)
+    return f"{runs} run{'s' if runs > 1 else ''}"
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _no_epochs(seen: Observations) -> str:
+    if not seen.not_yet:
+        return "No run says when its accuracy became stable, so there is no forecast of that."
+    latest = max(o.epochs for o in seen.not_yet)
+    return f"No run has become stable by its end (one takes at least {latest:.0f} epochs): train longer to learn when."
+
+
+def _untimed(laws: Laws, workers: int, hosts: int) -> list[str]:
+    assert laws.times is not None, "asked only where there are times"
+    said = []
+    if all(o.once_s is None for o in laws.times.overheads):
+        said.append("No run tells the time outside its epochs: start-up is missing from the job time.")
+    if laws.observations.images_per_epoch is None:
+        said.append("The runs do not say how many images an epoch has, so there are no images/s.")
+    cores = [run.machine.get("cores") for case in laws.times.cases for run in case.records]
+    most = max((c for c in cores if isinstance(c, int)), default=None)
+    if laws.times.gpu == "CPU" and most is not None and workers > most * hosts:
+        said.append(f"The host that was measured has {most} core{'s' * (most > 1)}: more processes than cores share "
+                    "them and are slower than this forecast, which gives each its own.")  # fmt: skip
+    if len(laws.times.counts) == 1:
+        n = laws.times.counts[0]
+        said.append(f"Only {n} worker{'s were' if n > 1 else ' was'} timed: how times grow with more is taken from "
+                    "published series, and the interval is wide.")  # fmt: skip
+    return said

@@ -1,0 +1,184 @@
+"""Forecasts that were saved, held against what was measured later.
+
+`forecasts.jsonl` lies in the folder that was asked about and only grows: a line for each forecast that was saved, with
+the question, the answer and the runs that were known. When a real run of that configuration is there that was not known
+then, the forecast is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from turnaround.analysis.cases import Case
+from turnaround.analysis.jobs import Survey, survey
+from turnaround.analysis.summary import RunSummary
+from turnaround.errors import RunDirectoryError
+from turnaround.forecast.contract import Forecast
+from turnaround.forecast.predict import measured_figures
+from turnaround.forecast.question import FIGURES, Prediction, Question
+from turnaround.record.coding import check_format
+from turnaround.record.files import read_lines
+from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import FORMAT_VERSION, utc_now
+from turnaround.record.writer import Lines
+
+FILE_NAME = "forecasts.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One figure of one forecast, and what was measured."""
+
+    saved_at: str
+    job: str
+    workers: int
+    gpu: str
+    figure: str
+    """As `predict --json` names it."""
+    forecast: Forecast
+    measured: float
+    """The median over the runs that came after the forecast."""
+    runs: int
+
+    @property
+    def error(self) -> float:
+        """Relative to what was measured; above 0 when too much was forecast."""
+        return self.forecast.value / self.measured - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval holds what was measured."""
+        return self.forecast.low <= self.measured <= self.forecast.high
+
+
+def save(folder: Path, question: Question, prediction: Prediction, known: Survey) -> Path:
+    """Appends the forecast to the folder's file; returns its path."""
+    path = folder / FILE_NAME
+    with Lines(path, sync=True) as lines:
+        lines.write(
+            {
+                "format": FORMAT_VERSION,
+                "at": utc_now(),
+                "question": asdict(question),
+                "prediction": prediction.as_json(),
+                "runs": sorted(_places((run for job in known.jobs for case in job.cases for run in case.runs), folder)),
+            }
+        )
+    return path
+
+
+def scores(paths: Sequence[Path]) -> list[Score]:
+    """Every saved forecast of these folders that can be scored by now, in the order in which they were saved."""
+    lines = [line for path in paths for line in saved_in(Path(path))]
+    return scored(lines, survey(paths)) if lines else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """One line of a file of forecasts."""
+
+    folder: Path
+    line: dict[str, Any]
+
+    @property
+    def prediction(self) -> dict[str, Any]:
+        asked: dict[str, Any] = self.line["prediction"]
+        return asked
+
+    def knew(self, case: Case) -> bool:
+        """Whether a run of this case was there when the forecast was made."""
+        return bool(_places(case.runs, self.folder) & set(self.line["runs"]))
+
+
+def saved_in(folder: Path) -> list[Saved]:
+    """The readable lines of the folder's file; of a run's directory also those of the folder around it."""
+    around = [folder.absolute().parent] if RunDirectory(folder).is_run() else []
+    found = [(place, line) for place in (folder, *around) for line in read_lines(place / FILE_NAME).objects]
+    return [Saved(folder=place, line=line) for place, line in found if _is_readable(line)]
+
+
+def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
+    """A question that was asked again before its answer was there counts once, with its last forecast."""
+    latest: dict[tuple[Any, ...], tuple[Saved, Case]] = {}
+    for saved in lines:
+        for case in _cases(saved, known):
+            if not saved.knew(case):
+                asked = saved.prediction
+                latest[asked["job"], asked["workers"], asked["gpu"], case.configuration.hosts] = (saved, case)
+    return [score for saved, case in latest.values() for score in _score(saved.line, case)]
+
+
+def _places(runs: Iterable[RunSummary], folder: Path) -> set[str]:
+    """The runs' directories as seen from the folder: they stay when the folder is moved."""
+    here = folder.resolve()
+    paths = [Path(run.directory).resolve() for run in runs]
+    return {path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix() for path in paths}
+
+
+def in_words(each: Sequence[Score]) -> str | None:
+    """How good the forecasts have been; None when none can be scored yet."""
+    if not each:
+        return None
+    inside = sum(score.is_inside for score in each)
+    error = median(abs(score.error) for score in each)
+    return (
+        f"forecasts so far: {len(each)}, median error {100 * error:.0f} %, "
+        f"{inside} of {len(each)} inside the 80 % interval"
+    )
+
+
+def _score(line: dict[str, Any], case: Case) -> Iterator[Score]:
+    asked, price = line["prediction"], line["question"].get("price")
+    found = measured_figures(case, price if isinstance(price, int | float) else None)
+    for figure in FIGURES:
+        forecast = _forecast(asked.get(figure))
+        if forecast is not None and figure in found and found[figure].value > 0:
+            yield Score(
+                saved_at=str(line.get("at", "")),
+                job=asked["job"],
+                workers=asked["workers"],
+                gpu=asked["gpu"],
+                figure=figure,
+                forecast=forecast,
+                measured=found[figure].value,
+                runs=found[figure].count,
+            )
+
+
+def _cases(saved: Saved, known: Survey) -> Iterator[Case]:
+    """The real cases of the configuration that was asked about; on any number of hosts where none was asked for."""
+    asked, hosts = saved.prediction, saved.line["question"].get("hosts")
+    for case in (case for job in known.jobs if job.name == asked["job"] for case in job.cases):
+        at = case.configuration
+        is_same = (at.workers, at.gpu, at.hosts) == (asked["workers"], asked["gpu"], hosts or at.hosts)
+        if is_same and not at.is_rehearsal:
+            yield case
+
+
+def _forecast(payload: object) -> Forecast | None:
+    """None for what is no interval; a NaN is in no order."""
+    if not isinstance(payload, dict):
+        return None
+    low, value, high = (payload.get(key) for key in ("low", "value", "high"))
+    if not isinstance(low, int | float) or not isinstance(value, int | float) or not isinstance(high, int | float):
+        return None
+    return Forecast(low=low, value=value, high=high) if low <= value <= high else None
+
+
+def _is_readable(line: dict[str, Any]) -> bool:
+    """Lines of a newer format, or of somebody else, are passed over."""
+    try:
+        check_format(line)
+    except RunDirectoryError:
+        return False
+    asked, runs = line.get("prediction"), line.get("runs")
+    if not isinstance(asked, dict) or not isinstance(runs, list) or not isinstance(line.get("question"), dict):
+        return False
+    kinds = {"job": str, "workers": int, "gpu": str}
+    return all(isinstance(asked.get(key), kind) for key, kind in kinds.items()) and all(
+        isinstance(name, str) for name in runs
+    )

@@ -1,0 +1,232 @@
+"""`turnaround predict` as a user sees it: the answer first, units everywhere, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from analysis.build import LAB, import_table
+from forecast.conftest import real, rehearsal
+from turnaround import cli
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The console script, in this process, on a terminal of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["turnaround", "predict", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        text = capsys.readouterr()
+        return Done(int(ended.value.code or 0), text.out, text.err)
+
+    return run
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> str:
+    return str(import_table(LAB, tmp_path / "lab"))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def refused(done: Done, *expected: str) -> None:
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    assert [part for part in expected if part not in done.err] == []
+
+
+# --- the lab's table
+
+
+def test_the_lab_as_json(predict: Callable[..., Done], lab: str) -> None:
+    done = predict(lab, "--workers", "16", "--gpu", "V100", "--json")
+    assert (done.code, done.err) == (0, "")
+    result = json.loads(done.out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert (result["workers"], result["gpu"], result["processes"], result["job"]) == (
+        16,
+        "V100",
+        16,
+        "caltech256, frozen",
+    )
+    assert result["epoch_time_s"]["value"] == pytest.approx(26, abs=1)
+    assert result["job_time_s"]["value"] == pytest.approx(14 * 60, rel=0.05)
+    assert result["epochs_to_stable"]["value"] == pytest.approx(38, abs=1)
+    assert (result["reaches_stable"], result["cost"]) == (False, None)
+    assert any("the input path was the limit" in warning for warning in result["warnings"])
+    for key in ("images_per_s", "time_to_stable_s", "val_accuracy"):
+        assert set(result[key]) == {"value", "low", "high"}
+    assert result["basis"]
+    assert result["pinned"]
+    assert result["next_run"]["is_rehearsal"] is True
+
+
+def test_the_lab_in_words(predict: Callable[..., Done], lab: str) -> None:
+    done = predict(lab, "--workers", "16", "--gpu", "V100", "--price", "2.48")
+    assert (done.code, done.err) == (0, "")
+    assert max(len(line) for line in done.out.splitlines()) <= 80
+    assert words(done.out).startswith(
+        "16 V100 for caltech256, frozen: about 25 s an epoch, 14 min for 30 epochs, at a cost of 9.33. The accuracy "
+        "will probably not be stable by then: that takes about 39 epochs, 18 min."
+    )
+    rows = [words(line) for line in done.out.splitlines()]
+    assert "forecast 80 % interval" in rows
+    assert any(row.startswith("validation accuracy 66.5 % 64.9 % to 68.2 %") for row in rows)
+    assert [row for row in rows if row in ("rests on", "assumed", "mind", "run next")] == [
+        "rests on",
+        "assumed",
+        "mind",
+        "run next",
+    ]
+    assert rows[-1] == "turnaround train SOURCE --workers 16 --processes 1"
+
+
+def test_a_range_marks_the_best(predict: Callable[..., Done], lab: str) -> None:
+    done = predict(lab, "--workers", "1-32", "--gpu", "V100")
+    assert (done.code, done.err) == (0, "")
+    assert max(len(line) for line in done.out.splitlines()) <= 80
+    assert "fastest to a stable accuracy" in words(done.out)
+    rows = [words(line) for line in done.out.splitlines()]
+    assert [row.split()[0] for row in rows if row.endswith("cheapest")] == ["1"]
+    assert any(row.startswith("4 run 80 s") for row in rows)
+    assert any(row.startswith("16 25 s 39*") for row in rows)
+    assert "* later than the 30 epochs of the recipe" in rows
+    assert "more gain less than 5 %" in words(done.out)
+
+
+def test_a_list_as_json(predict: Callable[..., Done], lab: str) -> None:
+    done = predict(lab, "--workers", "4,1,2", "--job", "fruit", "--price", "1", "--json")
+    result = json.loads(done.out)
+    assert [p["workers"] for p in result["predictions"]] == [1, 2, 4]
+    assert result["best"]["by"] == "job time"
+    assert (result["best"]["fastest"], result["best"]["cheapest"]) == (4, 1)
+    long = json.loads(predict(lab, "--workers", "1-1000", "--job", "fruit", "--json").out)
+    assert [p["workers"] for p in long["predictions"]] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000]
+
+
+def test_a_measured_configuration_beside_its_forecast(predict: Callable[..., Done], lab: str) -> None:
+    done = predict(lab, "--workers", "8", "--gpu", "v100")
+    rows = [words(line) for line in done.out.splitlines()]
+    assert "forecast 80 % interval measured" in rows
+    assert any(row.startswith("an epoch 44 s") and row.endswith(" 44 s") for row in rows)
+    assert "will be stable by then" in words(done.out)
+
+
+def test_another_gpu_is_called_an_estimate(predict: Callable[..., Done], lab: str) -> None:
+    done = predict(lab, "--workers", "16", "--gpu", "A100", "--job", "caltech")
+    assert "(estimate from data sheets)" in words(done.out)
+    assert "estimate 80 % interval" in words(done.out)
+
+
+def test_a_target_that_is_out_of_reach(predict: Callable[..., Done], lab: str) -> None:
+    done = predict(lab, "--workers", "16", "--gpu", "V100", "--target", "0.9")
+    assert "It will not reach 90.0 %: the accuracy is forecast as 64.9 % to 68.2 %." in words(done.out)
+    near = predict(lab, "--workers", "16", "--gpu", "V100", "--target", "0.67")
+    assert "It will probably not reach 67.0 %" in words(near.out)
+    reached = predict(lab, "--workers", "16", "--gpu", "V100", "--target", "0.6")
+    assert "It should reach 60.0 % (forecast: 64.9 % to 68.2 %)." in words(reached.out)
+
+
+# --- one GPU and rehearsals, saving and scoring
+
+
+def test_one_gpu_and_rehearsals_then_the_truth(predict: Callable[..., Done], tmp_path: Path) -> None:
+    real(tmp_path / "runs" / "real-1", 1)
+    for n in (2, 4, 8, 16):
+        rehearsal(tmp_path / "runs" / f"rehearsed-{n}", n)
+    done = predict("runs", "--workers", "8", "--save")
+    assert done.code == 0
+    assert "saved in runs/forecasts.jsonl" in done.err
+    assert "Only 1 worker was timed" in words(done.out)
+    assert "4 of them rehearsed" in words(done.out)
+    assert "forecasts so far" not in done.out
+    real(tmp_path / "runs" / "real-8", 8)
+    after = predict("runs", "--workers", "16")
+    assert "forecasts so far: 5, median error" in after.out
+    assert "inside the 80 % interval" in after.out
+
+
+def test_a_range_can_be_saved(predict: Callable[..., Done], lab: str) -> None:
+    assert predict(lab, "--workers", "2,16", "--gpu", "V100", "--save", "--json").code == 0
+    lines = [json.loads(line) for line in (Path(lab) / "forecasts.jsonl").read_text().splitlines()]
+    assert [line["question"]["workers"] for line in lines] == [2, 16]
+
+
+def test_leave_one_out_is_printed_from_four_counts_on(predict: Callable[..., Done], tmp_path: Path) -> None:
+    for n in (1, 2, 4, 8):
+        real(tmp_path / "runs" / f"real-{n}", n)
+    done = predict("runs", "--workers", "16")
+    assert "each measured time forecast from the others, error by workers: 1: " in words(done.out)
+
+
+def test_damaged_and_running_runs_are_named(predict: Callable[..., Done], tmp_path: Path) -> None:
+    for n in (1, 2):
+        real(tmp_path / "runs" / f"real-{n}", n)
+    real(tmp_path / "runs" / "going", 4, state="running")
+    (real(tmp_path / "runs" / "[broken]", 8) / "machine.json").write_text("{")
+    done = predict("runs", "--workers", "16")
+    assert done.code == 0
+    assert "left out: runs/[broken]: " in done.err
+    assert "still running, with what they have: going" in done.err
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize("workers", ["0", "-3", "2.5", "", "four", "8-4", "1,,2", "0-4", "1000000"])
+def test_workers_that_cannot_be(predict: Callable[..., Done], lab: str, workers: str) -> None:
+    refused(predict(lab, "--workers", workers), "--workers takes whole numbers from 1", f"Received: {workers!r}")
+
+
+def test_other_flags_that_cannot_be(predict: Callable[..., Done], lab: str) -> None:
+    refused(predict(lab, "--workers", "4", "--hosts", "8"), "--hosts 8 is more than --workers 4")
+    refused(predict(lab, "--workers", "4", "--price", "0"), "--price must be above 0")
+    refused(predict(lab, "--workers", "4", "--target", "68"), "--target is an accuracy between 0 and 1, received 68")
+    refused(
+        predict(lab, "--workers", "4", "--job", "cal", "--gpu", "Abacus"),
+        "No data sheet for the GPU 'Abacus'",
+        "Known: T4",
+        "To add yours",
+    )
+
+
+def test_several_jobs_are_listed(predict: Callable[..., Done], lab: str) -> None:
+    refused(
+        predict(lab, "--workers", "16"),
+        "Several jobs could answer: caltech256, frozen (timed on T4 and V100); fruit, fine-tuned (timed on T4).",
+        "--job NAME",
+    )
+
+
+def test_places_without_runs(predict: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    refused(predict("empty", "--workers", "4"), "empty")
+    refused(predict("nowhere", "--workers", "4"), "nowhere", "no such directory")
+
+
+def test_the_real_command_needs_no_torch(tmp_path: Path, lab: str) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')\n")
+    command = [sys.executable, "-m", "turnaround", "predict", lab, "--workers", "16", "--gpu", "V100", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["reaches_stable"] is False

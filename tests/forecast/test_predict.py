@@ -1,0 +1,354 @@
+"""From run directories to an answer: known laws come back, what is not known is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from analysis.build import import_table
+from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
+from turnaround.analysis.jobs import survey
+from turnaround.errors import InputError
+from turnaround.forecast.next_run import next_run
+from turnaround.forecast.predict import Forecaster, forecaster
+from turnaround.forecast.question import Prediction, Question
+
+
+def ask(folder: Path, workers: int, **question: object) -> Forecaster:
+    return forecaster(survey([folder]), Question(workers=workers, **question))  # type: ignore[arg-type]
+
+
+def answer(folder: Path, workers: int, **question: object) -> Prediction:
+    return ask(folder, workers, **question).predict(workers)
+
+
+# --- the lab's table
+
+
+def test_the_labs_sixteen_v100(lab: Path) -> None:
+    p = answer(lab, 16, gpu="V100", price=2.48)
+    assert (p.job, p.workers, p.gpu, p.processes, p.kind) == ("caltech256, frozen", 16, "V100", 16, "forecast")
+    assert p.epoch_time_s is not None
+    assert 24.5 < p.epoch_time_s.value < 27.5
+    assert p.epoch_time_s.low < 22.5 < 28.5 < p.epoch_time_s.high
+    assert p.epochs_to_stable is not None
+    assert p.epochs_to_stable.value == pytest.approx(38, abs=1)
+    assert (p.epochs_to_stable.low, p.epochs_to_stable.high) == pytest.approx((31, 45), abs=2)
+    assert p.reaches_stable is False
+    assert p.job_time_s is not None
+    assert p.job_time_s.value == pytest.approx(14 * 60, rel=0.05)
+    assert p.time_to_stable_s is not None
+    assert p.time_to_stable_s.value > p.job_time_s.value
+    assert p.cost is not None
+    assert p.cost.value == pytest.approx(16 * 2.48 * p.job_time_s.value / 3600)
+    assert p.val_accuracy is not None
+    assert p.val_accuracy.low < 0.6719 < p.val_accuracy.high
+    assert any("the input path was the limit" in warning for warning in p.warnings)
+    assert p.basis[0] == "epoch times of 4 V100 and 8 V100 (2 runs)"
+    assert p.pinned
+
+
+def test_the_labs_job_is_chosen_or_asked_for(lab: Path) -> None:
+    with pytest.raises(InputError, match=r"Several jobs could answer: caltech256, frozen .*fruit.*--job NAME"):
+        ask(lab, 16)
+    with pytest.raises(InputError, match=r"Several jobs"):
+        ask(lab, 16, gpu="T4")
+    with pytest.raises(InputError, match=r"No job begins with 'cats'. The jobs here: caltech256"):
+        ask(lab, 16, job="cats")
+    assert answer(lab, 16, job="CAL").gpu == "V100"  # most was measured on it, after what is set aside: a tie
+    assert answer(lab, 4, job="cal", gpu="T4").warnings[0].startswith("2 processes (209 s an epoch) set aside")
+
+
+def test_a_table_without_images_or_epochs_to_stable(lab: Path) -> None:
+    p = answer(lab, 8, job="fruit")
+    assert p.images_per_s is p.epochs_to_stable is p.time_to_stable_s is p.reaches_stable is None
+    assert p.epoch_time_s is not None
+    assert any("how many images an epoch has" in warning for warning in p.warnings)
+    assert any("when its accuracy became stable" in warning for warning in p.warnings)
+
+
+def test_a_measured_configuration_shows_what_was_measured(lab: Path) -> None:
+    p = answer(lab, 8, gpu="V100", price=1.0)
+    assert p.kind == "measured"
+    assert {name: round(spread.value, 4) for name, spread in p.measured.items()} == {
+        "images_per_s": round(24485 / 44, 4),
+        "epoch_time_s": 44.0,
+        "epochs_to_stable": 25.0,
+        "job_time_s": 1387.0,
+        "cost": round(8 * 1387 / 3600, 4),
+        "val_accuracy": 0.6719,
+    }
+
+
+# --- simulated studies with a known law
+
+
+def test_known_laws_come_back(study: Path) -> None:
+    p = answer(study, 8)
+    assert p.epoch_time_s is not None
+    assert p.epoch_time_s.value == pytest.approx(step_s(8) * math.ceil(10_000 / 256), rel=0.03)
+    assert p.epochs_to_stable is not None
+    assert p.epochs_to_stable.value == pytest.approx(epochs_to_stable(8), abs=1.5)
+    assert p.val_accuracy is not None
+    assert p.val_accuracy.value == pytest.approx(0.8, abs=0.02)
+    assert p.images_per_s is not None
+    assert p.images_per_s.value == pytest.approx(10_000 / p.epoch_time_s.value)
+    assert p.reaches_stable is True
+    # 30 epochs, an evaluation of 0.5 s on 4 processes after each, and one second of start-up.
+    assert p.job_time_s is not None
+    assert p.job_time_s.value == pytest.approx(30 * (p.epoch_time_s.value + 0.25) + 1.0, rel=0.01)
+    assert "2 of them rehearsed" in p.basis[1]
+
+
+def test_one_run_and_rehearsals_answer_for_eight_and_sixteen(one_run: Path, study: Path) -> None:
+    for n in (8, 16):
+        one, three = answer(one_run, n), answer(study, n)
+        assert one.epoch_time_s is not None
+        assert three.epoch_time_s is not None
+        assert one.epoch_time_s.low < step_s(n) * math.ceil(10_000 / (32 * n)) < one.epoch_time_s.high
+        assert one.epochs_to_stable is not None
+        assert one.epochs_to_stable.value == pytest.approx(epochs_to_stable(n), abs=1.5)
+        assert set(one.pinned) == {"time: c1", "time: c2"}
+        assert any("Only 1 worker was timed" in warning for warning in one.warnings)
+    sixteen = answer(one_run, 16).epoch_time_s
+    eight = answer(one_run, 8).epoch_time_s
+    assert sixteen is not None
+    assert eight is not None
+    assert sixteen.high / sixteen.value > eight.high / eight.value
+
+
+def test_one_run_alone_is_wide_and_says_so(tmp_path: Path) -> None:
+    real(tmp_path / "only", 1)
+    p = answer(tmp_path, 8)
+    assert p.epochs_to_stable is not None
+    assert p.epochs_to_stable.high > 1.5 * p.epochs_to_stable.low
+    assert "epochs: critical_batch" in p.pinned
+    assert "accuracy: fall" in p.pinned
+
+
+def test_monotone_where_it_must_be(study: Path) -> None:
+    asked = ask(study, 64)
+    each = [asked.predict(n) for n in (1, 2, 4, 8, 16, 32, 64)]
+    epochs = [p.epochs_to_stable.value for p in each if p.epochs_to_stable]
+    accuracies = [p.val_accuracy.value for p in each if p.val_accuracy]
+    assert all(b >= a for a, b in pairwise(epochs))
+    assert all(b <= a for a, b in pairwise(accuracies))
+    steps = [p.epoch_time_s.value / math.ceil(10_000 / (32 * p.workers)) for p in each if p.epoch_time_s]
+    assert all(b >= a * (1 - 1e-9) for a, b in pairwise(steps))
+
+
+def test_never_narrower_than_the_repeats(tmp_path: Path) -> None:
+    for n in (1, 2):
+        for seed, factor in enumerate((0.8, 1.0, 1.2)):
+            real(tmp_path / f"n{n}-{seed}", n, factor=factor, training={"seed": seed})
+    p = answer(tmp_path, 4)
+    for figure in (p.epoch_time_s, p.job_time_s, p.time_to_stable_s):
+        assert figure is not None
+        assert figure.high / figure.value > 1.2
+        assert figure.low / figure.value < 0.8
+
+
+def test_leave_one_out_from_four_counts_on(tmp_path: Path) -> None:
+    for n in (1, 2, 4, 8):
+        real(tmp_path / f"n{n}", n)
+    assert set(answer(tmp_path, 16).leave_one_out) == {1, 2, 4, 8}
+
+
+# --- hardware, hosts, input
+
+
+def test_another_kind_of_gpu_is_an_estimate(study: Path) -> None:
+    h200, t4 = answer(study, 4), answer(study, 4, gpu="T4")
+    assert (t4.kind, t4.gpu, t4.measured) == ("estimate from data sheets", "T4", {})
+    assert h200.epoch_time_s is not None
+    assert t4.epoch_time_s is not None
+    assert t4.epoch_time_s.value == pytest.approx(h200.epoch_time_s.value * 4800 / 320 / 0.9)
+    assert t4.epochs_to_stable == h200.epochs_to_stable
+    assert any("No T4 was measured" in warning for warning in t4.warnings)
+    with pytest.raises(InputError, match=r"No data sheet for the GPU 'Abacus 1'. Known: T4, .*To add yours"):
+        ask(study, 4, gpu="Abacus 1")
+
+
+def test_what_the_input_held_up_another_gpu_need_not_make_faster(lab: Path) -> None:
+    v100, a100 = (answer(lab, 16, gpu=gpu, job="cal").epoch_time_s for gpu in ("V100", "A100"))
+    assert v100 is not None
+    assert a100 is not None
+    assert a100.value < v100.value
+    assert a100.high == v100.high
+
+
+def test_a_measured_input_limit_caps_and_is_said(tmp_path: Path) -> None:
+    for n in (1, 2):
+        real(tmp_path / f"n{n}", n, machine={"probes": {"input_images_per_s": 400.0}})
+    p = answer(tmp_path, 16)
+    assert p.images_per_s is not None
+    assert p.images_per_s.value == pytest.approx(400, rel=0.03)
+    assert p.images_per_s.low < p.images_per_s.value < p.images_per_s.high
+    assert any("The input path is the limit: 400 images/s" in warning for warning in p.warnings)
+    two = answer(tmp_path, 16, hosts=2).images_per_s
+    assert two is not None
+    assert two.value == pytest.approx(800, rel=0.03)
+
+
+def test_hosts_are_as_asked_or_as_in_the_runs(tmp_path: Path, study: Path) -> None:
+    assert answer(study, 8).hosts == 1
+    assert any("one host" in sentence for sentence in answer(study, 8).assumed)
+    assert any("No run was on more than one host" in w for w in answer(study, 8, hosts=2).warnings)
+    for n, hosts in ((4, 1), (8, 2)):
+        real(tmp_path / "several" / f"n{n}", n, machine={"hosts": hosts})
+    p = answer(tmp_path / "several", 32)
+    assert p.hosts == 8
+    assert "8 hosts, up to 4 workers each, as in the runs" in p.assumed
+
+
+def test_far_away_is_answered_and_flagged(study: Path) -> None:
+    p = answer(study, 256)
+    assert p.epoch_time_s is not None
+    assert any("64 times away from what was measured (1 to 4)" in warning for warning in p.warnings)
+
+
+# --- what is missing
+
+
+def test_only_rehearsals_give_epochs_and_accuracy(tmp_path: Path) -> None:
+    for n in (4, 8):
+        rehearsal(tmp_path / f"n{n}", n)
+    p = answer(tmp_path, 16, price=3.0)
+    assert p.epoch_time_s is p.images_per_s is p.job_time_s is p.time_to_stable_s is p.cost is None
+    assert p.epochs_to_stable is not None
+    assert p.val_accuracy is not None
+    assert any("no forecast of time or cost" in warning for warning in p.warnings)
+
+
+def test_times_alone(tmp_path: Path) -> None:
+    table = "name,workers,gpu,epoch_time_s,epochs\na,1,T4,20,3\nb,2,T4,11,3\n"
+    p = answer(import_table(table, tmp_path), 4)
+    assert p.epoch_time_s is not None
+    assert p.epochs_to_stable is p.val_accuracy is None
+    assert any("do not say their batch" in warning for warning in p.warnings)
+    assert any("start-up is missing" in warning for warning in p.warnings)
+
+
+def test_nothing_at_all_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"neither times nor epochs nor accuracies"):
+        ask(import_table("name,workers,batch_per_worker\na,1,32\n", tmp_path), 4)
+
+
+def test_none_is_stable_yet(tmp_path: Path) -> None:
+    real(tmp_path / "a", 1, accuracy=tuple(0.02 * n for n in range(1, 21)))
+    p = answer(tmp_path, 4)
+    assert p.epochs_to_stable is p.reaches_stable is None
+    assert any("No run has become stable by its end" in warning for warning in p.warnings)
+
+
+def test_a_lower_bound_lifts_the_law_and_never_lowers_it(tmp_path: Path) -> None:
+    for n in (1, 2):
+        rehearsal(tmp_path / f"n{n}", n, processes=1)
+    before = answer(tmp_path, 16).epochs_to_stable
+    rehearsal(tmp_path / "n8", 8, accuracy=tuple(0.02 * n for n in range(1, 31)))
+    after = answer(tmp_path, 16).epochs_to_stable
+    assert before is not None
+    assert after is not None
+    assert after.value > before.value
+
+
+def test_a_target(study: Path, lab: Path) -> None:
+    p = answer(study, 8, target=0.7)
+    assert p.reaches_target is True
+    assert p.epochs_to_target is not None
+    assert p.epochs_to_stable is not None
+    assert p.epochs_to_target.value < p.epochs_to_stable.value
+    assert p.time_to_target_s is not None
+    out_of_reach = answer(lab, 16, gpu="V100", target=0.9)
+    assert out_of_reach.reaches_target is False
+    assert out_of_reach.epochs_to_target is None
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ({"workers": 0}, "--workers must be 1 or more, received 0"),
+        ({"workers": -4}, "--workers must be 1 or more, received -4"),
+        ({"workers": 4, "hosts": 0}, "--hosts must be 1 or more, received 0"),
+        ({"workers": 4, "hosts": 8}, "--hosts 8 is more than --workers 4: a host needs at least one worker"),
+        ({"workers": 4, "price": 0.0}, "--price must be above 0"),
+        ({"workers": 4, "price": -1.0}, "--price must be above 0"),
+        ({"workers": 4, "price": math.inf}, "--price must be above 0"),
+        ({"workers": 4, "target": 90.0}, "--target is an accuracy between 0 and 1, received 90: 0.9 is 90 %"),
+    ],
+)
+def test_impossible_questions_are_refused(question: dict[str, float], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Question(**question)  # type: ignore[arg-type]
+
+
+# --- what to run next
+
+
+def next_for(folder: Path, workers: int, **question: object) -> Prediction:
+    asked = ask(folder, workers, **question)
+    prediction = asked.predict(workers)
+    return replace(prediction, next_run=next_run(asked, prediction))
+
+
+def test_with_one_batch_a_rehearsal_helps_most(tmp_path: Path) -> None:
+    real(tmp_path / "only", 1)
+    following = next_for(tmp_path, 8, price=2.0).next_run
+    assert following is not None
+    assert following.is_rehearsal
+    assert following.width_after is not None
+    assert following.width_before is not None
+    assert following.width_after < following.width_before
+    # On one GPU, as long as a plain run: 30 epochs of 312 steps.
+    assert following.gpu_hours == pytest.approx(30 * 0.2 * 312 / 3600, rel=0.05)
+    assert following.cost == pytest.approx(2 * following.gpu_hours)
+
+
+def test_with_all_rehearsals_a_real_run_helps_most(one_run: Path) -> None:
+    following = next_for(one_run, 16).next_run
+    assert following is not None
+    assert not following.is_rehearsal
+    assert 1 < following.workers < 16
+    assert "% narrower" in following.why
+
+
+def test_without_times_or_epochs_the_first_of_them_is_asked_for(tmp_path: Path, lab: Path) -> None:
+    rehearsal(tmp_path / "own" / "n4", 4)
+    following = next_for(tmp_path / "own", 8).next_run
+    assert following is not None
+    assert "No run has times yet" in following.why
+    fruit = next_for(lab, 8, job="fruit").next_run
+    assert fruit is not None
+    assert fruit.is_rehearsal
+    assert "when the accuracy becomes stable" in fruit.why
+
+
+def test_curves_of_the_study_are_what_they_should_be() -> None:
+    """The simulation itself: the curve is within a point of its level at the epoch that it is built for."""
+    for n in (1, 4, 16):
+        values = curve(n, epochs=60)
+        first = next(epoch for epoch, value in enumerate(values, start=1) if value >= 0.8 - 0.01)
+        assert first == pytest.approx(epochs_to_stable(n), abs=1)
+
+
+def test_more_processes_than_cores_are_warned_about(tmp_path: Path) -> None:
+    for n in (1, 2):
+        real(tmp_path / f"n{n}", n, gpu=None, machine={"cores": 2})
+    assert not any("core" in warning for warning in answer(tmp_path, 2).warnings)
+    assert any("has 2 cores: more processes than cores share them" in w for w in answer(tmp_path, 4).warnings)
+    assert answer(tmp_path, 4).gpu == "CPU"
+
+
+def test_the_better_of_two_recipes_is_taken_and_said(tmp_path: Path) -> None:
+    for n in (1, 2):
+        real(tmp_path / f"good{n}", n)
+        real(tmp_path / f"bad{n}", n, accuracy=curve(n, level=0.5), training={"learning_rate": 9.0})
+    p = answer(tmp_path, 4)
+    assert p.val_accuracy is not None
+    assert p.val_accuracy.low > 0.7
+    assert "the settings learning rate 0.05; others were set aside" in p.assumed
+    assert any("those of other settings (learning rate 9)" in warning for warning in p.warnings)

@@ -1,0 +1,143 @@
+"""Saved forecasts are held against the runs that came later."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
+from turnaround.analysis.jobs import survey
+from turnaround.errors import StorageError
+from turnaround.forecast.contract import Forecast
+from turnaround.forecast.predict import forecaster
+from turnaround.forecast.question import Prediction, Question
+from turnaround.forecast.score import FILE_NAME, Score, in_words, save, scores
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "record-format.md").read_text("utf-8")
+
+
+def save_for(folder: Path, workers: int, **more: object) -> Prediction:
+    known = survey([folder])
+    question = Question(workers=workers, **more)  # type: ignore[arg-type]
+    prediction = forecaster(known, question).predict(workers)
+    assert save(folder, question, prediction, known) == folder / FILE_NAME
+    return prediction
+
+
+def test_a_later_run_scores_the_forecast(study: Path) -> None:
+    prediction = save_for(study, 8, price=2.0)
+    assert scores([study]) == []
+    assert in_words(scores([study])) is None
+    real(study / "real-8", 8, factor=1.02)
+    found = {score.figure: score for score in scores([study])}
+    assert set(found) == {"images_per_s", "epoch_time_s", "epochs_to_stable", "job_time_s", "cost", "val_accuracy"}
+    time = found["epoch_time_s"]
+    assert (time.job, time.workers, time.gpu, time.runs) == (prediction.job, 8, "H200", 1)
+    assert time.measured == pytest.approx(1.02 * step_s(8) * 39)
+    assert prediction.epoch_time_s is not None
+    assert time.error == pytest.approx(prediction.epoch_time_s.value / time.measured - 1)
+    assert time.is_inside
+    assert found["epochs_to_stable"].measured == pytest.approx(epochs_to_stable(8), abs=1.5)
+    assert re.fullmatch(
+        r"forecasts so far: 6, median error \d+ %, 6 of 6 inside the 80 % interval", in_words(scores([study])) or ""
+    )
+
+
+def test_a_rehearsal_or_another_configuration_scores_nothing(study: Path) -> None:
+    save_for(study, 8)
+    rehearsal(study / "again-8", 8, training={"seed": 3})
+    real(study / "t4", 8, gpu="Tesla T4")
+    assert scores([study]) == []
+
+
+def test_hosts_count_where_they_were_asked_for(study: Path) -> None:
+    save_for(study, 8)
+    save_for(study, 16, hosts=4)
+    for n in (8, 16):
+        real(study / f"real-{n}", n, machine={"hosts": 2})
+    assert {score.workers for score in scores([study])} == {8}
+
+
+def test_what_was_measured_already_is_no_forecast(study: Path) -> None:
+    save_for(study, 4)
+    assert scores([study]) == []
+
+
+def test_asked_twice_counts_once_with_the_last(study: Path) -> None:
+    save_for(study, 8)
+    real(study / "real-16", 16)  # more is known now
+    last = save_for(study, 8)
+    real(study / "real-8", 8)
+    save_for(study, 8)  # too late: it is known by now
+    [time] = [score for score in scores([study]) if score.figure == "epoch_time_s"]
+    assert time.forecast == last.epoch_time_s
+
+
+def test_a_study_that_was_moved_is_scored_all_the_same(study: Path) -> None:
+    save_for(study, 8)
+    moved = study.rename(study.parent / "elsewhere")
+    assert scores([moved]) == []
+    real(moved / "real-8", 8)
+    assert len(scores([moved])) == 5
+    assert len(scores([moved / "real-8"])) == 5  # asked about the run alone: the forecast is in the folder around it
+
+
+def test_lines_that_are_not_ours_are_passed_over(study: Path) -> None:
+    save_for(study, 8)
+    file = study / FILE_NAME
+    good = json.loads(file.read_text())
+    bad = [
+        {**good, "format": 99},
+        {**good, "runs": None},
+        {**good, "prediction": {"job": 1}},
+        {**good, "question": []},
+        {"anything": 1},
+    ]
+    odd = {**good, "prediction": {**good["prediction"], "epoch_time_s": {"value": 1, "low": 2, "high": 3}}}
+    odd["prediction"] |= {"job_time_s": {"value": "x", "low": 0, "high": 1}, "images_per_s": 3}
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*bad, odd]) + "no json\n" + '{"torn": ')
+    real(study / "real-8", 8)
+    assert {score.figure for score in scores([study])} == {"epochs_to_stable", "val_accuracy"}
+
+
+def test_the_line_is_what_the_documentation_says(study: Path) -> None:
+    save_for(study, 8, price=2.0)
+    line = json.loads((study / FILE_NAME).read_text())
+    section = DOCUMENT[DOCUMENT.index("## forecasts.jsonl") :]
+    [example] = re.findall(r"```json\n(.*?)\n```", section)
+    assert set(json.loads(example)) == set(line)
+    assert all(f"`{key}`" in section for key in line)
+    assert set(json.loads(example)["prediction"]) <= set(line["prediction"])
+    assert line["format"] == 1
+    assert line["runs"] == ["real-1", "real-2", "real-4", "rehearsed-16", "rehearsed-8"]
+
+
+def test_a_folder_that_cannot_be_written(study: Path) -> None:
+    (study / FILE_NAME).mkdir()
+    with pytest.raises(StorageError, match=rf"Cannot open .*{FILE_NAME}"):
+        save_for(study, 8)
+
+
+def test_the_figures_in_words() -> None:
+    def one(measured: float) -> Score:
+        return Score(
+            saved_at="",
+            job="j",
+            workers=1,
+            gpu="T4",
+            figure="epoch_time_s",
+            forecast=Forecast(value=10, low=9, high=12),
+            measured=measured,
+            runs=1,
+        )
+
+    assert in_words([one(10), one(11), one(20)]) == (
+        "forecasts so far: 3, median error 9 %, 2 of 3 inside the 80 % interval"
+    )
+
+
+def test_the_curve_of_a_study_is_long_enough() -> None:
+    assert max(curve(8)) == pytest.approx(0.8, abs=0.01)
