@@ -266,7 +266,7 @@ def test_the_readmes_tree_is_the_tree() -> None:
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []
     assert [path for path in paths if path.endswith("/") != (REPOSITORY / path).is_dir()] == []
     # Every room is in it; of a room whose files are listed, every file is.
-    rooms = {f"src/turnaround/{folder.name}/" for folder in FOLDERS if folder != PACKAGE}
+    rooms = {f"src/turnaround/{name_of(folder)}/" for folder in FOLDERS if folder != PACKAGE}
     assert rooms - set(paths) == set()
     for room in (*rooms, "src/turnaround/"):
         listed = {path for path in paths if path.startswith(room) and path.removeprefix(room).endswith(".py")}

@@ -243,6 +243,9 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     story = capfd.readouterr().out
     for words in ("workers", "turnaround", "rehearsed", "64 images instead of 32", "What next", "turnaround doctor"):
         assert words in story
+    told = story[story.index("What the runs say") : story.index("What next")].splitlines()
+    assert 1 <= sum(line.startswith(("problem: ", "caution: ", "note: ")) for line in told) <= 5
+    assert f"turnaround report {tmp_path / 'demo'}" in story
 
 
 # --- stopping and going on

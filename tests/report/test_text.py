@@ -10,11 +10,13 @@ from typing import Any, cast
 import pytest
 from rich.console import Console, RenderableType
 
+from turnaround.analysis.findings import RULES, Finding
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 from turnaround.record.schema import DISJOINT_TIME_PARTS, ClassResult, EpochRecord, Evaluation
 from turnaround.report.text import (
     PART_NAMES,
+    SAID_ALREADY,
     comparison,
     noise_sentence,
     parts_sentence,
@@ -154,6 +156,16 @@ def test_the_end_of_a_run() -> None:
         "turnaround 75.0 s: other epochs 70.0 s, starting up 5.00 s",
         "record runs/mine",
     ]
+
+
+def test_a_few_findings_that_are_not_said_already_close_a_run() -> None:
+    def finding(name: str, severity: Any = "note") -> Finding:
+        return Finding(id=name, severity=severity, text=f"About {name}.", evidence=(), advice="Do this.")
+
+    some = [finding("a", "problem"), finding("rehearsal-times", "caution"), *(finding(name) for name in "bcd")]
+    lines = [" ".join(line.split()) for line in shown(run_end(SUMMARY, run_with(0.9), some))]
+    assert lines[-4:] == ["problem About a.", "note About b.", "note About c.", "record runs/mine"]
+    assert set(RULES) >= SAID_ALREADY
 
 
 def test_the_end_of_a_rehearsal_and_of_few_classes() -> None:

@@ -6,6 +6,9 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     train.py      one run, from a recipe or a folder of images
     resume.py     go on with a run that was stopped
     import_.py    runs that turnaround did not train become run directories
+    report.py     what recorded runs say, side by side
+    predict.py    what another number of GPUs, or another kind, would do
+    bench.py      how fast could training be on this machine, and what is in its way?
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
     console.py    what the verbs share
@@ -18,10 +21,13 @@ import sys
 
 import typer
 
+from turnaround.cli.bench import bench
 from turnaround.cli.demo import demo
 from turnaround.cli.doctor import doctor
 from turnaround.cli.import_ import import_
+from turnaround.cli.predict import predict
 from turnaround.cli.recipes import recipes_app
+from turnaround.cli.report import report
 from turnaround.cli.resume import resume
 from turnaround.cli.train import train
 from turnaround.errors import TurnaroundError
@@ -38,6 +44,9 @@ app.command()(demo)
 app.command()(train)
 app.command()(resume)
 app.command(name="import")(import_)
+app.command()(report)
+app.command()(predict)
+app.command()(bench)
 app.add_typer(recipes_app, name="recipes")
 app.command()(doctor)
 

@@ -6,13 +6,15 @@ Results go to stdout, everything on the way to stderr, so that `--json` output c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from turnaround.data.prepare import Show
 from turnaround.errors import InputError, one_of
@@ -31,8 +33,23 @@ def err() -> Console:
 
 
 def print_json(payload: Any) -> None:
-    """For programs: one JSON document on stdout."""
-    typer.echo(json.dumps(payload, indent=2, ensure_ascii=False))
+    """For programs: one JSON document on stdout. JSON has no NaN and no infinity: they are null."""
+    from turnaround.record.coding import plain
+
+    content = plain(payload)
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:  # an ASCII terminal, or a file name that is no UTF-8
+        text = json.dumps(content, indent=2, allow_nan=False)
+    typer.echo(text)
+
+
+def print_lines(console: Console, lines: Iterable[Text]) -> None:
+    """Lines that are laid out already; a character that the terminal's encoding does not have is shown as ?."""
+    for line in lines:
+        line.plain = line.plain.encode(console.encoding, "replace").decode(console.encoding)
+        console.print(line)
 
 
 def checked_device(device: str) -> str:

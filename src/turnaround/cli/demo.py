@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from dataclasses import asdict
@@ -13,12 +14,15 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from turnaround.analysis.summary import RunSummary
 
 # Small enough for two CPU cores, large enough that more workers visibly cost epochs.
 OVERRIDES = ("data.images=1500", "training.epochs=10")
 TRAINED = (1, 2)
 REHEARSED = (4, 8)
+MOST_FINDINGS = 5
 
 
 def demo(
@@ -86,6 +90,7 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
         "One run each: a difference of a point or two is chance.\n"
         "A rehearsal's accuracy is that of its workers; its times, in brackets, are this machine's alone."
     )
+    _print_findings(summaries, console)
     # After `make demo` the command lies in .venv/bin, which is not on the user's path.
     is_on_path = shutil.which("turnaround") or Path(sys.argv[0]).name != "turnaround"
     program = "turnaround" if is_on_path else sys.argv[0]
@@ -97,8 +102,23 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
             "a network with ImageNet weights",
             "train FOLDER --set model.name=resnet50 --set model.weights=imagenet",
         ),
+        ("all of these runs, in full", f"report {shlex.quote(str(folder))}"),
         ("other recipes, and their keys", "recipes"),
         ("is this machine all right?", "doctor"),
     ):
-        console.print(f"  {what:<34}{program} {command}")
+        console.print(f"  {what:<34}{program} {escape(command)}")
     console.print(f"\nThe runs are recorded in {escape(str(folder))}.")
+
+
+def _print_findings(summaries: Sequence[RunSummary], console: Console) -> None:
+    """What the runs say, in a few sentences."""
+    from turnaround.analysis.findings import find_all
+    from turnaround.analysis.jobs import jobs_of
+    from turnaround.cli.console import print_lines
+    from turnaround.record.reader import Run
+    from turnaround.report.survey_text import Screen, short_findings
+
+    findings = find_all(jobs_of([Run.load(Path(summary.directory)) for summary in summaries]))
+    if findings:
+        console.print("\n[bold]What the runs say[/bold]")
+        print_lines(console, short_findings(findings, Screen(width=console.width), most=MOST_FINDINGS))

@@ -112,6 +112,8 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
 
 def print_result(run: Run, *, as_json: bool) -> None:
     """The end of a run, for a person or for a program."""
+    from turnaround.analysis.findings import find_all
+    from turnaround.analysis.jobs import jobs_of
     from turnaround.analysis.summary import summarise
     from turnaround.cli.console import out, print_json
     from turnaround.report.text import run_end
@@ -120,7 +122,7 @@ def print_result(run: Run, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary))
     else:
-        out().print(run_end(summary, run))
+        out().print(run_end(summary, run, find_all(jobs_of([run]))))
 
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:

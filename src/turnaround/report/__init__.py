@@ -2,7 +2,13 @@
 
 Enters: recorded runs and findings. Leaves: text, tables, pages.
 
-    text.py       tables and sentences for the terminal
+    text.py         tables and sentences for the terminal
     bench_text.py   the ceilings of a machine
-    progress.py   a training while it runs
+    progress.py     a training while it runs
+    survey_text.py  what all runs say, for the terminal: jobs, findings, what was left out
+    survey_json.py  the same for programs
+    job_table.py    the comparison table of one job
+    job_charts.py   the charts of one job
+    charts.py       curves and bars in text
+    lines.py        text in lines no wider than the terminal
 """

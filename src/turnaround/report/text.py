@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnaround.analysis.balance import balance
+from turnaround.analysis.findings import Finding
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 
@@ -65,18 +66,25 @@ def _time(run: RunSummary, shown: str | None) -> str:
     return "-" if shown is None else f"({shown})" if run.is_rehearsal else shown
 
 
-def run_end(summary: RunSummary, run: Run) -> RenderableType:
+MOST_FINDINGS = 3
+"""At the end of a run: what is most severe. `turnaround report` has all."""
+SAID_ALREADY = {"time-lost-outside-training", "rehearsal-times", "straggler"}
+"""Findings that the lines of a run's end tell by themselves."""
+
+
+def run_end(summary: RunSummary, run: Run, findings: Sequence[Finding] = ()) -> RenderableType:
     """What a person wants to know when a training has ended."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for name, text in _end_rows(summary, run):
+    worth_telling = [finding for finding in findings if finding.id not in SAID_ALREADY]
+    for name, text in _end_rows(summary, run, worth_telling[:MOST_FINDINGS]):
         if text:
             table.add_row(name, Text(text))  # as text: names of classes and folders may hold [brackets]
     return Group(table)
 
 
-def _end_rows(summary: RunSummary, run: Run) -> Iterator[tuple[str, str | None]]:
+def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Iterator[tuple[str, str | None]]:
     """Name and text of each line; without a text there is nothing to say."""
     final = share(summary.final_val_accuracy)
     if run.evaluation:
@@ -97,6 +105,8 @@ def _end_rows(summary: RunSummary, run: Run) -> Iterator[tuple[str, str | None]]
         yield "straggler", f"process {slow.slowest_rank} takes {slow.ratio:.2f} x the median time of a step"
     for sentence in run.machine.get("passed_over_checkpoints", []):
         yield "checkpoint", sentence
+    for finding in findings:
+        yield finding.severity, finding.text
     yield "record", summary.directory
 
 

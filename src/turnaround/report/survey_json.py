@@ -1,0 +1,68 @@
+"""What the runs say, for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from turnaround.analysis.cases import Case, Configuration, Job
+from turnaround.analysis.findings import Finding
+from turnaround.analysis.jobs import Survey
+from turnaround.analysis.speed import Speedup, speedups
+
+FIGURES = (
+    "epoch_time_s",
+    "images_per_s",
+    "job_time_s",
+    "step_time_s",
+    "final_val_accuracy",
+    "final_train_accuracy",
+    "stable",
+    "to_target",
+    "overfitting",
+    "bottleneck",
+)
+"""Of a case; each is null where it is not known."""
+
+
+def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Runs one by one, jobs with their configurations, findings, and what was left out."""
+    return {
+        "runs": [asdict(run) for job in survey.jobs for case in job.cases for run in case.runs],
+        "jobs": [_job(job) for job in survey.jobs],
+        "findings": [finding_payload(finding) for finding in findings],
+        "left_out": [asdict(item) for item in survey.left_out],
+    }
+
+
+def _job(job: Job) -> dict[str, Any]:
+    ups = speedups(job)
+    return {"name": job.name, "target": job.target, "cases": [_case(case, ups) for case in job.cases]}
+
+
+def _case(case: Case, ups: Mapping[Configuration, Speedup]) -> dict[str, Any]:
+    """The configuration and its figures; its runs by name, since they stand under "runs" in full."""
+    up = ups.get(case.configuration)
+    return {
+        "configuration": {"label": case.label, **asdict(case.configuration)},
+        "runs": [run.name for run in case.runs],
+        **{name: _plain(getattr(case, name)) for name in FIGURES},
+        "speedup": None if up is None else {**asdict(up), "baseline": up.baseline.label},
+    }
+
+
+def _plain(value: Any) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
+
+
+def finding_payload(finding: Finding) -> dict[str, Any]:
+    content = asdict(finding)
+    return {
+        "id": finding.id,
+        "severity": finding.severity,
+        "text": finding.text,
+        "evidence": content["evidence"],
+        "next": finding.advice,
+        "job": finding.job,
+    }

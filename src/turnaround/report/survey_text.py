@@ -1,0 +1,247 @@
+"""What the runs say, for the terminal: each job's table and charts, then the findings, then what was left out.
+
+Enters: a survey and its findings. Leaves: lines of at most the width, with their style apart from their text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from turnaround.analysis.cases import Case, Configuration, Job
+from turnaround.analysis.findings import Evidence, Finding
+from turnaround.analysis.jobs import Survey
+from turnaround.analysis.speed import Speedup, speedups
+from turnaround.report.charts import BLOCKS, Glyphs
+from turnaround.report.job_charts import accuracy_chart, stable_chart, time_chart
+from turnaround.report.job_table import (
+    UNKNOWN,
+    case_names,
+    has_repeats,
+    headings,
+    job_tables,
+    meanings,
+    number,
+    used_baselines,
+)
+from turnaround.report.lines import NARROWEST, clean, wrapped
+from turnaround.report.text import share
+
+SEVERITY_STYLES = {"problem": "bold red", "caution": "bold yellow", "note": "bold cyan"}
+MOST_NAMES = 6
+"""Of the runs of one configuration; `--json` has all."""
+WIDEST_PROSE = 120
+HEADING = "bold"
+QUIET = "dim"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """How much room there is, and what can be drawn in it."""
+
+    width: int = 80
+    glyphs: Glyphs = BLOCKS
+
+    @property
+    def prose(self) -> int:
+        """The width of sentences: longer lines are hard to follow."""
+        return min(self.width, WIDEST_PROSE)
+
+
+def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) -> list[Text]:
+    """Everything, in the order in which it is read."""
+    screen = Screen(width=max(screen.width, NARROWEST), glyphs=screen.glyphs)
+    lines: list[Text] = []
+    shown: list[str] = []
+    for job in survey.jobs:
+        ups = speedups(job)
+        lines += [*job_lines(job, ups, screen), Text()]
+        shown += headings(job, ups, known=True)
+    lines += [*_words(survey.jobs, shown, screen), Text()]
+    lines += findings_lines(survey, findings, screen)
+    lines += [*_running(survey, screen), *_notes_of_reading(survey, screen), *_left_out(survey, screen)]
+    return lines
+
+
+# --- one job
+
+
+def job_lines(job: Job, ups: Mapping[Configuration, Speedup], screen: Screen) -> Iterator[Text]:
+    """The heading, the tables with their notes, and the charts."""
+    width, glyphs = screen.width, screen.glyphs
+    name = clean(job.name)
+    yield from _styled(wrapped(name, width), HEADING)
+    yield Text(glyphs.rule * min(len(name), width), style=QUIET)
+    yield from _styled(wrapped(_counts(job), screen.prose))
+    for table in job_tables(job, ups, width):
+        yield Text()
+        yield from _styled(table.heading, HEADING)
+        yield from _styled(table.rows)
+    yield Text()
+    for note in _notes(job, ups):
+        yield from _styled(wrapped(note, screen.prose))
+    charts = (
+        accuracy_chart(job, width, glyphs),
+        time_chart(job, ups, width, glyphs),
+        stable_chart(job, width, glyphs),
+    )
+    for chart in charts:
+        if chart:
+            yield Text()
+            yield from _styled(chart)
+
+
+def _counts(job: Job) -> str:
+    """How many there are, and whether turnaround has measured them."""
+    runs = [run for case in job.cases for run in case.runs]
+    num_imported = sum(run.is_imported for run in runs)
+    count = (
+        f"{_count(len(runs), 'run')} of {_count(len(job.cases), 'configuration')}"
+        if has_repeats(job)
+        else (f"{_count(len(job.cases), 'configuration')}, one run each" if len(runs) > 1 else "One run")
+    )
+    if not num_imported:
+        return f"{count}."
+    which = "" if num_imported == len(runs) else f" of {num_imported} of them"
+    return f"{count}. The figures{which} are imported: stated by others, not measured here."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _notes(job: Job, ups: Mapping[Configuration, Speedup]) -> Iterator[str]:
+    """What must be known to read the table and the findings."""
+    named = zip(case_names(job), job.cases, strict=True)
+    yield f"Runs: {'; '.join(f'{_run_names(case)} = {name}' for name, case in named)}."
+    used = [clean(configuration.label) for configuration in used_baselines(job, ups)]
+    if used:
+        yield f"Baseline{'s' * (len(used) > 1)} of speed-up and efficiency: {' and '.join(used)}."
+    if any(case.configuration.is_rehearsal for case in job.cases):
+        yield (
+            "Rehearsed: one process stood in for several workers. The accuracy is that of the workers; the times would "
+            "not be, so they are left out."
+        )
+    unknown = headings(job, ups, known=False)
+    if unknown:
+        yield f"Not known for any of these runs: {', '.join(unknown)}."
+
+
+def _run_names(case: Case) -> str:
+    names = [clean(run.name) for run in case.runs]
+    rest = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return ", ".join([*names[:MOST_NAMES], *rest])
+
+
+def _words(jobs: Sequence[Job], shown: Sequence[str], screen: Screen) -> Iterator[Text]:
+    """What the headings mean."""
+    yield Text("What the columns mean", style=HEADING)
+    for word, meaning in meanings(jobs, shown):
+        yield from _labelled(f"{word}: ", f"{meaning}.", HEADING, screen)
+
+
+# --- findings
+
+
+def findings_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) -> Iterator[Text]:
+    """A heading, then each finding: sentence, evidence in brackets, what to do next."""
+    if not findings:
+        yield from _styled(wrapped("Findings: none. Nothing in these runs asks for your attention.", screen.prose))
+        return
+    counts = [_count(found, severity) for severity in SEVERITY_STYLES if (found := _num(findings, severity))]
+    yield from _styled(wrapped(f"Findings: {', '.join(counts)}", screen.prose), HEADING)
+    has_several_jobs = len(survey.jobs) > 1
+    for finding in findings:
+        yield Text()
+        yield from finding_lines(finding, screen, names_job=has_several_jobs)
+
+
+def short_findings(findings: Sequence[Finding], screen: Screen, *, most: int) -> list[Text]:
+    """The sentences alone of the first few; what is missing is counted."""
+    lines: list[Text] = []
+    for finding in findings[:most]:
+        lines += _labelled(f"{finding.severity}: ", clean(finding.text), SEVERITY_STYLES[finding.severity], screen)
+    if len(findings) > most:
+        lines.append(Text(f"and {len(findings) - most} more"))
+    return lines
+
+
+def _num(findings: Sequence[Finding], severity: str) -> int:
+    return sum(finding.severity == severity for finding in findings)
+
+
+def finding_lines(finding: Finding, screen: Screen, *, names_job: bool) -> Iterator[Text]:
+    style = SEVERITY_STYLES[finding.severity]
+    if names_job and finding.job:
+        text = f"({finding.job}): {finding.text}"
+        yield from _labelled(f"{finding.severity} ", clean(text), style, screen)
+    else:
+        yield from _labelled(f"{finding.severity}: ", clean(finding.text), style, screen)
+    if finding.evidence:
+        yield from _styled(wrapped(f"[{evidence_text(finding.evidence)}]", screen.prose, first="  "), QUIET)
+    if finding.advice:
+        yield from _styled(wrapped(clean(finding.advice), screen.prose, first="  Next: "))
+
+
+def evidence_text(evidence: Sequence[Evidence]) -> str:
+    """ "epoch time: model4 81 s, model5 80 s; global batch: model4 128 images" """
+    by_figure: dict[str, list[str]] = {}
+    for item in evidence:
+        shown = " ".join(part for part in (item.run, _value(item)) if part)
+        by_figure.setdefault(item.what, []).append(shown)
+    return clean(
+        "; ".join(f"{what}: {', '.join(shown)}" if what else ", ".join(shown) for what, shown in by_figure.items())
+    )
+
+
+def _value(item: Evidence) -> str:
+    if isinstance(item.value, str):
+        return f"{item.value} {item.unit}".strip()
+    if not item.unit and any(word in item.what for word in ("accuracy", "share", "efficiency")):
+        return share(item.value) if math.isfinite(item.value) else UNKNOWN  # fractions in the data, percent when shown
+    return f"{number(item.value, digits=4)} {item.unit}".strip()
+
+
+# --- the rest
+
+
+def _running(survey: Survey, screen: Screen) -> Iterator[Text]:
+    if survey.running:
+        yield Text()
+        names = ", ".join(clean(name) for name in survey.running)
+        is_one = len(survey.running) == 1
+        text = (
+            f"{names}. {'It is' if is_one else 'They are'} shown as far as {'it has' if is_one else 'they have'} come."
+        )
+        yield from _labelled("Still going: ", text, HEADING, screen)
+
+
+def _notes_of_reading(survey: Survey, screen: Screen) -> Iterator[Text]:
+    for note in survey.notes:
+        yield Text()
+        yield from _labelled("Not all could be read: ", clean(note), HEADING, screen)
+
+
+def _left_out(survey: Survey, screen: Screen) -> Iterator[Text]:
+    if survey.left_out:
+        yield Text()
+        yield Text(f"Left out: {len(survey.left_out):,}", style=HEADING)
+        for item in survey.left_out:
+            is_named = item.reason.startswith(item.directory)
+            text = item.reason if is_named else f"{item.directory}: {item.reason}"
+            yield from _styled(wrapped(clean(text), screen.prose, first="  ", rest="    "))
+
+
+def _labelled(label: str, text: str, style: str, screen: Screen) -> Iterator[Text]:
+    for line in wrapped(text, screen.prose, first=label, rest="  "):
+        styled = Text(line)
+        if line.startswith(label):
+            styled.stylize(style, 0, len(label.rstrip()))
+        yield styled
+
+
+def _styled(lines: Sequence[str], style: str = "") -> Iterator[Text]:
+    yield from (Text(line, style=style) for line in lines)
