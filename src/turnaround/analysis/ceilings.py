@@ -1,8 +1,7 @@
 """What limits a training on this machine? From the rates of its parts, each measured alone.
 
-A training can be no faster than its model alone. What is missing to that is its input when the input alone is slower than
-the model, the exchange of gradients when that takes longer than it can hide, and otherwise what the parts cost each other
-on one host.
+A training can be no faster than its model alone. What it lacks is its input when the input alone is slower than the
+model, the exchange of gradients when that alone is slower, and otherwise what the parts cost each other on one host.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ def bench(
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
     ] = None,
+    seconds: Annotated[float, typer.Option(help="How long each part is measured, in five rounds.", min=0.01)] = 4.0,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
     """How fast could training be on this machine, and what is in its way?
@@ -49,7 +50,7 @@ def bench(
             shows_progress=False,
             announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
         )
-        facts = measure(recipe, request)
+        facts = measure(recipe, request, part_s=seconds)
     if not json_:
         return out().print(bench_table(facts))
     found = verdict(facts)

@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
             begun_at_s=options.begun_at_s,
             decode_time_s=options.decode_time_s,
         )
-        if options.bench:
-            bench(assignment, here)
+        if options.bench is not None:
+            bench(assignment, here, part_s=options.bench)
             return 0
         with progress_for(sys.stdout) if shows else SilentProgress() as progress:
             train(assignment, here, progress, stop_asked=lambda: bool(stop_asked))
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--begun-at-s", type=float, required=True)
     parser.add_argument("--decode-time-s", type=float, default=0.0)
     parser.add_argument("--quiet", action="store_true")
-    parser.add_argument("--bench", action="store_true", help="measure the parts of a training instead of training")
+    parser.add_argument("--bench", type=float, metavar="SECONDS", help="measure each part for so long; do not train")
     parser.add_argument("--launch", default="local", help="who started the processes; for the record")
     return parser
 

@@ -39,7 +39,7 @@ class CarriedOver:
 
 def carry_over(time_s: Forecast, *, measured_on: str, target: str, precision: str = "amp") -> CarriedOver:
     """The GPU part of a step, or of an epoch, on the target kind. `precision`: fp32, or any lower one."""
-    source, destination = _sheet(measured_on), _sheet(target)
+    source, destination = sheet_of(measured_on), sheet_of(target)
     if source.name == destination.name:
         same = Forecast(value=1.0, low=1.0, high=1.0)
         return CarriedOver(time_s=time_s, speed_ratio=same, label="measured", basis=f"Measured on {source.name}.")
@@ -67,7 +67,8 @@ def speed_ratio(source: GpuKind, destination: GpuKind, *, precision: str = "amp"
     return Forecast(value=OF_BANDWIDTH * bandwidths, low=low * bandwidths, high=high * bandwidths)
 
 
-def _sheet(name: str) -> GpuKind:
+def sheet_of(name: str) -> GpuKind:
+    """InputError lists the kinds that are known."""
     sheet = data_sheet(name)
     if sheet is None:
         raise InputError(

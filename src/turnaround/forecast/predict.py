@@ -10,7 +10,7 @@ from turnaround.analysis.cases import Case, Job, Spread
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.jobs import Survey
 from turnaround.errors import InputError
-from turnaround.forecast.hardware import LABEL, carry_over
+from turnaround.forecast.hardware import LABEL, carry_over, sheet_of
 from turnaround.forecast.laws import Laws, fit_laws, planned
 from turnaround.forecast.observations import Observations, facts_in_words, hardware_label, observe
 from turnaround.forecast.question import Prediction, Question
@@ -150,6 +150,8 @@ def _job(survey: Survey, question: Question) -> Job:
         raise InputError(f"No run can be read here, so there is nothing to learn from. {damaged}")
     if len(jobs) > 1 and question.gpu:
         timed = [job for job in jobs if kind_of(question.gpu) in _timed_kinds(job)]
+        if not timed:
+            sheet_of(question.gpu)  # a kind that nobody knows is the first thing to say
         jobs = timed or jobs
     if len(jobs) > 1:
         raise InputError(f"Several jobs could answer: {listed}. Choose one with --job NAME (its beginning is enough).")

@@ -106,7 +106,7 @@ def resume(request: Request) -> Run:
     return Run.load(directory.path)
 
 
-def measure(recipe: Recipe, request: Request) -> dict[str, Any]:
+def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any]:
     """The parts of a training on this machine, each alone and all together, in images/s; nothing is kept.
 
     `request.out` is a folder for the time being, which the caller removes.
@@ -119,7 +119,7 @@ def measure(recipe: Recipe, request: Request) -> dict[str, Any]:
         _write_status(directory, Status(state="queued"))
         request.announce(recipe, prepared, processes)
         plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
-        request.launcher.run(replace(plan, only_measures=True))
+        request.launcher.run(replace(plan, measured_for_s=part_s))
         facts = read_json(directory.bench)
         return {**facts, "processes": processes, "decode": _decode_rate(prepared)}
 

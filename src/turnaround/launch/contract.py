@@ -28,8 +28,8 @@ class LaunchPlan:
     decode_time_s: float
     shows_progress: bool = True
     engine: str = "torch"
-    only_measures: bool = False
-    """The processes measure the parts of a training (training/bench.py) instead of training."""
+    measured_for_s: float | None = None
+    """The processes measure each part of a training for so long (training/bench.py) instead of training."""
     place: Place = field(default_factory=Place)
     """Where the command itself stands: alone it starts all processes, otherwise somebody has started one for each."""
 
@@ -44,7 +44,7 @@ class LaunchPlan:
             *(str(self.directory.path), "--pixels", str(self.pixels_dir), "--device", self.device),
             *("--begun-at-s", f"{self.begun_at_s:.3f}", "--decode-time-s", f"{self.decode_time_s:.3f}"),
             *(() if self.shows_progress else ("--quiet",)),
-            *(("--bench",) if self.only_measures else ()),
+            *(() if self.measured_for_s is None else ("--bench", f"{self.measured_for_s:g}")),
             *(() if self.place.is_alone else ("--launch", LAUNCHERS[self.engine].split(" -m ")[-1])),
         ]
 

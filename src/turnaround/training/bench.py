@@ -26,8 +26,6 @@ from turnaround.training.assembly import Assembly
 from turnaround.training.clock import synchronize
 
 ROUNDS = 5
-ROUND_S = 0.7
-"""About this long each part runs in a round, at most an epoch."""
 FEWEST_STEPS = 4
 
 
@@ -41,9 +39,9 @@ class Rate:
     rounds: int
 
 
-def measure(made: Assembly) -> dict[str, Rate]:
-    """Every part, in turns; the first round only warms up."""
-    parts = _Parts(made)
+def measure(made: Assembly, *, part_s: float) -> dict[str, Rate]:
+    """Every part in turns, for about `part_s` in all and at most an epoch a round; the first round only warms up."""
+    parts = _Parts(made, round_s=part_s / ROUNDS)
     takes = parts.all()
     steps = {name: parts.steps_for_a_round(run) for name, run in takes.items()}
     rates: dict[str, list[float]] = {name: [] for name in takes}
@@ -65,7 +63,8 @@ Run = Callable[[int], int]
 class _Parts:
     """The parts of a training as functions of a number of steps."""
 
-    def __init__(self, made: Assembly) -> None:
+    def __init__(self, made: Assembly, *, round_s: float) -> None:
+        self.round_s = round_s
         self.made, self.step, self.feed, self.workers = made, made.step, made.feed, made.workers
         self.update, self.epoch = 0, 0
         self.batch = next(self.feed.batches.steps(self.feed.slicing, epoch=1))
@@ -97,7 +96,9 @@ class _Parts:
         run(FEWEST_STEPS)
         per_step_s = self.batch.global_size / self.timed(run, FEWEST_STEPS)
         most = max(FEWEST_STEPS, self.made.steps_per_epoch - 1)  # the last step of an epoch is smaller
-        steps = torch.tensor([min(most, max(FEWEST_STEPS, round(ROUND_S / per_step_s)))], device=self.workers.device)
+        steps = torch.tensor(
+            [min(most, max(FEWEST_STEPS, round(self.round_s / per_step_s)))], device=self.workers.device
+        )
         self.workers.broadcast(steps)
         return int(steps.item())
 

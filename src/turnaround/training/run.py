@@ -71,7 +71,7 @@ def train(assignment: Assignment, place: Place, progress: Progress, *, stop_aske
     workers.close()  # not after an error: the others would report that we are gone before we have said why
 
 
-def bench(assignment: Assignment, place: Place) -> None:
+def bench(assignment: Assignment, place: Place, *, part_s: float) -> None:
     """Measures the parts of this training on this machine; process 0 leaves the rates in bench.json."""
     recipe = Recipe.from_record(read_json(assignment.directory.recipe))
     chosen = choose_device(assignment.device, place)
@@ -81,7 +81,7 @@ def bench(assignment: Assignment, place: Place) -> None:
     begun_s = time.perf_counter()
     made.warm_up()
     warm_up_s = time.perf_counter() - begun_s
-    rates = {name: asdict(rate) for name, rate in measure(made).items()}
+    rates = {name: asdict(rate) for name, rate in measure(made, part_s=part_s).items()}
     if workers.rank == 0:
         facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": made.choices(), "cost": made.cost}
         write_json(assignment.directory.bench, facts)
