@@ -286,9 +286,14 @@ def small_disk(user: User) -> Iterator[Path]:
 
 
 def test_no_space_for_the_cache(user: User, pictures: Path, small_disk: Path) -> None:
+    """Pixels that the disk has no room for are decoded on the way, which is said; generated images need the room."""
     where = ("--set", f"data.cache={small_disk}", "--out", "out")
-    message = user.refused("train", str(pictures), "--set", "data.size_px=224", *where)
-    says(message, "Not enough space", str(small_disk), "--set data.cache=DIR", "--set data.size_px=N")
+    done = user.run("train", str(pictures), *QUICK, "--set", "data.size_px=224", *where)
+    assert done.returncode == 0, done.stderr
+    says(done.stderr, "do not fit into the cache", "decoded again at every start", "--set data.cache=DIR")
+    shutil.rmtree(user.folder / "out")
+    for entry in small_disk.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     message = user.refused("train", "fruitbowl", *where)
     says(message, "Cannot write the generated images", "No space left", "Free some space")
     assert list(small_disk.iterdir()) == []

@@ -17,8 +17,9 @@ import torch
 from running import host_never_waits
 from turnaround.data import batches as batches_module
 from turnaround.data.batches import Batches, Residency, Slicing, StepBatch, choose_residency
+from turnaround.data.folder import scan
 from turnaround.data.order import epoch_order
-from turnaround.data.pixels import Pixels
+from turnaround.data.pixels import Pixels, prepare
 
 CPU = torch.device("cpu")
 NUM_TRAIN, NUM_VALIDATION = 90, 37
@@ -268,3 +269,27 @@ def test_pixels_on_the_gpu_make_no_step_wait_for_the_host(pixels: Pixels) -> Non
     next(steps)
     with host_never_waits():
         next(steps)
+
+
+def test_pixels_without_a_place_on_the_disk_are_decoded(fruit_folder: Path, tmp_path: Path) -> None:
+    """In every epoch where memory cannot hold them either, else once: the same batches as from the cache."""
+    table = scan(fruit_folder, holdout=0.2, seed=0)
+    kept, not_kept = (
+        prepare(table, size_px=16, cache=tmp_path, skip_bad=False, keeps_pixels=keeps) for keeps in (True, False)
+    )
+    assert not_kept.images is None
+    wanted = list(made(kept, "host").steps(slicing(), epoch=1))
+    for place in ("files", "host", "device"):
+        found = list(made(not_kept, place).steps(slicing(), epoch=1))
+        assert all(equal(a, b) for a, b in zip(found, wanted, strict=True)), place
+
+
+def test_what_fits_nowhere_is_decoded_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=GIB))
+    found = choose_residency(num_bytes=2 * GIB, is_mapped=False, device=CPU, processes_on_host=1)
+    assert found.place == "files"
+    assert "every epoch decodes them" in found.reason
+    small = choose_residency(num_bytes=GIB // 4, is_mapped=False, device=CPU, processes_on_host=1)
+    assert small.place == "host"
+    shared = choose_residency(num_bytes=GIB // 4, is_mapped=False, device=CPU, processes_on_host=4)
+    assert shared.place == "files"  # each process would keep a copy of its own

@@ -10,8 +10,11 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 
 from running import largest_difference, traced, train, weights
+from turnaround.model.network import build
+from turnaround.recipe import ModelRecipe
 from turnaround.record.reader import Run
 
 BATCH_PER_WORKER = 4
@@ -111,6 +114,28 @@ def test_same_weights_in_float64_after_twenty_steps(
     for processes in (2, 4):
         assert largest_difference(weights(runs[1]), weights(runs[processes])) < 1e-12
         assert [e.val_accuracy for e in runs[processes].epochs] == [e.val_accuracy for e in runs[1].epochs]
+
+
+NOT_VARIED = ("augment.rotation_degrees=0", "augment.zoom=0", "augment.shift=0", "augment.flip=false")
+
+
+@pytest.mark.parametrize(
+    ("augment", "features"),
+    [((), "4 steps at once"), ((*NOT_VARIED, "augment.brightness=0"), "computed once")],
+    ids=["varied", "not varied"],
+)
+def test_a_frozen_backbone_is_the_same_training_too(
+    augment: tuple[str, ...], features: str, ten_steps_folder: Path, tmp_path: Path
+) -> None:
+    """Its features are computed for several steps at once, or once for all: by one process, or a share by each."""
+    backbone = tmp_path / "backbone.safetensors"
+    network = build(ModelRecipe(name="small"), num_classes=3, seed=1)
+    save_file({name: tensor.contiguous() for name, tensor in network.module.state_dict().items()}, backbone)
+    settings = (f"model.weights={backbone}", "model.fine_tune=false", "training.epochs=2", "training.precision=fp64")
+    runs = {n: run_on(n, ten_steps_folder, tmp_path, *settings, *augment, "data.size_px=32") for n in (1, 2)}
+    assert runs[1].machine["choices"]["features"]["value"] == features
+    assert largest_difference(weights(runs[1]), weights(runs[2])) < 1e-12
+    assert [e.val_accuracy for e in runs[1].epochs] == [e.val_accuracy for e in runs[2].epochs]
 
 
 def test_unequal_shares_are_the_same_training_too(ten_steps_folder: Path, tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ class Feed:
         table[start : start + sum(map(len, mine))] = torch.cat(mine)
         if size > 1:
             for rows in torch.split(table, max(1, 2**24 // table[0].numel())):
-                summed = rows.float()  # not every engine adds bf16; with zeros from all others nothing is rounded
+                # Not every engine adds bf16; with zeros from all others nothing is rounded.
+                summed = rows.to(torch.promote_types(rows.dtype, torch.float32))
                 self.workers.sum(summed)
                 rows.copy_(summed)
         return table
