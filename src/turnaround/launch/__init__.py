@@ -7,5 +7,7 @@ Enters: a `LaunchPlan` for a prepared run directory. Leaves: a finished run, or 
     local.py      this machine: torch.distributed.run, nothing outlives the launcher
     horovod.py    the same for Horovod's processes, as a process of its own
     joined.py     under a launcher of others, the command runs once in each process: how those find each other
+    parent.py     what every process does first, so that nothing outlives the launcher
+    slurm/        the same as a job of a Slurm cluster: script, submission, states
     failure.py    how a process says why it failed, and how the launcher finds the first cause
 """
