@@ -98,6 +98,14 @@ class RunLock:
         return True
 
 
+def is_held(path: Path) -> bool:
+    """Whether somebody may still be writing here: false only when nobody holds the lock, or a dead process."""
+    try:
+        return _refusal(path, _parse(_read(path))) is not None
+    except FileNotFoundError:
+        return False
+
+
 def _create_whole(temporary: Path, path: Path) -> bool:
     """Give the file its name unless that is taken: with its content, in one atomic step, also over NFS."""
     try:

@@ -1,0 +1,190 @@
+"""Runs what is missing of a study, on this machine. Enters: the planned runs. Leaves: their run directories.
+
+Every run is a `turnaround train` (or `resume`) of its own. A run that is timed has the machine to itself; rehearsals,
+whose times nobody uses, share it, one to a GPU. Nothing outlives this process, and whatever happens to it, the same
+command goes on: what was done is read from the directories.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from turnaround.errors import InterruptedRunError
+from turnaround.launch.local import die_with_parent
+from turnaround.study.plan import PlannedRun
+from turnaround.study.state import RunState, log_of, state_of
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What every run of the study has in common."""
+
+    folder: Path
+    source: str
+    overrides: tuple[str, ...] = ()
+    device: str = "auto"
+    gpus: tuple[str, ...] = ()
+    """As CUDA_VISIBLE_DEVICES names them; empty without GPUs."""
+    retries_failed: bool = False
+    budget_gpu_s: float | None = None
+    """No run is started that would probably exceed it; the first one always is."""
+
+    def command(self, state: RunState) -> list[str]:
+        """A new run, or the rest of one that was stopped."""
+        planned, program = state.planned, [sys.executable, "-m", "turnaround"]
+        where = ["--processes", str(planned.processes), "--device", self.device]
+        if state.standing != "missing":
+            return [*program, "resume", str(state.directory), *where]
+        settings = [*self.overrides, f"training.seed={planned.seed}"]
+        return [
+            *(*program, "train", self.source, "--workers", str(planned.workers), *where),
+            *("--out", str(state.directory), *(part for setting in settings for part in ("--set", setting))),
+        ]
+
+
+@dataclass
+class Conductor:
+    """Starts, watches, and ends with nothing left running."""
+
+    work: Work
+    planned: Sequence[PlannedRun]
+    on_change: Callable[[list[RunState]], None] = lambda states: None
+    left_out: list[str] = field(default_factory=list)
+    """Labels of the runs that the budget does not pay for."""
+    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _gpu_of: dict[str, str] = field(default_factory=dict)
+    _tried: set[str] = field(default_factory=set)
+    _stop_asked: bool = False
+
+    def run(self) -> list[RunState]:
+        """To the end of the study; InterruptedRunError when asked to stop before."""
+        with self._listening():
+            try:
+                while True:
+                    self._collect()
+                    states = self.states()
+                    self.on_change(states)
+                    if self._stop_asked:
+                        self._stop()
+                        raise InterruptedRunError("Stopped; what was running is saved. The same command goes on.")
+                    self._start_what_fits(states)
+                    if not self._running:
+                        return self.states()
+                    time.sleep(POLL_S)
+            finally:
+                self._kill()
+
+    def states(self) -> list[RunState]:
+        """Of every planned run; one that ended without leaving a directory has failed."""
+        return [self._state(planned) for planned in self.planned]
+
+    def _state(self, planned: PlannedRun) -> RunState:
+        state = state_of(planned, self.work.folder)
+        if state.standing != "missing" or planned.name not in self._tried:
+            return state
+        if planned.name in self._running:
+            return replace(state, standing="running")
+        return replace(state, standing="failed", cause="It ended before it had begun; its log says why.")
+
+    def _start_what_fits(self, states: list[RunState]) -> None:
+        waiting = [state for state in states if self._is_wanted(state)]
+        for state in waiting:
+            if not self._has_room(state.planned):
+                return  # in order: what comes later must not make it wait for ever
+            if not self._is_paid_for(state, states):
+                self.left_out = [other.planned.label for other in waiting if other.planned.name not in self._tried]
+                return
+            self._start(state)
+
+    def _is_wanted(self, state: RunState) -> bool:
+        if state.is_done or state.standing == "running" or state.planned.name in self._tried:
+            return False
+        return state.standing != "failed" or self.work.retries_failed
+
+    def _has_room(self, planned: PlannedRun) -> bool:
+        """A timed run is alone; rehearsals go one to a GPU, and on a CPU one at a time."""
+        if not self._running:
+            return True
+        running = [other for other in self.planned if other.name in self._running]
+        if not planned.is_rehearsal or any(not other.is_rehearsal for other in running):
+            return False
+        return len(running) < len(self.work.gpus)
+
+    def _is_paid_for(self, state: RunState, states: list[RunState]) -> bool:
+        """By what runs of its kind have cost so far; a rehearsal does the work of a plain run on one device."""
+        budget, done = self.work.budget_gpu_s, [s for s in states if s.program_s]
+        if budget is None or not done:
+            return True
+        costs = {s.planned.name: (s.program_s or 0.0) * s.planned.processes for s in done}
+        alike = [costs[s.planned.name] for s in done if s.planned.is_rehearsal == state.planned.is_rehearsal]
+        return sum(costs.values()) + max(alike or costs.values()) <= budget
+
+    def _start(self, state: RunState) -> None:
+        name = state.planned.name
+        environment = dict(os.environ)
+        if self.work.gpus and state.planned.processes == 1:
+            free = [gpu for gpu in self.work.gpus if gpu not in self._gpu_of.values()]
+            self._gpu_of[name] = environment["CUDA_VISIBLE_DEVICES"] = free[0]
+        with log_of(state.planned, self.work.folder).open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                self.work.command(state),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
+                preexec_fn=die_with_parent,
+            )
+        self._tried.add(name)
+
+    def _collect(self) -> None:
+        for name, process in list(self._running.items()):
+            if process.poll() is not None:
+                del self._running[name]
+                self._gpu_of.pop(name, None)
+
+    def _stop(self) -> None:
+        """Politely: each saves what it has. A second request ends the wait."""
+        self._stop_asked = False
+        for process in self._running.values():
+            process.terminate()
+        while self._running and not self._stop_asked:
+            time.sleep(0.1)
+            self._collect()
+
+    def _kill(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        def ask(_number: int, _frame: object) -> None:
+            self._stop_asked = True
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def seconds_left(states: Sequence[RunState]) -> float | None:
+    """At the pace of the runs that are done; None before the first."""
+    done = [s.program_s for s in states if s.is_done and s.program_s]
+    if not done:
+        return None
+    each = sum(done) / len(done)
+    shares = [1 - (s.epochs_done / s.epochs if s.epochs else 0.0) for s in states if not s.is_done]
+    return each * sum(shares)

@@ -1,0 +1,94 @@
+"""Where a study stands: read from its run directories every time, never remembered.
+
+STUDY/study.json           what was asked for; the same command goes on with it
+STUDY/NAME/                a run, one for each PlannedRun
+STUDY/logs/NAME.log        what the run's command printed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from turnaround.errors import InputError, RunDirectoryError
+from turnaround.record.files import read_json
+from turnaround.record.layout import RunDirectory
+from turnaround.record.lock import is_held
+from turnaround.record.reader import Run
+from turnaround.record.writer import write_json
+from turnaround.study.plan import PlannedRun
+
+Standing = Literal["missing", "running", "finished", "diverged", "failed", "interrupted"]
+DONE: frozenset[Standing] = frozenset({"finished", "diverged"})
+"""A run that diverged is a result: the same settings would diverge again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """One planned run and how far it is."""
+
+    planned: PlannedRun
+    directory: Path
+    standing: Standing
+    cause: str | None = None
+    epochs_done: int = 0
+    epochs: int | None = None
+    val_accuracy: float | None = None
+    program_s: float | None = None
+    """How long its program took so far, over all starts."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.standing in DONE
+
+
+def state_of(planned: PlannedRun, folder: Path) -> RunState:
+    """From the run's own files; `running` when a live process holds it."""
+    path = folder / planned.name
+    directory = RunDirectory(path)
+    if not directory.is_run():
+        return RunState(planned=planned, directory=path, standing="missing")
+    try:
+        run = Run.load(path)
+        status, epochs = run.status, run.epochs
+        planned_epochs = run.recipe.get("training", {}).get("epochs")
+    except RunDirectoryError as error:
+        return RunState(planned=planned, directory=path, standing="failed", cause=str(error))
+    standing: Standing
+    match status.state:
+        case "queued" | "running":  # without a live process it was killed
+            standing = "running" if is_held(directory.lock) else "interrupted"
+        case other:
+            standing = other
+    return RunState(
+        planned=planned,
+        directory=path,
+        standing=standing,
+        cause=status.cause,
+        epochs_done=len(epochs),
+        epochs=planned_epochs if isinstance(planned_epochs, int) else None,
+        val_accuracy=run.final,
+        program_s=status.time_s.get("program"),
+    )
+
+
+def log_of(planned: PlannedRun, folder: Path) -> Path:
+    """Where its command prints to."""
+    return folder / f"{planned.name}.log"
+
+
+def agree_with_before(folder: Path, asked: dict[str, Any]) -> None:
+    """A study goes on with the recipe it began with; other configurations may join it."""
+    file = folder / "study.json"
+    if file.exists():
+        before = read_json(file)
+        for what, value in asked.items():
+            if before.get(what) != value:
+                raise InputError(
+                    f"{str(folder)!r} holds a study with another {what}: {before.get(what)!r} then, {value!r} now. Its "
+                    "runs could not be compared; choose another --out."
+                )
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(file, asked)

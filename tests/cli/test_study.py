@@ -1,0 +1,115 @@
+"""`turnaround study` as a user runs it: real trainings, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from turnaround.record.reader import Run, find_runs
+
+QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=8")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "turnaround", "study", *arguments]
+
+
+def study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_a_study_ends_with_a_report_and_runs_nothing_twice(fruit_folder: Path, tmp_path: Path) -> None:
+    asked = (str(fruit_folder), *QUICK, "--set", "training.epochs=1", "--workers", "1", "--rehearse", "2", "--out", "s")
+    done = study(*asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in find_runs(tmp_path / "s")] == ["1w-seed0", "2w-rehearsed-seed0"]
+    assert "2 of 2 runs done" in done.stderr
+    assert "s/epoch" in done.stdout
+    before = {path: Run.load(path).status.ended_at for path in find_runs(tmp_path / "s")}
+    again = study(*asked, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert {path: Run.load(path).status.ended_at for path in find_runs(tmp_path / "s")} == before
+    other = study(str(fruit_folder), *QUICK, "--set", "training.epochs=2", "--workers", "1", "--out", "s", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "holds a study with another recipe" in other.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_and_started_again_it_loses_nothing(fruit_folder: Path, tmp_path: Path, number: int) -> None:
+    asked = (str(fruit_folder), *QUICK, "--set", "training.epochs=40", "--workers", "1", "--out", "s")
+    keep = ("--set", "training.checkpoint_every_s=0")
+    process = subprocess.Popen(
+        command(*asked, *keep), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    epochs = tmp_path / "s" / "1w-seed0" / "epochs.jsonl"
+    _wait_for(lambda: epochs.exists() and epochs.read_text().count("\n") >= 2)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    process.wait(timeout=60)
+    if number == signal.SIGTERM:
+        assert process.returncode == 75
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert alive == []
+    done = study(*asked, *keep, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = Run.load(tmp_path / "s" / "1w-seed0")
+    assert (run.status.state, run.status.segments) == ("finished", 2)
+    assert [e.epoch for e in run.epochs] == list(range(1, 41))
+
+
+def _wait_for(condition, limit_s: float = 60.0) -> None:  # type: ignore[no-untyped-def]
+    latest_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < latest_s, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_dry_run_prints_what_would_run(fruit_folder: Path, tmp_path: Path) -> None:
+    done = study(str(fruit_folder), *QUICK, "--workers", "1", "--rehearse", "4", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "# 1 worker, seed 0: missing"
+    assert lines[2] == "# 4 workers rehearsed, seed 0: missing"
+    assert "--workers 4 --processes 1" in lines[3]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--workers", "x"), "--workers takes whole numbers"),
+        ((), "A study needs configurations"),
+        (("--workers", "1", "--budget", "ten dollars"), "--budget takes a time of GPUs"),
+        (("--workers", "512"), "needs as many devices"),
+    ],
+)
+def test_bad_input_is_one_message(fruit_folder: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = study(str(fruit_folder), "--device", "cpu", *arguments, "--out", "s", cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_failed_run_is_named_and_retried_on_request(fruit_folder: Path, tmp_path: Path) -> None:
+    """Its directory says that it failed; the images are as they were, so a retry finishes it."""
+    asked = (str(fruit_folder), *QUICK, "--set", "training.epochs=1", "--workers", "1", "--out", "s")
+    assert study(*asked, cwd=tmp_path).returncode == 0
+    status = tmp_path / "s" / "1w-seed0" / "status.json"
+    content = json.loads(status.read_text())
+    status.write_text(json.dumps({**content, "state": "failed", "cause": "the disk was full"}))
+    done = study(*asked, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "1 worker, seed 0 failed: the disk was full" in done.stderr
+    assert "--retry" in done.stderr
+    again = study(*asked, "--retry", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert os.path.exists(tmp_path / "s" / "1w-seed0.log")
