@@ -6,6 +6,7 @@ The sample photos and weights are looked for in ../shared beside the checkout, o
 from __future__ import annotations
 
 import os
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from turnaround.workers.environment import VARIABLES
 SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().parents[2] / "shared"))
 
 HAS_HOROVOD = find_spec("horovod") is not None
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HAS_BROWSER = CHROMIUM is not None and find_spec("playwright") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,6 +29,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"no sample photos and weights in {SAMPLES}"))
         if item.get_closest_marker("horovod") and not (HAS_HOROVOD or "TURNAROUND_REQUIRE_HOROVOD" in os.environ):
             item.add_marker(pytest.mark.skip(reason="Horovod is not installed here; .ci/horovod runs this"))
+        if item.get_closest_marker("browser") and not (HAS_BROWSER or "TURNAROUND_REQUIRE_BROWSER" in os.environ):
+            item.add_marker(pytest.mark.skip(reason="no Chromium or Playwright here; .ci/browser runs this"))
+        if item.get_closest_marker("slurm") and "TURNAROUND_REQUIRE_SLURM" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="starts a Slurm cluster as root for minutes; .ci/slurm runs this"))
         if item.get_closest_marker("gpu"):
             import torch
 
@@ -55,3 +62,16 @@ def fruit_folder(session_folder: Path) -> Path:
 @pytest.fixture
 def samples() -> Path:
     return SAMPLES
+
+
+@pytest.fixture(scope="session")
+def trained_run(session_folder: Path, fruit_folder: Path) -> Path:
+    """The directory of one small real training, for everything that uses what was trained: read, never changed."""
+    from running import train
+
+    out = session_folder / "trained" / "fruit"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        train(fruit_folder, out, "data.size_px=32", "training.epochs=3", "training.checkpoint_every_s=0")
+    return out

@@ -32,24 +32,45 @@ MAY_IMPORT = {
     "model": {"recipe"},
     "workers": {"record"},
     "training": {"recipe", "data", "model", "workers", "record"},
+    "use": {"recipe", "recipes", "data", "model", "workers", "training", "record"},
     "launch": {"recipe", "data", "record"},
     "analysis": {"record"},
     "forecast": {"record", "analysis"},
     "study": {"recipe", "recipes", "record", "launch", "analysis", "forecast"},
     "report": {"recipe", "record", "analysis", "forecast", "study"},
     "cli": {"recipe", "recipes", "data", "record", "launch", "analysis", "forecast", "study", "report"},
+    "api": {"recipe", "recipes", "data", "record", "launch", "analysis", "forecast", "study", "report", "cli"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"api"},
 }
 KERNELS = ("model/grouped_norm_triton.py", "data/inputs_triton.py")  # a kernel's parameters are its pointers and sizes
-READING_SIDE = ("errors", "recipe", "recipes", "record", "launch", "study", "analysis", "forecast", "report", "cli")
+READING_SIDE = (
+    "errors",
+    "recipe",
+    "recipes",
+    "record",
+    "launch",
+    "study",
+    "analysis",
+    "forecast",
+    "report",
+    "cli",
+    "api",
+)
 GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "inputs.py", "inputs_triton.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
 # Modules of the GPU side's rooms that the reading side shares: they import no torch.
 SHARED = {"turnaround.workers.environment", "turnaround.workers.engines"}
 SHARED_WITH = ("launch", "cli")
-# The entry point of every training process stands on the reading side's doorstep and opens the GPU side's door.
-ENTRY_POINT = {"cli/worker.py": {"turnaround.training.run"}}
+# The entry point of every training process, and the verbs that ask a trained network, stand on the reading side's
+# doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.
+ENTRY_POINT = {
+    "cli/worker.py": {"turnaround.training.run"},
+    "cli/classify.py": {"turnaround.use.images", "turnaround.use.predictor"},
+    "cli/export.py": {"turnaround.use.export", "turnaround.use.trained"},
+    "cli/serve.py": {"turnaround.use.predictor", "turnaround.use.server"},
+    "api.py": {"turnaround.use.predictor", "turnaround.use.export"},
+}
 
 
 @dataclass(frozen=True)
@@ -115,6 +136,13 @@ def test_a_room_imports_only_the_rooms_before_it(file: Path) -> None:
     assert [i.module for i in found if i.room not in allowed] == []
 
 
+@pytest.mark.parametrize("name", ENTRY_POINT)
+def test_the_door_to_the_gpu_side_is_opened_inside_a_function(name: str) -> None:
+    opened = [i for i in imports(PACKAGE / name) if i.module in ENTRY_POINT[name]]
+    assert {i.module for i in opened} == ENTRY_POINT[name]
+    assert all(i.is_lazy for i in opened)
+
+
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_torch_stays_on_the_gpu_side(file: Path) -> None:
     name, room = name_of(file), room_of(file)
@@ -124,7 +152,7 @@ def test_torch_stays_on_the_gpu_side(file: Path) -> None:
     elif room == "data" and file.name not in GPU_SIDE_OF_DATA:
         assert [i for i in found if not i.is_lazy] == []
         assert name in LAZY_GPU_IMPORTS or not found
-    elif room in ("model", "training", "workers"):  # the core runs with torch alone
+    elif room in ("model", "training", "workers", "use"):  # the core runs with torch alone
         assert [i for i in found if i.library != "torch" and not i.is_lazy] == []
 
 
@@ -176,7 +204,15 @@ def without_torch(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["train", "--help"], ["recipes"], ["recipes", "keys"], ["train", "fruitbowl", "--dry-run"]],
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["classify", "--help"],
+        ["serve", "--help"],
+        ["recipes"],
+        ["recipes", "keys"],
+        ["train", "fruitbowl", "--dry-run"],
+    ],
     ids=" ".join,
 )
 def test_the_command_line_answers_without_torch(arguments: list[str], without_torch: Path) -> None:

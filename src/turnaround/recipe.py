@@ -46,6 +46,9 @@ class DataRecipe:
     source: str = key("fruitbowl", "a folder of images, or a known set: fruitbowl (generated), caltech256, fruit")
     size_px: int | None = key(None, "side of the square images; none = 64 for `small`, else 224", low=16, high=1024)
     holdout: float = key(0.2, "share of each class held out when the folder has no split", low=0.01, high=0.9)
+    split_by_photo: str | None = key(
+        None, "keeps pictures of one photo on one side: auto (compares all images), or a file of `turnaround check`"
+    )
     images: int = key(1800, "how many images to draw (generated sets only)", low=12, high=10_000_000)
     cache: str = key("on", "decoded pixels are kept: on, off (for this run), in a directory, or none (decoded anew)")
     skip_bad: bool = key(False, "leave unreadable images out instead of stopping; the record lists them")
@@ -85,7 +88,10 @@ class TrainingRecipe:
     precision: str = key("auto", "arithmetic of the passes; auto chooses for the device", choices=PRECISIONS)
     compile: str = key("auto", "torch.compile what takes the time; auto: on GPUs when it pays", choices=COMPILES)
     seed: int = key(0, "order, augmentation, new layers and hold-out follow from it", low=0, high=2**31 - 1)
-    checkpoint_every_s: float = key(60.0, "saved at the first end of epoch after these seconds", low=0.0, high=1e9)
+    checkpoint_every_s: float = key(
+        60.0, "saved this often: after an epoch, or within it when it is long; 0 = after every epoch", low=0.0, high=1e9
+    )
+    checkpoint_every_steps: int | None = key(None, "saved also after every so many updates", low=1, high=10**9)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,7 +194,7 @@ def _epochs(plan: Plan) -> list[EpochRecord]:
                 epoch_time_s=time_s,
                 images_per_s=10_000 / time_s,
                 learning_rate=0.05,
-                steps=10_000 // (32 * plan.workers),
+                steps=10_000 // ((plan.training.get("batch_per_worker") or 32) * plan.workers),
                 images=10_000,
                 train_eval_accuracy=train_accuracy,
                 train_eval_loss=1.0 - train_accuracy,

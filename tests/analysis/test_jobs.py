@@ -208,3 +208,23 @@ def test_a_clock_that_stood_still_gives_no_time(tmp_path: Path) -> None:
     lines = (tmp_path / "run" / "epochs.jsonl").read_text()
     (tmp_path / "run" / "epochs.jsonl").write_text(lines.replace('"epoch_time_s":10.0', '"epoch_time_s":0.0'))
     assert survey([tmp_path]).jobs[0].cases[0].epoch_time_s is None
+
+
+def test_a_curve_that_was_cut_off_is_told(tmp_path: Path) -> None:
+    path = build(tmp_path / "cut", Plan())
+    build(tmp_path / "whole", Plan())
+    lines = (path / "epochs.jsonl").read_text().splitlines(keepends=True)
+    (path / "epochs.jsonl").write_text("".join(lines[:3]))
+    (note,) = survey([tmp_path]).notes
+    assert note.startswith("cut: epochs.jsonl ends with epoch 3, though 20 were done")
+
+
+def test_an_epoch_that_no_training_has_leaves_the_run_out(tmp_path: Path) -> None:
+    path = build(tmp_path / "damaged", Plan())
+    build(tmp_path / "whole", Plan())
+    lines = (path / "epochs.jsonl").read_text().replace('"epoch":20,', '"epoch":1000000000,')
+    assert "1000000000" in lines
+    (path / "epochs.jsonl").write_text(lines)
+    found = survey([tmp_path])
+    assert [run.name for case in found.jobs[0].cases for run in case.runs] == ["whole"]
+    assert "epochs.jsonl is damaged: it names epoch 1,000,000,000; a run has at most" in found.left_out[0].reason

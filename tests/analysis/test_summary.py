@@ -352,3 +352,12 @@ def test_whatever_is_in_the_files_only_our_errors_come_out(
     except TurnaroundError as error:
         message = str(error)
     assert str(path) in message
+
+
+def test_the_rate_of_an_imported_run_is_that_of_its_stated_epoch_time(tmp_path: Path) -> None:
+    curve = tuple(epoch_record(number, accuracy=(0.5, 0.5), time_s=80.0, images=1000) for number in (1, 2, 3))
+    run = ImportedRun(
+        name="a", source="t", format="table", workers=1, images_per_epoch=1000, epoch_time_s=200.0, curve=curve
+    )
+    summary = summarise(Run.load(write_runs([run], tmp_path)[0]))
+    assert (summary.epoch_time_s, summary.images_per_s) == (200.0, 5.0)

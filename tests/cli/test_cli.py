@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -251,7 +252,8 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 # --- stopping and going on
 
 
-def test_ctrl_c_stops_after_the_epoch_and_resume_goes_on(
+@pytest.mark.fault(6, "Ctrl-C once: stops after the step, saved, exit code 75, and says how to go on")
+def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
     environment: dict[str, str], fruit_folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "my run"
@@ -261,10 +263,11 @@ def test_ctrl_c_stops_after_the_epoch_and_resume_goes_on(
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 75, shown
-    assert "Stopping at the end of this epoch. Ctrl-C again stops at once." in shown
+    assert "Stopping after this step. Ctrl-C again stops at once." in shown
     done = num_epochs(out)
     assert 0 < done < 30
-    assert f"error: Stopped after epoch {done} of 30; everything up to there is saved." in shown
+    within = rf"error: Stopped after step [1-6] of 6 in epoch {done + 1} of 30; everything up to there is saved\."
+    assert re.search(rf"{within}|error: Stopped after epoch {done} of 30; everything", shown)
     assert f"turnaround resume '{out}'" in shown  # what to type next
     assert status(out)["state"] == "interrupted"
     assert status(out)["epochs_done"] == done
@@ -284,6 +287,7 @@ def test_ctrl_c_stops_after_the_epoch_and_resume_goes_on(
     assert [e.segment for e in Run.load(out).epochs] == [1] * done + [2] * (30 - done)
 
 
+@pytest.mark.fault(6, "Ctrl-C twice: ends at once, the last checkpoint is intact, no process is left")
 def test_a_second_ctrl_c_stops_at_once(environment: dict[str, str], fruit_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("train", str(fruit_folder), *SLOW_EPOCHS, "--set", "training.epochs=1000", "--out", str(out))
@@ -291,7 +295,7 @@ def test_a_second_ctrl_c_stops_at_once(environment: dict[str, str], fruit_folder
         wait_for(lambda: status(out).get("first_step_at"))
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        assert "Stopping at the end" in next(line for line in process.stderr if "Stopping" in line)  # type: ignore[union-attr]
+        assert "Stopping after this step" in next(line for line in process.stderr if "Stopping" in line)  # type: ignore[union-attr]
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 75, shown
@@ -314,7 +318,7 @@ def test_ctrl_c_while_the_processes_start(environment: dict[str, str], fruit_fol
     assert status(out)["state"] == "interrupted"
 
 
-def test_ctrl_c_in_the_last_epoch_is_a_finished_run(
+def test_ctrl_c_within_a_long_epoch_does_not_wait_for_its_end(
     environment: dict[str, str], fruit_folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -323,9 +327,11 @@ def test_ctrl_c_in_the_last_epoch_is_a_finished_run(
         wait_for(lambda: status(out).get("first_step_at"))
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=PATIENCE_S)
-    assert "Stopping at the end of this epoch" in shown
-    assert process.returncode == 0, shown
-    assert status(out)["state"] == "finished"
+    assert "Stopping after this step" in shown
+    assert process.returncode == 75, shown
+    assert status(out)["state"] == "interrupted"
+    assert num_epochs(out) == 0
+    assert len(list((out / "checkpoint").glob("epoch-00000-step-*"))) == 1
 
 
 def test_ctrl_c_while_drawing_leaves_nothing(environment: dict[str, str], tmp_path: Path) -> None:
@@ -341,6 +347,7 @@ def test_ctrl_c_while_drawing_leaves_nothing(environment: dict[str, str], tmp_pa
     assert [p for p in tmp_path.rglob("*") if p != tmp_path / "cache"] == []
 
 
+@pytest.mark.fault(5, "SIGKILL of the launcher: all its processes are gone within 10 s; resume takes the lock over")
 def test_killing_the_launcher_ends_its_processes_and_resume_goes_on(
     environment: dict[str, str], fruit_folder: Path, tmp_path: Path
 ) -> None:

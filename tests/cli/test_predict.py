@@ -158,10 +158,10 @@ def test_one_gpu_and_rehearsals_then_the_truth(predict: Callable[..., Done], tmp
     assert "saved in runs/forecasts.jsonl" in done.err
     assert "Only 1 worker was timed" in words(done.out)
     assert "4 of them rehearsed" in words(done.out)
-    assert "forecasts so far" not in done.out
+    assert "saved forecasts" not in done.out
     real(tmp_path / "runs" / "real-8", 8)
     after = predict("runs", "--workers", "16")
-    assert "forecasts so far: 5, median error" in after.out
+    assert "saved forecasts against later runs: 5 figures, median error" in after.out
     assert "inside the 80 % interval" in after.out
 
 
@@ -212,7 +212,7 @@ def test_other_flags_that_cannot_be(predict: Callable[..., Done], lab: str) -> N
 def test_several_jobs_are_listed(predict: Callable[..., Done], lab: str) -> None:
     refused(
         predict(lab, "--workers", "16"),
-        "Several jobs could answer: caltech256, frozen (timed on T4 and V100); fruit, fine-tuned (timed on T4).",
+        "Several jobs could answer: 'caltech256, frozen' (timed on T4 and V100); 'fruit, fine-tuned' (timed on T4).",
         "--job NAME",
     )
 
@@ -230,3 +230,27 @@ def test_the_real_command_needs_no_torch(tmp_path: Path, lab: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["reaches_stable"] is False
+
+
+def test_a_long_range_has_its_warnings_once(predict: Callable[..., Done], tmp_path: Path) -> None:
+    real(tmp_path / "runs" / "real-1", 1)
+    done = predict("runs", "--workers", "1-64")
+    assert done.out.count("times away from what was measured") == 1
+    assert "64 processes are 64 times away" in words(done.out)
+    assert "run: was run; the row is what the laws say of it." in words(done.out)
+
+
+@pytest.mark.parametrize("workers", ["16", "8", "1-32"])
+def test_a_narrow_terminal(
+    predict: Callable[..., Done], lab: str, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    done = predict(lab, "--workers", workers, "--gpu", "V100", "--price", "2.48")
+    too_wide = [line for line in done.out.splitlines() if len(line) > 40]
+    assert [line for line in too_wide if "turnaround train" not in line] == []  # a command is for copying
+    assert not any(line.strip() and not line.strip("- ") for line in done.out.splitlines())
+
+
+def test_epochs_that_nobody_knows(predict: Callable[..., Done], tmp_path: Path) -> None:
+    lab = import_table("name,workers,gpu,epoch_time_s\na,1,T4,20\nb,2,T4,11\n", tmp_path / "few")
+    assert "the epochs of a job are not known, so the fastest" in words(predict(str(lab), "--workers", "1-4").out)

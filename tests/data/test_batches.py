@@ -293,3 +293,14 @@ def test_what_fits_nowhere_is_decoded_in_every_epoch(monkeypatch: pytest.MonkeyP
     assert small.place == "host"
     shared = choose_residency(num_bytes=GIB // 4, is_mapped=False, device=CPU, processes_on_host=4)
     assert shared.place == "files"  # each process would keep a copy of its own
+
+
+@pytest.mark.parametrize("place", ["device", "host", "disk"])
+@pytest.mark.parametrize("first_step", [0, 2, 100])
+def test_an_epoch_may_begin_at_any_step(place: str, first_step: int, pixels: Pixels) -> None:
+    batches = made(pixels, place)
+    whole = list(batches.steps(slicing(), epoch=2))
+    rest = list(batches.steps(slicing(), epoch=2, first_step=first_step))
+    assert len(rest) == max(0, len(whole) - first_step)
+    assert all(equal(one, other) for one, other in zip(rest, whole[first_step:], strict=True))
+    batches.close()

@@ -164,3 +164,12 @@ def test_impossible_accuracies_are_refused() -> None:
         accuracy(64, 68.9)
     with pytest.raises(InputError, match="The global batch must be above 0"):
         PlateauAccuracy().fit([accuracy(64, 0.7)]).predict(-1)
+
+
+def test_accuracies_off_the_line_widen_the_interval() -> None:
+    """A fall that grows with the batch is no line: the forecast is no surer than the line is good."""
+    values = (0.792, 0.779, 0.742, 0.675)
+    bent = PlateauAccuracy().fit([accuracy(32 * 2**i, v) for i, v in enumerate(values)])
+    straight = PlateauAccuracy().fit([accuracy(32 * 2**i, 0.79 - 0.03 * i) for i in range(4)])
+    widths = [law.predict(512).high - law.predict(512).low for law in (bent, straight)]
+    assert widths[0] > 2 * widths[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.build import import_table
+from analysis.build import LAB, import_table
 from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
 from turnaround.analysis.jobs import survey
 from turnaround.errors import InputError
@@ -53,12 +53,13 @@ def test_the_labs_sixteen_v100(lab: Path) -> None:
 
 
 def test_the_labs_job_is_chosen_or_asked_for(lab: Path) -> None:
-    with pytest.raises(InputError, match=r"Several jobs could answer: caltech256, frozen .*fruit.*--job NAME"):
+    with pytest.raises(InputError, match=r"Several jobs could answer: 'caltech256, frozen' .*fruit.*--job NAME"):
         ask(lab, 16)
     with pytest.raises(InputError, match=r"Several jobs"):
         ask(lab, 16, gpu="T4")
-    with pytest.raises(InputError, match=r"No job begins with 'cats'. The jobs here: caltech256"):
+    with pytest.raises(InputError, match=r"No job is called 'cats'. The jobs here: 'caltech256"):
         ask(lab, 16, job="cats")
+    assert answer(lab, 16, job="frozen").job == "caltech256, frozen"
     assert answer(lab, 16, job="CAL").gpu == "V100"  # most was measured on it, after what is set aside: a tie
     assert answer(lab, 4, job="cal", gpu="T4").warnings[0].startswith("2 processes (209 s an epoch) set aside")
 
@@ -352,3 +353,37 @@ def test_the_better_of_two_recipes_is_taken_and_said(tmp_path: Path) -> None:
     assert p.val_accuracy.low > 0.7
     assert "the settings learning rate 0.05; others were set aside" in p.assumed
     assert any("those of other settings (learning rate 9)" in warning for warning in p.warnings)
+
+
+def test_what_one_row_does_not_say_is_no_difference(lab: Path, tmp_path: Path) -> None:
+    """Without its images, or its batch, a run of the table is a run like the others."""
+    header, *rows = LAB.splitlines()
+    for number, missing in enumerate((",24485,", ",32,")):
+        table = [row.replace(missing, ",,") if row.startswith("model4") else row for row in rows]
+        folder = import_table("\n".join([header, *table]), tmp_path / str(number))
+        asked, whole = answer(folder, 8, gpu="T4", job="cal"), answer(lab, 8, gpu="T4", job="cal")
+        assert asked.epoch_time_s == whole.epoch_time_s
+
+
+def test_the_batch_is_that_of_the_runs_whose_times_are_learnt_from(tmp_path: Path) -> None:
+    """Most runs are of another kind of GPU and of half the batch: a step of theirs is another step."""
+    for n in (1, 2, 4):
+        real(tmp_path / f"h200-{n}", n)
+    for n in (1, 2):
+        real(
+            tmp_path / f"v100-{n}",
+            n,
+            gpu="Tesla V100-SXM2-16GB",
+            epoch_time_s=40 / n,
+            training={"batch_per_worker": 64},
+        )
+    p = answer(tmp_path, 2, gpu="V100")
+    assert p.global_batch == 128
+    assert p.epoch_time_s is not None
+    assert p.epoch_time_s.value == pytest.approx(20, rel=0.03)
+    assert answer(tmp_path, 2).global_batch == 64
+
+
+def test_a_target_without_a_curve_is_told(lab: Path) -> None:
+    said = answer(lab, 16, gpu="V100", target=0.66).warnings
+    assert "No curve of these runs reaches 66 %, so the epochs to it cannot be forecast." in said

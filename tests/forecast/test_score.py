@@ -42,7 +42,8 @@ def test_a_later_run_scores_the_forecast(study: Path) -> None:
     assert time.is_inside
     assert found["epochs_to_stable"].measured == pytest.approx(epochs_to_stable(8), abs=1.5)
     assert re.fullmatch(
-        r"forecasts so far: 6, median error \d+ %, 6 of 6 inside the 80 % interval", in_words(scores([study])) or ""
+        r"saved forecasts against later runs: 6 figures, median error \d+ %, 6 of 6 inside the 80 % interval",
+        in_words(scores([study])) or "",
     )
 
 
@@ -135,7 +136,7 @@ def test_the_figures_in_words() -> None:
         )
 
     assert in_words([one(10), one(11), one(20)]) == (
-        "forecasts so far: 3, median error 9 %, 2 of 3 inside the 80 % interval"
+        "saved forecasts against later runs: 3 figures, median error 9 %, 2 of 3 inside the 80 % interval"
     )
 
 

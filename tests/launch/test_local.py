@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from running import traced, train
-from turnaround.errors import ProcessFailedError
+from turnaround.errors import InputError, ProcessFailedError
 from turnaround.launch import local
 from turnaround.launch.contract import LaunchPlan
 from turnaround.record.layout import RunDirectory
@@ -83,7 +84,8 @@ def test_a_process_that_raises_is_named(fruit_folder: Path, tmp_path: Path, monk
         train(fruit_folder, tmp_path / "out", "workers.count=2", *QUICK, processes=2)
     message = str(caught.value)
     log = tmp_path / "out" / "logs" / "processes.log"
-    assert message == f"Process 1 failed: RuntimeError: told to fail. Details are in {log}."
+    who = f"Process 1 (host {socket.gethostname()}, step 1)"
+    assert message == f"{who} failed: RuntimeError: told to fail. Details are in {log}."
     assert "told to fail" in log.read_text()
     status = Run.load(tmp_path / "out").status
     assert (status.state, status.cause) == ("failed", message)
@@ -108,3 +110,23 @@ def test_a_process_that_is_killed(fruit_folder: Path, tmp_path: Path, monkeypatc
     assert (run.status.state, run.status.cause) == ("failed", message)
     assert [e.epoch for e in run.epochs] == [1]
     assert json.loads(run.directory.recipe.read_text())["name"] == "fruit"
+
+
+def test_how_long_a_training_may_not_get_on() -> None:
+    assert local.patience_s({}) == local.PATIENCE_S
+    assert local.patience_s({"TURNAROUND_WATCHDOG_S": "7.5"}) == 7.5
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-3", "nan", ""])
+def test_a_patience_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"TURNAROUND_WATCHDOG_S must be a number of seconds above 0\. Received: "):
+        local.patience_s({"TURNAROUND_WATCHDOG_S": text})
+
+
+def test_two_different_requests_are_one_wish() -> None:
+    """A batch system sends SIGUSR2 first and SIGTERM later; a person presses Ctrl-C twice."""
+    requests = local._Requests()
+    requests.received += [signal.SIGUSR2, signal.SIGTERM]
+    assert not requests.is_urgent
+    requests.received.append(signal.SIGTERM)
+    assert requests.is_urgent

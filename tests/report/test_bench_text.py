@@ -28,6 +28,7 @@ def facts(**rates: float) -> dict[str, Any]:
         ({"input": 60, "model": 100, "training": 50}, "at most 2.00 times faster with an input that costs nothing"),
         ({"input": 900, "all_reduce": 80, "model": 100, "training": 50}, "The exchange of gradients is the limit"),
         ({"input": 900, "model": 100, "training": 80}, "be at most 1.25 times faster without. Usual causes"),
+        ({"input": 900, "model": 100, "training": 132}, "at 132 % of what the model does alone, which cannot be"),
     ],
 )
 def test_the_sentence_names_the_limit(rates: dict[str, float], wanted: str) -> None:

@@ -228,6 +228,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.fault(23, "any damage to a checkpoint's files: named, and the one before is used")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_named_and_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
     harm, words = DAMAGES[damage]
@@ -315,3 +316,42 @@ def test_the_checkpoint_just_saved_is_kept_beside_damaged_later_ones(tmp_path: P
     found, passed_over = newest_valid(tmp_path)
     assert found == tmp_path / "epoch-00003"
     assert len(passed_over) == 1  # of the two damaged ones the newer is still there to be named
+
+
+# --- within an epoch
+
+
+def test_a_position_within_an_epoch_comes_back(tmp_path: Path) -> None:
+    module = network()
+    given = position(
+        6, update=72, step=12, totals=[[0.1 + 0.2, 3.0, 8.0], [1e-9, 0.0, 8.0]], epoch_time_s=1.5, noise=[[8, 0.5, 2.0]]
+    )
+    path = save(tmp_path, module=module, optimizer=optimizer_of(module), position=given)
+    assert path.name == "epoch-00006-step-00012"
+    assert newest_valid(tmp_path) == (path, [])
+    assert restore(path, module=module, optimizer=optimizer_of(module)) == given
+
+
+def test_order_is_by_epoch_then_step(tmp_path: Path) -> None:
+    module = nn.Linear(3, 2)
+    for epoch, step in ((6, 0), (6, 2), (6, 12)):
+        save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(epoch, step=step))
+    assert [p.name for p in checkpoints(tmp_path)] == ["epoch-00006-step-00002", "epoch-00006-step-00012"]
+    save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(7))
+    assert [p.name for p in checkpoints(tmp_path)] == ["epoch-00006-step-00012", "epoch-00007"]
+    for name in ("epoch-100000", "epoch-99999-step-00001"):
+        (tmp_path / name).mkdir()
+    assert [p.name for p in checkpoints(tmp_path)][-2:] == ["epoch-99999-step-00001", "epoch-100000"]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It knows only ends of epochs."""
+    saved(tmp_path, 4)
+    manifest = tmp_path / "epoch-00004" / "manifest.json"
+    old = json.loads(manifest.read_text())
+    for key in ("step", "totals", "epoch_time_s", "noise"):
+        del old[key]
+    manifest.write_text(json.dumps(old))
+    assert newest_valid(tmp_path) == (tmp_path / "epoch-00004", [])
+    module = network()
+    assert restore(tmp_path / "epoch-00004", module=module, optimizer=optimizer_of(module)) == position(4)

@@ -211,3 +211,17 @@ def _begun(feed: Feed, first: int):  # type: ignore[no-untyped-def]
     for update in range(first, first + 8):
         feed.timer.begin(update)
         yield next(steps)
+
+
+@pytest.mark.parametrize("augment", [VARIED, PLAIN], ids=["ahead", "computed once"])
+@pytest.mark.parametrize("first_step", [0, 1, 4, 5, 7])
+def test_an_epoch_begins_anywhere_with_the_same_features_to_the_bit(
+    augment: AugmentRecipe, first_step: int, pixels: Pixels
+) -> None:
+    """Also in the middle of steps whose features are computed together."""
+    whole = list(made(pixels, augment).steps(epoch=2, first_update=8))
+    rest = list(made(pixels, augment).steps(epoch=2, first_update=8, first_step=first_step))
+    assert len(rest) == len(whole) - first_step
+    for one, other in zip(rest, whole[first_step:], strict=True):
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.features, other.features)  # type: ignore[arg-type]

@@ -91,11 +91,11 @@ def test_it_learns(whole: Run) -> None:
 
 def test_the_parts_of_the_time_add_up_to_the_program(whole: Run) -> None:
     found = whole.status.time_s
-    assert set(DISJOINT_TIME_PARTS) <= set(found)
+    assert set(found) >= set(DISJOINT_TIME_PARTS) - {"lost"}
     assert found["training"] == pytest.approx(found["training_cold"] + found["training_steady"])
     assert found["pause"] == pytest.approx(found["evaluation"] + found["checkpoint"])
-    assert all(found[part] > 0 for part in DISJOINT_TIME_PARTS if part != "decode")
-    known = sum(found[part] for part in DISJOINT_TIME_PARTS)
+    assert all(found[part] > 0 for part in DISJOINT_TIME_PARTS if part not in ("decode", "lost"))
+    known = sum(found.get(part, 0.0) for part in DISJOINT_TIME_PARTS)
     assert known <= found["program"] + 0.01
     assert known > 0.9 * found["program"]
     assert sum(e.epoch_time_s for e in whole.epochs) == pytest.approx(found["training"], rel=0.01)
@@ -158,6 +158,7 @@ def test_a_killed_run_says_so_and_keeps_what_was_saved(killed: Path) -> None:
     assert checkpoint.newest_valid(run.directory.checkpoint) == (killed / "checkpoint" / "epoch-00001", [])
 
 
+@pytest.mark.fault(36, "resume of a finished run: at once, and nothing changes")
 def test_after_a_kill_it_ends_as_if_nothing_had_happened(killed: Path, whole: Run, tmp_path: Path) -> None:
     resumed = conduct.resume(request(copied(killed, tmp_path / "run")))
     assert resumed.status.state == "finished"
@@ -172,6 +173,8 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(killed: Path, whole: Ru
     assert resumed.status.first_step_at == first.first_step_at
     assert resumed.status.submitted_at == first.submitted_at
     assert resumed.status.time_s["start_up"] > first.time_s["start_up"]
+    assert resumed.status.time_s["lost"] > 0  # epoch 2 was trained twice
+    assert resumed.status.time_s["program"] > first.time_s["program"] + resumed.status.time_s["training"] / 3
     again = conduct.resume(request(tmp_path / "run"))  # nothing left to do: at once, and nothing changes
     assert again.status == resumed.status
 

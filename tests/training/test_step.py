@@ -260,6 +260,36 @@ def test_totals_are_those_of_the_images_and_start_anew() -> None:
     assert step.take_totals().tolist() == [0, 0, 0]
 
 
+def test_totals_come_back_for_any_number_of_processes() -> None:
+    rows = [[0.1, 2.0, 8.0], [0.7, 1.0, 8.0]]
+    for rank in (0, 1):
+        step = made(network(), OneOfSeveral(rank=rank, size=2, count=4))
+        step.restore_totals(rows)
+        assert step.totals.tolist() == rows[rank]  # the same number: to the bit
+    for rank, size, wanted in ((0, 1, [0.1 + 0.7, 3.0, 16.0]), (0, 3, [0.1 + 0.7, 3.0, 16.0]), (2, 3, [0.0, 0.0, 0.0])):
+        step = made(network(), OneOfSeveral(rank=rank, size=size, count=4))
+        step.restore_totals(rows)
+        assert step.totals.tolist() == pytest.approx(wanted)
+    step.restore_totals([])  # a checkpoint after an epoch has none
+    assert step.totals.tolist() == [0, 0, 0]
+
+
+def test_totals_of_a_checkpoint_stay_in_the_step() -> None:
+    step = made(network())
+    gradients(step, batch())
+    (row,) = step.totals_by_process()
+    assert row == step.totals.tolist() == step.take_totals().tolist()
+    assert row[2] == len(batch().labels)
+
+
+def test_a_weight_that_is_no_number_is_seen() -> None:
+    step = made(network())
+    assert step.is_finite()
+    with torch.no_grad():
+        step.learning[-1].fill_(float("inf"))
+    assert not step.is_finite()
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("kind", [{}, {"norm": True}])
 def test_every_precision_trains_on_a_cpu(precision: str, kind: dict[str, bool]) -> None:

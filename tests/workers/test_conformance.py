@@ -201,7 +201,9 @@ def test_an_error_a_kill_and_two_resumes_change_nothing(
     out, last = tmp_path / "run", PROCESSES[engine] - 1
     with pytest.MonkeyPatch.context() as patch:  # the last process raises in epoch 2: the first cause is named
         troubled(patch, fail=f"{last}:2")
-        with pytest.raises(ProcessFailedError, match=f"Process {last} failed: RuntimeError: told to fail in epoch 2"):
+        with pytest.raises(
+            ProcessFailedError, match=rf"Process {last} \(host .*\) failed: RuntimeError: told to fail in epoch 2"
+        ):
             start(engine, images, out)
     assert processes_of(out) == []
     assert Run.load(out).status.state == "failed"

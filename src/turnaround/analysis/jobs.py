@@ -88,6 +88,12 @@ def _reason(run: Run, error: RunDirectoryError) -> str:
 def _notes(summary: RunSummary, run: Run) -> Iterable[str]:
     if run.bad_lines:
         yield f"{summary.name}: {run.bad_lines} lines of {run.directory.epochs.name} cannot be read and are left out."
+    last, done = (run.epochs[-1].epoch if run.epochs else 0), run.status.epochs_done
+    if not summary.is_imported and last < done:
+        yield (
+            f"{summary.name}: {run.directory.epochs.name} ends with epoch {last}, though {done} were done: what "
+            "counts as its end is not its end."
+        )
 
 
 def _with_distinct_names(read: Sequence[tuple[RunSummary, Run]]) -> list[tuple[RunSummary, Run]]:

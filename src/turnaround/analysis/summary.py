@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from turnaround.analysis.curves import Curve
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.errors import RunDirectoryError
+from turnaround.record.importers.values import MAX_EPOCHS
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord, Imported
 
@@ -71,7 +72,7 @@ def summarise(run: Run) -> RunSummary:
     """The numbers of one run, as far as it got; RunDirectoryError names the file and the key that is damaged."""
     machine = _Content(run.directory.machine, run.machine)
     recipe = _Content(run.directory.recipe, run.recipe)
-    epochs, told = run.epochs, run.imported or Imported(source="", format="")
+    epochs, told = _believable(run), run.imported or Imported(source="", format="")
     best = max((e for e in epochs if not math.isnan(e.val_accuracy)), key=lambda e: e.val_accuracy, default=None)
     parts = run.turnaround_parts()
     curve, images_per_epoch = curve_of(epochs), _images_per_epoch(recipe, epochs)
@@ -112,6 +113,16 @@ def summarise(run: Run) -> RunSummary:
     )
 
 
+def _believable(run: Run) -> list[EpochRecord]:
+    """The epochs; a number that no training has would make every curve of the run as long as itself."""
+    if run.epochs and run.epochs[-1].epoch > MAX_EPOCHS:
+        raise RunDirectoryError(
+            f"{run.directory.epochs} is damaged: it names epoch {run.epochs[-1].epoch:,}; a run has at most "
+            f"{MAX_EPOCHS:,}."
+        )
+    return run.epochs
+
+
 def curve_of(epochs: list[EpochRecord]) -> Curve:
     """The columns of the epochs; the training ones in evaluation mode, or all of them running, never a mixture."""
     is_evaluated = any(e.train_eval_accuracy is not None or e.train_eval_loss is not None for e in epochs)
@@ -146,7 +157,9 @@ def _images_per_s(
     told: Imported, epochs: list[EpochRecord], images_per_epoch: int | None, epoch_time_s: float | None
 ) -> float | None:
     """As stated, as measured, or by division."""
-    known = _first(told.images_per_s, _steady_median(epochs, "images_per_s"))
+    # A stated epoch time goes before the curve's times, so the rate must be that of the same epoch.
+    measured = _steady_median(epochs, "images_per_s") if told.epoch_time_s is None else None
+    known = _first(told.images_per_s, measured)
     if known is None and images_per_epoch and epoch_time_s:
         return images_per_epoch / epoch_time_s
     return known

@@ -3,16 +3,21 @@
 Enters: what a user types. Leaves: text on stdout and stderr, and an exit code of errors.py.
 
     demo.py       the whole story on generated fruit
+    check.py      what is wrong with a folder of images, before you train on it
     train.py      one run, from a recipe or a folder of images
+    study.py      many configurations of one recipe: run what is missing, compare, forecast
     resume.py     go on with a run that was stopped
     import_.py    runs that turnaround did not train become run directories
     report.py     what recorded runs say, side by side
     predict.py    what another number of GPUs, or another kind, would do
+    classify.py   what a trained network says of pictures
+    export.py     a trained network as a file for other programs
+    serve.py      a trained network behind a page and an HTTP address
     bench.py      how fast could training be on this machine, and what is in its way?
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
     console.py    what the verbs share
-    worker.py     the entry point of every process of a training; the only one that reaches the GPU side
+    worker.py     the entry point of every process of a training; it, classify, export and serve reach the GPU side
 """
 
 from __future__ import annotations
@@ -22,13 +27,18 @@ import sys
 import typer
 
 from turnaround.cli.bench import bench
+from turnaround.cli.check import check
+from turnaround.cli.classify import classify
 from turnaround.cli.demo import demo
 from turnaround.cli.doctor import doctor
+from turnaround.cli.export import export
 from turnaround.cli.import_ import import_
 from turnaround.cli.predict import predict
 from turnaround.cli.recipes import recipes_app
 from turnaround.cli.report import report
 from turnaround.cli.resume import resume
+from turnaround.cli.serve import serve
+from turnaround.cli.study import study
 from turnaround.cli.train import train
 from turnaround.errors import TurnaroundError
 
@@ -41,11 +51,16 @@ app = typer.Typer(
     help="Train image classifiers on 1..N workers, record every run, and learn what more GPUs would do.",
 )
 app.command()(demo)
+app.command()(check)
 app.command()(train)
 app.command()(resume)
+app.command()(study)
 app.command(name="import")(import_)
 app.command()(report)
 app.command()(predict)
+app.command()(classify)
+app.command()(export)
+app.command()(serve)
 app.command()(bench)
 app.add_typer(recipes_app, name="recipes")
 app.command()(doctor)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
+    from collections.abc import Callable, Iterator, Sequence
 
     from turnaround.analysis.summary import RunSummary
-    from turnaround.record.importers.values import LeftOut, Reading
+    from turnaround.record.importers.values import Reading
 
 IN_LOGS = "For logs, which do not say it: "
 
@@ -62,15 +60,15 @@ def import_(
     )
     reading = read_runs(file, curves=curves, given=given, is_percent=percent)
     summaries = [summarise(Run.load(path)) for path in write_runs(reading.runs, out)]
-    _tell(reading)
+    _tell(reading, has_table=not json_)
     if json_:
         _print_json(reading, summaries)
     else:
         _print_tables(reading, summaries, out)
 
 
-def _tell(reading: Reading) -> None:
-    """What was assumed and what was left out, on stderr: stdout may go into a pipe."""
+def _tell(reading: Reading, *, has_table: bool) -> None:
+    """What was assumed, and what was left out where no table on stdout names it: stdout may go into a pipe."""
     from rich.markup import escape
 
     from turnaround.cli.console import err
@@ -79,7 +77,7 @@ def _tell(reading: Reading) -> None:
     console = err()
     for note in reading.notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")
-    for item in reading.left_out:
+    for item in () if has_table else reading.left_out:
         console.print(f"[yellow]left out:[/yellow] {escape(describe(item))}")
 
 
@@ -101,56 +99,48 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
     from rich.text import Text
 
     from turnaround.cli import console
+    from turnaround.record.importers.read import describe
+    from turnaround.report.lines import clean, wrapped
 
     screen = console.out()
-    screen.print(imported_table(summaries))
+    lines = list(imported_lines(summaries, screen.width))
     if reading.left_out:
-        screen.print()
-        screen.print(left_out_table(reading.left_out))
+        lines += ["", "left out"]
+        for item in reading.left_out:
+            lines += wrapped(clean(describe(item)), screen.width, first="  ", rest="    ")
     count = f"{len(summaries):,} run{'s' * (len(summaries) > 1)}"
     rest = f", {len(reading.left_out):,} left out" if reading.left_out else ""
-    screen.print(Text(f"\n{count} imported into {out}{rest}."))
+    lines += [
+        "",
+        f"{count} imported into {clean(str(out))}{rest}. To compare them: turnaround report {clean(str(out))}",
+    ]
+    console.print_lines(screen, (Text(line) for line in lines))
 
 
-def imported_table(summaries: Sequence[RunSummary]) -> Table:
-    """One row a run, with what is known of it."""
-    from rich.table import Table
-    from rich.text import Text
-
+def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]:
+    """A table with one row a run, of what is known of it."""
+    from turnaround.report.lines import Column, clean, tables
     from turnaround.report.text import seconds, share
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
-    table.add_column("job", overflow="fold", min_width=11)
-    for heading in ("workers", "gpu", "batch", "epochs", "s/epoch", "job time", "final", "curve"):
-        table.add_column(heading, justify="left" if heading == "gpu" else "right", no_wrap=True)
-    for run in summaries:
-        table.add_row(
-            Text(run.name),
-            Text(run.job),
-            str(run.workers),
-            Text(run.gpu),
-            _or_dash(run.global_batch),
-            _or_dash(run.epochs or None),
-            "-" if run.epoch_time_s is None else f"{run.epoch_time_s:,.4g}",
-            seconds(run.job_time_s),
-            share(run.final_val_accuracy),
-            _or_dash(len(run.curve.epochs) or None),
-        )
-    return table
-
-
-def left_out_table(left_out: Sequence[LeftOut]) -> Table:
-    """What did not become a run, and why."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in ("left out", "run", "reason"):
-        table.add_column(heading, overflow="fold")
-    for item in left_out:
-        table.add_row(Text(item.where), Text(item.name or "-"), Text(item.reason))
-    return table
+    columns: dict[str, Callable[[RunSummary], str]] = {
+        "job": lambda run: clean(run.job),
+        "workers": lambda run: str(run.workers),
+        "gpu": lambda run: clean(run.gpu),
+        "batch": lambda run: _or_dash(run.global_batch),
+        "epochs": lambda run: _or_dash(run.epochs or None),
+        "s/epoch": lambda run: "-" if run.epoch_time_s is None else f"{run.epoch_time_s:,.4g}",
+        "job time": lambda run: seconds(run.job_time_s),
+        "final": lambda run: share(run.final_val_accuracy),
+        "curve": lambda run: _or_dash(len(run.curve.epochs) or None),
+    }
+    names = Column(heading="run", cells=tuple(clean(run.name) for run in summaries), is_left=True)
+    group = [
+        Column(heading=heading, cells=tuple(map(cell, summaries)), is_left=heading in ("job", "gpu"))
+        for heading, cell in columns.items()
+    ]
+    for part, table in enumerate(tables(names, [group], width)):
+        yield from [""] * (part > 0)
+        yield from (*table.heading, *table.rows)
 
 
 def _or_dash(value: int | None) -> str:

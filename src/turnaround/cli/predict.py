@@ -29,7 +29,7 @@ def predict(
     gpu: Annotated[str | None, typer.Option(help="Which kind: V100, A100, ... Default: the one measured.")] = None,
     hosts: Annotated[int | None, typer.Option(help="On how many hosts. Default: as in the runs.")] = None,
     price: Annotated[float | None, typer.Option(help="Of one GPU for one hour, in any currency.")] = None,
-    job: Annotated[str | None, typer.Option(metavar="NAME", help="Which job, by the beginning of its name.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Which job, by its name or a part of it.")] = None,
     target: Annotated[float | None, typer.Option(help="A validation accuracy to reach, 0 to 1.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the forecast as JSON on stdout.")] = False,
     save: Annotated[
@@ -189,7 +189,7 @@ def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tupl
         yield "", ""
         heading = ("", "estimate" if p.kind not in ("forecast", "measured") else "forecast", "80 % interval")
         measured = any(row[3] for row in rows)
-        yield from _table([(*heading, "measured" if measured else ""), *rows])
+        yield from _table([(*heading, "measured" if measured else ""), *rows], width)
     loo = leave_one_out(p)
     sections = (
         ("rests on", [*p.basis, *([loo] if loo else [])]),
@@ -212,16 +212,17 @@ def range_lines(
     yield from ((line, "bold") for line in _wrapped(_best_in_words(predictions, best), width))
     yield "", ""
     shown = [p for p in predictions if _is_shown(p, predictions, best)]
-    yield from _table(
-        [*_range_headings(question, predictions[0].gpu), *(_range_row(p, best) for p in shown)], headings=2
-    )
+    rows = [*_range_headings(question, predictions[0].gpu), *(_range_row(p, best) for p in shown)]
+    yield from _table(rows, width, headings=2)
+    if any(p.kind == "measured" for p in shown):
+        yield from _note("run: was run; the row is what the laws say of it. Asked for alone, it has both.", width)
     if any(p.reaches_stable is False for p in shown):
-        yield f"  * later than the {predictions[0].epochs_planned} epochs of the recipe", ""
+        yield from _note(f"* later than the {predictions[0].epochs_planned} epochs of the recipe", width)
     if len(shown) < len(predictions):
-        yield f"  {len(predictions)} numbers of workers were compared; --json has them all", ""
+        yield from _note(f"{len(predictions)} numbers of workers were compared; --json has them all", width)
     last = predictions[-1]
-    # A warning about one number of workers stands there with the first that has it.
-    warnings = list(dict.fromkeys(warning for p in predictions for warning in p.warnings))
+    # What is said of one number of workers is said of those at the ends, which are the farthest from the runs.
+    warnings = list(dict.fromkeys(warning for p in (predictions[0], last) for warning in p.warnings))
     for name, sentences in (
         ("rests on", last.basis),
         ("assumed", [*last.assumed, *left_open(last)]),
@@ -277,7 +278,8 @@ def _best_in_words(predictions: Sequence[Prediction], best: Best | None) -> str:
 
     first = predictions[0]
     if best is None:
-        return f"{first.job}: times are not known, so the fastest and the cheapest cannot be told."
+        unknown = "times are" if first.epoch_time_s is None else "the epochs of a job are"
+        return f"{first.job}: {unknown} not known, so the fastest and the cheapest cannot be told."
     by_workers = {p.workers: p for p in predictions}
 
     def told(workers: int) -> str:
@@ -306,11 +308,23 @@ def _wrapped(text: str, width: int, *, first: str = "") -> list[str]:
     return wrapped(clean(text), width, first=first)
 
 
-def _table(rows: Sequence[tuple[str, ...]], headings: int = 1) -> Iterator[tuple[str, str]]:
+def _note(text: str, width: int) -> Iterator[tuple[str, str]]:
+    """Below a table."""
+    yield from ((line, "") for line in _wrapped(text, width, first="  "))
+
+
+def _table(rows: Sequence[tuple[str, ...]], width: int, headings: int = 1) -> Iterator[tuple[str, str]]:
     """The first column and the last to the left, the others to the right; the first rows are headings."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    for number, row in enumerate(rows):
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        cells[0], cells[-1] = row[0].ljust(widths[0]), row[-1]
-        yield ("  " + "  ".join(cells)).rstrip(), "bold" if number < headings else ""
+    from turnaround.report.lines import Column, tables
+
+    last = len(rows[0]) - 1
+    names, *columns = (
+        Column(heading="\n".join(cells[:headings]), cells=cells[headings:], is_left=number in (0, last))
+        for number, cells in enumerate(zip(*rows, strict=True))
+        if any(cells)
+    )
+    for part, table in enumerate(tables(names, [columns], width - 2)):
+        if part:
+            yield "", ""
+        yield from ((f"  {line}".rstrip(), "bold") for line in table.heading)
+        yield from ((f"  {line}".rstrip(), "") for line in table.rows)

@@ -16,6 +16,9 @@ def resume(
     engine: Annotated[
         str | None, typer.Option(help="Another engine than before: torch or horovod; the result stays the same.")
     ] = None,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Start again by itself from the last checkpoint when a process fails: how often.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
 ) -> None:
@@ -36,6 +39,7 @@ def resume(
             device=checked_device(device),
             engine=engine,
             place=here,
+            restarts=restarts,
             shows_progress=not json_,
             announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
         )

@@ -28,6 +28,9 @@ def train(
     engine: Annotated[
         str | None, typer.Option(help="How processes agree: torch or horovod. Default: the recipe's, else torch.")
     ] = None,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Start again by itself from the last checkpoint when a process fails: how often.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="The run directory. Default: runs/NAME, or the next free one.")
@@ -69,6 +72,7 @@ def train(
             processes=processes,
             device=checked_device(device),
             place=here,
+            restarts=restarts,
             shows_progress=not json_,
             announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
         )

@@ -17,19 +17,22 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from turnaround.errors import TurnaroundError
-from turnaround.launch import failure
-from turnaround.launch.local import die_with_parent
-from turnaround.record.layout import RunDirectory
-from turnaround.report.progress import SilentProgress, progress_for
-from turnaround.workers.environment import place
+from turnaround.launch.parent import die_with_parent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    die_with_parent()
+    die_with_parent()  # before anything that takes time: imports of seconds follow
     stop_asked = _listen()
-    directory = RunDirectory(options.run)
+    options = _parser().parse_args(arguments)
+
+    from turnaround.errors import TurnaroundError
+    from turnaround.launch import failure
+    from turnaround.record.layout import RunDirectory
+    from turnaround.record.pulse import Pulse
+    from turnaround.report.progress import SilentProgress, progress_for
+    from turnaround.workers.environment import place
+
+    directory, pulse = RunDirectory(options.run), Pulse()
     here = place()
     shows = here.rank == 0 and not options.quiet
     try:
@@ -47,9 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
             bench(assignment, here, part_s=options.bench)
             return 0
         with progress_for(sys.stdout) if shows else SilentProgress() as progress:
-            train(assignment, here, progress, stop_asked=lambda: bool(stop_asked))
+            train(assignment, here, progress, pulse=pulse, stop_asked=lambda: bool(stop_asked))
     except BaseException as error:
-        failure.tell(directory, rank=here.rank, error=error)
+        failure.tell(directory, rank=here.rank, error=error, step=pulse.step)
         if isinstance(error, TurnaroundError):
             return error.exit_code
         traceback.print_exc()
@@ -60,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _listen() -> list[int]:
     """A list that is empty until somebody asks us to stop. A handler only notes it: the loop acts on it."""
     received: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, lambda number, _frame: received.append(number))
     return received
 

@@ -4,6 +4,8 @@
     fruitbowl.py  the generated set: works offline, in seconds
     fruit_scene.py, fruit_shapes.py   how its pictures are drawn: apples, bananas, oranges; ellipses, arcs, noise
     folder.py     class folders -> table of files; split; warnings
+    split_file.py a split that was decided beforehand
+    check/        what is wrong with the images: copies, leaks, unreadable and odd files
     decode.py     one file -> pixels, every format and mode handled by a stated rule
     decoders.py   many files at once: the processes that decode
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename

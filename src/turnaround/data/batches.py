@@ -149,8 +149,10 @@ class Batches:
     def num_validation(self) -> int:
         return len(self.pixels.labels) - self.pixels.num_train
 
-    def steps(self, slicing: Slicing, *, epoch: int, with_pixels: bool = True) -> Iterator[StepBatch]:
-        """One epoch of training steps, fetched ahead of the loop where fetching takes time."""
+    def steps(
+        self, slicing: Slicing, *, epoch: int, first_step: int = 0, with_pixels: bool = True
+    ) -> Iterator[StepBatch]:
+        """The training steps of an epoch from `first_step` on, fetched ahead of the loop where fetching takes time."""
         workers, hosted = slicing.workers, slicing.hosted
         order = epoch_order(seed=slicing.seed, epoch=epoch, num_images=self.pixels.num_train)
         # One copy and one gather an epoch: one a step would make every step wait for the host.
@@ -172,7 +174,8 @@ class Batches:
                 global_size=stop - start,
             )
 
-        return self._ahead(batch, len(bounds)) if with_pixels else map(batch, range(len(bounds)))
+        steps = range(first_step, len(bounds))
+        return self._ahead(batch, steps) if with_pixels else map(batch, steps)
 
     def training(self, *, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
         """This process's share of the training images, as they are."""
@@ -198,7 +201,7 @@ class Batches:
             pixels, rows = self._take(chunks[i], numbers)
             return EvaluationBatch(pixels=pixels, rows=rows, labels=self._labels[numbers])
 
-        return self._ahead(batch, len(chunks))
+        return self._ahead(batch, range(len(chunks)))
 
     def _numbers(self, ids: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(ids).to(self.device)
@@ -240,10 +243,10 @@ class Batches:
             copy[start : start + len(ids)].copy_(part)
         return copy
 
-    def _ahead(self, make: Callable[[int], T], count: int) -> Iterator[T]:
+    def _ahead(self, make: Callable[[int], T], numbers: range) -> Iterator[T]:
         if self.residency.place == "device":
-            return map(make, range(count))  # a gather on the device: nothing to wait for
-        return _prefetched(make, count, device=self.device)
+            return map(make, numbers)  # a gather on the device: nothing to wait for
+        return _prefetched(make, numbers, device=self.device)
 
 
 def _side_px(pixels: Pixels) -> int:
@@ -253,8 +256,8 @@ def _side_px(pixels: Pixels) -> int:
     return pixels.undecoded.size_px
 
 
-def _prefetched(make: Callable[[int], T], count: int, *, device: torch.device) -> Iterator[T]:
-    """make(0), make(1), ... made by a thread a few steps ahead; its exception is raised here."""
+def _prefetched(make: Callable[[int], T], numbers: range, *, device: torch.device) -> Iterator[T]:
+    """make(i) for all numbers, made by a thread a few steps ahead; its exception is raised here."""
     ready: queue.Queue[T | BaseException] = queue.Queue(maxsize=PREFETCHED_STEPS)
     stopped = threading.Event()
     # Copies on a stream of their own run beside the network's kernels instead of between them.
@@ -263,7 +266,7 @@ def _prefetched(make: Callable[[int], T], count: int, *, device: torch.device) -
     def produce() -> None:
         try:
             with torch.cuda.stream(side) if side else nullcontext():
-                for i in range(count):
+                for i in numbers:
                     made = make(i)
                     if side:
                         side.synchronize()
@@ -275,7 +278,7 @@ def _prefetched(make: Callable[[int], T], count: int, *, device: torch.device) -
     thread = threading.Thread(target=produce, name="prefetch", daemon=True)
     thread.start()
     try:
-        for _ in range(count):
+        for _ in numbers:
             item = ready.get()
             if isinstance(item, BaseException):
                 raise item

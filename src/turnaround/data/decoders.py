@@ -7,6 +7,7 @@ through a pipe: a decoder writes them to a file, or into memory that it shares w
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,18 @@ _FEWEST_FOR_PROCESSES = 64  # below it, starting processes (about 0.3 s) costs m
 _CHUNK_IMAGES, _CHUNK_BYTES = 32, 8 << 20  # the most that one task decodes and holds
 
 Progress = Callable[[int, int], None]  # images done, images in all
+
+
+class Show(Protocol):
+    """Who shows a long task to a person: `what` is done for `total` items, `done` so far."""
+
+    def __call__(self, what: str, done: int, total: int) -> None: ...
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
 _Chunk = tuple[int, tuple[str, ...]]  # the place of its first image, and its files
 
 
@@ -49,6 +62,7 @@ class Decoded:
     """What is known of many files once they were decoded."""
 
     digests: NDArray[np.uint8]  # one row a file
+    pixel_digests: NDArray[np.uint8]  # of what was decoded: the same for the same picture in another file format
     bad: dict[int, str]  # index in files: reason; their pixels and digests are zero
     images_per_s: float  # of all processes while they decode; their start is not in it
 
@@ -60,6 +74,7 @@ class Rows(NamedTuple):
     digests: list[bytes]
     bad: dict[int, str]  # by place: the reason
     time_s: float
+    pixel_digests: tuple[bytes, ...] = ()  # only where the pixels are decoded to be kept or checked
 
 
 def num_cpus() -> int:
@@ -82,6 +97,7 @@ def decode_into(target: Target, files: tuple[str, ...], on_progress: Progress | 
     if len(files) < _FEWEST_FOR_PROCESSES or not can_have_children():
         num_processes = 1
     digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
+    pixel_digests = np.zeros_like(digests)
     bad: dict[int, str] = {}
     num_done, time_s = 0, 0.0
     decoded = _one_by_one(target, chunks) if num_processes == 1 else _in_processes(target, chunks, num_processes)
@@ -89,12 +105,14 @@ def decode_into(target: Target, files: tuple[str, ...], on_progress: Progress | 
         for rows in decoded:
             count = len(rows.digests)
             digests[rows.start : rows.start + count] = as_rows(rows.digests)
+            pixel_digests[rows.start : rows.start + count] = as_rows(list(rows.pixel_digests))
             bad |= rows.bad
             num_done += count
             time_s += rows.time_s
             if on_progress is not None:
                 on_progress(num_done, len(files))
-    return Decoded(digests=digests, bad=bad, images_per_s=num_done * num_processes / max(time_s, 1e-9))
+    rate = num_done * num_processes / max(time_s, 1e-9)
+    return Decoded(digests=digests, pixel_digests=pixel_digests, bad=bad, images_per_s=rate)
 
 
 def as_rows(digests: list[bytes]) -> NDArray[np.uint8]:
@@ -182,4 +200,8 @@ def _decode_chunk(target: Target, chunk: _Chunk) -> Rows:
         with open(target.path, "r+b") as file:
             file.seek(target.offset_bytes + start * pixels[0].nbytes)
             file.write(pixels.data)
-    return rows
+    return rows._replace(pixel_digests=tuple(pixel_digest(picture) for picture in pixels))
+
+
+def pixel_digest(picture: NDArray[np.uint8]) -> bytes:
+    return hashlib.blake2b(picture.data, digest_size=DIGEST_BYTES).digest()

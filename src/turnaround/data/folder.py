@@ -4,6 +4,7 @@ Two layouts are understood, and the names of the parts in any case:
 
     ROOT/train/CLASS/**  +  ROOT/{val,valid,validation,test}/CLASS/**
     ROOT/CLASS/**           (or ROOT/train/CLASS/** alone): a share of every class is held out for validation
+A split that was decided beforehand (see split_file.py) overrules both: the images of both parts are dealt out anew.
 
 Only names, sizes and times are read here, no image: a million files take seconds. The order of the table and
 the split depend on names and the seed alone: every machine and every copy of the folder gives the same table.
@@ -16,12 +17,14 @@ import os
 import stat
 import unicodedata
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turnaround.data.split_file import deal
 from turnaround.errors import DataError, RecipeError
 
 IMAGE_EXTENSIONS = frozenset(["jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"])
@@ -50,18 +53,18 @@ class ImageTable:
     files: tuple[str, ...]  # relative to root, with '/' between the parts
     labels: NDArray[np.int64]  # index into classes
     num_train: int  # files[:num_train] is the training part, the rest is the validation part
-    split: str  # 'folders', or for example 'holdout 0.2, seed 7'
+    split: str  # 'folders', 'by photo', or for example 'holdout 0.2, seed 7'
     ignored: tuple[str, ...]  # hidden and junk entries, other extensions, loops, folders beside the parts
     warnings: tuple[str, ...]  # sentences
     sizes_bytes: NDArray[np.int64]
     mtimes_ns: NDArray[np.int64]
 
 
-def scan(root: Path, *, holdout: float, seed: int) -> ImageTable:
-    """Find the images under root. The hold-out applies only where no validation folder is given."""
+def scan(root: Path, *, holdout: float, seed: int, given: Mapping[str, str] | None = None) -> ImageTable:
+    """Find the images under root. The hold-out applies only where no validation folder and no split is given."""
     try:
         _check_is_folder(root)
-        return _scan(_Walk(root), holdout=holdout, seed=seed)
+        return _scan(_Walk(root), holdout=holdout, seed=seed, given=given)
     except PermissionError as error:
         raise DataError(
             f"No permission to read {error.filename!r}. Ask its owner, or run: chmod -R u+rX {str(root)!r}"
@@ -70,7 +73,7 @@ def scan(root: Path, *, holdout: float, seed: int) -> ImageTable:
         raise DataError(f"{error.filename!r} cannot be read: {error.strerror}. Check the disk.") from error
 
 
-def _scan(walk: "_Walk", *, holdout: float, seed: int) -> ImageTable:
+def _scan(walk: "_Walk", *, holdout: float, seed: int, given: Mapping[str, str] | None) -> ImageTable:
     folders, loose = walk.listing("")
     train_folder, val_folder, warnings = _layout(walk, folders)
     if part := train_folder or "":
@@ -83,9 +86,11 @@ def _scan(walk: "_Walk", *, holdout: float, seed: int) -> ImageTable:
         val = _read_part(walk, val_folder, val_folders, warnings)
         _check_validation(train, val, val_folder)
         split = "folders"
-    else:
+    elif given is None:
         train, val = _hold_out(train, holdout=holdout, seed=seed)
         split = f"holdout {holdout:g}, seed {seed}"
+    if given is not None:
+        (train, val), split = deal([train, val] if val_folder is not None else [train], given), "by photo"
     if loose:
         walk.ignored += loose
         warnings.append(f"Not used, outside any class folder: {len(loose)} images, e.g. {loose[0]!r}.")

@@ -4,9 +4,11 @@ Decoding is paid once: the result is a cache entry that every process of this ru
 
     CACHE/pixels-<key>/images.npy      (N, size_px, size_px, 3) uint8
                        labels.npy      (N,) int64
+                       digests.npy     (N, 16) uint8, of the files' bytes as they were then
+                       pixel_digests.npy   the same of the pixels: equal for one picture in two formats
                        manifest.json   classes, files, split, fingerprint, decode rate
-    CACHE/files-<key>/                 when pixels are not kept: every file was decoded once and checked, and instead of
-                       digests.npy     images.npy there is (N, 16) uint8, of the files' bytes as they were then
+    CACHE/files-<key>/                 the same without images.npy, when pixels are not kept: every file was decoded
+                                       once and checked
 
 The key comes from paths, sizes and times: no image is opened to find an entry. The fingerprint comes from the
 contents: it is the same on every machine that has the same files, and the same whether the pixels are kept or not, so a
@@ -22,7 +24,7 @@ import json
 import os
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,10 @@ class Pixels:
     decode_time_s: float  # what decoding took when the entry was built
     decode_images_per_s: float | None = None  # of all cores of the machine that built it; old entries do not know
     undecoded: Undecoded | None = None  # when the pixels were not kept
+    digests: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, DIGEST_BYTES), np.uint8))
+    """(N, 16) of the files' bytes when they were decoded."""
+    pixel_digests: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, DIGEST_BYTES), np.uint8))
+    """(N, 16) of the pixels."""
 
     @property
     def num_bytes(self) -> int:
@@ -99,13 +105,14 @@ def prepare(
     *,
     size_px: int,
     cache: Path,
-    skip_bad: bool,
+    skip_bad: bool | None,
     keeps_pixels: bool = True,
     on_progress: Progress | None = None,
 ) -> Pixels:
     """Reuse the cache entry of this table, or build it. Any number of processes may call it at once.
 
     Pixels that are not wanted, or that the disk has no room for, are not kept: they are None in what is returned.
+    skip_bad = None leaves unreadable images out even when nothing is left of a class: enough for a check.
     """
     cache, key = cache.expanduser().absolute(), _key(table, size_px=size_px, skip_bad=skip_bad)
     if keeps_pixels and (found := _reuse(cache / f"pixels-{key}")) is not None:
@@ -150,6 +157,7 @@ def _open(entry: Path) -> Pixels:
     if labels.shape != (num_images,) or labels.dtype != np.int64 or not 0 < num_train <= num_images:
         raise ValueError(f"labels.npy holds {labels.dtype} {labels.shape}")
     is_decoded = manifest.get("decoded", True)
+    digests = _open_digests(entry / "digests.npy", num_images)
     return Pixels(
         images=_open_images(entry, manifest) if is_decoded else None,
         labels=labels,
@@ -158,11 +166,15 @@ def _open(entry: Path) -> Pixels:
         files=tuple(manifest["files"]),
         fingerprint=manifest["fingerprint"],
         skipped=tuple(manifest["skipped"]),
+        digests=digests,
+        pixel_digests=_open_digests(entry / "pixel_digests.npy", num_images),
         cache_dir=entry,
         from_cache=True,
         decode_time_s=manifest["decode_time_s"],
         decode_images_per_s=manifest.get("decode_images_per_s") if is_decoded else manifest["decode_images_per_s"],
-        undecoded=None if is_decoded else _open_undecoded(entry, manifest),
+        undecoded=None
+        if is_decoded
+        else Undecoded(root=Path(manifest["root"]), size_px=manifest["size_px"], digests=digests),
     )
 
 
@@ -176,11 +188,11 @@ def _open_images(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint8]:
     return images  # type: ignore[no-any-return]
 
 
-def _open_undecoded(entry: Path, manifest: dict[str, Any]) -> Undecoded:
-    digests = np.load(entry / "digests.npy", allow_pickle=False)
-    if digests.shape != (len(manifest["files"]), DIGEST_BYTES) or digests.dtype != np.uint8:
-        raise ValueError(f"digests.npy holds {digests.dtype} {digests.shape}")
-    return Undecoded(root=Path(manifest["root"]), size_px=manifest["size_px"], digests=digests)
+def _open_digests(path: Path, num_images: int) -> NDArray[np.uint8]:
+    digests = np.load(path, allow_pickle=False)
+    if digests.shape != (num_images, DIGEST_BYTES) or digests.dtype != np.uint8:
+        raise ValueError(f"{path.name} holds {digests.dtype} {digests.shape}")
+    return digests  # type: ignore[no-any-return]
 
 
 def _reuse(entry: Path) -> Pixels | None:
@@ -193,7 +205,7 @@ def _reuse(entry: Path) -> Pixels | None:
     return found
 
 
-def _key(table: ImageTable, *, size_px: int, skip_bad: bool) -> str:
+def _key(table: ImageTable, *, size_px: int, skip_bad: bool | None) -> str:
     """All that decides the entry's contents, as far as it is known without opening a file."""
     digest = hashlib.sha256()
     root = os.path.realpath(table.root)
@@ -212,7 +224,7 @@ class _Build:
 
     table: ImageTable
     size_px: int
-    skip_bad: bool
+    skip_bad: bool | None
     keeps_pixels: bool
 
     def run(self, entry: Path, on_progress: Progress | None) -> Pixels:
@@ -230,8 +242,8 @@ class _Build:
             if decoded.bad and images is not None:
                 self._compact(images, keep)
             np.save(place / "labels.npy", table.labels[keep].astype(np.int64), allow_pickle=False)
-            if images is None:
-                np.save(place / "digests.npy", decoded.digests[keep], allow_pickle=False)
+            np.save(place / "digests.npy", decoded.digests[keep], allow_pickle=False)
+            np.save(place / "pixel_digests.npy", decoded.pixel_digests[keep], allow_pickle=False)
             manifest = self._manifest(decoded, keep, decode_time_s=time.perf_counter() - started_s)
             (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
             publish(place, entry, is_whole=lambda other: _reuse(other) is not None)
@@ -277,9 +289,9 @@ class _Build:
             file.truncate()
 
 
-def _kept(table: ImageTable, bad: dict[int, str], *, skip_bad: bool) -> NDArray[np.int64]:
+def _kept(table: ImageTable, bad: dict[int, str], *, skip_bad: bool | None) -> NDArray[np.int64]:
     """The places of the readable images in the table, when there are enough of them to go on."""
-    if bad and not skip_bad:
+    if bad and skip_bad is False:
         listed = [f"    {table.files[index]!r}: {reason}" for index, reason in sorted(bad.items())]
         more = len(listed) - _LISTED_BAD_IMAGES
         listed[_LISTED_BAD_IMAGES:] = [f"    and {more} more"] if more > 0 else []
@@ -289,6 +301,8 @@ def _kept(table: ImageTable, bad: dict[int, str], *, skip_bad: bool) -> NDArray[
             + "\nRemove or repair them, or train without them: --set data.skip_bad=true"
         )
     keep = np.setdiff1d(np.arange(len(table.files)), np.fromiter(bad, np.int64, len(bad)))
+    if skip_bad is None and (keep < table.num_train).any():
+        return keep
     num_by_class = np.bincount(table.labels[keep[keep < table.num_train]], minlength=len(table.classes))
     lost = [name for name, count in zip(table.classes, num_by_class, strict=True) if not count]
     if lost:

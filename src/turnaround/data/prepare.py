@@ -8,22 +8,21 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
+from turnaround.data.check.copies import Copies, find_copies, sentences
+from turnaround.data.check.folder_check import check_table, split_by_photo
+from turnaround.data.decoders import Show as Show
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels, default_cache, prepare, space_needed_bytes
 from turnaround.data.source import folder_of
+from turnaround.data.split_file import read_split
 from turnaround.recipe import Recipe
 
 NOT_KEPT = "none"
 """The data.cache of those who want every image decoded each time it is needed; that it was checked is kept."""
-
-
-class Show(Protocol):
-    """Who shows a long task to a person: `what` is done for `total` items, `done` so far."""
-
-    def __call__(self, what: str, done: int, total: int) -> None: ...
+AUTOMATIC = "auto"
+"""The data.split_by_photo of those who want the images compared before they are split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,7 @@ class Prepared:
 
     table: ImageTable
     pixels: Pixels
+    copies: Copies
 
 
 def cache_root(recipe: Recipe, *, temporary: Path) -> Path:
@@ -42,14 +42,14 @@ def cache_root(recipe: Recipe, *, temporary: Path) -> Path:
 
 def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
     """Generates or fetches when needed, scans, checks, and decodes what the cache does not have yet."""
-    data, seed = recipe.data, recipe.training.seed
+    data = recipe.data
     folder = folder_of(
         data,
         size_px=recipe.size_px,
         cache=cache,
         on_progress=lambda done: show("drawing images", done, data.images),
     )
-    table = scan(folder, holdout=data.holdout, seed=seed)
+    table = _table(recipe, folder, cache=cache, show=show)
     # Found before anything is decoded: the same rule decides the steps of every epoch.
     step_bounds(num_images=table.num_train, global_batch=recipe.global_batch, workers=recipe.workers.count)
     pixels = prepare(
@@ -62,7 +62,21 @@ def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
     )
     if pixels.images is None and data.cache != NOT_KEPT:
         table = replace(table, warnings=(*table.warnings, _why_not_kept(pixels)))
-    return Prepared(table=table, pixels=pixels)
+    copies = find_copies(pixels)
+    table = replace(table, warnings=(*sentences(copies, pixels), *table.warnings))
+    return Prepared(table=table, pixels=pixels, copies=copies)
+
+
+def _table(recipe: Recipe, folder: Path, *, cache: Path, show: Show) -> ImageTable:
+    """The files of the folder in the two parts that the recipe asks for."""
+    data, seed = recipe.data, recipe.training.seed
+    if data.split_by_photo is None:
+        return scan(folder, holdout=data.holdout, seed=seed)
+    if data.split_by_photo != AUTOMATIC:
+        return scan(folder, holdout=data.holdout, seed=seed, given=read_split(Path(data.split_by_photo)))
+    checked = check_table(scan(folder, holdout=data.holdout, seed=seed), cache=cache, show=show)
+    parts = split_by_photo(checked, holdout=data.holdout, seed=seed)
+    return scan(folder, holdout=data.holdout, seed=seed, given=parts)
 
 
 def _why_not_kept(pixels: Pixels) -> str:

@@ -210,8 +210,11 @@ def _spread(o: EpochTimeObservation) -> float:
 def _pinned(counts: Sequence[int]) -> dict[str, str]:
     different = sorted(set(counts))
     if len(different) == 1:
-        why = f"only {in_processes(different[0])} measured"
-        return {"overhead": f"{why}: taken as none", "c1": f"{why}: typical", "c2": f"{why}: typical"}
+        why = (
+            f"only {in_processes(different[0])} measured: nothing in an epoch is taken as never shrinking, and steps "
+            "as getting slower like those of published series"
+        )
+        return {"overhead": why, "c1": why, "c2": why}
     if len(different) == 2:
         why = (
             "two counts cannot tell what never shrinks (evaluation, the start of an epoch) from steps that get slower: "

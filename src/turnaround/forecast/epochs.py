@@ -233,9 +233,18 @@ class PlateauAccuracy:
         # Standard error of the line at this batch, and the scatter of one run about it.
         se = math.sqrt(float(here @ np.linalg.inv(self._rows.T @ self._rows) @ here))
         spread = max(o.sd or 0.0 for o in self.observations_)
-        half = math.hypot(Z_80 * se, ACCURACY_SCATTER, Z_80 * spread)
+        half = math.hypot(self._excess() * Z_80 * se, self._excess() * ACCURACY_SCATTER, Z_80 * spread)
         low, value, high = (min(max(x, 0.0), 1.0) for x in (value - half, value, value + half))
         return Forecast(value=value, low=low, high=high)
+
+    def _excess(self) -> float:
+        """How many times farther from the line the runs lie than seeds alone put them; 1 where they do not."""
+        freedom = len(self.observations_) - 2
+        if freedom < 1:
+            return 1.0
+        lines = (self.level_ - self.fall_ * self._doublings(o.global_batch) for o in self.observations_)
+        squares = sum((o.accuracy - line) ** 2 for o, line in zip(self.observations_, lines, strict=True))
+        return max(1.0, Z_80 * math.sqrt(squares / freedom) / ACCURACY_SCATTER)
 
     def _doublings(self, batch: int) -> float:
         return math.log2(batch / self.batches_[0])

@@ -96,10 +96,10 @@ class Observations:
         return None if self.batch_per_worker is None else workers * self.batch_per_worker
 
 
-def observe(job: Job, *, target: float | None = None) -> Observations:
-    """What the runs say; with a target, also the epochs to that validation accuracy."""
+def observe(job: Job, *, target: float | None = None, gpu: str | None = None) -> Observations:
+    """What the runs say, about a kind of GPU; with a target, also the epochs to that validation accuracy."""
     times, aside_in_time = _times(job)
-    same, aside, settings = _same_recipe(job, times)
+    same, aside, settings = _same_recipe(job, times, gpu)
     runs = [run for case in same for run in case.runs]
     batches = [(case, case.configuration.global_batch) for case in same]
     known = [(case, batch) for case, batch in batches if batch]
@@ -197,6 +197,9 @@ def _step(case: Case) -> StepObservation:
 
 
 def _epoch_times(cases: Sequence[Case]) -> Iterator[EpochTimeObservation]:
+    # What one row of a table does not say is no difference: these cases agree in all that is known.
+    runs = [run for case in cases for run in case.runs]
+    batch, images = _commonest(run.batch_per_worker for run in runs), _commonest(run.images_per_epoch for run in runs)
     for case in cases:
         time_s = case.epoch_time_s
         assert time_s is not None, "a case that can be compared in time has times"
@@ -204,8 +207,8 @@ def _epoch_times(cases: Sequence[Case]) -> Iterator[EpochTimeObservation]:
             processes=case.configuration.workers,
             hosts=case.configuration.hosts,
             epoch_time_s=time_s.value,
-            batch_per_process=case.runs[0].batch_per_worker or 1,
-            images_per_epoch=case.runs[0].images_per_epoch if case.runs[0].batch_per_worker else None,
+            batch_per_process=batch or 1,
+            images_per_epoch=images if batch else None,
             repeats=time_s.count,
             spread=_relative(time_s),
         )
@@ -275,14 +278,22 @@ def _bandwidth(gpu: str) -> float:
     return sheet.bandwidth_gb_s if sheet is not None else 0.0
 
 
-def _same_recipe(job: Job, times: dict[str, Times]) -> tuple[list[Case], list[str], tuple[Fact, ...]]:
-    """The cases whose accuracies can be compared: those of the settings that most timed cases have, then most cases,
-    then the best accuracy. Also what was set aside, and the settings where there was a choice."""
+def kinds_by_counts(times: dict[str, Times]) -> list[str]:
+    """The kinds of GPU, that with the most counts first."""
+    return sorted(times, key=lambda gpu: (-len(times[gpu].counts), -max(times[gpu].counts), gpu))
+
+
+def _same_recipe(job: Job, times: dict[str, Times], gpu: str | None) -> tuple[list[Case], list[str], tuple[Fact, ...]]:
+    """The cases whose accuracies can be compared: those of the settings that most of the cases have whose times are
+    learnt from (the batch must be theirs), then most timed cases, then most cases, then the best accuracy. Also what
+    was set aside, and the settings where there was a choice."""
     groups: defaultdict[tuple[Fact, ...], list[Case]] = defaultdict(list)
     for case in job.cases:
         groups[case.configuration.settings_for("accuracy")].append(case)
     timed = Counter(c.configuration.settings_for("accuracy") for each in times.values() for c in each.cases)
-    best = max(groups, key=lambda s: (timed[s], len(groups[s]), _best_accuracy(groups[s])), default=())
+    kind = gpu if gpu in times else next(iter(kinds_by_counts(times)), None)
+    learnt = Counter(c.configuration.settings_for("accuracy") for c in (times[kind].cases if kind else ()))
+    best = max(groups, key=lambda s: (learnt[s], timed[s], len(groups[s]), _best_accuracy(groups[s])), default=())
     aside = []
     for settings, cases in groups.items():
         if settings != best:

@@ -12,7 +12,7 @@ from turnaround.analysis.jobs import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.hardware import LABEL, carry_over, sheet_of
 from turnaround.forecast.laws import Laws, fit_laws, planned
-from turnaround.forecast.observations import Observations, facts_in_words, hardware_label, observe
+from turnaround.forecast.observations import Observations, facts_in_words, hardware_label, kinds_by_counts, observe
 from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.turnaround import cost, exactly, job_time
 
@@ -106,6 +106,9 @@ class Forecaster:
             said.append(_no_epochs(seen))
         else:
             said += laws.epochs.cautions(batch)
+        if self.question.target is not None and laws.to_target is None:
+            said.append(f"No curve of these runs reaches {100 * self.question.target:g} %, so the epochs to it cannot "
+                        "be forecast.")  # fmt: skip
         if laws.accuracy is None and batch is not None:
             said.append("No run has a validation accuracy, so there is no forecast of it.")
         return said
@@ -123,7 +126,7 @@ class Forecaster:
 def forecaster(survey: Survey, question: Question) -> Forecaster:
     """The job that can answer, and its laws; InputError lists the jobs where that is not one."""
     job = _job(survey, question)
-    seen = observe(job, target=question.target)
+    seen = observe(job, target=question.target, gpu=kind_of(question.gpu) if question.gpu else None)
     measured_on, assumed = _measured_on(seen, question)
     gpu = kind_of(question.gpu) if question.gpu else measured_on or _any_gpu(job)
     laws = fit_laws(seen, measured_on=measured_on, gpu=gpu)
@@ -131,20 +134,24 @@ def forecaster(survey: Survey, question: Question) -> Forecaster:
         carry_over(exactly(1.0), measured_on=measured_on, target=gpu)  # raises for a kind without a data sheet
     if laws.time is None and laws.epochs is None and laws.accuracy is None:
         raise InputError(
-            f"The runs of {job.name!r} have neither times nor epochs nor accuracies to learn from: wait until a run "
-            "has finished, or train one."
+            f"The runs of {job.name!r} have neither times nor epochs nor accuracies to learn from (the last two need "
+            "the batch as well): wait until a run has finished, train one, or complete the table that was imported."
         )
     return Forecaster(job=job, question=question, laws=laws, assumed=assumed)
 
 
 def _job(survey: Survey, question: Question) -> Job:
     asked = (question.job or "").strip().lower()
-    jobs = [job for job in survey.jobs if job.name.lower() == asked] or [
-        job for job in survey.jobs if job.name.lower().startswith(asked)
-    ]
-    listed = "; ".join(f"{job.name} ({_kinds_in_words(job)})" for job in survey.jobs)
+    named = [(job.name.lower(), job) for job in survey.jobs]
+    jobs = (
+        [job for name, job in named if name == asked]
+        or [job for name, job in named if name.startswith(asked)]
+        or [job for name, job in named if asked in name]
+    )
+    # By repr: a name comes from a file of others, and may hold what a terminal obeys.
+    listed = "; ".join(f"{job.name!r} ({_kinds_in_words(job)})" for job in survey.jobs)
     if not jobs and survey.jobs:
-        raise InputError(f"No job begins with {question.job!r}. The jobs here: {listed}.")
+        raise InputError(f"No job is called {question.job!r}. The jobs here: {listed}.")
     if not jobs:
         damaged = "; ".join(f"{left.directory}: {left.reason}" for left in survey.left_out[:3])
         raise InputError(f"No run can be read here, so there is nothing to learn from. {damaged}")
@@ -154,7 +161,7 @@ def _job(survey: Survey, question: Question) -> Job:
             sheet_of(question.gpu)  # a kind that nobody knows is the first thing to say
         jobs = timed or jobs
     if len(jobs) > 1:
-        raise InputError(f"Several jobs could answer: {listed}. Choose one with --job NAME (its beginning is enough).")
+        raise InputError(f"Several jobs could answer: {listed}. Choose one with --job NAME (a part of it is enough).")
     return jobs[0]
 
 
@@ -171,7 +178,7 @@ def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tu
     """The kind of GPU to learn times from: the one asked for, else the one with most counts."""
     if question.gpu and kind_of(question.gpu) in seen.times:
         return kind_of(question.gpu), ()
-    kinds = sorted(seen.times, key=lambda gpu: (-len(seen.times[gpu].counts), -max(seen.times[gpu].counts), gpu))
+    kinds = kinds_by_counts(seen.times)
     if not kinds:
         return None, ()
     others = f" ({', '.join(kinds[1:])} too: --gpu chooses)" if len(kinds) > 1 else ""
@@ -217,7 +224,7 @@ def _basis(laws: Laws) -> list[str]:
         what = "step times" if laws.times.steps else "epoch times"
         said.append(f"{what} of {_labels(kept)} ({_count(kept)})")
         if laws.is_carried_over:
-            said.append(carry_over(exactly(1.0), measured_on=laws.times.gpu, target=laws.gpu).basis)
+            said.append(carry_over(exactly(1.0), measured_on=laws.times.gpu, target=laws.gpu).basis.removesuffix("."))
     seen = laws.observations
     rehearsed = sum(case.configuration.is_rehearsal for case in seen.learned_from)
     from_rehearsals = f", {rehearsed} of them rehearsed" if rehearsed else ""

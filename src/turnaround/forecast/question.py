@@ -32,7 +32,7 @@ class Question:
     price: float | None = None
     """For one GPU for one hour."""
     job: str | None = None
-    """The beginning of a job's name."""
+    """A job's name, or a part of it."""
     target: float | None = None
     """A validation accuracy, 0 to 1."""
 

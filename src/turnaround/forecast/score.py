@@ -126,7 +126,7 @@ def in_words(each: Sequence[Score]) -> str | None:
     inside = sum(score.is_inside for score in each)
     error = median(abs(score.error) for score in each)
     return (
-        f"forecasts so far: {len(each)}, median error {100 * error:.0f} %, "
+        f"saved forecasts against later runs: {len(each)} figures, median error {100 * error:.0f} %, "
         f"{inside} of {len(each)} inside the 80 % interval"
     )
 

@@ -23,6 +23,7 @@ from turnaround.errors import (
     DivergedError,
     InputError,
     InterruptedRunError,
+    ProcessFailedError,
     RunDirectoryError,
     TurnaroundError,
 )
@@ -30,11 +31,12 @@ from turnaround.launch.contract import Launcher, LaunchPlan, choose_processes
 from turnaround.launch.joined import wait_for_word
 from turnaround.launch.local import LocalLauncher
 from turnaround.recipe import Recipe
+from turnaround.record import pulse
 from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
-from turnaround.record.schema import State, Status, to_json, utc_now
+from turnaround.record.schema import State, Status, TimePart, to_json, utc_now
 from turnaround.record.writer import write_json
 from turnaround.workers.engines import require
 from turnaround.workers.environment import LAUNCHERS, Place
@@ -55,6 +57,8 @@ class Request:
     place: Place = field(default_factory=Place)
     """Where this command stands when a launcher of others has started it once for each process."""
     shows_progress: bool = True
+    restarts: int = 0
+    """How often the run is started again, from its last checkpoint, when a process fails."""
     launcher: Launcher = field(default_factory=LocalLauncher)
     announce: Callable[[Recipe, Prepared, int], None] = lambda recipe, prepared, processes: None
     """Called once everything is known and before the processes start."""
@@ -98,8 +102,7 @@ def resume(request: Request) -> Run:
     with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
         _refuse_changed_images(run, prepared)
         write_json(directory.recipe, {**run.recipe, **recipe.to_dict()})
-        status = replace(run.status, segments=run.status.segments + 1, state="queued", cause=None, ended_at=None)
-        _write_status(directory, status)
+        _write_status(directory, _next_segment(directory, run.status))
         request.announce(recipe, prepared, processes)
         plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
         _launch(plan, request)
@@ -145,6 +148,11 @@ def image_facts(prepared: Prepared) -> dict[str, Any]:
         "split": table.split,
         "skipped": list(pixels.skipped),
         "num_ignored": len(table.ignored),
+        "leaks": {
+            "num": len(prepared.copies.leaking),
+            "of": len(pixels.labels) - pixels.num_train,
+            "kind": "exact",
+        },
         "warnings": list(table.warnings),
     }
 
@@ -164,6 +172,11 @@ def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -
     place, engine, asked = request.place, recipe.workers.engine, request.processes
     require(engine)
     if not place.is_alone:
+        if request.restarts:
+            raise InputError(
+                f"--restarts {request.restarts}, but {LAUNCHERS[engine]} has started the processes, so it must start "
+                "them again: use its own option, or a loop around `turnaround resume`."
+            )
         if engine not in place.engines:
             launcher = LAUNCHERS[place.engines[0]]
             raise InputError(
@@ -218,12 +231,28 @@ def _plan(recipe: Recipe, request: Request, prepared: Prepared, *, processes: in
 
 
 def _launch(plan: LaunchPlan, request: Request) -> None:
+    """To the end, or to an error; after the failure of a process once more, as often as was asked for."""
     directory = plan.directory
-    try:
-        request.launcher.run(plan)
-    except TurnaroundError as error:
-        _write_status(directory, _ended(Run.load(directory.path).status, error))
-        raise
+    for restart in range(request.restarts + 1):
+        try:
+            request.launcher.run(plan)
+            return
+        except TurnaroundError as error:
+            status = Run.load(directory.path).status
+            if not isinstance(error, ProcessFailedError) or restart == request.restarts:
+                _write_status(directory, _ended(status, error))
+                raise
+            again = _next_segment(directory, status)
+            _write_status(directory, replace(again, restarts=[*status.restarts, str(error)]))
+            sys.stderr.write(f"{error}\nStarting again by itself: {restart + 1} of {request.restarts}.\n")
+            plan = replace(plan, begun_at_s=time.time(), decode_time_s=0.0)
+
+
+def _next_segment(directory: RunDirectory, status: Status) -> Status:
+    """Of a run that is started again; its processes knew better than its status how long they ran."""
+    program_s = max(status.time_s.get("program", 0.0), pulse.program_s(directory))
+    time_s: dict[TimePart, float] = {**status.time_s, "program": program_s}
+    return replace(status, segments=status.segments + 1, state="queued", cause=None, ended_at=None, time_s=time_s)
 
 
 def _ended(status: Status, error: TurnaroundError) -> Status:

@@ -1,16 +1,28 @@
-"""Why a process failed: each one writes its own reason, the launcher finds the first. No log is ever parsed."""
+"""Why a process failed: each one writes its own reason, the launcher finds the first. No log is ever parsed.
+
+A process that dies takes its connections with it, and the others then report that they have lost it, often before
+anybody knows of the death. So a lost connection is a cause only where nobody has a better one.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+import socket
 import time
 from pathlib import Path
+from typing import Any
 
 from turnaround import errors
 from turnaround.errors import ProcessFailedError, TurnaroundError
+from turnaround.record import pulse
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
+
+LOST_KINDS = {"DistBackendError", "DistNetworkError", "DistStoreError", "HorovodInternalError"}
+LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "gloo/")
+LONGEST_WORD_S = 3.0
+"""How long another process may take to say why it failed, once we have lost it."""
 
 
 def clear(directory: RunDirectory) -> None:
@@ -19,17 +31,42 @@ def clear(directory: RunDirectory) -> None:
         path.unlink(missing_ok=True)
 
 
-def tell(directory: RunDirectory, *, rank: int, error: BaseException) -> None:
+def tell(directory: RunDirectory, *, rank: int, error: BaseException, step: int = 0) -> None:
     """Called by the failing process."""
     expected = isinstance(error, TurnaroundError)
     message = str(error) if expected else f"{type(error).__name__}: {error}"
+    lost = type(error).__name__ in LOST_KINDS or any(word in message for word in LOST_WORDS)
     payload = {
         "rank": rank,
+        "host": socket.gethostname(),
+        "step": step,
         "kind": type(error).__name__ if expected else None,
         "message": message,
+        "is_lost_connection": lost and not expected,
         "at_s": time.time(),
     }
     write_json(directory.logs / f"failure-{rank}.json", payload)
+
+
+def tell_death(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
+    """Called by whoever started a process that ended before it could say anything."""
+    seen = next((process for process in pulse.read(directory) if process.rank == rank), None)
+    payload = {
+        "rank": rank,
+        "host": seen.host if seen else socket.gethostname(),
+        "step": seen.step if seen else 0,
+        "kind": None,
+        "exit_status": exit_status,
+        "message": f"died without a word ({_how(exit_status)})",
+        "at_s": time.time(),
+    }
+    write_json(directory.logs / f"failure-{rank}.json", payload)
+
+
+def tell_if_silent(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
+    """The same, unless it has said why."""
+    if not (directory.logs / f"failure-{rank}.json").exists():
+        tell_death(directory, rank=rank, exit_status=exit_status)
 
 
 def is_told(directory: RunDirectory) -> bool:
@@ -37,17 +74,65 @@ def is_told(directory: RunDirectory) -> bool:
     return any(directory.logs.glob("failure-*.json"))
 
 
-def first_cause(directory: RunDirectory, *, exit_status: int, log: Path) -> TurnaroundError:
-    """The error that came first: the others often only lost their connection to it."""
-    reasons = [json.loads(path.read_text()) for path in directory.logs.glob("failure-*.json")]
-    if not reasons:
-        how = f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
-        return ProcessFailedError(
-            f"A process died without a word ({how}): killed from outside, or out of memory. What it printed is in "
-            f"{log}. Go on from the last checkpoint with `turnaround resume {shlex.quote(str(directory.path))}`."
-        )
-    first = min(reasons, key=lambda reason: reason["at_s"])
+def wait_for_others(directory: RunDirectory, *, patience_s: float = LONGEST_WORD_S) -> None:
+    """As long as all that is known is a lost connection; processes with launchers of their own take a moment."""
+    latest_s = time.monotonic() + patience_s
+    while time.monotonic() < latest_s and all(_is_lost(reason) for reason in _reasons(directory)):
+        time.sleep(0.1)
+
+
+def first_cause(
+    directory: RunDirectory, *, exit_status: int, log: Path, gone: pulse.Seen | None = None
+) -> TurnaroundError:
+    """The error that came first; `gone` is a process that was seen to have ended before the others."""
+    reasons = _reasons(directory)
+    told = [reason for reason in reasons if not _is_lost(reason)]
+    if not told:
+        words = {reason["rank"] for reason in reasons}
+        silent = [process for process in pulse.read(directory) if process.rank not in words]
+        silent = [gone] if gone is not None and gone.rank not in words else silent
+        if silent or not reasons:
+            # The exit status is the launcher's, unless there is one process only.
+            alone = len(silent) == 1 and not reasons
+            who = " and ".join(process.name for process in silent) or "A process"
+            how = f" ({_how(exit_status)})" if alone or not silent else ""
+            return _death(f"{who} died without a word{how}", directory, log)
+    first = min(told or reasons, key=lambda reason: reason["at_s"])
     if first["kind"] is not None:
         kind: type[TurnaroundError] = getattr(errors, first["kind"], TurnaroundError)
         return kind(first["message"])
-    return ProcessFailedError(f"Process {first['rank']} failed: {first['message']}. Details are in {log}.")
+    if "exit_status" in first:
+        return _death(f"{_name(first)} {first['message']}", directory, log)
+    return ProcessFailedError(f"{_name(first)} failed: {first['message']}. Details are in {log}.")
+
+
+def how_to_go_on(directory: RunDirectory, log: Path) -> str:
+    """What comes after the cause."""
+    return (
+        f"What it printed is in {log}. Go on from the last checkpoint with "
+        f"`turnaround resume {shlex.quote(str(directory.path))}`."
+    )
+
+
+def _death(what: str, directory: RunDirectory, log: Path) -> ProcessFailedError:
+    return ProcessFailedError(
+        f"{what}: killed from outside, out of memory, or ended early. {how_to_go_on(directory, log)}"
+    )
+
+
+def _reasons(directory: RunDirectory) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in directory.logs.glob("failure-*.json")]
+
+
+def _is_lost(reason: dict[str, Any]) -> bool:
+    return bool(reason.get("is_lost_connection"))
+
+
+def _name(reason: dict[str, Any]) -> str:
+    where = [f"host {reason['host']}"] if reason.get("host") else []
+    where += [f"step {reason['step']}"] if reason.get("step") else []
+    return f"Process {reason['rank']}" + (f" ({', '.join(where)})" if where else "")
+
+
+def _how(exit_status: int) -> str:
+    return f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"

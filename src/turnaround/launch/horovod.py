@@ -17,8 +17,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from turnaround.launch.local import die_with_parent
+from turnaround.launch import failure
+from turnaround.launch.parent import die_with_parent
+from turnaround.record.layout import RunDirectory
 from turnaround.workers.engines import require
 from turnaround.workers.environment import VARIABLES
 
@@ -28,18 +31,28 @@ GRACE_S = 10.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
     die_with_parent()
+    options = _parser().parse_args(arguments)
     require("horovod")
     with _meeting_point(options.processes) as port:
         processes: list[subprocess.Popen[bytes]] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, lambda *_: _ask_to_stop(processes))
         command = [sys.executable, "-m", options.module, *options.arguments]
         for rank in range(options.processes):
             environment = environment_of(rank, options.processes, port=port)
             processes.append(subprocess.Popen(command, env=environment, preexec_fn=die_with_parent))
-        return _wait(processes)
+        exit_status = _wait(processes)
+        _tell_deaths(processes, options.arguments)
+        return exit_status
+
+
+def _tell_deaths(processes: list[subprocess.Popen[bytes]], arguments: list[str]) -> None:
+    """A process that was killed has said nothing; its exit status, which only we know, says that it was the first."""
+    directory = RunDirectory(Path(arguments[0] if arguments else "."))
+    killed = [(rank, process.returncode) for rank, process in enumerate(processes) if process.returncode < 0]
+    if killed and directory.is_run():
+        failure.tell_if_silent(directory, rank=killed[0][0], exit_status=killed[0][1])
 
 
 def environment_of(rank: int, size: int, *, port: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -76,7 +89,7 @@ def _meeting_point(processes: int) -> Iterator[int]:
 
 
 def _ask_to_stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """A worker notes it and stops at the end of its epoch."""
+    """A worker notes it and stops after its step."""
     for process in processes:
         with suppress(ProcessLookupError):
             process.terminate()

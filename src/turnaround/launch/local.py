@@ -5,26 +5,34 @@ Where the command itself was started once for each process, it starts one. Nothi
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from turnaround.errors import InterruptedRunError
+from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError, TurnaroundError
 from turnaround.launch import failure
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
 from turnaround.launch.joined import word_given
+from turnaround.launch.parent import LAUNCHER_VARIABLE
+from turnaround.launch.parent import die_with_parent as die_with_parent
+from turnaround.record import pulse
 from turnaround.record.reader import Run
 
-LONGEST_EPOCH_AFTER_STOP_S = 24 * 3600
-"""A first Ctrl-C waits for the end of the epoch, however long; a second one does not wait."""
+LONGEST_STOP_S = 24 * 3600
+"""A first Ctrl-C waits for the step, an evaluation and the checkpoint, however long; a second one does not wait."""
+GRACE_S = 15.0
+"""When a process has ended before the others: they may save what they have, or say why, and then go too."""
+PATIENCE_S = 300.0
+"""How long a training may not get on before it is ended; less than a collective waits (workers/torch_ddp.py)."""
+PATIENCE_VARIABLE = "TURNAROUND_WATCHDOG_S"
 
 HOROVOD_MODULE = "turnaround.launch.horovod"
 
@@ -48,22 +56,57 @@ class LocalLauncher:
         log = plan.directory.logs / "processes.log"
         if plan.place.rank == 0:  # before the others may start: they could have failed already
             failure.clear(plan.directory)
+            pulse.clear(plan.directory)
+        watch = pulse.Watch(plan.directory, patience_s=patience_s())
         with word_given(plan), log.open("ab") as stderr, _stop_requests() as requests:
             process = _start(plan, stderr)
             try:
-                exit_status = _wait(process, requests)
+                exit_status = _wait(process, requests, watch)
             finally:
                 _end_group(process)
                 shutil.rmtree(_scratch(plan), ignore_errors=True)
-        if exit_status == 0 or Run.load(plan.directory.path).status.state == "finished":
-            return  # asked to stop in the last epoch: torch.distributed.run calls that a failure, but it is the end
+        if _is_done(plan, exit_status):
+            return
         go_on = f"Go on with `turnaround resume {shlex.quote(str(plan.directory.path))}`."
-        if requests.count > 1:
+        if requests.is_urgent:
             raise InterruptedRunError(f"Stopped at once, within an epoch; the last checkpoint is kept. {go_on}")
-        if requests.count and not failure.is_told(plan.directory):
+        if requests.received and not failure.is_told(plan.directory):
             raise InterruptedRunError(f"Stopped before the first step. {go_on}")
-        cause = failure.first_cause(plan.directory, exit_status=exit_status, log=log)
+        cause = _cause(plan, exit_status, watch)
         raise InterruptedRunError(f"{cause} {go_on}") if isinstance(cause, InterruptedRunError) else cause
+
+
+def patience_s(variables: Mapping[str, str] = os.environ) -> float:
+    """How long a training may not get on."""
+    text = variables.get(PATIENCE_VARIABLE, str(PATIENCE_S))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise InputError(f"{PATIENCE_VARIABLE} must be a number of seconds above 0. Received: {text!r}.")
+    return seconds
+
+
+def _is_done(plan: LaunchPlan, exit_status: int) -> bool:
+    """A process that leaves early without an error has not finished, whatever it says."""
+    if plan.measured_for_s is not None:
+        return exit_status == 0
+    is_finished = Run.load(plan.directory.path).status.state == "finished"
+    # Asked to stop at the very end, torch.distributed.run calls it a failure, but it is the end. Under a launcher of
+    # others only process 0 knows the end for certain.
+    return is_finished or (exit_status == 0 and plan.place.rank > 0)
+
+
+def _cause(plan: LaunchPlan, exit_status: int, watch: pulse.Watch) -> TurnaroundError:
+    """The first cause: what the processes have said, who went without a word, or that nothing moved any more."""
+    directory, log = plan.directory, plan.directory.logs / "processes.log"
+    if watch.verdict is not None:
+        return ProcessFailedError(f"{watch.verdict} {failure.how_to_go_on(directory, log)}")
+    if not plan.place.is_alone:
+        failure.tell_if_silent(directory, rank=plan.place.rank, exit_status=exit_status)
+        failure.wait_for_others(directory)
+    return failure.first_cause(directory, exit_status=exit_status, log=log, gone=watch.gone)
 
 
 def command(plan: LaunchPlan) -> list[str]:
@@ -89,7 +132,8 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
     settings = {
         # More threads than cores make every process slower: 2 x 2 on two cores is slower than one process.
         "OMP_NUM_THREADS": str(max(1, usable_cores() // plan.processes_here)),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(LONGEST_EPOCH_AFTER_STOP_S),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(LONGEST_STOP_S),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2",
         **ALLOCATOR,
     }
     if plan.processes > 1 and plan.place.is_alone:
@@ -102,23 +146,12 @@ def loopback() -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
-def die_with_parent() -> None:
-    """Asks Linux to end this process when its parent ends, however that ended."""
-    if sys.platform != "linux":
-        return
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended between the two lines above
-        os._exit(1)
-
-
 def _start(plan: LaunchPlan, log: IO[bytes]) -> subprocess.Popen[bytes]:
     # What a process prints on purpose (the progress) goes to our stderr, everything else into the log; a group of its
     # own keeps a Ctrl-C in the terminal from reaching the processes before us.
     return subprocess.Popen(
         command(plan),
-        env={**os.environ, **settings_for(plan)},
+        env={**os.environ, **settings_for(plan), LAUNCHER_VARIABLE: str(os.getpid())},
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         stderr=log,
@@ -128,19 +161,25 @@ def _start(plan: LaunchPlan, log: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 class _Requests:
-    """How often the user has asked to stop."""
+    """Who has asked to stop: Ctrl-C, a batch system before its time limit (SIGTERM, SIGUSR2)."""
 
-    count = 0
+    def __init__(self) -> None:
+        self.received: list[int] = []
+
+    @property
+    def is_urgent(self) -> bool:
+        """The same request twice; a batch system's two different ones are one wish."""
+        return len(self.received) > len(set(self.received))
 
 
 @contextmanager
 def _stop_requests() -> Iterator[_Requests]:
     requests = _Requests()
 
-    def ask(_number: int, _frame: object) -> None:
-        requests.count += 1
+    def ask(number: int, _frame: object) -> None:
+        requests.received.append(number)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)}
     try:
         yield requests
     finally:
@@ -148,19 +187,23 @@ def _stop_requests() -> Iterator[_Requests]:
             signal.signal(number, handler)
 
 
-def _wait(process: subprocess.Popen[bytes], requests: _Requests) -> int:
-    """The exit status. The first request is passed on politely, the second ends the wait."""
-    passed_on = False
+def _wait(process: subprocess.Popen[bytes], requests: _Requests, watch: pulse.Watch) -> int:
+    """The exit status. The first request is passed on politely, the second ends the wait, and so do dead processes."""
+    passed_on, looked_s = False, time.monotonic()
     while True:
         try:
             return process.wait(timeout=0.1)
         except subprocess.TimeoutExpired:
-            if requests.count > 1:
+            if requests.is_urgent:
                 return -signal.SIGKILL
-            if requests.count == 1 and not passed_on:
+            if requests.received and not passed_on:
                 passed_on = True
-                sys.stderr.write("\nStopping at the end of this epoch. Ctrl-C again stops at once.\n")
+                sys.stderr.write("\nStopping after this step. Ctrl-C again stops at once.\n")
                 process.terminate()
+        if time.monotonic() - looked_s >= pulse.EVERY_S:
+            looked_s = time.monotonic()
+            if watch.look() is not None or watch.gone_for_s > GRACE_S:
+                return -signal.SIGKILL
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

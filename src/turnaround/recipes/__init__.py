@@ -77,6 +77,10 @@ def _absolute(recipe: Recipe, base: Path) -> Recipe:
     """Paths made absolute: a recipe file's are relative to the file, a flag's to the current directory."""
     if recipe.data.source not in GENERATED + DOWNLOADABLE:
         recipe = recipe.replace("data", source=str(base / _expanded(recipe.data.source)))
+    if recipe.data.split_by_photo == "none":  # as a file may say it: TOML has no null
+        recipe = recipe.replace("data", split_by_photo=None)
+    elif recipe.data.split_by_photo not in (None, "auto"):
+        recipe = recipe.replace("data", split_by_photo=str(base / _expanded(str(recipe.data.split_by_photo))))
     if recipe.data.cache not in CACHES:
         recipe = recipe.replace("data", cache=str(base / _expanded(recipe.data.cache)))
     if recipe.model.weights not in ("imagenet", "none"):

@@ -30,18 +30,19 @@ __all__ = [
 State = Literal["queued", "running", "finished", "failed", "diverged", "interrupted"]
 
 TimePart = Literal[
-    # The first six do not overlap; together they are the program's time less a small rest.
+    # The first seven do not overlap; together they are the program's time less a small rest.
     "start_up",  # program start to first step, without decode
     "decode",  # images to the pixel cache; 0 when the cache was there
     "training_cold",  # steps of the first epoch after a start: compilation, cold caches
     "training_steady",  # steps of the other epochs
     "evaluation",
-    "checkpoint",
+    "checkpoint",  # what training waited for it
+    "lost",  # done after the checkpoint that a resume went on from
     "training",  # training_cold + training_steady
     "pause",  # evaluation + checkpoint: the training clock stands still
     "program",  # from process start to end
 ]
-DISJOINT_TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)[:6]
+DISJOINT_TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)[:7]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,9 @@ class Status:
     segments: int = 1
     """Starts so far: 1 plus the number of resumes."""
     time_s: dict[TimePart, float] = dataclasses.field(default_factory=dict)
-    """Seconds by part, over all segments, without what was done after the checkpoint that a resume went on from."""
+    """Seconds by part, over all segments."""
+    restarts: list[str] = dataclasses.field(default_factory=list)
+    """Why it was started again by itself, one cause for each time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

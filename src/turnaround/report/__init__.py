@@ -3,7 +3,10 @@
 Enters: recorded runs and findings. Leaves: text, tables, pages.
 
     text.py         tables and sentences for the terminal
+    check_text.py   what is wrong with a folder of images, for the terminal
+    check_page.py   the same as a page with the pictures
     bench_text.py   the ceilings of a machine
+    study_text.py   a study while it runs
     progress.py     a training while it runs
     survey_text.py  what all runs say, for the terminal: jobs, findings, what was left out
     survey_json.py  the same for programs

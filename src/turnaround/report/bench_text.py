@@ -31,6 +31,14 @@ LIMITS = {
 }
 
 
+MOST_OF_CEILING = 1.05
+"""More than this of what the model does alone, training cannot reach: then something else was measured."""
+UNSTEADY = (
+    "Training came out at {share} of what the model does alone, which cannot be: this machine was busy with something "
+    "else meanwhile, or each part was measured for too short a time. Measure again when it is quiet, with more --seconds."
+)
+
+
 def rates_of(facts: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """All rates by part, decoding among them."""
     return {"decode": facts["decode"], **facts["rates"]}
@@ -57,6 +65,9 @@ def bench_table(facts: Mapping[str, Any]) -> RenderableType:
 def sentence(facts: Mapping[str, Any]) -> str:
     """What limits, and the most that fixing it could gain."""
     found = verdict(facts)
+    share = f"{100 * found.share_of_ceiling:.0f} %"
+    if found.share_of_ceiling > MOST_OF_CEILING:
+        return UNSTEADY.format(share=share)
     pixels = facts.get("choices", {}).get("pixels", {})
     where = f"{pixels.get('value', 'unknown')}: {pixels.get('reason', 'not recorded')}."
-    return LIMITS[found.limit].format(share=f"{100 * found.share_of_ceiling:.0f} %", gain=found.most_gain, pixels=where)
+    return LIMITS[found.limit].format(share=share, gain=found.most_gain, pixels=where)

@@ -199,7 +199,7 @@ def _stable_meaning(jobs: Sequence[Job]) -> str:
     """What stands beside the stable epochs of these jobs."""
     stables = [case.stable for job in jobs for case in job.cases if case.stable.epoch is not None]
     parts = []
-    if any(stable.low is not None for stable in stables):
+    if any(stable.low is not None and stable.method != "stated" for stable in stables):
         parts.append("in brackets the epochs between which it lies with 80 % confidence")
     if any(stable.method == "stated" for stable in stables):
         parts.append('"by eye": as the imported table states it')

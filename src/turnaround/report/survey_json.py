@@ -33,6 +33,8 @@ def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any
         "jobs": [_job(job) for job in survey.jobs],
         "findings": [finding_payload(finding) for finding in findings],
         "left_out": [asdict(item) for item in survey.left_out],
+        "running": list(survey.running),
+        "notes": list(survey.notes),
     }
 
 

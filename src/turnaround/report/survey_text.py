@@ -138,8 +138,10 @@ def _run_names(case: Case) -> str:
 
 def _words(jobs: Sequence[Job], shown: Sequence[str], screen: Screen) -> Iterator[Text]:
     """What the headings mean."""
-    yield Text("What the columns mean", style=HEADING)
-    for word, meaning in meanings(jobs, shown):
+    told = meanings(jobs, shown)
+    if told:
+        yield Text("What the columns mean", style=HEADING)
+    for word, meaning in told:
         yield from _labelled(f"{word}: ", f"{meaning}.", HEADING, screen)
 
 
@@ -200,7 +202,7 @@ def evidence_text(evidence: Sequence[Evidence]) -> str:
 def _value(item: Evidence) -> str:
     if isinstance(item.value, str):
         return f"{item.value} {item.unit}".strip()
-    if not item.unit and any(word in item.what for word in ("accuracy", "share", "efficiency")):
+    if not item.unit and any(word in item.what for word in ("accuracy", "share", "efficiency", "rise")):
         return share(item.value) if math.isfinite(item.value) else UNKNOWN  # fractions in the data, percent when shown
     return f"{number(item.value, digits=4)} {item.unit}".strip()
 

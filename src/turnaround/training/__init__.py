@@ -7,6 +7,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     assembly.py    composition: every part made once, in order
     bench.py       each part of a training alone, and all together: ceilings
     loop.py        the training loop, as its pseudocode reads
+    agreement.py   what all processes decide together: to stop, to save, that the loss is no number
     step.py        one update over the hosted workers
     graph.py       a pass as one launch, where the host is the limit
     statistics.py  batch-norm running statistics: the mean over workers, on every engine
@@ -20,5 +21,8 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     feed.py        what steps and evaluations take in: images, or features of a frozen backbone
     recording.py   what happens in the loop -> the run directory and the progress display
     clock.py       where the time goes: parts of the run, parts of a step
+    memory.py      a device that is out of memory: what was tried, what would fit
+    saving.py      when a checkpoint is due; writing it beside the training
+    faults.py      faults on purpose, for tests: TURNAROUND_FAULT
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
 """

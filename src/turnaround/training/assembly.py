@@ -17,6 +17,7 @@ from turnaround.data.pixels import Pixels
 from turnaround.model.cost import cost
 from turnaround.model.network import Network, build
 from turnaround.recipe import Recipe
+from turnaround.record.pulse import Pulse
 from turnaround.training.choices import DeviceChoice, PrecisionChoice, choose_precision
 from turnaround.training.clock import StepTimer
 from turnaround.training.feed import Feed
@@ -33,7 +34,16 @@ from turnaround.workers.environment import Place
 class Assembly:
     """The parts of one process."""
 
-    def __init__(self, recipe: Recipe, workers: Workers, pixels: Pixels, *, place: Place, chosen: DeviceChoice) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        workers: Workers,
+        pixels: Pixels,
+        *,
+        place: Place,
+        chosen: DeviceChoice,
+        pulse: Pulse | None = None,
+    ) -> None:
         self.recipe, self.workers, self.pixels, self.place, self.chosen = recipe, workers, pixels, place, chosen
         training = recipe.training
         leave_default_stream(workers.device)
@@ -49,7 +59,8 @@ class Assembly:
         )
         bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
         self.steps_per_epoch = len(bounds)
-        timer = StepTimer(workers.device)
+        self.pulse = pulse or Pulse()
+        timer = StepTimer(workers.device, on_last_gradient=self.pulse.waits)
         self.learner: Learner = make_learner(
             self.network,
             workers,
@@ -134,6 +145,7 @@ class Assembly:
             workers=workers,
             timer=self.step.timer,
             backbone=self.learner.backbone,
+            on_pass=self.pulse.beat,
         )
         self.network.train_mode()
         self.feed.warm_up()

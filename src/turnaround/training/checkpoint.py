@@ -1,9 +1,10 @@
 """Checkpoints: whole or invisible. safetensors and JSON, no pickle.
 
-    checkpoint/epoch-00007/
+    checkpoint/epoch-00007/               after seven whole epochs
+    checkpoint/epoch-00007-step-00040/    after forty steps of the eighth
       weights.safetensors     the network: parameters and buffers
       optimizer.safetensors   the optimiser's tensors, named PARAMETER_NUMBER.KEY
-      manifest.json           format, epoch, update, SHA-256 of both files, the optimiser's other values, clock
+      manifest.json           format, position (below), SHA-256 of both files, the optimiser's other values
 
 The folder gets its name by a rename after everything in it is on the disk. The newest valid one is found by looking,
 not by a pointer; a damaged one is named and passed over; the two newest are kept.
@@ -11,13 +12,14 @@ not by a pointer; a damaged one is named and passed over; the two newest are kep
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,13 @@ from torch import Tensor, nn
 from turnaround.errors import RunDirectoryError
 from turnaround.record.schema import FORMAT_VERSION, TimePart
 from turnaround.record.writer import storage_error, sync_folder, write_json
+from turnaround.training.faults import Target, strike
 
 KEPT = 2
 FILES = ("weights.safetensors", "optimizer.safetensors")
+NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{5,}))?")
 MANIFEST_KEYS = {"epoch", "update", "sha256", "optimizer", "scaler", "clock_s"}
+"""Of every checkpoint; what is said only within an epoch has defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,36 +49,70 @@ class Position:
     update: int
     clock_s: dict[TimePart, float]
     scaler: dict[str, Any]
+    step: int = 0
+    """Steps of the next epoch behind it."""
+    totals: list[list[float]] = field(default_factory=list)
+    """Of those steps, for each process: sum of losses, number right, number of images."""
+    epoch_time_s: float = 0.0
+    """Training time of those steps."""
+    noise: list[list[float]] = field(default_factory=list)
+    """The noise meter's window: update, noise, signal."""
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"epoch-{self.epoch:05d}" + (f"-step-{self.step:05d}" if self.step else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Everything a checkpoint is made of, in memory of its own: training may go on while it is written."""
+
+    position: Position
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    """The optimiser's tensors."""
+    optimizer: dict[str, Any]
+    """The optimiser's other values, and its groups."""
+
+
+def snapshot(*, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> Snapshot:
+    """Copies to host memory; the only part of a save that training waits for."""
+    state = optimizer.state_dict()
+    tensors, values = _split(state["state"])
+    return Snapshot(
+        position=position,
+        weights={k: v.detach().to("cpu", copy=True) for k, v in module.state_dict().items()},
+        moments={k: v.detach().to("cpu", copy=True) for k, v in tensors.items()},
+        optimizer={"values": values, "param_groups": copy.deepcopy(state["param_groups"])},
+    )
 
 
 def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> Path:
+    """Writes one checkpoint now."""
+    return write(folder, snapshot(module=module, optimizer=optimizer, position=position))
+
+
+def write(folder: Path, taken: Snapshot) -> Path:
     """Writes one checkpoint; on any failure nothing of it remains visible and the earlier ones are untouched."""
-    target = folder / f"epoch-{position.epoch:05d}"
+    target, update = folder / taken.position.name, taken.position.update
     temporary = folder / f".{target.name}.{os.getpid()}"
-    state = optimizer.state_dict()
-    tensors, values = _split(state["state"])
     try:
         folder.mkdir(exist_ok=True)
         remove_leftovers(folder)
         temporary.mkdir()
-        digests = {
-            "weights.safetensors": _write(temporary / "weights.safetensors", dict(module.state_dict())),
-            "optimizer.safetensors": _write(temporary / "optimizer.safetensors", tensors),
-        }
-        manifest = {
-            "epoch": position.epoch,
-            "update": position.update,
-            "sha256": digests,
-            "optimizer": {"values": values, "param_groups": state["param_groups"]},
-            "scaler": position.scaler,
-            "clock_s": position.clock_s,
-        }
-        write_json(temporary / "manifest.json", manifest)
+        digests = {"weights.safetensors": _write(temporary / "weights.safetensors", taken.weights)}
+        strike("checkpoint", step=update, target=Target(path=temporary / "weights.safetensors"))
+        digests["optimizer.safetensors"] = _write(temporary / "optimizer.safetensors", taken.moments)
+        write_json(
+            temporary / "manifest.json", {**asdict(taken.position), "sha256": digests, "optimizer": taken.optimizer}
+        )
         sync_folder(temporary)
-        if target.exists():  # the same epoch, saved before a resume: ours is newer and whole
+        if target.exists():  # the same position, saved before a resume: ours is newer and whole
             shutil.rmtree(target)
         temporary.rename(target)
         sync_folder(folder)
+        strike("saved", step=update, target=Target(path=target))
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise storage_error("save a checkpoint", target, error) from error
@@ -89,7 +128,8 @@ def checkpoints(folder: Path) -> list[Path]:
     """The visible checkpoints, oldest first."""
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if re.fullmatch(r"epoch-\d{5,}", p.name))
+    found = ((NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return [path for _, path in sorted(((int(m[1]), int(m[2] or 0)), path) for m, path in found if m)]
 
 
 def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
@@ -117,12 +157,11 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
             f"{path} does not fit this recipe's network or optimiser ({str(error).splitlines()[0]}). "
             "The recipe was changed after the run began; start a new run."
         ) from error
-    return Position(
-        epoch=manifest["epoch"],
-        update=manifest["update"],
-        clock_s=manifest["clock_s"],
-        scaler=manifest["scaler"],
-    )
+    return _position(manifest)
+
+
+def _position(manifest: dict[str, Any]) -> Position:
+    return Position(**{f.name: manifest[f.name] for f in fields(Position) if f.name in manifest})
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
@@ -142,7 +181,7 @@ def remove_leftovers(folder: Path) -> None:
 def _write(path: Path, tensors: dict[str, Tensor]) -> str:
     """One file, on the disk when this returns; its SHA-256."""
     try:
-        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, path)
+        save_file({k: v.contiguous() for k, v in tensors.items()}, path)
     except SafetensorError as error:  # its only sign of a full disk is "(os error 28)" in its text
         number = re.search(r"os error (\d+)", str(error))
         raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
@@ -157,8 +196,8 @@ def _problem(path: Path) -> str | None:
         manifest = json.loads((path / "manifest.json").read_text())
         if manifest["format"] > FORMAT_VERSION:
             return f"format {manifest['format']}, written by a newer turnaround"
-        if f"epoch-{manifest['epoch']:05d}" != path.name or not manifest.keys() >= MANIFEST_KEYS:
-            return "its manifest is that of another epoch, or not whole"
+        if not manifest.keys() >= MANIFEST_KEYS or _position(manifest).name != path.name:
+            return "its manifest is that of another position, or not whole"
         for name in FILES:
             with (path / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"][name]:

@@ -1,14 +1,16 @@
 """Where the time goes. Monotonic clocks only; the device is waited for on both sides of what is timed.
 
 Three kinds of time: *training* (steps), *pause* (evaluation, checkpoint: the model does not learn), *program*
-(everything from the start of the command). After a resume the totals go on from those of the checkpoint.
+(everything from the start of the command). After a resume the totals go on from those of the checkpoint, and what was
+done after it and is repeated is *lost*.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
@@ -26,6 +28,21 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def with_lost(saved_s: dict[TimePart, float], *, until_s: float) -> dict[TimePart, float]:
+    """A checkpoint's totals, and as `lost` what the program did after it, until it ended."""
+    program_s = saved_s.get("program", 0.0)
+    lost_s = max(0.0, until_s - program_s)
+    return {**saved_s, "lost": saved_s.get("lost", 0.0) + lost_s, "program": program_s + lost_s} if lost_s else saved_s
+
+
+@dataclass
+class _OpenPart:
+    name: TimePart
+    begun_s: float
+    inner_s: float = 0.0
+    """Of the parts inside it that have ended."""
+
+
 class Clock:
     """Seconds by part of the run, over all its segments."""
 
@@ -35,19 +52,34 @@ class Clock:
         self._earlier_program_s = self.parts_s.pop("program", 0.0)
         # The one difference of two wall clocks, on one host and over a few seconds: from here on it is monotonic.
         self._begun_s = time.perf_counter() - max(0.0, time.time() - begun_at_s)
+        self._open: list[_OpenPart] = []
         self.last_s = 0.0
 
     @contextmanager
     def part(self, name: TimePart) -> Iterator[None]:
-        """Adds the time inside to a part; `last_s` tells it afterwards."""
+        """Adds the time inside to a part, without that of parts within it; `last_s` tells it afterwards."""
         synchronize(self.device)
-        start = time.perf_counter()
+        mine = _OpenPart(name, time.perf_counter())
+        self._open.append(mine)
         try:
             yield
         finally:
             synchronize(self.device)
-            self.last_s = time.perf_counter() - start
+            self._open.pop()
+            whole_s = time.perf_counter() - mine.begun_s
+            if self._open:
+                self._open[-1].inner_s += whole_s
+            self.last_s = whole_s - mine.inner_s
             self.add(name, self.last_s)
+
+    def open_s(self) -> dict[TimePart, float]:
+        """The parts that have begun and not ended, so far."""
+        found: dict[TimePart, float] = {}
+        until_s = time.perf_counter()
+        for part in reversed(self._open):
+            found[part.name] = found.get(part.name, 0.0) + until_s - part.begun_s - part.inner_s
+            until_s = part.begun_s
+        return found
 
     def add(self, name: TimePart, seconds: float) -> None:
         """Adds seconds that were measured elsewhere."""
@@ -57,16 +89,22 @@ class Clock:
         """Since the user's command began, imports included."""
         return time.perf_counter() - self._begun_s
 
+    def total_program_s(self) -> float:
+        """The same with the earlier segments."""
+        return self._earlier_program_s + self.program_s()
+
     def totals_s(self) -> dict[TimePart, float]:
         """Every part, and the three kinds."""
-        parts = self.parts_s
+        parts = dict(self.parts_s)
+        for name, seconds in self.open_s().items():
+            parts[name] = parts.get(name, 0.0) + seconds
         training = parts.get("training_cold", 0.0) + parts.get("training_steady", 0.0)
         pause = parts.get("evaluation", 0.0) + parts.get("checkpoint", 0.0)
         return {
             **parts,
             "training": training,
             "pause": pause,
-            "program": self._earlier_program_s + self.program_s(),
+            "program": self.total_program_s(),
         }
 
 
@@ -95,8 +133,8 @@ class Stopwatch:
 class StepTimer:
     """The parts of a sampled step: wait, copy, compute, reduce, update."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, *, on_last_gradient: Callable[[], None] = lambda: None) -> None:
+        self.device, self._on_last_gradient = device, on_last_gradient
         self.is_sampled = False
         self._parts_s: dict[str, float] = {}
         self._last_s = 0.0
@@ -147,6 +185,7 @@ class StepTimer:
 
         Only the stream of the computation is waited for; the messages already under way are what is measured.
         """
+        self._on_last_gradient()
         if self.is_sampled:
             if self.device.type == "cuda":
                 torch.cuda.current_stream(self.device).synchronize()

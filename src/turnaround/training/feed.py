@@ -9,7 +9,7 @@ Enters: batches of pixels. Leaves: the same batches; for a frozen network with t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,6 +37,8 @@ class Feed:
     workers: Workers
     timer: StepTimer
     backbone: FrozenBackbone | None = None
+    on_pass: Callable[[str], None] = lambda _doing: None
+    """Called for every pass of the backbone that no step waits for: a sign of life."""
 
     def __post_init__(self) -> None:
         self._kept: dict[str, list[EvaluationBatch]] = {}
@@ -70,13 +72,18 @@ class Feed:
             "the backbone is frozen: it need not wait for updates; images that do not vary are computed once",
         )
 
-    def steps(self, *, epoch: int, first_update: int) -> Iterator[StepBatch]:
-        """The steps of an epoch."""
+    def steps(self, *, epoch: int, first_update: int, first_step: int = 0) -> Iterator[StepBatch]:
+        """The steps of an epoch that begins with update `first_update`, without the first `first_step` of them."""
         if self.backbone is None:
-            return self.batches.steps(self.slicing, epoch=epoch)
+            return self.batches.steps(self.slicing, epoch=epoch, first_step=first_step)
         if self.keeps_training:
-            return self._steps_from_table(self.backbone, epoch=epoch)
-        return self._steps_ahead(self.backbone, epoch=epoch, first_update=first_update)
+            return self._steps_from_table(self.backbone, epoch=epoch, first_step=first_step)
+        # From the beginning of its group: in other company a step's features would be rounded otherwise.
+        skipped = first_step % self.backbone.steps_at_once
+        ahead = self._steps_ahead(
+            self.backbone, epoch=epoch, first_update=first_update, first_step=first_step - skipped
+        )
+        return itertools.islice(ahead, skipped, None)
 
     def validation(self) -> Iterator[EvaluationBatch]:
         """This process's share of the validation images."""
@@ -91,9 +98,12 @@ class Feed:
         batch_size = EVALUATION_BATCH.get(self.workers.device.type, OTHER_EVALUATION_BATCH)
         return {"rank": self.workers.rank, "size": self.workers.size, "batch_size": batch_size}
 
-    def _steps_ahead(self, backbone: FrozenBackbone, *, epoch: int, first_update: int) -> Iterator[StepBatch]:
+    def _steps_ahead(
+        self, backbone: FrozenBackbone, *, epoch: int, first_update: int, first_step: int
+    ) -> Iterator[StepBatch]:
         """Several steps' features in one pass; its time is shared evenly by them."""
-        raw, update = self.batches.steps(self.slicing, epoch=epoch), first_update
+        raw = self.batches.steps(self.slicing, epoch=epoch, first_step=first_step)
+        update = first_update + first_step
         while True:
             watch = self.timer.watch(range(update, update + backbone.steps_at_once))
             group = list(itertools.islice(raw, backbone.steps_at_once))
@@ -109,17 +119,17 @@ class Feed:
                 yield replace(batch, features=its_features)
                 update += 1
 
-    def _steps_from_table(self, backbone: FrozenBackbone, *, epoch: int) -> Iterator[StepBatch]:
+    def _steps_from_table(self, backbone: FrozenBackbone, *, epoch: int, first_step: int) -> Iterator[StepBatch]:
         if self._table is None:
             self._table = self._features_of_all(backbone)
-        for batch in self.batches.steps(self.slicing, epoch=epoch, with_pixels=False):
+        for batch in self.batches.steps(self.slicing, epoch=epoch, first_step=first_step, with_pixels=False):
             yield replace(batch, features=self._table[batch.ids])
 
     def _features_of_all(self, backbone: FrozenBackbone) -> Tensor:
         """Every process computes a share of the training images; together they have all."""
         rank, size = self.workers.rank, self.workers.size
         batches = self.batches.training(rank=rank, size=size, batch_size=backbone.pass_images)
-        mine = [backbone(self.inputs.plain(batch)) for batch in batches]
+        mine = [self._features(backbone, batch) for batch in batches]
         num_train = self.batches.pixels.num_train
         table = mine[0].new_zeros(num_train, *mine[0].shape[1:])
         start = rank * num_train // size
@@ -132,11 +142,16 @@ class Feed:
                 rows.copy_(summed)
         return table
 
+    def _features(self, backbone: FrozenBackbone, batch: EvaluationBatch) -> Tensor:
+        self.on_pass("computes features")
+        return backbone(self.inputs.plain(batch))
+
     def _evaluation(self, part: str, batches: Iterator[EvaluationBatch]) -> Iterator[EvaluationBatch]:
         if self.backbone is None:
             return batches
         if part not in self._kept:
-            made = (replace(b, features=self.backbone(self.inputs.plain(b))) for b in batches)
+            backbone = self.backbone
+            made = (replace(b, features=self._features(backbone, b)) for b in batches)
             if not self.keeps_evaluation:
                 return made
             # Without their pixels: what is kept are the features.

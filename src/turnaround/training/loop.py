@@ -1,35 +1,49 @@
 """The training loop.
 
 for each epoch that is left:
-    for each step:
+    for each step that is left of it:
         wait for the batch        its images are this process's slices of the global batch
         update                    forward, backward, agree, move the weights
         note the parts of it      one step in sixteen
+        decide together           about once a second: stop, save, or is the loss no number?
+        save                      when it is time, or when asked to stop
+        stop if asked to, together
     evaluate                      validation: every image once; and a fixed sample of the training images
     stop if the loss is no number
     write the epoch's line
-    save                          when it is time, or at the end, or when asked to stop
-    stop if asked to, together
+    decide, save and stop as after a step; save at the end
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
-
-from turnaround.data.batches import StepBatch
+from turnaround.data.batches import EvaluationBatch, StepBatch
 from turnaround.errors import DivergedError, InterruptedRunError
-from turnaround.record.schema import EpochRecord
+from turnaround.record.pulse import Pulse
+from turnaround.record.schema import EpochRecord, TimePart
+from turnaround.training.agreement import Agreement
+from turnaround.training.checkpoint import Position
 from turnaround.training.clock import Clock
 from turnaround.training.evaluate import Counts, evaluate
+from turnaround.training.faults import strike
 from turnaround.training.feed import Feed
+from turnaround.training.saving import Due
 from turnaround.training.schedule import Schedule
 from turnaround.training.step import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoFar:
+    """How far a training is, as a checkpoint keeps it: whole epochs, and what there is of the next one."""
+
+    epoch: int
+    step: int = 0
+    totals: list[list[float]] = field(default_factory=list)
+    epoch_time_s: float = 0.0
 
 
 class Recorder(Protocol):
@@ -38,7 +52,7 @@ class Recorder(Protocol):
     def epoch_begins(self, *, epoch: int, steps: int) -> None: ...
     def step_done(self, batch: StepBatch, *, update: int, epoch: int) -> None: ...
     def epoch_done(self, record: EpochRecord) -> None: ...
-    def save(self, *, epoch: int, update: int) -> None: ...
+    def save(self, progress: SoFar, *, update: int, waits: bool) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,49 +64,45 @@ class Loop:
     schedule: Schedule
     clock: Clock
     recorder: Recorder
+    agreement: Agreement
+    due: Due
+    pulse: Pulse
     steps_per_epoch: int
     segment: int
-    stop_asked: Callable[[], bool]
 
     @property
     def num_classes(self) -> int:
         return len(self.feed.batches.pixels.classes)
 
-    def run(self, *, first_epoch: int) -> None:
-        """From `first_epoch` (counted from 1) to the recipe's last."""
+    def run(self, *, start: Position) -> None:
+        """From where a checkpoint stands to the recipe's last epoch."""
         last_epoch = self.step.parts.recipe.epochs
-        last_save_s = time.monotonic()
         self.step.parts.network.train_mode()
-        for epoch in range(first_epoch, last_epoch + 1):
-            record = self._epoch(epoch, is_first=epoch == first_epoch)
+        self.step.restore_totals(start.totals)
+        for epoch in range(start.epoch + 1, last_epoch + 1):
+            record = self._epoch(epoch, start)
             self._stop_if_diverged(record)
             self.recorder.epoch_done(record)
-            stopping = self._all_agree_to_stop()
-            due = time.monotonic() - last_save_s >= self.step.parts.recipe.checkpoint_every_s
-            if self._any(due) or stopping or epoch == last_epoch:
-                with self.clock.part("checkpoint"):
-                    self.recorder.save(epoch=epoch, update=epoch * self.steps_per_epoch)
-                    self.step.parts.workers.barrier()
-                last_save_s = time.monotonic()
-            if stopping and epoch < last_epoch:
+            decided = self.agreement.now(self.step.totals, is_time=self.due.after_epoch)
+            update, is_last = epoch * self.steps_per_epoch - 1, epoch == last_epoch
+            if decided.saves or decided.stops or is_last or self.due.after_update(update):
+                self._save(SoFar(epoch=epoch), waits=decided.stops or is_last)
+            if decided.stops and not is_last:
                 raise InterruptedRunError(
                     f"Stopped after epoch {epoch} of {last_epoch}; everything up to there is saved."
                 )
 
-    def _epoch(self, epoch: int, *, is_first: bool) -> EpochRecord:
-        timer = self.step.timer
+    def _epoch(self, epoch: int, start: Position) -> EpochRecord:
+        is_first = epoch == start.epoch + 1
+        part: TimePart = "training_cold" if is_first else "training_steady"
+        before_s = start.epoch_time_s if is_first else 0.0
         self.recorder.epoch_begins(epoch=epoch, steps=self.steps_per_epoch)
-        first, last = (epoch - 1) * self.steps_per_epoch, epoch * self.steps_per_epoch - 1
-        with self.clock.part("training_cold" if is_first else "training_steady"):
-            batches = self.feed.steps(epoch=epoch, first_update=first)
-            for update in range(first, last + 1):
-                timer.begin(update)
-                batch = next(batches)
-                timer.mark("wait")
-                self.step(batch, epoch=epoch, update=update, learning_rate=self.schedule.learning_rate(update))
-                self.recorder.step_done(batch, update=update, epoch=epoch)
+        last = epoch * self.steps_per_epoch - 1
+        with self.clock.part(part):
+            for step in self._steps(epoch, first_step=start.step if is_first else 0):
+                self._between_steps(epoch, step, training_s=lambda: before_s + self.clock.open_s()[part])
             loss_sum, right, images = self.step.take_totals().tolist()
-        epoch_time_s = self.clock.last_s
+        epoch_time_s = before_s + self.clock.last_s
         noise = self.step.noise.estimate(update=last + 1)
         with self.clock.part("evaluation"):
             validation, train_sample = self._evaluate()
@@ -117,25 +127,74 @@ class Loop:
             segment=self.segment,
         )
 
+    def _steps(self, epoch: int, *, first_step: int) -> Iterator[int]:
+        """Takes the steps of an epoch that are left; after each, the number of those behind us."""
+        timer, first = self.step.timer, (epoch - 1) * self.steps_per_epoch
+        batches = self.feed.steps(epoch=epoch, first_update=first, first_step=first_step)
+        self.agreement.begin()
+        for update in range(first + first_step, first + self.steps_per_epoch):
+            self.pulse.beat("computes", update + 1)
+            strike("step", step=update + 1, target=self.step.fault_target)
+            timer.begin(update)
+            batch = next(batches)
+            timer.mark("wait")
+            self.step(batch, epoch=epoch, update=update, learning_rate=self.schedule.learning_rate(update))
+            self.recorder.step_done(batch, update=update, epoch=epoch)
+            yield update - first + 1
+
+    def _between_steps(self, epoch: int, step: int, *, training_s: Callable[[], float]) -> None:
+        """After `step` steps of an epoch, when others follow: what is decided together, and done."""
+        if step == self.steps_per_epoch:
+            return  # the end of an epoch has its own decision
+        rest = self.steps_per_epoch - step
+        decided = self.agreement.after_step(
+            self.step.totals, is_time=lambda: self.due.within_epoch(rest_s=rest * self.agreement.step_s)
+        )
+        update = (epoch - 1) * self.steps_per_epoch + step - 1
+        if decided.diverged:
+            raise self._diverged(f"epoch {epoch}, at step {step} of {self.steps_per_epoch} or shortly before", update)
+        if decided.saves or decided.stops or self.due.after_update(update):
+            so_far = SoFar(epoch=epoch - 1, step=step, totals=self.step.totals_by_process(), epoch_time_s=training_s())
+            self._save(so_far, waits=decided.stops)
+            self.agreement.begin()
+        if decided.stops:
+            raise InterruptedRunError(
+                f"Stopped after step {step} of {self.steps_per_epoch} in epoch {epoch} of "
+                f"{self.step.parts.recipe.epochs}; everything up to there is saved."
+            )
+
+    def _save(self, so_far: SoFar, *, waits: bool) -> None:
+        """Never a state that is no longer one: the last good checkpoint must stay the newest."""
+        update = so_far.epoch * self.steps_per_epoch + so_far.step
+        self.pulse.beat("saves")
+        with self.clock.part("checkpoint"):
+            if not self.step.is_finite():  # the same weights on every process, so all stop here
+                raise self._diverged(f"epoch {-(-update // self.steps_per_epoch)}", update - 1)
+            self.recorder.save(so_far, update=update, waits=waits)
+        self.due.saved()
+
     def _evaluate(self) -> tuple[Counts, Counts]:
         """On the validation images, and on the fixed sample of training images."""
-        validation = evaluate(self.step.parts, self.feed.validation(), num_classes=self.num_classes)
-        return validation, evaluate(self.step.parts, self.feed.train_sample(), num_classes=self.num_classes)
+        strike("evaluation")
+        validation = evaluate(self.step.parts, self.noted(self.feed.validation()), num_classes=self.num_classes)
+        sample = self.noted(self.feed.train_sample())
+        return validation, evaluate(self.step.parts, sample, num_classes=self.num_classes)
+
+    def noted(self, batches: Iterator[EvaluationBatch]) -> Iterator[EvaluationBatch]:
+        """The same batches; each is a sign of life."""
+        for batch in batches:
+            self.pulse.beat("evaluates")
+            yield batch
+        self.pulse.waits()
 
     def _stop_if_diverged(self, record: EpochRecord) -> None:
         """The figures are the same on every process, so every process stops here together."""
         if not (math.isfinite(record.train_loss) and math.isfinite(record.val_loss)):
-            raise DivergedError(
-                f"The loss is no longer a number in epoch {record.epoch} (learning rate {record.learning_rate:g}). "
-                "Checkpoints saved before are kept, but resuming would diverge again: start a new run with a lower "
-                "training.learning_rate or a longer training.warmup_epochs (--set)."
-            )
+            raise self._diverged(f"epoch {record.epoch}", record.epoch * self.steps_per_epoch - 1)
 
-    def _all_agree_to_stop(self) -> bool:
-        return self._any(self.stop_asked())
-
-    def _any(self, mine: bool) -> bool:
-        """Whether it is so on any process: clocks and signals differ, but all must do the same."""
-        flag = torch.tensor([float(mine)], device=self.step.parts.workers.device)
-        self.step.parts.workers.sum(flag)
-        return bool(flag.item() > 0)
+    def _diverged(self, where: str, update: int) -> DivergedError:
+        return DivergedError(
+            f"The loss is no longer a number in {where} (learning rate {self.schedule.learning_rate(update):g}). "
+            "Checkpoints saved before are kept, but resuming would diverge again: start a new run with a lower "
+            "training.learning_rate or a longer training.warmup_epochs (--set)."
+        )

@@ -41,7 +41,7 @@ class NoiseScale:
 
 
 class NoiseMeter:
-    """Collects measurements on the device, so that no step waits for the host; reads them once an epoch."""
+    """Collects measurements on the device, so that no step waits for the host; reads them once an epoch or save."""
 
     def __init__(self, *, window_updates: int, every_updates: int = MEASURE_EVERY_STEPS) -> None:
         self.every_updates = every_updates
@@ -65,6 +65,19 @@ class NoiseMeter:
 
     def estimate(self, *, update: int) -> NoiseScale | None:
         """Over the last window; None as long as too little was measured."""
+        self._read(update)
+        return ratio_of_means([(noise, signal) for _, noise, signal in self._measured])
+
+    def window(self, *, update: int) -> list[list[float]]:
+        """What a checkpoint keeps: update, noise and signal of every measurement in the last window."""
+        self._read(update)
+        return [list(measured) for measured in self._measured]
+
+    def restore(self, window: list[list[float]]) -> None:
+        """Goes on from what `window` has left in a checkpoint."""
+        self._measured = deque((int(at), noise, signal) for at, noise, signal in window)
+
+    def _read(self, update: int) -> None:
         for at, pair in self._waiting:
             noise, signal = pair.tolist()
             if math.isfinite(noise) and math.isfinite(signal):
@@ -72,7 +85,6 @@ class NoiseMeter:
         self._waiting.clear()
         while self._measured and self._measured[0][0] <= update - self.window_updates:
             self._measured.popleft()
-        return ratio_of_means([(noise, signal) for _, noise, signal in self._measured])
 
 
 def ratio_of_means(pairs: list[tuple[float, float]]) -> NoiseScale | None:

@@ -18,6 +18,8 @@ from turnaround.record.schema import EpochRecord, Evaluation, Status, to_json, u
 from turnaround.record.writer import Lines, write_json
 from turnaround.training import checkpoint
 from turnaround.training.clock import Clock
+from turnaround.training.loop import SoFar
+from turnaround.training.saving import Saver
 from turnaround.training.step import Step
 
 
@@ -46,6 +48,7 @@ class RunRecorder:
         self.directory, self.clock, self.saved, self.progress = directory, clock, saved, progress
         self.status = status
         self.is_first = saved.step.parts.workers.rank == 0
+        self.saver = Saver(directory.checkpoint)
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -58,10 +61,18 @@ class RunRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
+        try:
+            self.saver.wait()
+        except Exception:
+            if error is None:  # else the first error is the one to tell
+                raise
+        finally:
+            self._open.close()
 
     def set_status(self, **changes: Any) -> None:
         """Where the run stands now, with the clock's totals."""
+        if self.saver.last is not None:
+            changes["epochs_done"] = self.saver.last.epoch
         self.status = replace(self.status, time_s=self.clock.totals_s(), **changes)
         if self.is_first:
             write_json(self.directory.status, to_json(self.status))
@@ -70,6 +81,7 @@ class RunRecorder:
         self.progress.epoch_begins(epoch=epoch, epochs=self.saved.step.parts.recipe.epochs, steps=steps)
 
     def step_done(self, batch: StepBatch, *, update: int, epoch: int) -> None:
+        self.saver.check()
         span = self.saved.step.timer.span(update=update, epoch=epoch)
         if span is not None:
             self.spans.write(to_json(span))
@@ -78,27 +90,30 @@ class RunRecorder:
         self.progress.step_done(images=batch.global_size)
 
     def epoch_done(self, record: EpochRecord) -> None:
+        with self.clock.part("checkpoint"):  # no epoch is ended before what was saved in it is on the disk
+            self.saver.wait()
         if self.is_first:
             self.epochs.write(to_json(record))
         self.progress.epoch_done(record)
         self.set_status()
 
-    def save(self, *, epoch: int, update: int) -> None:
+    def save(self, progress: SoFar, *, update: int, waits: bool) -> None:
+        """Training goes on when the state is in host memory; with `waits`, when it is on the disk."""
+        step = self.saved.step
         if self.is_first:
             position = checkpoint.Position(
-                epoch=epoch,
+                **vars(progress),
                 update=update,
                 clock_s=self.clock.totals_s(),
-                scaler=self.saved.step.scaler.state_dict(),
+                scaler=step.scaler.state_dict(),
+                noise=step.noise.window(update=update),
             )
-            parts = self.saved.step.parts
-            checkpoint.save(
-                self.directory.checkpoint,
-                module=self.saved.module,
-                optimizer=parts.optimizer,
-                position=position,
-            )
-        self.set_status(epochs_done=epoch)
+            taken = checkpoint.snapshot(module=self.saved.module, optimizer=step.parts.optimizer, position=position)
+            self.saver.begin(taken)
+        if waits:
+            self.saver.wait()
+            step.parts.workers.barrier()
+        self.set_status()
 
     def finish(self, evaluation: Evaluation) -> None:
         """The last two files of a run that came to its end."""

@@ -19,17 +19,20 @@ from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import describe
-from turnaround.record.schema import Status, TimePart, from_json, utc_now
+from turnaround.record.pulse import Pulse, PulseFile
+from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
-from turnaround.training import checkpoint
+from turnaround.training import checkpoint, faults, memory
+from turnaround.training.agreement import Agreement
 from turnaround.training.assembly import Assembly
 from turnaround.training.bench import measure
 from turnaround.training.choices import DeviceChoice, choose_device
-from turnaround.training.clock import Clock
+from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import evaluate, final_evaluation
 from turnaround.training.loop import Loop
 from turnaround.training.recording import Progress, RunRecorder, Saved
+from turnaround.training.saving import Due
 from turnaround.training.schedule import schedule
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import Place
@@ -51,7 +54,9 @@ class Assignment:
     decode_time_s: float = 0.0
 
 
-def train(assignment: Assignment, place: Place, progress: Progress, *, stop_asked: Callable[[], bool]) -> None:
+def train(
+    assignment: Assignment, place: Place, progress: Progress, *, pulse: Pulse, stop_asked: Callable[[], bool]
+) -> None:
     """Trains from the newest valid checkpoint, or from the beginning, to the end of the recipe."""
     directory = assignment.directory
     recipe = Recipe.from_record(read_json(directory.recipe))
@@ -62,9 +67,16 @@ def train(assignment: Assignment, place: Place, progress: Progress, *, stop_aske
             open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)
-        session = _Session(assignment, Assembly(recipe, workers, pixels, place=place, chosen=chosen))
+        open_parts.enter_context(memory.explained(recipe, workers, pulse))
+        made = Assembly(recipe, workers, pixels, place=place, chosen=chosen, pulse=pulse)
+        session = _Session(assignment, made)
+        faults.arm(rank=place.rank, segment=_status(directory).segments)
+        faults.strike("start")
         session.restore()
-        session.made.warm_up()
+        open_parts.enter_context(
+            PulseFile(directory, rank=place.rank, pulse=pulse, program_s=session.clock.total_program_s)
+        )
+        made.warm_up()
         session.describe()
         open_parts.enter_context(session.recorder(progress))
         session.run(stop_asked)
@@ -125,22 +137,22 @@ class _Session:
                 f"No checkpoint of {self.directory.path} can be used: {'; '.join(self.passed_over)}. "
                 "What was recorded stays; start a new run."
             )
-        self.epochs_done, self.status = 0, _status(self.directory)
-        clock_s: dict[TimePart, float] = {}
+        self.start, self.status = checkpoint.Position(epoch=0, update=0, clock_s={}, scaler={}), _status(self.directory)
         if path is not None:
-            position = checkpoint.restore(path, module=self.made.network.module, optimizer=self.step.parts.optimizer)
-            if position.scaler:  # empty when the device before this one needed no scaling
-                self.step.scaler.load_state_dict(position.scaler)
-            self.epochs_done, clock_s = position.epoch, position.clock_s
+            self.start = checkpoint.restore(path, module=self.made.network.module, optimizer=self.step.parts.optimizer)
+            self.step.noise.restore(self.start.noise)
+            if self.start.scaler:  # empty when the device before this one needed no scaling
+                self.step.scaler.load_state_dict(self.start.scaler)
         self.workers.barrier()  # nobody looks for checkpoints any more
         if self.workers.rank == 0:
             checkpoint.remove_leftovers(folder)
-            truncate_epochs(self.directory.epochs, self.epochs_done)
-        self.clock = Clock(self.workers.device, begun_at_s=self.assignment.begun_at_s, earlier_s=clock_s)
+            truncate_epochs(self.directory.epochs, self.start.epoch)
+        earlier_s = with_lost(self.start.clock_s, until_s=self.status.time_s.get("program", 0.0))
+        self.clock = Clock(self.workers.device, begun_at_s=self.assignment.begun_at_s, earlier_s=earlier_s)
         self.clock.add("decode", self.assignment.decode_time_s)
         started_at = self.status.started_at or utc_now()
         self.status = replace(
-            self.status, state="running", cause=None, epochs_done=self.epochs_done, started_at=started_at, ended_at=None
+            self.status, state="running", cause=None, epochs_done=self.start.epoch, started_at=started_at, ended_at=None
         )
 
     def describe(self) -> None:
@@ -177,15 +189,17 @@ class _Session:
             schedule=schedule(training, steps_per_epoch=made.steps_per_epoch, scaled=made.scaling),
             clock=self.clock,
             recorder=self.record,
+            agreement=Agreement(self.workers, stop_asked=stop_asked),
+            due=Due(training),
+            pulse=made.pulse,
             steps_per_epoch=made.steps_per_epoch,
             segment=self.status.segments,
-            stop_asked=stop_asked,
         )
         self.clock.add("start_up", self.clock.program_s() - self.assignment.decode_time_s)
         self.record.set_status()
-        loop.run(first_epoch=self.epochs_done + 1)
+        loop.run(start=self.start)
         with self.clock.part("evaluation"):
-            validation = made.feed.validation()
+            validation = loop.noted(made.feed.validation())
             counts = evaluate(self.step.parts, validation, num_classes=loop.num_classes, with_confusion=True)
         self.record.finish(final_evaluation(counts, epoch=training.epochs, classes=made.pixels.classes))
 

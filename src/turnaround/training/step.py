@@ -22,6 +22,7 @@ from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
 from turnaround.training.choices import PrecisionChoice, autocast
 from turnaround.training.clock import StepTimer, synchronize
+from turnaround.training.faults import Target
 from turnaround.training.graph import NOT_POSSIBLE, GraphedPass, can_record, worth_it
 from turnaround.training.noise import NoiseMeter, PassLengths, squared_length
 from turnaround.training.statistics import RunningStatistics
@@ -80,6 +81,7 @@ class Step:
         # One worker whose images cannot be taken apart needs an additional pass to be measured.
         self.needs_probe = parts.workers.count == 1 and parts.network.couples_images()
         self.fewest_measured = 4 if self.needs_probe else 2  # images: a batch norm needs two in each half
+        self.fault_target = Target(module=parts.network.module)
         self.graph: GraphedPass | None = None
         self.graph_choice = NOT_POSSIBLE
         self._graphed: tuple[tuple[int, ...], int] = ((), 0)
@@ -172,6 +174,27 @@ class Step:
         self.totals.zero_()  # in place: a recorded pass adds to this very tensor
         self.parts.workers.sum(totals)
         return totals
+
+    def totals_by_process(self) -> list[list[float]]:
+        """The same of every process, without forgetting them: what a checkpoint within an epoch keeps."""
+        workers = self.parts.workers
+        rows = self.totals.new_zeros(workers.size, len(self.totals))
+        rows[workers.rank] = self.totals
+        workers.sum(rows)
+        return rows.tolist()
+
+    def restore_totals(self, rows: list[list[float]]) -> None:
+        """Each process its own; of another number of processes, process 0 takes them all."""
+        workers = self.parts.workers
+        if len(rows) != workers.size:
+            nothing = [0.0] * len(self.totals)
+            rows = [[sum(column) for column in zip(nothing, *rows, strict=True)], *[nothing] * (workers.size - 1)]
+        self.totals.copy_(torch.tensor(rows[workers.rank], dtype=self.totals.dtype))
+
+    def is_finite(self) -> bool:
+        """Whether every number of the network is one; the host waits for it."""
+        values = [v for v in self.parts.network.module.state_dict().values() if v.is_floating_point()]
+        return bool(torch.stack([torch.isfinite(v).all() for v in values]).all())
 
     def _passes(self, batch: StepBatch, *, in_two: bool) -> list[Pass]:
         """As many hosted workers together as fit, or one at a time where they cannot be fused."""

@@ -35,7 +35,7 @@ def test_time_to_the_common_target_decides(tmp_path: Path) -> None:
 
 def test_job_times_of_other_settings_are_not_ranked(tmp_path: Path) -> None:
     header, *rows = LAB.splitlines()
-    short = [row.replace(",30,", ",10,") if row.startswith("model6") else row for row in rows]
+    short = [row.replace(",30,", ",10,").replace(",25,", ",8,") if row.startswith("model6") else row for row in rows]
     caltech, _ = survey([import_table("\n".join([header, *short]), tmp_path)]).jobs
     ranked = timed(caltech)
     assert ranked is not None
@@ -70,3 +70,23 @@ def test_plateaus_of_one_level_may_be_compared_roughly(other: str, words: str, t
     table = "\n".join([header, rows[3], rows[5].replace("0.6861", other)])
     (finding,) = own_plateau_only(survey([import_table(table, tmp_path)]).jobs[0])
     assert words in finding.text
+
+
+def test_processes_without_a_gpu_have_no_gpu_seconds(tmp_path: Path) -> None:
+    for workers, time_s in ((1, 0.62), (2, 0.53)):
+        build(tmp_path / str(workers), Plan(workers=workers, gpu=None, epoch_time_s=time_s))
+    text = texts(tmp_path)["best-for-cost"]
+    assert "process-seconds" in text
+    assert "GPU" not in text
+
+
+def test_the_figures_of_repeats_are_the_means_of_the_sentence(tmp_path: Path) -> None:
+    for workers, levels in ((1, (0.90, 0.90, 0.96)), (8, (0.70, 0.70, 0.76))):
+        for seed, level in enumerate(levels):
+            plan = Plan(workers=workers, accuracy=rising(level, noise=0.0), training={"seed": seed})
+            build(tmp_path / f"{workers}-{seed}", plan)
+    found = {finding.id: finding for finding in find_all(survey([tmp_path]))}
+    finding = found["accuracy-falls-with-workers"]
+    assert "from 92.0 % on 1 T4 to 72.0 % on 8 T4 (20.0 points; means of 3 runs each" in finding.text
+    means = [e.value for e in finding.evidence if e.what == "final validation accuracy (mean)"]
+    assert means == pytest.approx([0.92, 0.72], abs=1e-3)

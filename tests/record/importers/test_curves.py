@@ -131,3 +131,11 @@ def test_a_file_without_a_metric_has_no_curve(tmp_path: Path) -> None:
 def test_what_is_no_curve_cannot_join(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"curves\.csv holds no curves for a table \(keras\)"):
         read(tmp_path, "epoch,accuracy", "0,0.5")
+
+
+def test_a_table_that_its_curve_contradicts_is_told(tmp_path: Path) -> None:
+    table = ("name,workers,val_accuracy,train_accuracy", "a,1,0.6888,0.9", "b,1,0.5,")
+    reading = read(
+        tmp_path, "name,epoch,val_accuracy,train_accuracy", "a,1,0.6,", "a,2,0.62,0.9004", "b,1,,0.7", table=table
+    )
+    assert reading.notes == ("a: the table says val_accuracy 0.6888, its curve ends with 0.62, which counts.",)

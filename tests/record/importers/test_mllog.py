@@ -154,3 +154,11 @@ def test_two_runs_in_one_log_are_refused(tmp_path: Path) -> None:
 def test_a_log_without_a_whole_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"(?s)Nothing in .*line 1: not a whole MLLOG line"):
         read(tmp_path, ':::MLLOG {"key": "run_start"')
+
+
+def test_names_lose_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    lines = (line(0, "submission_platform", "DGX\x1b[31m \x07"), line(0, "submission_benchmark", "\x1b"), *LOG[4:])
+    file.write_text("\n".join(lines))
+    (run,) = read_runs(file, given=Given()).runs
+    assert (run.gpu, run.network) == ("DGX [31m", None)

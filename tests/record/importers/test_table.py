@@ -210,3 +210,9 @@ def test_a_name_of_which_nothing_is_left_is_refused(written: str, words: str, tm
 def test_control_characters_reach_no_terminal(tmp_path: Path) -> None:
     run = read(tmp_path, "name,workers,dataset", "a,1,fr\x1b[31muit").runs[0]
     assert run.dataset == "fr [31muit"
+
+
+def test_a_run_is_not_stable_after_its_end(tmp_path: Path) -> None:
+    reading = read(tmp_path, "name,workers,epochs,epochs_to_stable", "a,1,30,45", "b,1,30,30", "c,1,,45")
+    assert [run.name for run in reading.runs] == ["b", "c"]
+    assert reasons(reading) == {"line 2": "epochs_to_stable is 45, after the last of its 30 epochs"}

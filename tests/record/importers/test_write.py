@@ -117,6 +117,8 @@ def test_a_folder_that_is_a_run_or_a_file_is_refused(tmp_path: Path) -> None:
     (path,) = write_runs([RUN], tmp_path)
     with pytest.raises(RunDirectoryError, match="is a run itself"):
         write_runs([RUN], path)
+    with pytest.raises(RunDirectoryError, match="model4 is a run itself; runs are not found inside a run"):
+        write_runs([RUN], path / "inside" / "it")
     with pytest.raises(RunDirectoryError, match="is a file, not a folder"):
         write_runs([RUN], path / "recipe.json")
 
@@ -156,3 +158,16 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Cannot import into"):
         write_runs([RUN], Path("/proc/nowhere"))
+
+
+def test_a_failure_leaves_what_another_import_has_put_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+
+    def fails(run: ImportedRun, path: Path) -> None:
+        (out / "theirs").mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(write, "write_run", fails)
+    with pytest.raises(StorageError):
+        write_runs([RUN], out)
+    assert [path.name for path in out.iterdir()] == ["theirs"]

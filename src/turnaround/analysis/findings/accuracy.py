@@ -58,8 +58,8 @@ def _falls(job: Job, group: Group, fewest: Pool, pool: Pool) -> Finding:
 
 
 def _certainty(group: Group, fewest: Pool, pool: Pool) -> str:
-    one_each = len(fewest.accuracies) == len(pool.accuracies) == 1
-    runs = "one run each" if one_each else f"{len(fewest.accuracies)} and {len(pool.accuracies)} runs"
+    few, many = len(fewest.accuracies), len(pool.accuracies)
+    runs = f"{few} and {many} runs" if few != many else "one run each" if few == 1 else f"means of {few} runs each"
     if group.noise is None:
         return f"{runs}, and nothing tells how far a second run would differ"
     return f"{runs}; up to {points(group.noise.limit(fewest, pool))} may be chance"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from turnaround.analysis.cases import Case, Job
@@ -39,7 +40,8 @@ class Timed:
         """What the ranking leaves out."""
         if self.basis == "target":
             return ""
-        return "; without curves this is the time of all epochs, not the time to one accuracy"
+        of_what = "all epochs" if self.basis == "job" else "one epoch"
+        return f"; without curves this is the time of {of_what}, not the time to one accuracy"
 
 
 def timed(job: Job) -> Timed | None:
@@ -74,7 +76,7 @@ def best_for_speed(job: Job) -> Iterator[Finding]:
 
 
 def best_for_cost(job: Job) -> Iterator[Finding]:
-    """The fewest GPU-seconds."""
+    """The fewest GPU-seconds, or process-seconds."""
     if ranked := timed(job):
         costs = tuple((case, case.configuration.processes * time_s) for case, time_s in ranked.time_s)
         yield _best(job, ranked, "best-for-cost", "cost", costs)
@@ -84,12 +86,12 @@ def _best(
     job: Job, ranked: Timed, finding_id: str, goal: Literal["speed", "cost"], values: Sequence[tuple[Case, float]]
 ) -> Finding:
     (best, value), (second, next_value), *_ = sorted(values, key=lambda pair: pair[1])
-    say = seconds if goal == "speed" else _device_time
+    unit = "s" if goal == "speed" else _device_unit(values)
+    say = seconds if goal == "speed" else partial(_device_time, unit=unit)
     text = (
         f"Best for {goal}: {best.label} with {say(value)} {ranked.what} ({_next(next_value / value)} {second.label} "
         f"with {say(next_value)}){ranked.caveat}{_prices(values) if goal == 'cost' else ''}."
     )
-    unit = "s" if goal == "speed" else "GPU-seconds"
     figures = tuple(Evidence(run=who(case), what=f"{goal} {ranked.what}", value=v, unit=unit) for case, v in values)
     advice = {
         "speed": "Take it when the deadline decides; turnaround predict tells what more GPUs would bring.",
@@ -103,8 +105,14 @@ def _next(ratio: float) -> str:
     return "practically the same:" if ratio < SAME_TIME else "next:"
 
 
-def _device_time(value_s: float) -> str:
-    return f"{value_s:,.0f} GPU-seconds"
+def _device_time(value_s: float, *, unit: str) -> str:
+    return f"{value_s:,.0f} {unit}" if value_s >= 100 else f"{value_s:.3g} {unit}"
+
+
+def _device_unit(values: Sequence[tuple[Case, float]]) -> str:
+    """What is paid for: GPUs, or processes where some had none."""
+    kinds = {case.configuration.gpu for case, _ in values}
+    return "process-seconds" if kinds & {"CPU", "unknown"} else "GPU-seconds"
 
 
 def _prices(values: Sequence[tuple[Case, float]]) -> str:

@@ -30,7 +30,7 @@ def leak(job: Job) -> Iterator[Finding]:
                 severity="problem",
                 text=text,
                 evidence=(Evidence(run=name, what="validation images that leak", value=num, unit="images"),),
-                advice="Split by photo (data.split_by_photo=true), or remove the copies; turnaround check lists them.",
+                advice="Split by photo (data.split_by_photo=auto), or remove the copies; turnaround check lists them.",
                 job=job.name,
             )
             return  # the images are those of the job: once is enough

@@ -122,7 +122,8 @@ def _scatter(pools: Sequence[Pool]) -> Noise | None:
         return None
     num_repeated = sum(len(pool.accuracies) > 1 for pool in pools)
     squares = sum((value - pool.accuracy) ** 2 for pool in pools for value in pool.accuracies)
-    return Noise(sd=math.sqrt(squares / degrees), degrees=degrees, source=f"repeats: {degrees + num_repeated} runs")
+    source = f"scatter of {degrees + num_repeated} runs that share workers and batch with another"
+    return Noise(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
 
 
 def _single(pools: Sequence[Pool]) -> Noise | None:

@@ -61,6 +61,9 @@ def _epochs_done(summary: RunSummary, run: Run) -> Evidence:
     return Evidence(run=summary.name, what=f"epochs done, {run.status.cause or summary.state}", value=summary.epochs)
 
 
+MOST_PAIRS = 10
+"""Of runs that were on one host together: twenty runs make 190."""
+
 # Told by findings of their own, with their size; another seed is chance, not unfair.
 _TOLD_ELSEWHERE = frozenset({"global batch", "rehearsal", "seed"})
 
@@ -100,7 +103,8 @@ def ran_together(job: Job) -> Iterator[Finding]:
         if hosts_a & hosts_b and (both_s := min(one[1], other[1]) - max(one[0], other[0])) > 1.0
     ]
     if pairs:
-        a, b, both_s = max(pairs, key=lambda pair: pair[2])
+        pairs.sort(key=lambda pair: -pair[2])
+        a, b, both_s = pairs[0]
         more = f", and {len(pairs) - 1} more pairs did" if len(pairs) > 1 else ""
         yield Finding(
             id="ran-together",
@@ -108,7 +112,8 @@ def ran_together(job: Job) -> Iterator[Finding]:
             text=f"{a.name} and {b.name} ran on the same host for {seconds(both_s)} at the same time{more}: their "
             "times are not those of a machine of their own.",
             evidence=tuple(
-                Evidence(run=f"{x.name}, {y.name}", what="time together", value=s, unit="s") for x, y, s in pairs
+                Evidence(run=f"{x.name}, {y.name}", what="time together", value=s, unit="s")
+                for x, y, s in pairs[:MOST_PAIRS]
             ),
             advice="Repeat them one after the other, or compare their accuracies only.",
             job=job.name,

@@ -58,9 +58,10 @@ def time_lost_outside_training(job: Job) -> Iterator[Finding]:
     lost = lost_s(worst)
     part, part_s = max(lost.items(), key=lambda item: item[1])
     others = [case.label for _, case in losing[1:]]
+    how_much = "all" if part_s == sum(lost.values()) else "most"
     text = (
         f"Of the turnaround of {losing[0][1].label} ({seconds(worst.job_time_s or 0.0)}), "
-        f"{seconds(sum(lost.values()))} ({percent(_share(worst))}) were not steady epochs, most of it "
+        f"{seconds(sum(lost.values()))} ({percent(_share(worst))}) were not steady epochs, {how_much} of it "
         f"{_PARTS.get(part, part)} ({seconds(part_s)}){f'; likewise of {listed(others)}' if others else ''}."
     )
     evidence = [
@@ -71,10 +72,16 @@ def time_lost_outside_training(job: Job) -> Iterator[Finding]:
         id="time-lost-outside-training",
         severity="caution",
         text=text,
-        evidence=(*evidence, *(Evidence(run=worst.name, what=name, value=s, unit="s") for name, s in lost.items())),
+        evidence=(*evidence, *_parts(worst.name, lost)),
         advice=_REMEDY.get(part, _REMEDY["other"]),
         job=job.name,
     )
+
+
+def _parts(name: str, lost: dict[str, float]) -> Iterator[Evidence]:
+    for part, time_s in lost.items():
+        if time_s > 0:
+            yield Evidence(run=name, what=_PARTS.get(part, part), value=time_s, unit="s")
 
 
 def _timed(case: Case) -> list[RunSummary]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from turnaround.analysis.cases import Case, Spread
 from turnaround.analysis.findings.finding import Evidence
@@ -73,4 +74,7 @@ def image_rates(*cases: Case) -> tuple[Evidence, ...]:
 
 
 def final_accuracies(*cases: Case) -> tuple[Evidence, ...]:
-    return tuple(e for case in cases for e in figure(case, "final validation accuracy", case.final_val_accuracy))
+    """Means over the repeats, as the sentences about pools have them."""
+    known = [(case, [a for run in case.finished if (a := run.final_val_accuracy) is not None]) for case in cases]
+    what = "final validation accuracy" + (" (mean)" if any(len(values) > 1 for _, values in known) else "")
+    return tuple(Evidence(run=who(case), what=what, value=fmean(values)) for case, values in known if values)

@@ -18,6 +18,11 @@ NUMBER = compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?", ASCII)
 CONTROL = compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey them
 
 
+def shown(text: str) -> str:
+    """In one line, without control characters."""
+    return " ".join(CONTROL.sub(" ", text).split())
+
+
 class CellError(Exception):
     """This row cannot be taken; the text says which column, what was there and what would do."""
 
@@ -37,7 +42,7 @@ class Cells:
 
     def text(self, column: str) -> str | None:
         """A word or a name; None when the cell is empty."""
-        text = " ".join(CONTROL.sub(" ", self.row.cells.get(column, "")).split())
+        text = shown(self.row.cells.get(column, ""))
         return None if text.casefold() in NOTHING else text
 
     def number(self, column: str) -> float | None:

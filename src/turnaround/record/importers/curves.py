@@ -33,6 +33,8 @@ from turnaround.record.schema import EpochRecord
 REQUIRED = ("name", "epoch")
 METRICS = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
 ACCURACIES = ("val_accuracy", "train_accuracy")
+SAME_ACCURACY = 0.001
+"""Tables round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,11 +173,22 @@ def with_curves(table: Reading, curves: Curves, source: str) -> Reading:
             notes.append(
                 f"{run.name}: the table says {run.epochs} epochs, its curve ends with epoch {points[-1].epoch}."
             )
+        notes += _other_ends(run, points)
     return Reading(
         runs=tuple(runs),
         left_out=(*table.left_out, *dropped, *unknown),
         notes=(*table.notes, *curves.notes, *notes),
     )
+
+
+def _other_ends(run: ImportedRun, points: tuple[Point, ...]) -> list[str]:
+    """Final accuracies of the table that the curve does not end with: readers of the run take the curve's."""
+    said = []
+    for column in ACCURACIES if points else ():
+        stated, drawn = getattr(run, column), getattr(points[-1], column)
+        if stated is not None and abs(stated - drawn) > SAME_ACCURACY:  # False for NaN
+            said.append(f"{run.name}: the table says {column} {stated:g}, its curve ends with {drawn:g}, which counts.")
+    return said
 
 
 def alone(curves: Curves, given: Given, source: str) -> Reading:

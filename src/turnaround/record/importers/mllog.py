@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from turnaround.errors import InputError
+from turnaround.record.importers.cells import shown
 from turnaround.record.importers.shares import Shares
 from turnaround.record.importers.sheet import as_text
 from turnaround.record.importers.values import (
@@ -58,8 +59,9 @@ class Log:
         return [event for event in self.events if event.key in keys]
 
     def text(self, *keys: str) -> str | None:
-        """The last value that is a text."""
-        return next((e.value for e in reversed(self.all(*keys)) if isinstance(e.value, str) and e.value.strip()), None)
+        """The last value that is a text, in one line."""
+        texts = (shown(e.value) for e in reversed(self.all(*keys)) if isinstance(e.value, str))
+        return next((text for text in texts if text), None)
 
     def count(self, *keys: str, high: int = 2**53) -> int | None:
         """The last value that is a whole number from 1."""

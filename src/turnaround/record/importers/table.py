@@ -114,10 +114,12 @@ def _run(sheet: Sheet, row: Row, name: str, shares: Shares) -> ImportedRun:
 
 
 def _contradictions(run: ImportedRun) -> list[str]:
-    """What no machine can do."""
+    """What no run can do."""
     problems = []
     if run.processes is not None and run.processes > run.workers:
         problems.append(f"{run.processes} processes cannot host {run.workers} workers: one each at least")
     if run.nodes is not None and run.nodes > (run.processes or run.workers):
         problems.append(f"{run.nodes} nodes cannot share {run.processes or run.workers} processes")
+    if run.epochs is not None and run.epochs_to_stable is not None and run.epochs_to_stable > run.epochs:
+        problems.append(f"epochs_to_stable is {run.epochs_to_stable:g}, after the last of its {run.epochs} epochs")
     return problems

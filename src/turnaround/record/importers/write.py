@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def write_runs(runs: Sequence[ImportedRun], out: Path) -> list[Path]:
             shutil.rmtree(target, ignore_errors=True)
         shutil.rmtree(workshop, ignore_errors=True)
         if is_new:
-            shutil.rmtree(out, ignore_errors=True)
+            with suppress(OSError):  # not empty: another import has put its runs there meanwhile
+                out.rmdir()
         if isinstance(error, (OSError, ValueError)):
             raise storage_error("import into", out, error) from error
         raise
@@ -50,10 +52,11 @@ def _refuse_if_taken(targets: list[Path], out: Path) -> None:
     if taken:
         them = f"{taken[0]} is" if len(taken) == 1 else f"{taken[0]} and {len(taken) - 1:,} more are"
         raise RunDirectoryError(f"{them} there already. Choose another --out, or remove what is there.")
-    if RunDirectory(out).is_run():
-        raise RunDirectoryError(f"{out} is a run itself; runs are not found inside a run. Choose another --out.")
     if os.path.lexists(out) and not out.is_dir():
         raise RunDirectoryError(f"{out} is a file, not a folder. Choose another --out.")
+    inside = next((path for path in (out, *out.absolute().parents) if RunDirectory(path).is_run()), None)
+    if inside is not None:
+        raise RunDirectoryError(f"{inside} is a run itself; runs are not found inside a run. Choose another --out.")
 
 
 def write_run(run: ImportedRun, path: Path) -> None:

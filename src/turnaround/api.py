@@ -1,0 +1,201 @@
+"""turnaround from Python: the same things as the command line, as typed functions.
+
+    import turnaround as ta
+
+    run = ta.train("fruitbowl", settings={"training.epochs": 3})   what `turnaround train` does
+    run = ta.load("runs/fruit")                                    a run that is there already
+    run.classify("apple.jpg")                                      [Guess(name='fresh_apple', probability=0.97), ...]
+    run.export("onnx")                                             a file for other programs, checked
+    ta.report(["runs/"]).findings                                  what stands out among runs
+    ta.predict(["runs/"], workers=16).epoch_time_s                 what nobody has run yet
+
+What goes wrong raises an error of turnaround.errors, with the sentence that the command line would print. Importing
+this imports no torch; classify and export do, when they are called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turnaround.analysis.findings import Finding
+    from turnaround.analysis.jobs import Survey
+    from turnaround.analysis.summary import RunSummary
+    from turnaround.forecast.question import Prediction
+    from turnaround.record.reader import Run
+    from turnaround.use.export import Exported
+    from turnaround.use.images import Picture
+    from turnaround.use.predictor import Guess, Predictor
+
+__all__ = ["Report", "TrainedRun", "load", "predict", "report", "train"]
+
+AnyPath = str | os.PathLike[str]
+Setting = str | int | float | bool | None
+
+
+class TrainedRun:
+    """One run: its record, and the network that was trained in it. The network is loaded when it is first asked."""
+
+    def __init__(self, record: Run, *, device: str = "auto") -> None:
+        self.record, self._device = record, device
+
+    def __repr__(self) -> str:
+        return f"TrainedRun({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.record.path
+
+    @cached_property
+    def summary(self) -> RunSummary:
+        """The run in a few dozen numbers, as `turnaround train --json` prints them."""
+        from turnaround.analysis.summary import summarise
+
+        return summarise(self.record)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The validation accuracy of the last epoch, 0 to 1; None before the first."""
+        return self.record.final
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names, in the network's order."""
+        return self._predictor.trained.classes
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        from turnaround.use.predictor import Predictor
+
+        return Predictor.load(self.path, device=self._device)
+
+    def classify(self, picture: Picture, *, top: int = 5) -> list[Guess]:
+        """The classes of one picture, the most probable first.
+
+        A picture is a path, the bytes of an image file, a Pillow image, or an array: uint8, (height, width, 3), RGB.
+        """
+        return list(self._predictor.classify([picture], top=top)[0])
+
+    def classify_all(self, pictures: Iterable[Picture], *, top: int = 5) -> list[list[Guess]]:
+        """The same for many pictures, in batches."""
+        return [list(guesses) for guesses in self._predictor.classify(pictures, top=top)]
+
+    def export(self, to: str, out: AnyPath | None = None) -> Exported:
+        """The network as one file: onnx, torchscript, torch-export or safetensors; checked, with a model card."""
+        from turnaround.use.export import export_run
+
+        target = Path(out) if out is not None else None
+        return export_run(self._predictor.trained, to=to, out=target, show=_silent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What recorded runs say."""
+
+    survey: Survey
+    """Jobs, their configurations and their runs; what was left out, and why."""
+    findings: tuple[Finding, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `turnaround report --json` prints."""
+        from turnaround.report.survey_json import survey_payload
+
+        return survey_payload(self.survey, self.findings)
+
+    def text(self, width: int = 100) -> str:
+        """What `turnaround report` prints."""
+        from turnaround.report.survey_text import Screen, survey_lines
+
+        lines = survey_lines(self.survey, self.findings, Screen(width=width))
+        return "\n".join(line.plain for line in lines)
+
+
+def load(path: AnyPath, *, device: str = "auto") -> TrainedRun:
+    """The run in a directory. `device` is where its network will compute: auto, cpu, cuda or mps."""
+    from turnaround.record.reader import Run
+
+    return TrainedRun(Run.load(Path(path)), device=device)
+
+
+def train(
+    source: AnyPath,
+    *,
+    workers: int | None = None,
+    processes: int | None = None,
+    device: str = "auto",
+    out: AnyPath | None = None,
+    settings: Mapping[str, Setting] | None = None,
+    shows_progress: bool = False,
+) -> TrainedRun:
+    """Trains on a folder of images, a recipe file or a built-in recipe, in processes of their own.
+
+    `settings` are keys of the recipe, as `--set` takes them: {"training.epochs": 3, "model.name": "resnet18"}.
+    """
+    from turnaround import recipes
+    from turnaround.cli.console import checked_device, err, preparation
+    from turnaround.launch.conduct import Request, start
+    from turnaround.record.layout import default_run_path
+
+    chosen = {**(settings or {}), **({"workers.count": workers} if workers is not None else {})}
+    recipe = recipes.find(os.fspath(source), [f"{key}={_as_text(value)}" for key, value in chosen.items()])
+    target = Path(out) if out is not None else default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
+    with preparation(err()) if shows_progress else nullcontext(_silent) as show:
+        request = Request(
+            out=target,
+            show=show,
+            processes=processes,
+            device=checked_device(device),
+            shows_progress=shows_progress,
+        )
+        return TrainedRun(start(recipe, request), device=device)
+
+
+def report(directories: Sequence[AnyPath], *, job: str | None = None) -> Report:
+    """Compares runs, or all runs below folders: `turnaround report`."""
+    from turnaround.analysis.findings import find_all
+    from turnaround.cli.report import look, only
+
+    found = look([Path(directory) for directory in directories])
+    if job is not None:
+        found = only(found, job)
+    return Report(survey=found, findings=tuple(find_all(found)))
+
+
+def predict(
+    directories: Sequence[AnyPath],
+    *,
+    workers: int,
+    gpu: str | None = None,
+    hosts: int | None = None,
+    price: float | None = None,
+    job: str | None = None,
+    target: float | None = None,
+) -> Prediction:
+    """Forecasts a configuration that nobody has run: `turnaround predict`. A figure has value, low and high (80 %)."""
+    from dataclasses import replace
+
+    from turnaround.cli.report import look
+    from turnaround.forecast.next_run import next_run
+    from turnaround.forecast.predict import forecaster
+    from turnaround.forecast.question import Question
+
+    question = Question(workers=workers, gpu=gpu, hosts=hosts, price=price, job=job, target=target)
+    asked = forecaster(look([Path(directory) for directory in directories]), question)
+    prediction = asked.predict(workers)
+    return replace(prediction, next_run=next_run(asked, prediction))
+
+
+def _as_text(value: Setting) -> str:
+    """As `--set` reads it."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass

@@ -1,0 +1,93 @@
+"""`turnaround check`: what is wrong with these images, before you train on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from turnaround.data.check import Check
+
+PAGE_GROUPS = 200
+"""On a page: the worst. All are in --json."""
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images, as `train` takes it.")],
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with the pictures side by side.")
+    ] = None,
+    split: Annotated[
+        Path | None,
+        typer.Option("--split-by-photo", metavar="FILE", help="Write a hold-out that keeps each photo on one side."),
+    ] = None,
+    holdout: Annotated[float, typer.Option(help="The share held out, where the folder has no split.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="The hold-out follows from it, as in training.seed.")] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="Print everything as JSON on stdout.")] = False,
+) -> None:
+    """Find copies, leaks between training and validation, unreadable and odd images.
+
+    Exit code 1 when something serious is found: a leak, an unreadable image, one image under two classes.
+
+    [bold]turnaround check photos/[/bold]                                  what is wrong, in a few lines
+    [bold]turnaround check photos/ --page check.html[/bold]                with the pictures
+    [bold]turnaround check photos/ --split-by-photo split.json[/bold]    for train --set data.split_by_photo=split.json
+    """
+    from turnaround.cli.console import err, out, preparation, print_json, print_lines
+    from turnaround.data.check import check_folder
+    from turnaround.errors import InputError
+    from turnaround.report.check_text import check_lines
+
+    if not 0 < holdout < 1:
+        raise InputError(f"--holdout must be between 0 and 1. Received: {holdout:g}. Try --holdout 0.2")
+    _check_can_write(page, split)
+    with preparation(err(), quiet=json_) as show:
+        found = check_folder(folder, holdout=holdout, seed=seed, show=show)
+    payload = found.payload()
+    if split is not None:
+        payload["split_file"] = _write_split(found, split, holdout=holdout, seed=seed)
+    if page is not None:
+        _write_page(found, payload, page)
+    if json_:
+        print_json(payload)
+    else:
+        console = out()
+        print_lines(console, check_lines(payload, width=console.width))
+    if found.is_serious:
+        raise typer.Exit(1)
+
+
+def _check_can_write(*targets: Path | None) -> None:
+    """Before the work is done, not after it."""
+    from turnaround.errors import StorageError
+
+    for target in targets:
+        if target is not None and (target.is_dir() or not target.absolute().parent.is_dir()):
+            what = "is a folder" if target.is_dir() else "would lie in a folder that is not there"
+            raise StorageError(f"Cannot write {str(target)!r}: it {what}. Give the path of a file.")
+
+
+def _write_split(found: Check, path: Path, *, holdout: float, seed: int) -> dict[str, Any]:
+    from turnaround.data.check import split_by_photo
+    from turnaround.data.split_file import VALIDATION, write_split
+
+    parts = split_by_photo(found, holdout=holdout, seed=seed)
+    write_split(path, parts, holdout=holdout, seed=seed)
+    num_validation = sum(part == VALIDATION for part in parts.values())
+    return {"path": str(path), "num_train": len(parts) - num_validation, "num_validation": num_validation}
+
+
+def _write_page(found: Check, payload: dict[str, Any], path: Path) -> None:
+    from turnaround.data.check.thumbnails import thumbnails
+    from turnaround.errors import StorageError
+    from turnaround.report.check_page import FILES_SHOWN, check_page
+
+    shown = [name for one in payload["groups"][:PAGE_GROUPS] for name in one["files"][:FILES_SHOWN]]
+    shown += [name for one in payload["odd"] for name in one["files"][:FILES_SHOWN]]
+    text = check_page(payload, thumbnails(found.table.root, shown), most_groups=PAGE_GROUPS)
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StorageError(f"Cannot write the page {str(path)!r}: {error.strerror}. Choose another place.") from error

@@ -1,0 +1,121 @@
+"""`turnaround classify`: what a trained network says of pictures. One of the verbs that reach the GPU side."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from turnaround.use.predictor import Answer, Predictor
+    from turnaround.use.trained import Trained
+
+BAR_CELLS = 20
+LONGEST_NAME = 60
+
+
+def classify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of `turnaround train`.")],
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE...", help="Files, folders of images, or - for standard input.")
+    ],
+    top: Annotated[int, typer.Option(help="How many classes to tell, the most probable first.")] = 5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    json_: Annotated[bool, typer.Option("--json", help="Print the answers as JSON on stdout.")] = False,
+) -> None:
+    """Classify pictures with a trained network, preprocessed as in its training.
+
+    A file that cannot be read is named with the reason, the others are classified, and the exit code is 1.
+
+    [bold]turnaround classify runs/fruit apple.jpg more/[/bold]
+    [bold]curl -s URL | turnaround classify runs/fruit -[/bold]
+    """
+    from turnaround.cli.console import checked_device, err, preparation, print_json
+    from turnaround.use.images import find_images
+    from turnaround.use.predictor import Predictor
+
+    files = find_images(images)
+    predictor = Predictor.load(run, device=checked_device(device))
+    predictor.checked_top(top)
+    tell_passed_over(predictor.trained)
+    answers: list[Answer] = []
+    with preparation(err(), quiet=json_ or len(files) == 1) as show:
+
+        def on_batch(batch: list[Answer]) -> None:
+            answers.extend(batch)
+            show("classifying images", len(answers), len(files))
+
+        predictor.classify_files(files, top=top, on_batch=on_batch)
+    if json_:
+        print_json(_payload(predictor, answers))
+    else:
+        _print_text(answers)
+    if any(answer.problem for answer in answers):
+        raise typer.Exit(1)
+
+
+def tell_passed_over(trained: Trained) -> None:
+    """Newer checkpoints that are damaged, on stderr."""
+    from rich.text import Text
+
+    from turnaround.cli.console import err
+
+    for sentence in trained.passed_over:
+        err().print(Text(f"note: {sentence}; {trained.checkpoint.name} is used", style="yellow"))
+
+
+def _payload(predictor: Predictor, answers: Sequence[Answer]) -> dict[str, Any]:
+    trained = predictor.trained
+    return {
+        "run": str(trained.run.path),
+        "epoch": trained.epoch,
+        "answers": [
+            {"file": answer.name, "classes": [asdict(guess) for guess in answer.guesses]}
+            for answer in answers
+            if answer.problem is None
+        ],
+        "failed": [{"file": answer.name, "reason": answer.problem} for answer in answers if answer.problem],
+    }
+
+
+def _print_text(answers: Sequence[Answer]) -> None:
+    """Answers on stdout; what could not be read on stderr, after them."""
+    from rich.text import Text
+
+    from turnaround.cli.console import err, out, print_lines
+    from turnaround.report.charts import glyphs_for
+    from turnaround.report.lines import clean
+
+    console, good = out(), [answer for answer in answers if answer.problem is None]
+    bad = [answer for answer in answers if answer.problem is not None]
+    if len(answers) == 1 and good:
+        print_lines(console, map(Text, _bars(good[0], glyphs_for(console.encoding).full)))
+    else:
+        print_lines(console, map(Text, _rows(good)))
+    for answer in bad:
+        err().print(Text(clean(f"{answer.name}: {answer.problem}"), style="red"))
+    if bad:
+        err().print(Text(f"{len(bad)} of {len(answers)} could not be read", style="bold"))
+
+
+def _bars(answer: Answer, full: str) -> Iterator[str]:
+    from turnaround.report.lines import clean
+
+    names = [clean(guess.name) for guess in answer.guesses]
+    width = max(map(len, names))
+    for name, guess in zip(names, answer.guesses, strict=True):
+        bar = full * round(BAR_CELLS * guess.probability)
+        yield f"{name:<{width}}  {100 * guess.probability:5.1f} %  {bar}".rstrip()
+
+
+def _rows(answers: Sequence[Answer]) -> Iterator[str]:
+    from turnaround.report.lines import clean
+
+    width = min(LONGEST_NAME, max((len(answer.name) for answer in answers), default=0))
+    for answer in answers:
+        told = ", ".join(f"{clean(guess.name)} {100 * guess.probability:.1f} %" for guess in answer.guesses)
+        yield f"{clean(answer.name):<{width}}  {told}"

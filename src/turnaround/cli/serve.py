@@ -1,0 +1,35 @@
+"""`turnaround serve`: a trained network behind a page and an HTTP address. One of the verbs that reach the GPU side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of `turnaround train`.")],
+    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8900,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. The default is reached from this machine alone.")
+    ] = "127.0.0.1",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+) -> None:
+    """Drop a picture on a page, or send it to an address: the classes come back.
+
+    [bold]turnaround serve runs/fruit[/bold]
+    [bold]curl --data-binary @apple.jpg http://127.0.0.1:8900/classify[/bold]
+    """
+    from turnaround.cli.classify import tell_passed_over
+    from turnaround.cli.console import checked_device, err
+    from turnaround.use.predictor import Predictor
+    from turnaround.use.server import Address, listen, run_server
+
+    with listen(host, port) as socket:
+        predictor = Predictor.load(run, device=checked_device(device))
+        tell_passed_over(predictor.trained)
+        address = Address.of(socket, host)
+        for line in address.lines(predictor.trained.name):
+            err().print(line, markup=False)
+        run_server(predictor, address, socket)

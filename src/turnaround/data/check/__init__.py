@@ -1,0 +1,20 @@
+"""What is wrong with a folder of images, before anybody trains on them.
+
+Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unreadable files, oddities, warnings.
+
+    headers.py      size, mode, orientation, frames of each file, without decoding it
+    contents.py     pictures without colour or content; counts of the classes
+    copies.py       identical images, by digests: what every training checks
+    descriptors.py  vectors that stay the same when a picture is turned, mirrored, cropped or shifted
+    search.py       the pairs that are worth a closer look, by blocked matrix products
+    register.py     turn, mirror, scale and shift between two pictures, and how well they fit
+    pairs.py        the three above: which pictures show the same photo
+    groups.py       links -> groups; a hold-out that keeps each group on one side
+    parallel.py     pieces of work in processes
+    folder_check.py all of it for a folder
+    thumbnails.py   small pictures for a page
+"""
+
+from turnaround.data.check.folder_check import Check, check_folder, split_by_photo
+
+__all__ = ["Check", "check_folder", "split_by_photo"]

@@ -1,0 +1,159 @@
+"""Small pictures in, short vectors out that stay the same when a picture is turned by any angle or mirrored.
+
+A picture is read along circles around a point. On each circle, the strength of the first few angular frequencies does
+not change under a turn or a mirror image; only their phase does, and that is left out. Crops, shifts and zooms move the
+circles, so each picture is also read at many places and sizes (`PLAN`): a copy of it is near one of those.
+
+All lengths are in halves of the shorter side: the sampling is that of the picture before it was squeezed to a square.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+SIDE_PX = 32
+"""Pictures are read at this size: finer detail would only tell a noisy copy from its original."""
+NUM_RINGS, NUM_ANGLES, NUM_FREQUENCIES = 8, 24, 6
+DIMENSIONS = 32
+"""Of a vector in the end: the principal components of the set itself. 48 found no more copies."""
+_CHROMA_WEIGHT = 0.7
+_CONTRAST_FLOOR = 30.0  # grey levels squared: what a nearly constant picture is divided by
+_ASPECT_STEP = 0.05  # sides' ratios are rounded to 5 %: one sampling matrix serves many pictures
+_FITTED_TO = 8000
+_CHUNK = 64
+
+Floats = NDArray[np.float32]
+Disc = tuple[float, float, float]
+"""Radius, and the centre as shares of half the width and half the height."""
+
+
+def _discs(radii: tuple[float, ...], steps: tuple[float, ...]) -> list[Disc]:
+    return list(itertools.product(radii, steps, steps))
+
+
+PLAN: dict[Disc, list[Disc]] = {
+    (1.0, 0.0, 0.0): [*_discs((1.0, 0.86, 0.74, 0.63), (-0.2, 0.0, 0.2)), *_discs((0.53, 0.45), (0.0,))],
+    (0.7, 0.0, 0.0): _discs((0.7, 0.6, 0.5), (-0.28, -0.14, 0.0, 0.14, 0.28)),
+}
+"""Which disc of one picture is compared with which discs of all others. The smaller one stays clear of what a shift or
+a turn brings in at the edges."""
+QUERIES = list(PLAN)
+PROBES = sorted({disc for discs in PLAN.values() for disc in discs})
+COMBINATIONS = [(query, PROBES.index(disc)) for query, discs in enumerate(PLAN.values()) for disc in discs]
+
+
+def describe(images: NDArray[np.uint8], half_sides: Floats) -> tuple[Floats, Floats]:
+    """(N, queries, DIMENSIONS) and (N, probes, DIMENSIONS); half_sides are (N, 2), see `half_sides_of`."""
+    discs = [*QUERIES, *PROBES]
+    raw = np.zeros(
+        (len(images), len(discs), NUM_RINGS * NUM_FREQUENCIES * 3), np.float16
+    )  # half: 100,000 fit in memory
+    for rows, ratio in _by_ratio(half_sides):
+        matrix = _sampling(discs, ratio)
+        for start in range(0, len(rows), _CHUNK):
+            some = rows[start : start + _CHUNK]
+            raw[some] = _on_rings(matrix, opponent(images[some]), len(discs))
+    mean, axes = _principal_axes(raw[:, : len(QUERIES)].reshape(-1, raw.shape[-1]))
+    short = np.empty((*raw.shape[:2], axes.shape[1]), np.float32)
+    for start in range(0, len(raw), _CHUNK):
+        short[start : start + _CHUNK] = (raw[start : start + _CHUNK].astype(np.float32) - mean) @ axes
+    return short[:, : len(QUERIES)], short[:, len(QUERIES) :]
+
+
+def as_they_stand(images: NDArray[np.uint8]) -> tuple[Floats, Floats]:
+    """(N, 1, DIMENSIONS) of the pictures, and (N, 4, DIMENSIONS) of them plain, mirrored either way, upside down.
+
+    For copies that only the light, noise or compression changed: where much is clipped to white, rings lose too much.
+    """
+    side = 16
+    small = np.empty((len(images), side, side), np.float32)
+    for start in range(0, len(images), _CHUNK):
+        small[start : start + _CHUNK] = (
+            opponent(images[start : start + _CHUNK])[..., 0].reshape(-1, 16, 2, 16, 2).mean((2, 4))
+        )
+    small -= small.mean((1, 2), keepdims=True)
+    small /= np.sqrt((small * small).sum((1, 2), keepdims=True)) + 1.0
+    views = np.stack([small, small[:, :, ::-1], small[:, ::-1], small[:, ::-1, ::-1]], axis=1).reshape(
+        -1, 4, side * side
+    )
+    _, axes = _principal_axes(views.reshape(-1, side * side))
+    short = np.asarray(views @ axes, np.float32)
+    return short[:, :1], short
+
+
+def half_sides_of(sizes_px: NDArray[np.int64]) -> Floats:
+    """Width and height, each in units of the shorter of them."""
+    sides = sizes_px.astype(np.float32)
+    return np.asarray(sides / sides.min(axis=1, keepdims=True), np.float32)
+
+
+def opponent(images: NDArray[np.uint8]) -> Floats:
+    """(b, px, px, 3) colours -> (b, 32, 32, 3) of brightness, red against green, yellow against blue."""
+    num, side = images.shape[:2]
+    small = images.astype(np.float32).reshape(num, SIDE_PX, side // SIDE_PX, SIDE_PX, side // SIDE_PX, 3).mean((2, 4))
+    red, green, blue = small[..., 0], small[..., 1], small[..., 2]
+    return np.stack([(red + green + blue) / 3, (red - green) * 0.7, (red + green - 2 * blue) * 0.4], axis=-1)
+
+
+def _by_ratio(half_sides: Floats) -> Iterator[tuple[NDArray[np.int64], float]]:
+    rounded = np.rint(np.log(half_sides[:, 0] / half_sides[:, 1]) / _ASPECT_STEP).astype(np.int64)
+    for step in np.unique(rounded).tolist():
+        yield np.flatnonzero(rounded == step), float(np.exp(step * _ASPECT_STEP))
+
+
+def _sampling(discs: list[Disc], ratio: float) -> sparse.csr_matrix:
+    """Bilinear reading of the rings of all discs: (discs * rings * angles, pixels)."""
+    half = (max(ratio, 1.0), max(1.0 / ratio, 1.0))
+    size, *centre = np.array(discs).T[:, :, None, None]
+    radius = (np.arange(NUM_RINGS) + 0.5)[:, None] / NUM_RINGS * size
+    angle = np.arange(NUM_ANGLES) * (2 * np.pi / NUM_ANGLES)
+    places = (centre[0] + radius * np.cos(angle) / half[0], centre[1] + radius * np.sin(angle) / half[1])
+    x, y = (np.clip((place + 1) * SIDE_PX / 2 - 0.5, 0, SIDE_PX - 1.001).ravel() for place in places)
+    left, top = x.astype(int), y.astype(int)
+    right_share, low_share = x - left, y - top
+    corner = top * SIDE_PX + left
+    columns = np.stack([corner, corner + 1, corner + SIDE_PX, corner + SIDE_PX + 1], axis=1)
+    shares = np.stack([1 - right_share, right_share], axis=1)
+    shares = np.concatenate([shares * (1 - low_share)[:, None], shares * low_share[:, None]], axis=1)
+    starts = np.arange(0, 4 * x.size + 1, 4)
+    return sparse.csr_matrix((shares.ravel().astype(np.float32), columns.ravel(), starts), shape=(x.size, SIDE_PX**2))
+
+
+_WAVES = np.exp(-2j * np.pi * np.outer(np.arange(NUM_ANGLES), np.arange(NUM_FREQUENCIES)) / NUM_ANGLES) / NUM_ANGLES
+_TO_WAVES = np.concatenate([_WAVES.real, _WAVES.imag], axis=1).T.astype(np.float32)
+_RING_AREAS = ((np.arange(NUM_RINGS) + 0.5) / np.sum(np.arange(NUM_RINGS) + 0.5)).astype(np.float32)[:, None]
+_RING_WEIGHTS = np.sqrt((np.arange(NUM_RINGS) + 0.5) / NUM_RINGS)[:, None, None, None]
+_CHANNEL_WEIGHTS = np.array([1.0, _CHROMA_WEIGHT, _CHROMA_WEIGHT])
+_WEIGHTS = (_RING_WEIGHTS * _CHANNEL_WEIGHTS).astype(np.float32)  # (rings, 1, 1, channels)
+
+
+def _on_rings(matrix: sparse.csr_matrix, pictures: Floats, num_discs: int) -> Floats:
+    """(b, discs, rings * frequencies * 3), free of brightness and contrast."""
+    num = len(pictures)
+    columns = np.ascontiguousarray(pictures.transpose(1, 2, 0, 3)).reshape(SIDE_PX**2, num * 3)
+    rings = (matrix @ columns).reshape(num_discs * NUM_RINGS, NUM_ANGLES, num * 3)
+    waves = _TO_WAVES @ rings
+    strengths = np.hypot(waves[:, :NUM_FREQUENCIES], waves[:, NUM_FREQUENCIES:])
+    strengths[:, 0] = waves[:, 0]  # the mean, with its sign
+    strengths = strengths.reshape(num_discs, NUM_RINGS, NUM_FREQUENCIES, num, 3)
+    brightness = strengths[:, :, 0, :, 0]
+    squares = np.einsum("rab,rab->rb", rings[:, :, ::3], rings[:, :, ::3]).reshape(num_discs, NUM_RINGS, num)
+    mean = (brightness * _RING_AREAS).sum(1)
+    variance = (squares / NUM_ANGLES * _RING_AREAS).sum(1) - mean**2
+    brightness -= mean[:, None]
+    strengths *= _WEIGHTS
+    strengths /= np.sqrt(np.maximum(variance, 0) + _CONTRAST_FLOOR)[:, None, None, :, None]
+    return np.asarray(strengths.transpose(3, 0, 1, 2, 4).reshape(num, num_discs, -1), np.float32)
+
+
+def _principal_axes(rows: NDArray[np.floating]) -> tuple[Floats, Floats]:
+    """The mean and the (dims, DIMENSIONS) axes along which this set differs most."""
+    some = rows[:: max(1, len(rows) // _FITTED_TO)].astype(np.float32)
+    mean = some.mean(axis=0)
+    _, _, axes = np.linalg.svd(some - mean, full_matrices=False)
+    return mean, np.ascontiguousarray(axes[:DIMENSIONS].T)

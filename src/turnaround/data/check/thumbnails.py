@@ -1,0 +1,29 @@
+"""Image files in, small JPEGs as data URIs out: drawn anew from the pixels, without the files' metadata."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+
+from turnaround.data.decode import UnreadableImage, decode
+
+SIZE_PX = 112
+_QUALITY = 80
+
+
+def thumbnails(root: Path, files: Iterable[str]) -> dict[str, str]:
+    """File -> data URI; what cannot be read has none."""
+    found = {}
+    for name in dict.fromkeys(files):
+        try:
+            pixels, _ = decode(root / name, size_px=SIZE_PX)
+        except UnreadableImage:
+            continue
+        data = BytesIO()
+        Image.fromarray(pixels).save(data, "JPEG", quality=_QUALITY)
+        found[name] = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode("ascii")
+    return found

@@ -1,0 +1,72 @@
+"""What all processes decide together, at the same step: to stop, to save, that the loss is no longer a number.
+
+Signals, clocks and losses differ between processes, and one that acts alone leaves the others waiting for ever. So each
+says what it knows in one small sum, about once a second: every few steps of a fast training, every step of a slow one.
+Process 0 says in the same message when the next one is due, so nobody measures on its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnaround.workers.contract import Workers
+
+EVERY_S = 1.0
+MOST_STEPS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The same on every process."""
+
+    stops: bool = False
+    """Somebody was asked to stop."""
+    saves: bool = False
+    """Process 0 says that it is time."""
+    diverged: bool = False
+    """The sums of some process are no longer numbers."""
+
+
+NOTHING = Decision()
+
+
+class Agreement:
+    """One message about once a second; the host waits for the device only then."""
+
+    def __init__(self, workers: Workers, *, stop_asked: Callable[[], bool]) -> None:
+        self.workers, self.stop_asked = workers, stop_asked
+        self.step_s = 0.0
+        """How long a step takes by this process's clock, lately."""
+        self._steps_left = 1
+        self.begin()
+
+    def begin(self) -> None:
+        """Steps begin: what happened before them is not their time."""
+        self._begun_s, self._steps_done = time.monotonic(), 0
+
+    def after_step(self, totals: Tensor, *, is_time: Callable[[], bool]) -> Decision:
+        """Decides when a message is due, which is after the same step on every process."""
+        self._steps_done += 1
+        self._steps_left -= 1
+        return self.now(totals, is_time=is_time) if self._steps_left <= 0 else NOTHING
+
+    def now(self, totals: Tensor, *, is_time: Callable[[], bool]) -> Decision:
+        """Decides with a message; `totals` stay on their device."""
+        if self._steps_done:
+            self.step_s = (time.monotonic() - self._begun_s) / self._steps_done
+        is_first = self.workers.rank == 0
+        mine = [float(self.stop_asked()), float(is_first and is_time()), float(self._steps_between() * is_first)]
+        message = torch.cat([(~torch.isfinite(totals).all()).to(totals).view(1), totals.new_tensor(mine)])
+        self.workers.sum(message)
+        bad, stop, save, self._steps_left = map(int, message.tolist())
+        self.begin()
+        return Decision(stops=stop > 0, saves=save > 0, diverged=bad > 0)
+
+    def _steps_between(self) -> int:
+        """Two messages, at the present speed."""
+        return max(1, min(MOST_STEPS, int(EVERY_S / self.step_s))) if self.step_s > 0 else 1

@@ -1,0 +1,169 @@
+"""Faults on purpose, for tests and for trying out what a training survives; docs/reliability.md explains them.
+
+    TURNAROUND_FAULT="kind=kill,rank=1,step=37"          several are separated by semicolons
+
+    kind      kill, segv, exit, exit0, stop, hang, gilhang, raise, oom, nan, slow, sigterm, sigint, sigusr2,
+              disk_full, torn, bitflip
+    rank      the process; every one when not given
+    step      the update, counted from 1 over the whole run; the first opportunity when not given
+    phase     start, step (default), evaluation, checkpoint (its first file is written), saved (it is visible)
+    segment   1 (default) is the first start of the run, 2 the first resume, ...: a repeated step is spared
+    ms        of `slow`, at every step from `step` on
+
+Costs a look at an empty tuple where it is not set.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from turnaround.errors import InputError, one_of
+
+VARIABLE = "TURNAROUND_FAULT"
+PHASES = ("start", "step", "evaluation", "checkpoint", "saved")
+USUAL_PHASE = {"disk_full": "checkpoint", "torn": "checkpoint", "bitflip": "saved"}
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "segv": signal.SIGSEGV,
+    "stop": signal.SIGSTOP,
+    "sigterm": signal.SIGTERM,
+    "sigint": signal.SIGINT,
+    "sigusr2": signal.SIGUSR2,
+}
+FOR_EVER_S = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault that is to come."""
+
+    kind: str
+    rank: int | None = None
+    step: int | None = None
+    phase: str = "step"
+    segment: int = 1
+    ms: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a fault may damage."""
+
+    module: nn.Module | None = None
+    path: Path | None = None
+
+
+NOTHING = Target()
+_armed: list[Fault] = []
+
+
+def planned(text: str) -> list[Fault]:
+    """What TURNAROUND_FAULT says, or InputError."""
+    return [_fault(part) for part in text.split(";") if part.strip()]
+
+
+def arm(*, rank: int, segment: int) -> None:
+    """Once in a process: the faults of the environment that are meant for it."""
+    _armed[:] = [
+        fault
+        for fault in planned(os.environ.get(VARIABLE, ""))
+        if fault.rank in (None, rank) and fault.segment == segment
+    ]
+
+
+def strike(phase: str, *, step: int | None = None, target: Target = NOTHING) -> None:
+    """Called where a fault may strike; each strikes once, `slow` ever after."""
+    if not _armed:
+        return
+    for fault in list(_armed):
+        is_reached = fault.step is None or (step is not None and step >= fault.step)
+        if fault.phase == phase and is_reached:
+            if fault.kind != "slow":
+                _armed.remove(fault)
+            _KINDS[fault.kind](fault, target)
+
+
+def _fault(text: str) -> Fault:
+    said = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    known = tuple(field.name for field in fields(Fault))
+    for key in said:
+        if key not in known:
+            raise InputError(f"{VARIABLE}: {one_of('key', key, known)}")
+    kind = said.get("kind", "")
+    if kind not in _KINDS:
+        raise InputError(f"{VARIABLE}: {one_of('kind', kind, tuple(_KINDS))}")
+    phase = said.get("phase", USUAL_PHASE.get(kind, "step"))
+    if phase not in PHASES:
+        raise InputError(f"{VARIABLE}: {one_of('phase', phase, PHASES)}")
+    try:
+        numbers = {key: int(said[key]) for key in ("rank", "step", "segment", "ms") if key in said}
+    except ValueError as error:
+        raise InputError(f"{VARIABLE}: rank, step, segment and ms are whole numbers ({error}).") from None
+    return Fault(kind=kind, phase=phase, **numbers)
+
+
+def _signal(fault: Fault, _target: Target) -> None:
+    os.kill(os.getpid(), SIGNALS[fault.kind])
+
+
+def _raise(_fault: Fault, _target: Target) -> None:
+    raise RuntimeError("a fault on purpose")
+
+
+def _out_of_memory(_fault: Fault, _target: Target) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
+
+
+def _disk_full(_fault: Fault, _target: Target) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device, on purpose")
+
+
+def _poison(_fault: Fault, target: Target) -> None:
+    """Some weights are no longer numbers, so neither is the loss of this process's next pass."""
+    assert target.module is not None, "nan strikes in the phase step"
+    with torch.no_grad():
+        next(p for p in target.module.parameters() if p.requires_grad).fill_(float("nan"))
+
+
+def _tear(_fault: Fault, target: Target) -> None:
+    """Half a file, and the process is gone."""
+    assert target.path is not None, "torn strikes in the phase checkpoint"
+    os.truncate(target.path, target.path.stat().st_size // 2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _flip(_fault: Fault, target: Target) -> None:
+    """A checkpoint that was whole decays, and the process is gone."""
+    assert target.path is not None, "bitflip strikes in the phase saved"
+    with (target.path / "weights.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 4]))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_KINDS: dict[str, Callable[[Fault, Target], None]] = {
+    **dict.fromkeys(SIGNALS, _signal),
+    "exit": lambda _fault, _target: os._exit(3),
+    "exit0": lambda _fault, _target: os._exit(0),
+    "hang": lambda _fault, _target: time.sleep(FOR_EVER_S),
+    "gilhang": lambda _fault, _target: ctypes.PyDLL(None).sleep(FOR_EVER_S),
+    "slow": lambda fault, _target: time.sleep(fault.ms / 1000),
+    "raise": _raise,
+    "oom": _out_of_memory,
+    "nan": _poison,
+    "disk_full": _disk_full,
+    "torn": _tear,
+    "bitflip": _flip,
+}

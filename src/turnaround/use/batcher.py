@@ -1,0 +1,84 @@
+"""Requests that come at once share a pass through the network.
+
+One thread owns the network. It takes what waits, at most a batch, and whoever comes meanwhile waits for the next pass:
+alone, a request is not delayed; under load, batches grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Protocol
+
+from turnaround.use.images import Square
+from turnaround.use.predictor import Guess
+
+MOST_IN_BATCH = 32
+MOST_WAITING = 64
+
+
+class Asks(Protocol):
+    """What a predictor can be asked."""
+
+    def guesses(self, squares: list[Square], *, top: int) -> list[tuple[Guess, ...]]: ...
+
+
+class BusyError(Exception):
+    """Too many are waiting already."""
+
+
+class Batcher:
+    """Between the requests and the network."""
+
+    def __init__(self, predictor: Asks, *, top: int, most_in_batch: int = MOST_IN_BATCH) -> None:
+        self.predictor, self.top, self.most_in_batch = predictor, top, most_in_batch
+        self.batches: list[int] = []
+        """How many images each of the last passes had."""
+        self._waiting: asyncio.Queue[tuple[Square, asyncio.Future[tuple[Guess, ...]]]] = asyncio.Queue(MOST_WAITING)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Batcher:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def ask(self, square: Square) -> tuple[Guess, ...]:
+        """The answer for one image; BusyError when too many wait."""
+        answer: asyncio.Future[tuple[Guess, ...]] = asyncio.get_running_loop().create_future()
+        try:
+            self._waiting.put_nowait((square, answer))
+        except asyncio.QueueFull:
+            raise BusyError from None
+        return await answer
+
+    async def _run(self) -> None:
+        while True:
+            batch = [await self._waiting.get()]
+            while len(batch) < self.most_in_batch and not self._waiting.empty():
+                batch.append(self._waiting.get_nowait())
+            batch = [(square, answer) for square, answer in batch if not answer.done()]  # whoever has gone is not asked
+            if batch:
+                await self._answer(batch)
+
+    async def _answer(self, batch: list[tuple[Square, asyncio.Future[tuple[Guess, ...]]]]) -> None:
+        self.batches = [*self.batches[-99:], len(batch)]
+        squares = [square for square, _ in batch]
+        loop = asyncio.get_running_loop()
+        try:
+            answers = await loop.run_in_executor(self._thread, lambda: self.predictor.guesses(squares, top=self.top))
+        except Exception as error:  # the server lives on: those who asked are told
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for (_, answer), guesses in zip(batch, answers, strict=True):
+            if not answer.done():
+                answer.set_result(guesses)

@@ -1,0 +1,192 @@
+"""The model card beside an exported file: what it was trained on, how, how well it does, and what it is not for.
+
+Everything in it comes from the record. Names are those of somebody's folders: they are text, never markup.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from turnaround.recipes import as_toml
+from turnaround.record.schema import Evaluation
+from turnaround.use.graph import description
+from turnaround.use.trained import Trained
+
+if TYPE_CHECKING:
+    from turnaround.use.export import Agreement
+
+FEW_IMAGES = 30
+"""Below it, the accuracy of a class is little more than a guess."""
+MOST_CLASSES = 200
+
+HOW_TO = {
+    "onnx": (
+        'session = onnxruntime.InferenceSession("{file}")',
+        'about = json.loads(session.get_modelmeta().custom_metadata_map["turnaround"])',
+        'logits = session.run(["logits"], {{"images": images}})[0]',
+    ),
+    "torchscript": (
+        'extra = {{"turnaround.json": ""}}',
+        'network = torch.jit.load("{file}", _extra_files=extra)',
+        'about = json.loads(extra["turnaround.json"])',
+        "logits = network(torch.from_numpy(images)).numpy()",
+    ),
+    "torch-export": (
+        'extra = {{"turnaround.json": ""}}',
+        'network = torch.export.load("{file}", extra_files=extra).module()',
+        'about = json.loads(extra["turnaround.json"])',
+        "logits = network(torch.from_numpy(images)).detach().numpy()",
+    ),
+    "safetensors": (  # of timm's networks; `small` is turnaround's own
+        'about = json.loads(safetensors.safe_open("{file}", framework="pt").metadata()["turnaround"])',
+        'network = timm.create_model(about["model"], num_classes=len(about["classes"])).eval()',
+        'network.load_state_dict(safetensors.torch.load_file("{file}"))',
+        'mean, std = (torch.tensor(about["normalisation"][key]) for key in ("mean", "std"))',
+        "pixels = (torch.from_numpy(images) / 255 - mean) / std",
+        "logits = network(pixels.permute(0, 3, 1, 2).float()).detach().numpy()",
+    ),
+}
+
+IMPORTS = {
+    "onnx": "onnxruntime",
+    "torchscript": "torch",
+    "torch-export": "torch",
+    "safetensors": "safetensors.torch, timm, torch",
+}
+
+
+def card(trained: Trained, *, file: str, format_: str, agreement: Agreement) -> str:
+    """The card as Markdown."""
+    parts = (
+        f"# {text(trained.name)}",
+        _what(trained),
+        "## How to use it\n" + _usage(trained, file=file, format_=format_),
+        "## How well it does\n" + _accuracy(trained),
+        "## What it must not be used for\n" + _limits(trained),
+        "## Data\n" + _data(trained),
+        f"## Recipe\n{_fenced(as_toml(trained.recipe), 'toml')}",
+        "## This file\n"
+        f"`{_code(file)}` ({format_}) was held against the trained network after it was written: the same class for "
+        f"{agreement.same_top1} of {agreement.num_images} {agreement.pictures}, logits within "
+        f"{agreement.largest_difference:.0e}.",
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def text(name: str) -> str:
+    """A name as Markdown text: nothing in it is markup, and it stays on one line."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|&~-])", r"\\\1", plain)
+
+
+def _code(name: str) -> str:
+    return "".join(letter if letter.isprintable() and letter != "`" else "?" for letter in name)
+
+
+def _fenced(content: str, language: str) -> str:
+    fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall(r"`+", content)), default=0))
+    return f"{fence}{language}\n{content.strip()}\n{fence}"
+
+
+def _what(trained: Trained) -> str:
+    model = trained.recipe.model
+    start = "random weights" if model.weights == "none" else "ImageNet weights"
+    if model.weights not in ("none", "imagenet"):
+        start = "weights from a file"
+    learns = "every layer was trained" if model.fine_tune else "only the last layer was trained"
+    return (
+        f"An image classifier with {len(trained.classes)} classes: `{_code(model.name)}`, from {start}, {learns}, "
+        f"{trained.epoch} epochs. Trained and recorded by turnaround."
+    )
+
+
+def _usage(trained: Trained, *, file: str, format_: str) -> str:
+    size, taken = trained.size_px, description(trained)["input"]
+    normalises = "Normalise yourself, as below" if format_ == "safetensors" else "It normalises itself"
+    lines = (
+        f"import json, numpy, PIL.Image, {IMPORTS[format_]}",
+        "",
+        'picture = PIL.Image.open("picture.jpg").convert("RGB")',
+        f"square = picture.resize(({size}, {size}), PIL.Image.Resampling.BILINEAR)",
+        "images = numpy.asarray(square)[None]  # uint8 (N, height, width, 3)",
+        *(line.format(file=_code(file)) for line in HOW_TO[format_]),
+        'print(about["classes"][logits[0].argmax()])  # the softmax of the logits are the probabilities',
+    )
+    return (
+        f"Input: `{taken['name']}`, uint8, (N, {size}, {size}, 3), RGB; {taken['resize']}; {taken['orientation']}; "
+        f"transparency {taken['transparency']}. {normalises}. "
+        f"Output: `logits`, one for each class.\n\n{_fenced(chr(10).join(lines), 'python')}"
+    )
+
+
+def _accuracy(trained: Trained) -> str:
+    found = trained.run.evaluation
+    if found is None:
+        return "The run has not finished, so it has no final evaluation. Do not rely on this network."
+    margin = 1.96 * math.sqrt(max(found.top1 * (1 - found.top1), 0.0) / max(found.num_images, 1))
+    told = (
+        f"{100 * found.top1:.1f} % of {found.num_images} validation images (95 % interval about "
+        f"± {100 * margin:.1f} points, for pictures like these)"
+    )
+    if found.epoch != trained.epoch:
+        told += f"; measured after epoch {found.epoch}, this file is from epoch {trained.epoch}"
+    return f"{told}.\n\n{_class_table(found)}"
+
+
+def _class_table(found: Evaluation) -> str:
+    rows = ["| class | images | recognised | most often taken for |", "| --- | ---: | ---: | --- |"]
+    for place, one in enumerate(found.per_class[:MOST_CLASSES]):
+        share = "no images" if one.accuracy is None else f"{100 * one.accuracy:.0f} %"
+        few = " (few)" if one.num_images < FEW_IMAGES else ""
+        rows.append(f"| {text(one.name)} | {one.num_images}{few} | {share} | {_taken_for(found, place)} |")
+    if len(found.per_class) > MOST_CLASSES:
+        rows.append(f"| and {len(found.per_class) - MOST_CLASSES} more: `evaluation.json` of the run | | | |")
+    note = f"\n\n(few): fewer than {FEW_IMAGES} images, so the share is little more than a guess."
+    return "\n".join(rows) + (note if any("(few)" in row for row in rows) else "")
+
+
+def _taken_for(found: Evaluation, place: int) -> str:
+    """The class that images of this one were mistaken for most often."""
+    if place >= len(found.confusion):
+        return ""
+    wrong = [0 if other == place else count for other, count in enumerate(found.confusion[place])]
+    most = max(wrong, default=0)
+    return f"{text(found.classes[wrong.index(most)])} ({most})" if most else ""
+
+
+def _limits(trained: Trained) -> str:
+    weak = _weak_classes(trained.run.evaluation)
+    limits = [
+        f"Pictures of anything else. It knows {len(trained.classes)} classes and always names one of them, also for a "
+        "picture that shows none.",
+        "Pictures of another kind than those it was trained on: another camera, light, background or crop. The figures "
+        "above say nothing about them; measure on your own first.",
+        "Its probabilities as certainties. They were not calibrated; a threshold must be chosen on your own pictures.",
+        "Decisions about people, health or safety, or any decision that nobody checks.",
+        *([f"Telling these apart without a second look: {weak}."] if weak else []),
+    ]
+    return "\n".join(f"- {limit}" for limit in limits)
+
+
+def _weak_classes(found: Evaluation | None) -> str:
+    """The classes that it recognises in fewer than two of three pictures."""
+    if found is None:
+        return ""
+    weak = [one for one in found.per_class if one.accuracy is not None and one.accuracy < 2 / 3]
+    named = ", ".join(f"{text(one.name)} ({100 * (one.accuracy or 0):.0f} %)" for one in weak[:8])
+    return named + (f" and {len(weak) - 8} more" if len(weak) > 8 else "")
+
+
+def _data(trained: Trained) -> str:
+    images = trained.run.recipe.get("images")
+    facts = images if isinstance(images, dict) else {}
+    told = f"Source: `{_code(trained.recipe.data.source)}`. "
+    if facts:
+        split, fingerprint = (_code(str(facts.get(key, "?"))) for key in ("split", "fingerprint"))
+        told += (
+            f"{facts.get('num_train', '?')} training and {facts.get('num_validation', '?')} validation images, "
+            f"split by {split}; fingerprint `{fingerprint[:16]}`. "
+        )
+    return told + "Whether they may be used, and whom they show, only their owner knows: ask before you pass this on."

@@ -1,0 +1,157 @@
+"""What a person hands over -> squares of pixels, by the very rules that training decoded with (data/decode.py).
+
+A file, all images below a folder, standard input; from Python also bytes, a Pillow image, an array. What cannot be read
+raises UnreadableImage with its reason; the others are not affected.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from turnaround.data import decode as rules
+from turnaround.data.decode import MAX_FILE_BYTES, UnreadableImage
+from turnaround.data.folder import IMAGE_EXTENSIONS
+from turnaround.errors import DataError
+
+Square: TypeAlias = NDArray[np.uint8]
+"""(size, size, 3), RGB."""
+Picture: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8]
+
+STANDARD_INPUT = Path("-")
+MOST_DECODERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """One picture as a square, or why there is none."""
+
+    name: str
+    square: Square | None
+    problem: str | None
+
+
+def find_images(paths: Iterable[Path]) -> list[Path]:
+    """The files to classify, in order: a folder stands for all images below it. Nothing is opened here."""
+    found: list[Path] = []
+    for path in paths:
+        if path == STANDARD_INPUT or not path.is_dir():
+            found.append(path)
+            continue
+        below = sorted(_images_below(path))
+        if not below:
+            raise DataError(f"{path} holds no image. Looked for: {', '.join(sorted(IMAGE_EXTENSIONS))}.")
+        found += below
+    return found
+
+
+def _images_below(folder: Path) -> Iterator[Path]:
+    """Links to folders are not followed: they may form a loop."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith(".") and name.rpartition(".")[2].lower() in IMAGE_EXTENSIONS:
+                yield Path(place, name)
+
+
+def decode_all(paths: list[Path], *, size_px: int) -> list[Decoded]:
+    """Several files at once: Pillow decodes outside Python's lock."""
+    with without_warnings(), ThreadPoolExecutor(min(MOST_DECODERS, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda path: _decoded(path, size_px), paths))
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Around threads that decode: each silences Pillow, and one that ends would let warnings in for the others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _decoded(path: Path, size_px: int) -> Decoded:
+    name = "standard input" if path == STANDARD_INPUT else str(path)
+    try:
+        data: Picture = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if path == STANDARD_INPUT else path
+        return Decoded(name=name, square=square_of(data, size_px=size_px, name=name), problem=None)
+    except UnreadableImage as error:
+        return Decoded(name=name, square=None, problem=error.reason)
+
+
+def square_of(picture: Picture, *, size_px: int, name: str = "the image") -> Square:
+    """One picture, whatever it comes in."""
+    if isinstance(picture, bytes):
+        return _from_bytes(picture, size_px=size_px, name=name)
+    if isinstance(picture, np.ndarray):
+        return _from_bytes(_carried(_from_array(picture, name)), size_px=size_px, name=name)
+    if isinstance(picture, Image.Image):
+        return _from_bytes(_carried(picture), size_px=size_px, name=name)
+    path = Path(picture)
+    _refuse_special(path)
+    return rules.decode(path, size_px=size_px)[0]
+
+
+def _refuse_special(path: Path) -> None:
+    """A device or a pipe has no end, or none that we may wait for."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # the decoder says what is wrong
+    if not stat.S_ISREG(mode):
+        raise UnreadableImage(path, "a folder" if stat.S_ISDIR(mode) else "not a plain file")
+
+
+def _from_bytes(data: bytes, *, size_px: int, name: str) -> Square:
+    """The rules of decode.py for bytes that lie in no file."""
+    path = Path(name)
+    if not data:
+        raise UnreadableImage(path, "empty file")
+    if len(data) > MAX_FILE_BYTES:
+        raise UnreadableImage(path, f"larger than {MAX_FILE_BYTES / 1e9:.1f} GB")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return np.array(rules._square(data, size_px=size_px))
+    except rules._RefusedError as refused:
+        raise UnreadableImage(path, str(refused)) from None
+    except UnidentifiedImageError:
+        raise UnreadableImage(path, rules._not_an_image(data)) from None
+    except Image.DecompressionBombError:
+        raise UnreadableImage(path, rules._too_large("far more")) from None
+    except MemoryError:
+        raise UnreadableImage(path, "not enough memory to decode it") from None
+    except Exception as error:  # a damaged file can raise anything
+        raise UnreadableImage(path, rules._short(error)) from error
+
+
+def _from_array(values: NDArray[np.uint8], name: str) -> Image.Image:
+    is_grey, is_colour = values.ndim == 2, values.ndim == 3 and values.shape[-1] in (3, 4)
+    if values.dtype != np.uint8 or not (is_grey or is_colour) or not values.size:
+        raise DataError(
+            f"{name}: an array must be uint8 of shape (height, width, 3), (height, width, 4) or (height, width). "
+            f"Received: {values.dtype} {values.shape}. Floats from 0 to 1: (255 * array).round().astype('uint8')."
+        )
+    return Image.fromarray(values)
+
+
+def _carried(image: Image.Image) -> bytes:
+    """Without loss, as bytes that the decoder knows; TIFF holds every mode, but neither orientation nor palettes with
+    transparency."""
+    upright = ImageOps.exif_transpose(image)
+    if upright.has_transparency_data:
+        upright = upright.convert("RGBA")
+    carrier = BytesIO()
+    upright.save(carrier, "TIFF")
+    return carrier.getvalue()

@@ -1,0 +1,105 @@
+"""Squares of pixels -> classes with probabilities, in batches, on the best device that is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnaround.errors import InputError
+from turnaround.training.choices import choose_device
+from turnaround.use.graph import WithPreprocessing
+from turnaround.use.images import Decoded, Picture, Square, decode_all, square_of
+from turnaround.use.trained import Trained, load_trained
+from turnaround.workers.environment import Place
+
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One class, and how probable the network holds it."""
+
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the network says of one file, or why it was not asked."""
+
+    name: str
+    guesses: tuple[Guess, ...]
+    """The most probable first; empty when the file could not be read."""
+    problem: str | None
+
+
+class Predictor:
+    """A trained network that can be asked."""
+
+    def __init__(self, trained: Trained, *, device: str = "auto") -> None:
+        self.trained = trained
+        self.device = choose_device(device, Place()).device
+        self.graph = WithPreprocessing(trained).to(self.device)
+
+    @classmethod
+    def load(cls, run: Path, *, device: str = "auto") -> Predictor:
+        """From a run directory."""
+        return cls(load_trained(run), device=device)
+
+    def classify(self, pictures: Iterable[Picture], *, top: int = 5) -> list[tuple[Guess, ...]]:
+        """For each picture its classes, the most probable first; UnreadableImage for one that is none."""
+        top = self.checked_top(top)
+        squares = [
+            square_of(picture, size_px=self.trained.size_px, name=f"picture {number}")
+            for number, picture in enumerate(pictures, start=1)
+        ]
+        return self.guesses(squares, top=top)
+
+    def classify_files(
+        self, files: Sequence[Path], *, top: int = 5, on_batch: Callable[[list[Answer]], None] | None = None
+    ) -> list[Answer]:
+        """An answer for every file, in order, also for those that cannot be read; told batch by batch."""
+        top, answers = self.checked_top(top), []
+        for first in range(0, len(files), BATCH):
+            decoded = decode_all(list(files[first : first + BATCH]), size_px=self.trained.size_px)
+            batch = self._answers(decoded, top)
+            answers += batch
+            if on_batch is not None:
+                on_batch(batch)
+        return answers
+
+    def _answers(self, decoded: Sequence[Decoded], top: int) -> list[Answer]:
+        guessed = iter(self.guesses([one.square for one in decoded if one.square is not None], top=top))
+        return [
+            Answer(name=one.name, guesses=() if one.square is None else next(guessed), problem=one.problem)
+            for one in decoded
+        ]
+
+    def guesses(self, squares: Sequence[Square], *, top: int) -> list[tuple[Guess, ...]]:
+        """For pixels that are decoded already."""
+        found: list[tuple[Guess, ...]] = []
+        for first in range(0, len(squares), BATCH):
+            probabilities = self.logits(squares[first : first + BATCH]).softmax(dim=1)
+            best = probabilities.topk(top, dim=1)
+            for values, places in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                names = (self.trained.classes[place] for place in places)
+                found.append(tuple(Guess(name, value) for name, value in zip(names, values, strict=True)))
+        return found
+
+    @torch.inference_mode()
+    def logits(self, squares: Sequence[Square]) -> Tensor:
+        """On the CPU, (N, classes), in single precision."""
+        images = torch.from_numpy(np.stack(squares)).to(self.device)
+        logits: Tensor = self.graph(images)
+        return logits.cpu()
+
+    def checked_top(self, top: int) -> int:
+        """At most as many as there are classes."""
+        if top < 1:
+            raise InputError(f"top must be 1 or more. Received: {top}.")
+        return min(top, len(self.trained.classes))

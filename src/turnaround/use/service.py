@@ -1,0 +1,153 @@
+"""The HTTP application: a page to drop a picture on, and an address for programs.
+
+    GET  /           the page, with /serve.css and /serve.js
+    GET  /about      the run, its classes, its size, as JSON
+    POST /classify   an image file as the body, or one file in a multipart form; ?top=3 for fewer classes
+                     -> {"classes": [{"name": ..., "probability": ...}, ...]}
+
+A picture that cannot be read, is too large or comes too slowly is answered with {"error": "..."}; the server lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from turnaround.data.decode import MAX_PIXELS, UnreadableImage
+from turnaround.use.batcher import Batcher, BusyError
+from turnaround.use.guard import Access, Guard, error
+from turnaround.use.images import Square, square_of, without_warnings
+from turnaround.use.predictor import Predictor
+from turnaround.use.uploads import RefusedUploadError, UploadLimits, picture_of
+
+ASSETS = {
+    "/": ("serve.html", "text/html"),
+    "/serve.css": ("serve.css", "text/css"),
+    "/serve.js": ("serve.js", "text/javascript"),
+}
+MOST_AT_ONCE = 32
+"""Requests whose picture is in memory: at most 25 MB each."""
+MOST_DECODERS = 2
+"""Pictures that are being decoded: at most 200 MB each."""
+ANSWER_TIMEOUT_S = 30.0
+BUSY = "Too many pictures at once. Try again in a second."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one client may ask for."""
+
+    upload: UploadLimits = field(default_factory=UploadLimits)
+    most_at_once: int = MOST_AT_ONCE
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
+
+
+class Service:
+    """The routes, and what they share."""
+
+    def __init__(self, predictor: Predictor, limits: Limits) -> None:
+        self.predictor, self.limits = predictor, limits
+        self.num_at_once = 0
+        self.decoders = ThreadPoolExecutor(min(MOST_DECODERS, os.cpu_count() or 1), thread_name_prefix="decoder")
+
+    @asynccontextmanager
+    async def alive(self, app: Starlette) -> AsyncIterator[None]:
+        """While the server runs."""
+        classes = len(self.predictor.trained.classes)
+        with without_warnings():
+            async with Batcher(self.predictor, top=classes) as self.batcher:
+                yield
+            self.decoders.shutdown(wait=True, cancel_futures=True)
+
+    async def about(self, request: Request) -> Response:
+        trained = self.predictor.trained
+        evaluation = trained.run.evaluation
+        return JSONResponse(
+            {
+                "run": _readable(trained.name),
+                "model": _readable(trained.recipe.model.name),
+                "epoch": trained.epoch,
+                "classes": [_readable(name) for name in trained.classes],
+                "val_accuracy": evaluation.top1 if evaluation is not None else None,
+                "size_px": trained.size_px,
+                "max_bytes": self.limits.upload.max_bytes,
+                "max_pixels": MAX_PIXELS,
+            }
+        )
+
+    async def classify(self, request: Request) -> Response:
+        if self.num_at_once >= self.limits.most_at_once:
+            return error(503, BUSY, **{"retry-after": "1", "connection": "close"})
+        self.num_at_once += 1
+        try:
+            top = self._top(request)
+            data = await picture_of(request, self.limits.upload)
+            async with asyncio.timeout(self.limits.answer_timeout_s):
+                square = await asyncio.get_running_loop().run_in_executor(self.decoders, self._square, data)
+                guesses = await self.batcher.ask(square)
+        except RefusedUploadError as refused:
+            return error(refused.status, str(refused), connection="close")
+        except UnreadableImage as unreadable:
+            return error(422, f"This cannot be read as an image: {_readable(unreadable.reason)}.")
+        except BusyError:
+            return error(503, BUSY, **{"retry-after": "1"})
+        except TimeoutError:
+            return error(504, f"No answer within {self.limits.answer_timeout_s:g} s: this machine is busy. Try again.")
+        except Exception as failure:  # the memory of a GPU is full, ...: told, and the server lives on
+            return error(500, f"The network failed on this picture ({type(failure).__name__}).")
+        finally:
+            self.num_at_once -= 1
+        classes = [{**asdict(guess), "name": _readable(guess.name)} for guess in guesses[:top]]
+        return JSONResponse({"classes": classes})
+
+    def _square(self, data: bytes) -> Square:
+        return square_of(data, size_px=self.predictor.trained.size_px, name="the picture")
+
+    def _top(self, request: Request) -> int:
+        text = request.query_params.get("top", "5")
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 100_000):
+            raise RefusedUploadError(400, f"top must be a whole number from 1. Received: {_readable(text[:40])!r}.")
+        return int(text)
+
+
+def application(predictor: Predictor, access: Access, limits: Limits | None = None) -> Guard:
+    """The ASGI application, guarded as a whole."""
+    service = Service(predictor, limits or Limits())
+    routes = [Route(path, _asset(*asset), methods=["GET"]) for path, asset in ASSETS.items()]
+    routes += [
+        Route("/about", service.about, methods=["GET"]),
+        Route("/classify", service.classify, methods=["POST"]),
+    ]
+
+    async def not_found(request: Request, exception: Exception) -> Response:
+        return error(404, "There is nothing at this address.")
+
+    app = Starlette(routes=routes, exception_handlers={404: not_found}, lifespan=service.alive)
+    app.router.redirect_slashes = False  # nothing is answered with the Host that a client states
+    return Guard(app, access)
+
+
+def _asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    """A file of the page, read once: no request names a file."""
+    content = Path(str(files("turnaround.use") / "assets" / name)).read_bytes()
+
+    async def asset(request: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return asset
+
+
+def _readable(name: str) -> str:
+    """Names that are no UTF-8 come as lone surrogates, which JSON cannot send."""
+    return name.encode("utf-8", "replace").decode()

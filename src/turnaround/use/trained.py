@@ -1,0 +1,120 @@
+"""A run directory -> what was trained in it: the network with its weights, the class names, how an image must look.
+
+The weights are those of the newest checkpoint whose files have the SHA-256 that its manifest states. A run may come
+from somebody else: nothing in it is executed, no file that its recipe names is opened, and nothing is fetched for it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from turnaround.errors import RecipeError, RunDirectoryError
+from turnaround.model.network import build
+from turnaround.recipe import Recipe
+from turnaround.record.reader import Run
+from turnaround.training import checkpoint
+
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A network in evaluation mode on the CPU, and everything that is needed to ask it."""
+
+    run: Run
+    recipe: Recipe
+    module: nn.Module
+    classes: tuple[str, ...]
+    """In the network's order."""
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    checkpoint: Path
+    """Where the weights come from."""
+    passed_over: tuple[str, ...]
+    """Damaged checkpoints that are newer, each in a sentence."""
+
+    @property
+    def name(self) -> str:
+        """The run's, by its folder."""
+        return self.run.path.resolve().name
+
+    @property
+    def size_px(self) -> int:
+        return self.recipe.size_px
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs the weights have behind them."""
+        return int(self.checkpoint.name.removeprefix("epoch-"))
+
+
+def load_trained(path: Path) -> Trained:
+    """The newest valid weights of a run; RunDirectoryError says what is missing."""
+    run = Run.load(path)
+    if run.imported is not None:
+        raise RunDirectoryError(
+            f"{path} was imported from {run.imported.source}: it has figures and no weights. Only a run of "
+            "`turnaround train` can be used."
+        )
+    recipe, classes = _recipe(run), class_names(run)
+    found, passed_over = checkpoint.newest_valid(run.directory.checkpoint)
+    if found is None:
+        raise RunDirectoryError(_no_checkpoint(run, passed_over))
+    # No weights of ImageNet, no file that the recipe names: the checkpoint holds every tensor.
+    network = build(replace(recipe.model, weights="none"), num_classes=len(classes), seed=0)
+    try:
+        network.module.load_state_dict(load_file(found / "weights.safetensors"))
+    except (RuntimeError, SafetensorError, OSError) as error:
+        raise RunDirectoryError(
+            f"{found} does not fit {recipe.model.name!r} with {len(classes)} classes ({str(error).splitlines()[0]}): "
+            "the recipe was changed after the run began, or timm has changed this network since."
+        ) from error
+    return Trained(
+        run=run,
+        recipe=recipe,
+        module=network.module.eval().requires_grad_(False),
+        classes=classes,
+        mean=network.mean,
+        std=network.std,
+        checkpoint=found,
+        passed_over=tuple(passed_over),
+    )
+
+
+def class_names(run: Run) -> tuple[str, ...]:
+    """In the network's order: from the final evaluation, or from what the recipe's file says about the images."""
+    images = run.recipe.get("images")
+    told = images.get("classes") if isinstance(images, dict) else None
+    names = run.evaluation.classes if run.evaluation is not None else told
+    if names is None:
+        raise RunDirectoryError(
+            f"{run.path} has not finished ({run.status.state}), and only a finished run names its classes. "
+            f"Go on with it: turnaround resume {shlex.quote(str(run.path))}"
+        )
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_list or len(names) < 2 or len(set(names)) != len(names):
+        raise RunDirectoryError(f"{run.path}: its class names are damaged ({str(names)[:80]}). Train again.")
+    return tuple(names)
+
+
+def _recipe(run: Run) -> Recipe:
+    try:
+        return Recipe.from_record(run.recipe).resolved()
+    except RecipeError as error:
+        raise RunDirectoryError(f"{run.directory.recipe} is no recipe of this turnaround: {error}") from error
+
+
+def _no_checkpoint(run: Run, passed_over: list[str]) -> str:
+    if passed_over:
+        named = "; ".join(passed_over[:MOST_NAMED])
+        return f"No checkpoint of {run.path} can be used: {named}. Copy the run again from where it was trained."
+    return (
+        f"{run.path} has no checkpoint: it has not come to the end of its first epoch, or the folder was removed. "
+        f"Go on with it: turnaround resume {shlex.quote(str(run.path))}"
+    )

@@ -1,0 +1,94 @@
+"""The bytes of a request, within limits: the image itself as the body, or one file of a multipart form.
+
+Everything stays in memory and nothing that a client names becomes a path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+MAX_UPLOAD_BYTES = 25_000_000
+"""Larger than a phone's photo; a picture of 50 Mpx as JPEG fits."""
+UPLOAD_TIMEOUT_S = 30.0
+FORM_OVERHEAD_BYTES = 10_000
+
+
+class RefusedUploadError(Exception):
+    """What is wrong with a request, for its sender."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadLimits:
+    """How much, and how long it may take to arrive."""
+
+    max_bytes: int = MAX_UPLOAD_BYTES
+    timeout_s: float = UPLOAD_TIMEOUT_S
+
+    @property
+    def too_large(self) -> RefusedUploadError:
+        return RefusedUploadError(413, f"The picture is larger than {self.max_bytes / 1e6:g} MB. Send a smaller one.")
+
+
+class _InMemory(MultiPartParser):
+    spool_max_size = 2**62  # never a temporary file; the body has been limited before
+    max_file_size = 2**62
+
+
+async def picture_of(request: Request, limits: UploadLimits) -> bytes:
+    """The image file that a request carries; RefusedUploadError when there is none, or too much of it."""
+    try:
+        async with asyncio.timeout(limits.timeout_s):
+            body = await _body(request, limits)
+    except TimeoutError:
+        reason = f"The picture did not arrive within {limits.timeout_s:g} s."
+        raise RefusedUploadError(408, reason) from None
+    except ClientDisconnect:
+        raise RefusedUploadError(400, "The connection was closed before the picture had arrived.") from None
+    kind = request.headers.get("content-type", "")
+    data = await _file_in_form(request, body) if kind.lower().startswith("multipart/") else body
+    if not data:
+        raise RefusedUploadError(400, "There is no picture in this request. Send the file as the body, or in a form.")
+    if len(data) > limits.max_bytes:
+        raise limits.too_large
+    return data
+
+
+async def _body(request: Request, limits: UploadLimits) -> bytes:
+    """Counted while it comes: a stated length may be a lie, or missing."""
+    most = limits.max_bytes + FORM_OVERHEAD_BYTES
+    stated = request.headers.get("content-length", "0")
+    if not (stated.isascii() and stated.isdecimal()) or int(stated) > most:
+        raise limits.too_large
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise limits.too_large
+    return bytes(body)
+
+
+async def _file_in_form(request: Request, body: bytes) -> bytes:
+    async def whole() -> AsyncIterator[bytes]:
+        yield body
+
+    try:
+        parser = _InMemory(request.headers, whole(), max_files=1, max_fields=4, max_part_size=FORM_OVERHEAD_BYTES)  # type: ignore[arg-type]
+        form = await parser.parse()
+    except (MultiPartException, KeyError, ValueError, AssertionError) as error:
+        reason = f"The form cannot be read ({str(error)[:100]}). Send one file, or the picture itself as the body."
+        raise RefusedUploadError(400, reason) from None
+    files = [value for value in form.values() if isinstance(value, UploadFile)]
+    try:
+        return await files[0].read() if files else b""
+    finally:
+        await form.close()

@@ -1,0 +1,31 @@
+"""The soak in short: a few trainings, random faults, and the same weights in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "soak.py"
+
+
+@pytest.mark.fault(37, "random faults at random steps, resumed until finished: the same weights (bench/soak.py)")
+def test_a_few_trainings_survive_random_faults(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--trainings", "2", "--seconds", "120", "--seed", "1", "--json"],
+        env={**os.environ, "TURNAROUND_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["trainings"] == outcome["finished"] == outcome["same_weights"] >= 1
+    assert sum(outcome["faults"].values()) >= 1
+    assert outcome["resumes"] >= 1
+    assert (outcome["orphans"], outcome["hangs"]) == (0, 0)

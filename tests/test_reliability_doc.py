@@ -1,0 +1,17 @@
+"""docs/reliability.md says what the tests prove, and no more."""
+
+from __future__ import annotations
+
+from fault_table import DOCUMENT, marked, with_table
+from turnaround.training import faults
+
+
+def test_the_table_is_that_of_the_tests() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert with_table(text) == text, "run python tests/fault_table.py"
+    assert len(marked()) >= 20
+
+
+def test_every_kind_and_phase_of_fault_is_explained() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert [word for word in (*faults._KINDS, *faults.PHASES) if f"`{word}`" not in text] == []

@@ -1,0 +1,111 @@
+"""When a checkpoint is due, and that it is written beside the training."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from training.test_checkpoint import optimizer_of, position
+from turnaround.errors import StorageError
+from turnaround.recipe import TrainingRecipe
+from turnaround.training import checkpoint
+from turnaround.training.checkpoint import Snapshot, newest_valid, snapshot
+from turnaround.training.saving import Due, Saver
+
+
+def taken(epoch: int, module: nn.Module | None = None) -> Snapshot:
+    module = module or nn.Linear(3, 2)
+    return snapshot(module=module, optimizer=optimizer_of(module), position=position(epoch))
+
+
+def due(**keys: object) -> Due:
+    return Due(TrainingRecipe(**keys))  # type: ignore[arg-type]
+
+
+def test_by_seconds_an_epoch_that_ends_soon_is_waited_for() -> None:
+    made = due(checkpoint_every_s=0.05)
+    assert not made.after_epoch()
+    assert not made.within_epoch(rest_s=100)
+    time.sleep(0.06)
+    assert made.after_epoch()
+    assert made.within_epoch(rest_s=100)
+    assert not made.within_epoch(rest_s=0.004)
+    made.saved()
+    assert not made.after_epoch()
+
+
+def test_no_seconds_are_every_epoch_and_not_every_step() -> None:
+    made = due(checkpoint_every_s=0.0)
+    assert made.after_epoch()
+    assert not made.within_epoch(rest_s=100)
+
+
+def test_by_steps() -> None:
+    assert [update for update in range(12) if due(checkpoint_every_steps=5).after_update(update)] == [4, 9]
+    assert not any(due().after_update(update) for update in range(100))
+
+
+class Slow:
+    """A disk that waits until it is told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_write, self.writing = threading.Event(), 0
+        self.most = 0
+        plain = checkpoint.save_file
+
+        def slow(tensors: dict[str, torch.Tensor], path: Path) -> None:
+            self.writing += 1
+            self.most = max(self.most, self.writing)
+            self.may_write.wait(10)
+            plain(tensors, path)
+            self.writing -= 1
+
+        monkeypatch.setattr(checkpoint, "save_file", slow)
+
+
+def test_training_goes_on_while_it_is_written_and_what_it_changes_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, saver, module = Slow(monkeypatch), Saver(tmp_path), nn.Linear(3, 2)
+    wanted = module.weight.detach().clone()
+    saver.begin(taken(1, module))
+    nn.init.zeros_(module.weight)  # the next step
+    assert saver.last is None
+    assert newest_valid(tmp_path) == (None, [])
+    disk.may_write.set()
+    saver.wait()
+    assert saver.last == position(1)
+    other = nn.Linear(3, 2)
+    checkpoint.restore(tmp_path / "epoch-00001", module=other, optimizer=optimizer_of(other))
+    assert torch.equal(other.weight, wanted)
+
+
+def test_one_write_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, saver = Slow(monkeypatch), Saver(tmp_path)
+    saver.begin(taken(1))
+    threading.Timer(0.05, disk.may_write.set).start()
+    for epoch in (2, 3):
+        saver.begin(taken(epoch))
+    saver.wait()
+    assert disk.most == 1
+    assert newest_valid(tmp_path) == (tmp_path / "epoch-00003", [])
+
+
+def test_what_goes_wrong_is_raised_in_the_training_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    saver = Saver(tmp_path)
+    saver.begin(taken(1))
+    saver.wait()
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    saver.begin(taken(2))
+    with pytest.raises(StorageError, match="Cannot save a checkpoint"):
+        saver.wait()
+    saver.check()
+    assert saver.last == position(1)
