@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -166,7 +166,7 @@ def main() -> int:
         os.environ.setdefault("TURNAROUND_CACHE", str(Path(folder) / "cache"))
         outcome = soak(Path(folder), trainings=options.trainings, seconds=options.seconds, seed=options.seed)
     if options.json:
-        print(json.dumps({**asdict(outcome), "is_good": outcome.is_good}))
+        print(json.dumps({**vars(outcome), "is_good": outcome.is_good}))
         return 0 if outcome.is_good else 1
     struck = ", ".join(f"{count} {kind}" for kind, count in sorted(outcome.faults.items()))
     print(f"trainings                {outcome.trainings}, finished {outcome.finished}")

@@ -24,10 +24,11 @@ from running import largest_difference
 from turnaround.cli import worker
 from turnaround.data.augment import Augmentation
 from turnaround.data.batches import StepBatch
+from turnaround.data.inputs import Inputs
 from turnaround.errors import InputError
 from turnaround.model.network import build
 from turnaround.recipe import AugmentRecipe, ModelRecipe, Recipe, TrainingRecipe
-from turnaround.training import run
+from turnaround.training import assembly, run
 from turnaround.training.choices import DeviceChoice, choose_precision
 from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
@@ -160,10 +161,18 @@ def training_step(workers, made):
     made.train_mode()
     parts = Parts(
         network=made,
+        learner=made.module,
         wrapped=workers.wrap(made.module, on_last_gradient=timer.last_gradient),
         workers=workers,
         optimizer=make_optimizer(made.module, recipe),
-        augmentation=Augmentation(AugmentRecipe(rotation_degrees=15, flip=True), seed=0),
+        inputs=Inputs(
+            Augmentation(AugmentRecipe(rotation_degrees=15, flip=True), seed=0),
+            mean=made.mean,
+            std=made.std,
+            num_train=12,
+            device=workers.device,
+            dtype=torch.float64,
+        ),
         precision=choose_precision("fp64", workers.device),
         recipe=recipe,
     )
@@ -173,7 +182,7 @@ def training_step(workers, made):
 def two_slices(device):
     pixels = torch.randint(0, 256, (12, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     labels, ids = torch.arange(12, device=device) % 3, torch.arange(12, device=device)
-    return StepBatch(images=pixels.to(device), labels=labels, ids=ids, worker_sizes=(6, 6), global_size=12)
+    return StepBatch(pixels=pixels.to(device), labels=labels, ids=ids, worker_sizes=(6, 6), global_size=12)
 
 
 def disagreements(workers, recipe):
@@ -195,7 +204,7 @@ def disagreements(workers, recipe):
 
 
 def add_troubles() -> None:
-    plain_build, plain_step, plain_epoch_done = run.build, Step.__call__, RunRecorder.epoch_done
+    plain_build, plain_step, plain_epoch_done = assembly.build, Step.__call__, RunRecorder.epoch_done
     fail = [int(n) for n in os.environ.get("CONFORMANCE_FAIL", "").split(":") if n]
     kill_after = int(os.environ.get("CONFORMANCE_KILL_AFTER", "0"))
 
@@ -216,7 +225,7 @@ def add_troubles() -> None:
         if record.epoch == kill_after and place().rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    run.build, Step.__call__, RunRecorder.epoch_done = build, step, epoch_done
+    assembly.build, Step.__call__, RunRecorder.epoch_done = build, step, epoch_done
 
 
 if __name__ == "__main__":

@@ -82,6 +82,8 @@ def main() -> None:
     try:
         app()
     except TurnaroundError as error:
+        from turnaround.report.lines import clean
+
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-        typer.echo(str(error), err=True)
+        typer.echo("\n".join(map(clean, str(error).split("\n"))), err=True)  # it may quote what others have written
         sys.exit(error.exit_code)

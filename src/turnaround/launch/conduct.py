@@ -145,6 +145,7 @@ def image_facts(prepared: Prepared) -> dict[str, Any]:
         "num_train": pixels.num_train,
         "num_validation": len(pixels.labels) - pixels.num_train,
         "num_classes": len(pixels.classes),
+        "classes": list(pixels.classes),
         "split": table.split,
         "skipped": list(pixels.skipped),
         "num_ignored": len(table.ignored),

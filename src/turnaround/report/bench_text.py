@@ -35,7 +35,7 @@ MOST_OF_CEILING = 1.05
 """More than this of what the model does alone, training cannot reach: then something else was measured."""
 UNSTEADY = (
     "Training came out at {share} of what the model does alone, which cannot be: this machine was busy with something "
-    "else meanwhile, or each part was measured for too short a time. Measure again when it is quiet, with more --seconds."
+    "else, or each part was measured for too short a time. Measure again when it is quiet, with more --seconds."
 )
 
 

@@ -21,6 +21,7 @@ PART_NAMES = {
     "training_steady": "other epochs",
     "evaluation": "evaluation",
     "checkpoint": "checkpoints",
+    "lost": "done twice after a stop",
     "other": "everything else",
 }
 

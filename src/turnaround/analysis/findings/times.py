@@ -21,6 +21,7 @@ _PARTS = {
     "cold": "the cold first epoch",
     "evaluation": "evaluation",
     "checkpoint": "checkpoints",
+    "lost": "work done twice after a stop",
     "other": "not explained by the record",
 }
 _REMEDY = {
@@ -30,6 +31,7 @@ _REMEDY = {
     "cold": "Train longer in one job: the cold epoch is paid once at each start.",
     "evaluation": "Evaluate fewer validation images.",
     "checkpoint": "Save less often (training.checkpoint_every_s), or to a faster disk.",
+    "lost": "Save more often (training.checkpoint_every_s): what lies behind the last checkpoint is done again.",
     "other": "Have the next run timed by turnaround, which tells queue, start-up, cold epoch and evaluation apart.",
 }
 

@@ -24,8 +24,9 @@ DIMENSIONS = 32
 _CHROMA_WEIGHT = 0.7
 _CONTRAST_FLOOR = 30.0  # grey levels squared: what a nearly constant picture is divided by
 _ASPECT_STEP = 0.05  # sides' ratios are rounded to 5 %: one sampling matrix serves many pictures
-_FITTED_TO = 8000
+_FITTED_TO = 4000
 _CHUNK = 64
+_NUM_RAW = NUM_RINGS * NUM_FREQUENCIES * 3
 
 Floats = NDArray[np.float32]
 Disc = tuple[float, float, float]
@@ -49,20 +50,23 @@ COMBINATIONS = [(query, PROBES.index(disc)) for query, discs in enumerate(PLAN.v
 
 def describe(images: NDArray[np.uint8], half_sides: Floats) -> tuple[Floats, Floats]:
     """(N, queries, DIMENSIONS) and (N, probes, DIMENSIONS); half_sides are (N, 2), see `half_sides_of`."""
-    discs = [*QUERIES, *PROBES]
-    raw = np.zeros(
-        (len(images), len(discs), NUM_RINGS * NUM_FREQUENCIES * 3), np.float16
-    )  # half: 100,000 fit in memory
+    some = np.arange(0, len(images), max(1, len(images) // _FITTED_TO))
+    axes = _principal_axes(_vectors(images[some], half_sides[some], QUERIES).reshape(-1, _NUM_RAW))
+    return _vectors(images, half_sides, QUERIES, axes), _vectors(images, half_sides, PROBES, axes)
+
+
+def _vectors(
+    images: NDArray[np.uint8], half_sides: Floats, discs: list[Disc], along: tuple[Floats, Floats] | None = None
+) -> Floats:
+    """(N, discs, dimensions), a few pictures at a time to save memory; `along` are the mean and the axes, if known."""
+    found = np.empty((len(images), len(discs), _NUM_RAW if along is None else along[1].shape[1]), np.float32)
     for rows, ratio in _by_ratio(half_sides):
         matrix = _sampling(discs, ratio)
         for start in range(0, len(rows), _CHUNK):
             some = rows[start : start + _CHUNK]
-            raw[some] = _on_rings(matrix, opponent(images[some]), len(discs))
-    mean, axes = _principal_axes(raw[:, : len(QUERIES)].reshape(-1, raw.shape[-1]))
-    short = np.empty((*raw.shape[:2], axes.shape[1]), np.float32)
-    for start in range(0, len(raw), _CHUNK):
-        short[start : start + _CHUNK] = (raw[start : start + _CHUNK].astype(np.float32) - mean) @ axes
-    return short[:, : len(QUERIES)], short[:, len(QUERIES) :]
+            raw = _on_rings(matrix, opponent(images[some]), len(discs))
+            found[some] = raw if along is None else (raw - along[0]) @ along[1]
+    return found
 
 
 def as_they_stand(images: NDArray[np.uint8]) -> tuple[Floats, Floats]:
@@ -70,20 +74,20 @@ def as_they_stand(images: NDArray[np.uint8]) -> tuple[Floats, Floats]:
 
     For copies that only the light, noise or compression changed: where much is clipped to white, rings lose too much.
     """
-    side = 16
-    small = np.empty((len(images), side, side), np.float32)
-    for start in range(0, len(images), _CHUNK):
-        small[start : start + _CHUNK] = (
-            opponent(images[start : start + _CHUNK])[..., 0].reshape(-1, 16, 2, 16, 2).mean((2, 4))
-        )
+    pixels = (SIDE_PX // 2) ** 2
+    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+    small = np.concatenate([_halved(opponent(some)[..., 0]) for some in chunks])
     small -= small.mean((1, 2), keepdims=True)
     small /= np.sqrt((small * small).sum((1, 2), keepdims=True)) + 1.0
-    views = np.stack([small, small[:, :, ::-1], small[:, ::-1], small[:, ::-1, ::-1]], axis=1).reshape(
-        -1, 4, side * side
-    )
-    _, axes = _principal_axes(views.reshape(-1, side * side))
+    views = np.stack([small, small[:, :, ::-1], small[:, ::-1], small[:, ::-1, ::-1]], axis=1).reshape(-1, 4, pixels)
+    _, axes = _principal_axes(views.reshape(-1, pixels))
     short = np.asarray(views @ axes, np.float32)
     return short[:, :1], short
+
+
+def _halved(pictures: Floats) -> Floats:
+    half = SIDE_PX // 2
+    return np.asarray(pictures.reshape(-1, half, 2, half, 2).mean((2, 4)), np.float32)
 
 
 def half_sides_of(sizes_px: NDArray[np.int64]) -> Floats:
