@@ -28,7 +28,9 @@ from turnaround.data.pixels import open_pixels
 SIZE_PX = 64
 MOST_MISFIT = 0.25
 """Larger, and two pictures are strangers. Chosen on copies of fruit and Caltech-101 photos, see docs/LOG.md."""
-_LEAST_OVERLAP = 0.2
+_LEAST_OVERLAP, _FULL_OVERLAP, _STRICTER = 0.2, 0.75, 0.5
+"""Pictures that have little in common, because one is a part of the other or white was taken for fill, must fit better:
+the ends of a banana are what tells it from others."""
 STANDING_NEIGHBOURS = 4
 _PAIRS_AT_ONCE, _PAIRS_PER_TASK = 64, 1024
 
@@ -98,7 +100,8 @@ def _verified(task: _Task) -> list[Link]:
         one[:, 1:] *= sides[0]
         other[:, 1:] *= sides[1]
         found = fit(bunch_of(images[first], sides[0]), bunch_of(images[second], sides[1]), one, other)
-        keep = np.flatnonzero((found.misfit < MOST_MISFIT) & (found.overlap > _LEAST_OVERLAP))
+        limit = MOST_MISFIT - _STRICTER * np.maximum(_FULL_OVERLAP - found.overlap, 0)
+        keep = np.flatnonzero((found.misfit < limit) & (found.overlap > _LEAST_OVERLAP))
         links += [_link(int(first[row]), int(second[row]), found, row) for row in keep.tolist()]
     return links
 

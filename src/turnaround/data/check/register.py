@@ -25,8 +25,8 @@ SIDES_PX = (16, 32, 64)
 _NUM_ANGLES, _NUM_RINGS = 64, 12
 _TRIED_ANGLES = 3
 _STEPS = {16: 8, 32: 6, 64: 4}
-_LEAST_PEAK = 0.62
-_LEAST_FIT = {16: 0.58, 32: 0.76, 64: 0.88}
+_LEAST_PEAK = 0.55
+_LEAST_FIT = {16: 0.5, 32: 0.7, 64: 0.85}
 """Correlations below which a pair is given up: around a point, then picture on picture at each size. Of the copies that
 are found, some 0.3 % are below the first and fewer below the others; of strangers on Caltech-101, nearly all."""
 _LARGEST_STEP = 0.15
