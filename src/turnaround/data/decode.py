@@ -68,11 +68,18 @@ def decode(path: Path, *, size_px: int) -> tuple[NDArray[np.uint8], bytes]:
 def decode_to(out: NDArray[np.uint8], path: Path) -> bytes:
     """As `decode`, into a square that is there already; returns the digest. After an error `out` is undefined."""
     data = _read(path)
+    out[...] = decode_bytes(data, size_px=len(out), path=path)
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def decode_bytes(data: bytes, *, size_px: int, path: Path) -> NDArray[np.uint8]:
+    """The pixels of a file's content, read-only; `path` is the name in the error where they are none."""
+    _refuse_size(path, len(data))
     try:
         # Damaged metadata around good pixels is no reason to print or, where warnings are errors, to stop.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            out[...] = np.asarray(_square(data, size_px=len(out)))
+            return np.asarray(_square(data, size_px=size_px))
     except _RefusedError as refused:
         raise UnreadableImage(path, str(refused)) from None
     except UnidentifiedImageError:
@@ -83,7 +90,13 @@ def decode_to(out: NDArray[np.uint8], path: Path) -> bytes:
         raise UnreadableImage(path, "not enough memory to decode it") from None
     except Exception as error:  # a damaged file can raise anything: SyntaxError, struct.error, zlib.error ...
         raise UnreadableImage(path, _short(error)) from error
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _refuse_size(path: Path, num_bytes: int) -> None:
+    if num_bytes > MAX_FILE_BYTES:
+        raise UnreadableImage(path, f"file larger than {MAX_FILE_BYTES / 1e9:.1f} GB")
+    if not num_bytes:
+        raise UnreadableImage(path, "empty file")
 
 
 class _RefusedError(Exception):
@@ -95,17 +108,12 @@ def _read(path: Path) -> bytes:
         with open(path, "rb") as file:
             # Asked first: read(MAX_FILE_BYTES) would set that much memory aside for every file, and take three times
             # as long.
-            num_bytes = os.fstat(file.fileno()).st_size
-            data = file.read() if num_bytes <= MAX_FILE_BYTES else b""
+            _refuse_size(path, max(1, os.fstat(file.fileno()).st_size))  # 0 may be a pipe: reading tells
+            return file.read()
     except OSError as error:
         raise UnreadableImage(path, (error.strerror or str(error)).lower()) from error
     except MemoryError:
         raise UnreadableImage(path, "not enough memory to read it") from None
-    if num_bytes > MAX_FILE_BYTES:
-        raise UnreadableImage(path, f"file larger than {MAX_FILE_BYTES / 1e9:.1f} GB")
-    if not data:
-        raise UnreadableImage(path, "empty file")
-    return data
 
 
 def _square(data: bytes, *, size_px: int) -> Image.Image:

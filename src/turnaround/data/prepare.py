@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnaround.data.check.copies import Copies, find_copies, sentences
-from turnaround.data.check.folder_check import check_table, split_by_photo
 from turnaround.data.decoders import Show as Show
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.order import step_bounds
@@ -74,6 +73,9 @@ def _table(recipe: Recipe, folder: Path, *, cache: Path, show: Show) -> ImageTab
         return scan(folder, holdout=data.holdout, seed=seed)
     if data.split_by_photo != AUTOMATIC:
         return scan(folder, holdout=data.holdout, seed=seed, given=read_split(Path(data.split_by_photo)))
+    # Only here: it brings scipy, and every training would wait for it.
+    from turnaround.data.check.folder_check import check_table, split_by_photo
+
     checked = check_table(scan(folder, holdout=data.holdout, seed=seed), cache=cache, show=show)
     parts = split_by_photo(checked, holdout=data.holdout, seed=seed)
     return scan(folder, holdout=data.holdout, seed=seed, given=parts)

@@ -14,6 +14,5 @@ Enters: measured runs, rehearsals, data sheets. Leaves: `Forecast`s, with what w
     question.py      the question and its answer, as values
     predict.py       from the question to the answer
     next_run.py      the single run that would make the answer surest
-    words.py         a prediction in sentences and cells
     score.py         forecasts that were saved, held against what was measured later
 """

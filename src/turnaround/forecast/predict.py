@@ -14,7 +14,7 @@ from turnaround.forecast.hardware import LABEL, carry_over, sheet_of
 from turnaround.forecast.laws import Laws, fit_laws, planned
 from turnaround.forecast.observations import Observations, facts_in_words, hardware_label, kinds_by_counts, observe
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.turnaround import cost, exactly, job_time
+from turnaround.forecast.turnaround import Best, best_of, cost, exactly, job_time
 
 AT_THE_LIMIT = 0.95
 """Share of the input's limit from which it decides; the last step of an epoch is smaller, so it is never all of it."""
@@ -187,6 +187,15 @@ def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tu
 
 def _any_gpu(job: Job) -> str:
     return job.cases[0].configuration.gpu if job.cases else "unknown"
+
+
+def best_of_range(predictions: Sequence[Prediction]) -> Best | None:
+    """By time to stable where all have it, else by job time; None where neither is known."""
+    for by, name in (("time to stable", "time_to_stable_s"), ("job time", "job_time_s")):
+        times = {p.workers: time for p in predictions if (time := p.best_known(name)) is not None}
+        if times and len(times) == len(predictions):
+            return best_of(times, by=by)
+    return None
 
 
 def measured_case(laws: Laws, workers: int, hosts: int | None) -> Case | None:

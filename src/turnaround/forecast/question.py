@@ -107,6 +107,11 @@ class Prediction:
     """Relative error of the time at each measured count when it is left out; with four or more counts."""
     next_run: NextRun | None = None
 
+    def best_known(self, figure: str) -> float | None:
+        """What runs of this configuration measured, else what the laws say."""
+        known = self.measured.get(figure) or getattr(self, figure)
+        return None if known is None else float(known.value)
+
     def as_json(self) -> dict[str, Any]:
         """What `predict --json` prints."""
         return asdict(self)

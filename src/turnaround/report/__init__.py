@@ -7,6 +7,8 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     check_page.py   the same as a page with the pictures
     bench_text.py   the ceilings of a machine
     study_text.py   a study while it runs
+    forecast_text.py    a forecast for the terminal
+    forecast_words.py   its figures and sentences
     progress.py     a training while it runs
     survey_text.py  what all runs say, for the terminal: jobs, findings, what was left out
     survey_json.py  the same for programs

@@ -26,7 +26,7 @@ from turnaround.training.learner import Amount, Learner, make_learner
 from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.schedule import Scaling, scaling
-from turnaround.training.step import Parts, Step
+from turnaround.training.step import Parts, Step, needs_probe
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import Place
 
@@ -119,10 +119,10 @@ class Assembly:
 
     def _noise_meter(self) -> NoiseMeter:
         """It looks back over a tenth of the training."""
-        needs_probe = self.workers.count == 1 and self.network.couples_images()
+        is_probed = needs_probe(self.network, self.workers)
         return NoiseMeter(
             window_updates=self.recipe.training.epochs * self.steps_per_epoch // 10,
-            every_updates=PROBE_EVERY_STEPS if needs_probe else MEASURE_EVERY_STEPS,
+            every_updates=PROBE_EVERY_STEPS if is_probed else MEASURE_EVERY_STEPS,
         )
 
     def warm_up(self) -> None:

@@ -6,11 +6,9 @@ Process 0 writes the epochs, the status and the checkpoints; every process write
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, Self
-
-import torch
 
 from turnaround.data.batches import StepBatch
 from turnaround.record.layout import RunDirectory
@@ -31,28 +29,20 @@ class Progress(Protocol):
     def epoch_done(self, record: EpochRecord) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saved:
-    """What a checkpoint is made of."""
-
-    step: Step
-    module: torch.nn.Module
-
-
 class RunRecorder:
     """The loop's recorder on one process."""
 
     def __init__(
-        self, directory: RunDirectory, *, clock: Clock, saved: Saved, status: Status, progress: Progress
+        self, directory: RunDirectory, *, clock: Clock, step: Step, status: Status, progress: Progress
     ) -> None:
-        self.directory, self.clock, self.saved, self.progress = directory, clock, saved, progress
+        self.directory, self.clock, self.step, self.progress = directory, clock, step, progress
         self.status = status
-        self.is_first = saved.step.parts.workers.rank == 0
+        self.is_first = step.parts.workers.rank == 0
         self.saver = Saver(directory.checkpoint)
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        rank = self.saved.step.parts.workers.rank
+        rank = self.step.parts.workers.rank
         self.spans = self._open.enter_context(Lines(self.directory.spans(rank), sync=False))
         if self.is_first:
             self.epochs = self._open.enter_context(Lines(self.directory.epochs, sync=True))
@@ -78,11 +68,11 @@ class RunRecorder:
             write_json(self.directory.status, to_json(self.status))
 
     def epoch_begins(self, *, epoch: int, steps: int) -> None:
-        self.progress.epoch_begins(epoch=epoch, epochs=self.saved.step.parts.recipe.epochs, steps=steps)
+        self.progress.epoch_begins(epoch=epoch, epochs=self.step.parts.recipe.epochs, steps=steps)
 
     def step_done(self, batch: StepBatch, *, update: int, epoch: int) -> None:
         self.saver.check()
-        span = self.saved.step.timer.span(update=update, epoch=epoch)
+        span = self.step.timer.span(update=update, epoch=epoch)
         if span is not None:
             self.spans.write(to_json(span))
         if self.status.first_step_at is None:
@@ -99,7 +89,7 @@ class RunRecorder:
 
     def save(self, progress: SoFar, *, update: int, waits: bool) -> None:
         """Training goes on when the state is in host memory; with `waits`, when it is on the disk."""
-        step = self.saved.step
+        step = self.step
         if self.is_first:
             position = checkpoint.Position(
                 **vars(progress),
@@ -108,7 +98,9 @@ class RunRecorder:
                 scaler=step.scaler.state_dict(),
                 noise=step.noise.window(update=update),
             )
-            taken = checkpoint.snapshot(module=self.saved.module, optimizer=step.parts.optimizer, position=position)
+            taken = checkpoint.snapshot(
+                module=step.parts.network.module, optimizer=step.parts.optimizer, position=position
+            )
             self.saver.begin(taken)
         if waits:
             self.saver.wait()

@@ -31,7 +31,7 @@ from turnaround.training.choices import DeviceChoice, choose_device
 from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import evaluate, final_evaluation
 from turnaround.training.loop import Loop
-from turnaround.training.recording import Progress, RunRecorder, Saved
+from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import Due
 from turnaround.training.schedule import schedule
 from turnaround.workers.contract import Workers
@@ -177,8 +177,9 @@ class _Session:
         write_json(self.directory.machine, machine)
 
     def recorder(self, progress: Progress) -> RunRecorder:
-        saved = Saved(step=self.step, module=self.made.network.module)
-        self.record = RunRecorder(self.directory, clock=self.clock, saved=saved, status=self.status, progress=progress)
+        self.record = RunRecorder(
+            self.directory, clock=self.clock, step=self.step, status=self.status, progress=progress
+        )
         return self.record
 
     def run(self, stop_asked: Callable[[], bool]) -> None:

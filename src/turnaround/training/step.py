@@ -78,8 +78,7 @@ class Step:
         self.totals = self._zero()
         self.learning = [p for p in parts.network.module.parameters() if p.requires_grad]
         self.pass_lengths = PassLengths(self.learning)
-        # One worker whose images cannot be taken apart needs an additional pass to be measured.
-        self.needs_probe = parts.workers.count == 1 and parts.network.couples_images()
+        self.needs_probe = needs_probe(parts.network, parts.workers)
         self.fewest_measured = 4 if self.needs_probe else 2  # images: a batch norm needs two in each half
         self.fault_target = Target(module=parts.network.module)
         self.graph: GraphedPass | None = None
@@ -264,6 +263,11 @@ class Step:
     def _zero(self) -> Tensor:
         device = self.parts.workers.device
         return torch.zeros(3, device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
+
+
+def needs_probe(network: Network, workers: Workers) -> bool:
+    """One worker whose images cannot be taken apart needs an additional pass for its noise scale to be measured."""
+    return workers.count == 1 and network.couples_images()
 
 
 def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe) -> Tensor:

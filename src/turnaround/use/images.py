@@ -20,10 +20,9 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
-from turnaround.data import decode as rules
-from turnaround.data.decode import MAX_FILE_BYTES, UnreadableImage
+from turnaround.data.decode import MAX_FILE_BYTES, UnreadableImage, decode, decode_bytes
 from turnaround.data.folder import IMAGE_EXTENSIONS
 from turnaround.errors import DataError
 
@@ -92,15 +91,15 @@ def _decoded(path: Path, size_px: int) -> Decoded:
 
 def square_of(picture: Picture, *, size_px: int, name: str = "the image") -> Square:
     """One picture, whatever it comes in."""
-    if isinstance(picture, bytes):
-        return _from_bytes(picture, size_px=size_px, name=name)
     if isinstance(picture, np.ndarray):
-        return _from_bytes(_carried(_from_array(picture, name)), size_px=size_px, name=name)
+        picture = _from_array(picture, name)
     if isinstance(picture, Image.Image):
-        return _from_bytes(_carried(picture), size_px=size_px, name=name)
+        picture = _carried(picture)
+    if isinstance(picture, bytes):
+        return decode_bytes(picture, size_px=size_px, path=Path(name))
     path = Path(picture)
     _refuse_special(path)
-    return rules.decode(path, size_px=size_px)[0]
+    return decode(path, size_px=size_px)[0]
 
 
 def _refuse_special(path: Path) -> None:
@@ -111,29 +110,6 @@ def _refuse_special(path: Path) -> None:
         return  # the decoder says what is wrong
     if not stat.S_ISREG(mode):
         raise UnreadableImage(path, "a folder" if stat.S_ISDIR(mode) else "not a plain file")
-
-
-def _from_bytes(data: bytes, *, size_px: int, name: str) -> Square:
-    """The rules of decode.py for bytes that lie in no file."""
-    path = Path(name)
-    if not data:
-        raise UnreadableImage(path, "empty file")
-    if len(data) > MAX_FILE_BYTES:
-        raise UnreadableImage(path, f"larger than {MAX_FILE_BYTES / 1e9:.1f} GB")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return np.array(rules._square(data, size_px=size_px))
-    except rules._RefusedError as refused:
-        raise UnreadableImage(path, str(refused)) from None
-    except UnidentifiedImageError:
-        raise UnreadableImage(path, rules._not_an_image(data)) from None
-    except Image.DecompressionBombError:
-        raise UnreadableImage(path, rules._too_large("far more")) from None
-    except MemoryError:
-        raise UnreadableImage(path, "not enough memory to decode it") from None
-    except Exception as error:  # a damaged file can raise anything
-        raise UnreadableImage(path, rules._short(error)) from error
 
 
 def _from_array(values: NDArray[np.uint8], name: str) -> Image.Image:

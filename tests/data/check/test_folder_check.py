@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from turnaround.data.check import Check, check_folder, split_by_photo
 from turnaround.data.check.copies import identical
+from turnaround.data.check.folder_check import Check, check_folder, split_by_photo
 from turnaround.data.folder import scan
 from turnaround.errors import DataError
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from turnaround.data.check import check_folder
+from turnaround.data.check.folder_check import check_folder
 from turnaround.data.check.pairs import change_in_words
 
 ALTERED = {

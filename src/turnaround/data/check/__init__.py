@@ -14,7 +14,3 @@ Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unread
     folder_check.py all of it for a folder
     thumbnails.py   small pictures for a page
 """
-
-from turnaround.data.check.folder_check import Check, check_folder, split_by_photo
-
-__all__ = ["Check", "check_folder", "split_by_photo"]
