@@ -21,11 +21,12 @@ from turnaround.data.inputs import Inputs
 from turnaround.model.network import build
 from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
 from turnaround.training.choices import choose_device, choose_precision
-from turnaround.training.clock import StepTimer, synchronize
+from turnaround.training.clock import synchronize
 from turnaround.training.graph import leave_default_stream
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.step import Parts, Step
+from turnaround.training.step_timer import StepTimer
 from turnaround.workers.environment import Place
 from turnaround.workers.single import Single
 

@@ -182,6 +182,7 @@ def test_a_save_that_fails_is_invisible(
     assert names(tmp_path) == ["epoch-00002", "epoch-00003"]  # and what was left behind is gone
 
 
+@pytest.mark.fault(19, "a disk that is really full while a checkpoint is written: said, nothing half-written stays")
 def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
     """A real limit on the size of a file stands for the full disk."""
     saved(tmp_path, 1)
@@ -196,6 +197,7 @@ def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
     assert names(tmp_path) == ["epoch-00001"]
 
 
+@pytest.mark.fault(3, "what a killed save left is removed, never an error")
 def test_leftovers_of_a_killed_save_go(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     (tmp_path / ".epoch-00002.4711").mkdir()
@@ -278,6 +280,7 @@ def test_no_checkpoint_is_no_problem(tmp_path: Path) -> None:
     assert checkpoints(tmp_path) == []
 
 
+@pytest.mark.fault(33, "a checkpoint of another network or optimiser: refused")
 @pytest.mark.parametrize("changed", ["network", "optimizer"])
 def test_another_recipe_is_refused(changed: str, tmp_path: Path) -> None:
     saved(tmp_path, 1)

@@ -13,9 +13,9 @@ from turnaround.data.inputs import Inputs
 from turnaround.data.pixels import Pixels
 from turnaround.recipe import AugmentRecipe
 from turnaround.training.choices import choose_precision
-from turnaround.training.clock import SPAN_EVERY_STEPS, StepTimer
 from turnaround.training.feed import Feed
 from turnaround.training.frozen import FrozenBackbone
+from turnaround.training.step_timer import SPAN_EVERY_STEPS, StepTimer
 from turnaround.workers.contract import Workers
 from turnaround.workers.single import Single
 
@@ -196,11 +196,12 @@ def test_work_done_for_several_steps_is_shared_by_them(pixels: Pixels) -> None:
     feed, sampled = made(pixels, VARIED), SPAN_EVERY_STEPS // 2
     spans = []
     first = sampled - 3  # the sampled step is the fourth of the first five
-    for update, _ in enumerate(_begun(feed, first), start=first):
+    for _ in _begun(feed, first):
         feed.timer.mark("wait")
         feed.timer.mark("compute")
-        spans.append(feed.timer.span(update=update, epoch=1))
-    [span] = [s for s in spans if s is not None]
+        feed.timer.mark("update")
+        spans += feed.timer.spans()
+    [span] = spans
     assert span.step == sampled + 1
     assert span.compute_s > 0
     assert span.copy_s > 0
@@ -209,7 +210,7 @@ def test_work_done_for_several_steps_is_shared_by_them(pixels: Pixels) -> None:
 def _begun(feed: Feed, first: int):  # type: ignore[no-untyped-def]
     steps = feed.steps(epoch=1, first_update=first)
     for update in range(first, first + 8):
-        feed.timer.begin(update)
+        feed.timer.begin(update, epoch=1)
         yield next(steps)
 
 

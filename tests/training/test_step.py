@@ -19,9 +19,9 @@ from turnaround.model.network import Network
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import step as step_module
 from turnaround.training.choices import PrecisionChoice, choose_precision
-from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.step import Parts, Step, _dropout_seed
+from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers, hosted_range
 from turnaround.workers.single import Single
 

@@ -30,11 +30,11 @@ from turnaround.model.network import build
 from turnaround.recipe import AugmentRecipe, ModelRecipe, Recipe, TrainingRecipe
 from turnaround.training import assembly, run
 from turnaround.training.choices import DeviceChoice, choose_precision
-from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.recording import RunRecorder
 from turnaround.training.step import Parts, Step
+from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import place
 from turnaround.workers.single import Single

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from turnaround.errors import MissingPartError, ModelError
+from turnaround.model.full_window import multiply_full_windows
 from turnaround.model.small import SmallNetwork
 from turnaround.model.weights import load_weights
 from turnaround.recipe import SMALL_NETWORK, ModelRecipe
@@ -66,6 +67,7 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
         mean, std = IMAGENET_MEAN, IMAGENET_STD
     else:
         module = _timm_module(recipe, num_classes=num_classes)
+        multiply_full_windows(module)
         config = getattr(module, "pretrained_cfg", {})
         mean, std = tuple(config.get("mean", IMAGENET_MEAN)), tuple(config.get("std", IMAGENET_STD))
     if recipe.weights not in ("none", "imagenet"):

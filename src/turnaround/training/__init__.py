@@ -20,7 +20,8 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     frozen.py      a backbone that does not learn, in passes of one size
     feed.py        what steps and evaluations take in: images, or features of a frozen backbone
     recording.py   what happens in the loop -> the run directory and the progress display
-    clock.py       where the time goes: parts of the run, parts of a step
+    clock.py       where the time goes: parts of the run
+    step_timer.py  parts of a step, on the device's own timeline
     memory.py      a device that is out of memory: what was tried, what would fit
     saving.py      when a checkpoint is due; writing it beside the training
     faults.py      faults on purpose, for tests: TURNAROUND_FAULT

@@ -19,14 +19,14 @@ from turnaround.model.network import Network, build
 from turnaround.recipe import Recipe
 from turnaround.record.pulse import Pulse
 from turnaround.training.choices import DeviceChoice, PrecisionChoice, choose_precision
-from turnaround.training.clock import StepTimer
 from turnaround.training.feed import Feed
 from turnaround.training.graph import leave_default_stream
 from turnaround.training.learner import Amount, Learner, make_learner
-from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter
+from turnaround.training.noise import MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS, NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.schedule import Scaling, scaling
 from turnaround.training.step import Parts, Step, needs_probe
+from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import Place
 
@@ -118,11 +118,11 @@ class Assembly:
         )
 
     def _noise_meter(self) -> NoiseMeter:
-        """It looks back over a tenth of the training."""
-        is_probed = needs_probe(self.network, self.workers)
+        """It looks back over a tenth of the training. Measured passes have other shapes, which are not compiled for."""
+        is_dear = needs_probe(self.network, self.workers) or self.learner.is_compiled
         return NoiseMeter(
             window_updates=self.recipe.training.epochs * self.steps_per_epoch // 10,
-            every_updates=PROBE_EVERY_STEPS if is_probed else MEASURE_EVERY_STEPS,
+            every_updates=RARELY_EVERY_STEPS if is_dear else MEASURE_EVERY_STEPS,
         )
 
     def warm_up(self) -> None:

@@ -27,6 +27,10 @@ from turnaround.training.clock import synchronize
 
 ROUNDS = 5
 FEWEST_STEPS = 4
+LONGEST_ROUND = 4
+"""Times as long as was asked for, where whole periods of the noise scale's measurement need it."""
+NOT_MEASURED = 1
+"""An update whose noise scale is not measured: the model alone is what the network costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,7 @@ class _Parts:
         self.round_s = round_s
         self.made, self.step, self.feed, self.workers = made, made.step, made.feed, made.workers
         self.update, self.epoch = 0, 0
+        self.noise_every = made.step.noise.every_updates
         self.batch = next(self.feed.batches.steps(self.feed.slicing, epoch=1))
         self.prepared = self._prepared()
         gradients = made.cost["gradient_bytes"] // 4
@@ -96,9 +101,11 @@ class _Parts:
         run(FEWEST_STEPS)
         per_step_s = self.batch.global_size / self.timed(run, FEWEST_STEPS)
         most = max(FEWEST_STEPS, self.made.steps_per_epoch - 1)  # the last step of an epoch is smaller
-        steps = torch.tensor(
-            [min(most, max(FEWEST_STEPS, round(self.round_s / per_step_s)))], device=self.workers.device
-        )
+        wanted = max(FEWEST_STEPS, round(self.round_s / per_step_s))
+        if run == self.training:  # as many measured steps in every round as training has on average
+            whole = -(-wanted // self.noise_every) * self.noise_every
+            wanted = whole if whole * per_step_s < LONGEST_ROUND * self.round_s else wanted
+        steps = torch.tensor([min(most, wanted)], device=self.workers.device)
         self.workers.broadcast(steps)
         return int(steps.item())
 
@@ -116,7 +123,7 @@ class _Parts:
 
     def model(self, steps: int) -> int:
         for batch in itertools.islice(self._replayed(), steps):
-            self._update(batch)
+            self._update(batch, update=NOT_MEASURED)
         return steps * self.batch.global_size
 
     def all_reduce(self, steps: int) -> int:
@@ -130,23 +137,24 @@ class _Parts:
         images, timer = 0, self.step.timer
         batches = self.feed.steps(epoch=self.epoch, first_update=self.update)
         for _ in range(steps):
-            timer.begin(self.update)
+            timer.begin(self.update, epoch=self.epoch)
             batch = next(batches, None)
             if batch is None:
                 break
             timer.mark("wait")
-            self._update(batch)
+            self._update(batch, update=self.update)
+            self.update += 1
             images += batch.global_size
+        timer.spans()
         return images
 
     def _fresh(self, steps: int) -> Iterator[StepBatch]:
         self.epoch += 1
         return itertools.islice(self.feed.batches.steps(self.feed.slicing, epoch=self.epoch), steps)
 
-    def _update(self, batch: StepBatch) -> None:
+    def _update(self, batch: StepBatch, *, update: int) -> None:
         """With a learning rate of zero: it computes everything and moves nothing."""
-        self.step(batch, epoch=max(1, self.epoch), update=self.update, learning_rate=0.0)
-        self.update += 1
+        self.step(batch, epoch=max(1, self.epoch), update=update, learning_rate=0.0)
 
     def _prepared(self) -> torch.Tensor:
         """What the network takes: of one step, or of as many as a frozen backbone sees at once."""

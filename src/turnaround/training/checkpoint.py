@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from turnaround.errors import RunDirectoryError
+from turnaround.errors import RunDirectoryError, StorageError
 from turnaround.record.schema import FORMAT_VERSION, TimePart
 from turnaround.record.writer import storage_error, sync_folder, write_json
 from turnaround.training.faults import Target, strike
+from turnaround.workers.contract import Workers
 
 KEPT = 2
 FILES = ("weights.safetensors", "optimizer.safetensors")
 NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{5,}))?")
+LONGEST_DELAY_S = 60.0
+"""How late a network file system may show another host what is there."""
 MANIFEST_KEYS = {"epoch", "update", "sha256", "optimizer", "scaler", "clock_s"}
 """Of every checkpoint; what is said only within an epoch has defaults."""
 
@@ -143,6 +147,44 @@ def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
     return None, damaged
 
 
+def agreed(folder: Path, workers: Workers, *, patience_s: float = LONGEST_DELAY_S) -> tuple[Path | None, list[str]]:
+    """The newest valid one, the same on every process: process 0 looks, the others take its word.
+
+    A network file system may show files late, and each process could find another newest one. So the others wait until
+    they see what process 0 has seen, by its SHA-256.
+    """
+    said: dict[str, Any] = {"name": None, "manifest": "", "passed_over": []}
+    if workers.rank == 0:
+        path, passed_over = newest_valid(folder)
+        digest = "" if path is None else _digest(path / "manifest.json")
+        said = {"name": path and path.name, "manifest": digest, "passed_over": passed_over}
+    said = json.loads(workers.gather(json.dumps(said))[0])
+    path = folder / said["name"] if said["name"] else None
+    if path is None or workers.rank == 0:
+        return path, said["passed_over"]
+    latest_s = time.monotonic() + patience_s
+    while (problem := _unlike(path, said["manifest"])) is not None:
+        if time.monotonic() > latest_s:
+            raise StorageError(
+                f"Process {workers.rank} does not see the checkpoint that process 0 goes on from, {path} "
+                f"({problem}), after {patience_s:.0f} s. All hosts must share one file system."
+            )
+        time.sleep(0.1)
+    return path, said["passed_over"]
+
+
+def _unlike(path: Path, manifest_digest: str) -> str | None:
+    """Why this is not (yet) what process 0 has seen; os.listdir also asks a network file system anew."""
+    try:
+        strike("look", target=Target(path=path))
+        os.listdir(path.parent)
+        if _digest(path / "manifest.json") != manifest_digest:
+            return "its manifest is another one"
+    except OSError as error:
+        return str(error.strerror or error)
+    return _problem(path)
+
+
 def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
     """Puts a valid checkpoint into a network and an optimiser of the same shapes."""
     manifest = json.loads((path / "manifest.json").read_text())
@@ -199,12 +241,16 @@ def _problem(path: Path) -> str | None:
         if not manifest.keys() >= MANIFEST_KEYS or _position(manifest).name != path.name:
             return "its manifest is that of another position, or not whole"
         for name in FILES:
-            with (path / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"][name]:
-                    return f"{name} has another SHA-256 than its manifest says"
+            if _digest(path / name) != manifest["sha256"][name]:
+                return f"{name} has another SHA-256 than its manifest says"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:

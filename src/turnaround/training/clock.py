@@ -8,16 +8,13 @@ done after it and is repeated is *lost*.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-from turnaround.record.schema import Span, TimePart
-
-SPAN_EVERY_STEPS = 16
-"""One step in this many is taken apart; waiting for the device costs time, so not every step is."""
+from turnaround.record.schema import TimePart
 
 
 def synchronize(device: torch.device) -> None:
@@ -50,8 +47,8 @@ class Clock:
         self.device = device
         self.parts_s: dict[TimePart, float] = dict(earlier_s)
         self._earlier_program_s = self.parts_s.pop("program", 0.0)
-        # The one difference of two wall clocks, on one host and over a few seconds: from here on it is monotonic.
-        self._begun_s = time.perf_counter() - max(0.0, time.time() - begun_at_s)
+        # Both by this host's monotonic clock, which all its processes share: setting the date changes nothing.
+        self._begun_s = time.perf_counter() - max(0.0, time.monotonic() - begun_at_s)
         self._open: list[_OpenPart] = []
         self.last_s = 0.0
 
@@ -106,94 +103,3 @@ class Clock:
             "pause": pause,
             "program": self.total_program_s(),
         }
-
-
-class Stopwatch:
-    """Laps of work that several steps share."""
-
-    def __init__(self, device: torch.device, *, is_running: bool) -> None:
-        self.device, self.is_running = device, is_running
-        self._laps_s: dict[str, float] = {}
-        if is_running:
-            synchronize(device)
-            self._last_s = time.perf_counter()
-
-    def lap(self, part: str) -> None:
-        """What happened since the last lap was this part."""
-        if self.is_running:
-            synchronize(self.device)
-            now = time.perf_counter()
-            self._laps_s[part], self._last_s = now - self._last_s, now
-
-    def shares(self, steps: int) -> dict[str, float]:
-        """Of each of so many steps."""
-        return {part: seconds / steps for part, seconds in self._laps_s.items()}
-
-
-class StepTimer:
-    """The parts of a sampled step: wait, copy, compute, reduce, update."""
-
-    def __init__(self, device: torch.device, *, on_last_gradient: Callable[[], None] = lambda: None) -> None:
-        self.device, self._on_last_gradient = device, on_last_gradient
-        self.is_sampled = False
-        self._parts_s: dict[str, float] = {}
-        self._last_s = 0.0
-        self._last_gradient_s: float | None = None
-
-    @staticmethod
-    def is_due(update: int) -> bool:
-        """Whether this step is taken apart."""
-        return update % SPAN_EVERY_STEPS == SPAN_EVERY_STEPS // 2
-
-    def begin(self, update: int) -> None:
-        """At the top of a step, before its batch is asked for."""
-        self.is_sampled = self.is_due(update)
-        if self.is_sampled:
-            synchronize(self.device)
-            self._parts_s, self._last_gradient_s = {}, None
-            self._last_s = time.perf_counter()
-
-    def mark(self, part: str) -> None:
-        """What happened since the last mark was this part."""
-        if not self.is_sampled:
-            return
-        synchronize(self.device)
-        now = time.perf_counter()
-        if part == "compute" and self._last_gradient_s is not None:
-            self._add("reduce", now - self._last_gradient_s)
-            self._add("compute", self._last_gradient_s - self._last_s)
-        else:
-            self._add(part, now - self._last_s)
-        self._last_s = now
-
-    def _add(self, part: str, seconds: float) -> None:
-        self._parts_s[part] = self._parts_s.get(part, 0.0) + seconds
-
-    def watch(self, updates: range) -> Stopwatch:
-        """For work that several steps share; it measures only when one of them is taken apart."""
-        return Stopwatch(self.device, is_running=any(map(self.is_due, updates)))
-
-    def charge(self, update: int, parts_s: dict[str, float]) -> None:
-        """A step's share of work that was done for several; it ends here, and the step's own begins."""
-        if self.is_sampled and self.is_due(update):
-            for part, seconds in parts_s.items():
-                self._add(part, seconds)
-            self._last_s = time.perf_counter()
-
-    def last_gradient(self) -> None:
-        """This process has its last gradient: from here on, what is left of the pass is waiting for the others.
-
-        Only the stream of the computation is waited for; the messages already under way are what is measured.
-        """
-        self._on_last_gradient()
-        if self.is_sampled:
-            if self.device.type == "cuda":
-                torch.cuda.current_stream(self.device).synchronize()
-            self._last_gradient_s = time.perf_counter()
-
-    def span(self, *, update: int, epoch: int) -> Span | None:
-        """The sampled step's parts, or None when this step was not sampled."""
-        if not self.is_sampled:
-            return None
-        parts = {f"{p}_s": self._parts_s.get(p, 0.0) for p in ("wait", "copy", "compute", "reduce", "update")}
-        return Span(step=update + 1, epoch=epoch, **parts)

@@ -2,13 +2,14 @@
 
     TURNAROUND_FAULT="kind=kill,rank=1,step=37"          several are separated by semicolons
 
-    kind      kill, segv, exit, exit0, stop, hang, gilhang, raise, oom, nan, slow, sigterm, sigint, sigusr2,
-              disk_full, torn, bitflip
+    kind      kill, segv, exit, exit0, stop, hang, gilhang, raise, oom, nan, slow, sigterm, sigint, sigusr2, launcher,
+              clock, disk_full, readonly, vanish, torn, bitflip, slowfs
     rank      the process; every one when not given
     step      the update, counted from 1 over the whole run; the first opportunity when not given
-    phase     start, step (default), evaluation, checkpoint (its first file is written), saved (it is visible)
+    phase     start, step (default), evaluation, checkpoint (its first file is written), saved (it is visible),
+              look (a process looks for the checkpoint that all go on from)
     segment   1 (default) is the first start of the run, 2 the first resume, ...: a repeated step is spared
-    ms        of `slow`, at every step from `step` on
+    ms        of `slow`, at every step from `step` on; of `slowfs`, how late files show; of `clock`, how far it jumps
 
 Costs a look at an empty tuple where it is not set.
 """
@@ -29,9 +30,18 @@ from torch import nn
 
 from turnaround.errors import InputError, one_of
 
+LAUNCHER_VARIABLE = "TURNAROUND_LAUNCHER_PID"
+"""As launch/parent.py sets it."""
 VARIABLE = "TURNAROUND_FAULT"
-PHASES = ("start", "step", "evaluation", "checkpoint", "saved")
-USUAL_PHASE = {"disk_full": "checkpoint", "torn": "checkpoint", "bitflip": "saved"}
+PHASES = ("start", "step", "evaluation", "checkpoint", "saved", "look")
+USUAL_PHASE = {
+    **dict.fromkeys(("disk_full", "readonly", "vanish", "torn"), "checkpoint"),
+    "bitflip": "saved",
+    "slowfs": "look",
+    "clock": "start",
+}
+LASTING = ("slow", "slowfs")
+"""Strike every time, the others once."""
 SIGNALS = {
     "kill": signal.SIGKILL,
     "segv": signal.SIGSEGV,
@@ -65,6 +75,7 @@ class Target:
 
 NOTHING = Target()
 _armed: list[Fault] = []
+_first_look_s: dict[Fault, float] = {}
 
 
 def planned(text: str) -> list[Fault]:
@@ -82,13 +93,13 @@ def arm(*, rank: int, segment: int) -> None:
 
 
 def strike(phase: str, *, step: int | None = None, target: Target = NOTHING) -> None:
-    """Called where a fault may strike; each strikes once, `slow` ever after."""
+    """Called where a fault may strike; most strike once."""
     if not _armed:
         return
     for fault in list(_armed):
         is_reached = fault.step is None or (step is not None and step >= fault.step)
         if fault.phase == phase and is_reached:
-            if fault.kind != "slow":
+            if fault.kind not in LASTING:
                 _armed.remove(fault)
             _KINDS[fault.kind](fault, target)
 
@@ -128,6 +139,33 @@ def _disk_full(_fault: Fault, _target: Target) -> None:
     raise OSError(errno.ENOSPC, "No space left on device, on purpose")
 
 
+def _read_only(_fault: Fault, _target: Target) -> None:
+    raise OSError(errno.EROFS, "Read-only file system, on purpose")
+
+
+def _vanish(_fault: Fault, target: Target) -> None:
+    """The whole run directory is no longer where it was."""
+    assert target.path is not None, "vanish strikes in the phase checkpoint"
+    run = target.path.parents[2]
+    run.rename(run.with_name(f"{run.name}.gone"))
+
+
+def _show_late(fault: Fault, _target: Target) -> None:
+    """A file system that shows other processes' files only after a while."""
+    if time.monotonic() - _first_look_s.setdefault(fault, time.monotonic()) < fault.ms / 1000:
+        raise FileNotFoundError(errno.ENOENT, "not visible yet, on purpose")
+
+
+def _kill_launcher(_fault: Fault, _target: Target) -> None:
+    os.kill(int(os.environ[LAUNCHER_VARIABLE]), signal.SIGKILL)
+
+
+def _shift_clock(fault: Fault, _target: Target) -> None:
+    """Somebody sets the clock, while the process runs."""
+    before = time.time
+    setattr(time, "time", lambda: before() + fault.ms / 1000)  # noqa: B010  (mypy forbids the plain assignment)
+
+
 def _poison(_fault: Fault, target: Target) -> None:
     """Some weights are no longer numbers, so neither is the loss of this process's next pass."""
     assert target.module is not None, "nan strikes in the phase step"
@@ -163,7 +201,12 @@ _KINDS: dict[str, Callable[[Fault, Target], None]] = {
     "raise": _raise,
     "oom": _out_of_memory,
     "nan": _poison,
+    "launcher": _kill_launcher,
+    "clock": _shift_clock,
     "disk_full": _disk_full,
+    "readonly": _read_only,
+    "vanish": _vanish,
+    "slowfs": _show_late,
     "torn": _tear,
     "bitflip": _flip,
 }

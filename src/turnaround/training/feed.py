@@ -17,8 +17,8 @@ from torch import Tensor
 
 from turnaround.data.batches import Batches, EvaluationBatch, Slicing, StepBatch
 from turnaround.data.inputs import Inputs
-from turnaround.training.clock import StepTimer
 from turnaround.training.frozen import FrozenBackbone
+from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
 
 MOST_TRAIN_IMAGES_EVALUATED = 1000

@@ -50,7 +50,7 @@ class Recorder(Protocol):
     """Who writes down what happens; process 0's writes files, the others' only their spans."""
 
     def epoch_begins(self, *, epoch: int, steps: int) -> None: ...
-    def step_done(self, batch: StepBatch, *, update: int, epoch: int) -> None: ...
+    def step_done(self, batch: StepBatch) -> None: ...
     def epoch_done(self, record: EpochRecord) -> None: ...
     def save(self, progress: SoFar, *, update: int, waits: bool) -> None: ...
 
@@ -135,11 +135,11 @@ class Loop:
         for update in range(first + first_step, first + self.steps_per_epoch):
             self.pulse.beat("computes", update + 1)
             strike("step", step=update + 1, target=self.step.fault_target)
-            timer.begin(update)
+            timer.begin(update, epoch=epoch)
             batch = next(batches)
             timer.mark("wait")
             self.step(batch, epoch=epoch, update=update, learning_rate=self.schedule.learning_rate(update))
-            self.recorder.step_done(batch, update=update, epoch=epoch)
+            self.recorder.step_done(batch)
             yield update - first + 1
 
     def _between_steps(self, epoch: int, step: int, *, training_s: Callable[[], float]) -> None:

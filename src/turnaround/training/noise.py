@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 MEASURE_EVERY_STEPS = 8
 """A measured step takes its workers in two passes instead of one."""
-PROBE_EVERY_STEPS = 32
-"""Where only an additional half pass can tell (one worker with batch norm), which costs 1.6 % of the passes."""
+RARELY_EVERY_STEPS = 32
+"""Where it costs more: an additional pass over a quarter of the images (one worker whose images cannot be taken apart),
+which is 0.8 % of the passes, or two passes that are not compiled instead of one that is."""
 FEWEST_IN_WINDOW = 20
 BLOCKS = 10
 FEWEST_MEASUREMENTS = 4

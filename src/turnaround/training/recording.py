@@ -70,16 +70,19 @@ class RunRecorder:
     def epoch_begins(self, *, epoch: int, steps: int) -> None:
         self.progress.epoch_begins(epoch=epoch, epochs=self.step.parts.recipe.epochs, steps=steps)
 
-    def step_done(self, batch: StepBatch, *, update: int, epoch: int) -> None:
+    def step_done(self, batch: StepBatch) -> None:
         self.saver.check()
-        span = self.step.timer.span(update=update, epoch=epoch)
-        if span is not None:
-            self.spans.write(to_json(span))
+        self._write_spans()
         if self.status.first_step_at is None:
             self.set_status(first_step_at=utc_now())
         self.progress.step_done(images=batch.global_size)
 
+    def _write_spans(self, *, waits: bool = False) -> None:
+        for span in self.step.timer.spans(waits=waits):
+            self.spans.write(to_json(span))
+
     def epoch_done(self, record: EpochRecord) -> None:
+        self._write_spans(waits=True)
         with self.clock.part("checkpoint"):  # no epoch is ended before what was saved in it is on the disk
             self.saver.wait()
         if self.is_first:

@@ -50,8 +50,10 @@ class Assignment:
     device: str = "auto"
     launch: str = "local"
     begun_at_s: float
-    """When the user's command began, in seconds since 1970 on this host: imports and scanning are start-up too."""
+    """When the user's command began, by this host's monotonic clock: imports and scanning are start-up too."""
     decode_time_s: float = 0.0
+    import_time_s: float = 0.0
+    """From the start of this process until all its code was loaded."""
 
 
 def train(
@@ -131,7 +133,7 @@ class _Session:
     def restore(self) -> None:
         """From the newest valid checkpoint; the record is cut back to it. Every process reads the same one."""
         folder = self.directory.checkpoint
-        path, self.passed_over = checkpoint.newest_valid(folder)
+        path, self.passed_over = checkpoint.agreed(folder, self.workers)
         if path is None and self.passed_over:
             raise RunDirectoryError(
                 f"No checkpoint of {self.directory.path} can be used: {'; '.join(self.passed_over)}. "
@@ -197,6 +199,7 @@ class _Session:
             segment=self.status.segments,
         )
         self.clock.add("start_up", self.clock.program_s() - self.assignment.decode_time_s)
+        self.clock.add("import", self.assignment.import_time_s)
         self.record.set_status()
         loop.run(start=self.start)
         with self.clock.part("evaluation"):

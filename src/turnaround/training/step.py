@@ -21,15 +21,18 @@ from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
 from turnaround.training.choices import PrecisionChoice, autocast
-from turnaround.training.clock import StepTimer, synchronize
+from turnaround.training.clock import synchronize
 from turnaround.training.faults import Target
 from turnaround.training.graph import NOT_POSSIBLE, GraphedPass, can_record, worth_it
 from turnaround.training.noise import NoiseMeter, PassLengths, squared_length
 from turnaround.training.statistics import RunningStatistics
+from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
 
 MOST_IMAGES_PER_FUSED_PASS = 512
 """More would not be faster, and might not fit."""
+PROBED_PART = 4
+"""One in this many images of a step is computed once more for the noise scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +82,7 @@ class Step:
         self.learning = [p for p in parts.network.module.parameters() if p.requires_grad]
         self.pass_lengths = PassLengths(self.learning)
         self.needs_probe = needs_probe(parts.network, parts.workers)
-        self.fewest_measured = 4 if self.needs_probe else 2  # images: a batch norm needs two in each half
+        self.fewest_measured = 4 if self.needs_probe else 2  # images: a batch norm needs two
         self.fault_target = Target(module=parts.network.module)
         self.graph: GraphedPass | None = None
         self.graph_choice = NOT_POSSIBLE
@@ -226,13 +229,13 @@ class Step:
         )
 
     def _probe(self, images: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-        """Squared length of the mean gradient over the first half of the images; nothing is learnt from it."""
-        half = len(labels) // 2
+        """Squared length of the mean gradient over the first images; nothing is learnt from it."""
+        first = max(2, len(labels) // PROBED_PART)
         loss = loss_sum(
-            self._forward(images[:half]).to(self.parts.precision.parameters), labels[:half], self.parts.recipe
+            self._forward(images[:first]).to(self.parts.precision.parameters), labels[:first], self.parts.recipe
         )
-        gradients = torch.autograd.grad(loss / half, self.learning, allow_unused=True)
-        return squared_length([g for g in gradients if g is not None]), half
+        gradients = torch.autograd.grad(loss / first, self.learning, allow_unused=True)
+        return squared_length([g for g in gradients if g is not None]), first
 
     def _observe_noise(
         self, update: int, global_size: int, squares: list[tuple[Tensor, int]], probed: tuple[Tensor, int] | None
