@@ -235,15 +235,20 @@ def _basis(laws: Laws) -> list[str]:
         if laws.is_carried_over:
             said.append(carry_over(exactly(1.0), measured_on=laws.times.gpu, target=laws.gpu).basis.removesuffix("."))
     seen = laws.observations
-    rehearsed = sum(case.configuration.is_rehearsal for case in seen.learned_from)
-    from_rehearsals = f", {rehearsed} of them rehearsed" if rehearsed else ""
     if laws.epochs is not None:
-        batches = sorted(o.global_batch for o in laws.epochs.observations_)
-        said.append(f"epochs to stable at global batches of {_listed(batches)}{from_rehearsals}")
+        said.append(f"epochs to stable at {_batches([o.global_batch for o in laws.epochs.observations_], seen)}")
     if laws.accuracy is not None:
-        batches = sorted(o.global_batch for o in seen.accuracies)
-        said.append(f"final accuracies at global batches of {_listed(batches)}{from_rehearsals}")
+        said.append(f"final accuracies at {_batches([o.global_batch for o in seen.accuracies], seen)}")
     return said
+
+
+def _batches(batches: Sequence[int], seen: Observations) -> str:
+    """Those that were learned from, and how many of them on one device alone."""
+    cases = [case for case in seen.learned_from if case.configuration.global_batch in batches]
+    real = {case.configuration.global_batch for case in cases if not case.configuration.is_rehearsal}
+    rehearsed = len({case.configuration.global_batch for case in cases} - real)
+    from_rehearsals = f", {rehearsed} of them rehearsed" if rehearsed else ""
+    return f"global batches of {_listed(sorted(batches))}{from_rehearsals}"
 
 
 def _settings(seen: Observations) -> list[str]:
