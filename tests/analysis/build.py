@@ -78,6 +78,8 @@ class Plan:
     busy_percent: float | None = None
     per_class: Mapping[str, int] | None = None
     num_validation: int | None = 2500
+    program: str | None = None
+    """Somebody else's command, which kept no record of its own."""
 
 
 def build(path: Path, plan: Plan) -> Path:
@@ -126,8 +128,10 @@ def _recipe(name: str, plan: Plan) -> dict[str, Any]:
         "split": "folders",
         "warnings": [],
     }
+    program = {} if plan.program is None else {"program": plan.program}
     return {
         "name": name,
+        **program,
         "data": {"source": "photos", "size_px": 64, "holdout": 0.2, "cache": "on"},
         "model": {"name": "small", "weights": "none", "fine_tune": True},
         "training": {**training, **plan.training},

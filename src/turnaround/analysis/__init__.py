@@ -14,5 +14,10 @@ Enters: `Run`s from the record. Leaves: frozen values that report/ puts into wor
     cases.py      a job, and each of its configurations with all repeats
     jobs.py       run directories -> jobs -> cases
     speed.py      speed-up and efficiency by one definition
+    repeats.py    the curves of repeats as one band, in fewer points
+    goals.py      time and cost of each configuration to one goal
+    shares.py     the parts of a turnaround and of a step, by configuration
+    usage.py      how busy each GPU was over time
+    confusion.py  which classes are taken for which
     findings/     what the runs show, in sentences with their evidence
 """

@@ -129,7 +129,7 @@ def _job(name: str, members: Sequence[tuple[RunSummary, Run]]) -> Job:
 
 def _settings(runs: Sequence[Run]) -> list[tuple[Fact, ...]]:
     """For each run the facts in which the runs of its job differ."""
-    facts = [(*recipe_facts(run), *_images(run), *_sharing(run)) for run in runs]
+    facts = [(*recipe_facts(run), *_images(run), *_nodes(run), *_sharing(run)) for run in runs]
     values: defaultdict[str, set[str]] = defaultdict(set)
     for fact in (fact for own in facts for fact in own):
         values[fact.what].add(fact.value)
@@ -143,6 +143,13 @@ def _sharing(run: Run) -> Iterable[Fact]:
     """Processes on one GPU are no GPUs of their own: their times stand for themselves."""
     if shared := shared_gpu(run.machine):
         yield Fact(what=_SHARING, value=shared, matters_for="time")
+
+
+def _nodes(run: Run) -> Iterable[Fact]:
+    """A training on the processors of a node for t4 is not one on those of a node for v100."""
+    slurm = run.status.slurm
+    if slurm and slurm.gpu and run.machine.get("device") == "cpu":
+        yield Fact(what="on a node with", value=slurm.gpu, matters_for="time")
 
 
 def _images(run: Run) -> Iterable[Fact]:

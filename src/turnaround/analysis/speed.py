@@ -35,6 +35,20 @@ def speedups(job: Job) -> dict[Configuration, Speedup]:
     return {case.configuration: speedup_of(group[0], case) for group in comparable_in_time(job) for case in group}
 
 
+def job_speedups(job: Job) -> dict[Configuration, Spread]:
+    """How many times faster the whole job is than with the fewest workers, where programs were timed from outside only.
+
+    Where epochs were timed they are the better measure: a job's time has its start in it, which no worker shortens.
+    """
+    timed = [case for case in job.cases if case.job_time_s is not None and not any(r.is_recorded for r in case.runs)]
+    if len(timed) < 2:
+        return {}
+    first = min(timed, key=lambda case: case.configuration.workers)
+    times_s = {case.configuration: case.job_time_s for case in timed if case.job_time_s is not None}
+    before = times_s[first.configuration]
+    return {c: _ratio_of(before, now if c != first.configuration else None) for c, now in times_s.items()}
+
+
 def comparable_in_time(job: Job) -> list[list[Case]]:
     """The cases with times, by kind of GPU and by what else matters for time; in each group, fewest workers first."""
     groups: defaultdict[tuple[str, tuple[Fact, ...]], list[Case]] = defaultdict(list)
@@ -58,6 +72,12 @@ def speedup_of(baseline: Case, case: Case) -> Speedup:
         efficiency=_divided(speedup, ratio),
         is_superlinear=speedup.value > LARGEST_EFFICIENCY * ratio and fewest > ratio,
     )
+
+
+def ideal_time_s(baseline: Case, workers: int) -> float:
+    """The epoch time that so many workers would have at an efficiency of 100 %."""
+    assert baseline.epoch_time_s is not None, "a baseline has times"
+    return baseline.epoch_time_s.value * baseline.configuration.workers / workers
 
 
 def _ratio_of(above: Spread, below: Spread | None) -> Spread:

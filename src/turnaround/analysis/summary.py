@@ -31,6 +31,10 @@ class RunSummary:
     state: str
     is_imported: bool = False
     """Told by a table or a log of others, not measured by turnaround."""
+    is_recorded: bool = True
+    """False for a program that kept no record: how long it took and how it ended is all that is known."""
+    exit_code: int | None = None
+    """Of a program of somebody else: -9 was killed by signal 9."""
     job: str = ""
     """Which work it is, for people: the images, the network, what of it learns, the size."""
     workers: int
@@ -63,6 +67,8 @@ class RunSummary:
     """Submit to finish."""
     turnaround_s: float | None
     turnaround_parts_s: dict[str, float]
+    first_step_parts_s: dict[str, float] = field(default_factory=dict)
+    """From the submission to the first step: queue, import, start_up; empty when it is not known."""
     curve: Curve = field(default_factory=Curve)
     """Empty when there is none. Of a run without evaluations of the training images, its training accuracy and loss
     are the running ones."""
@@ -70,6 +76,7 @@ class RunSummary:
 
 def summarise(run: Run) -> RunSummary:
     """The numbers of one run, as far as it got; RunDirectoryError names the file and the key that is damaged."""
+    run.check_epochs()
     machine = _Content(run.directory.machine, run.machine)
     recipe = _Content(run.directory.recipe, run.recipe)
     epochs, told = _believable(run), run.imported or Imported(source="", format="")
@@ -82,6 +89,8 @@ def summarise(run: Run) -> RunSummary:
         name=recipe.text("name") or run.path.name,
         state=run.status.state,
         is_imported=run.imported is not None,
+        is_recorded=recipe.text("program") is None,
+        exit_code=_exit_code(run),
         job=job_name(recipe, is_imported=run.imported is not None),
         workers=machine.count("workers"),
         processes=machine.count("processes"),
@@ -109,6 +118,7 @@ def summarise(run: Run) -> RunSummary:
         job_time_s=_first(told.job_time_s, sum(parts.values()) or None),
         turnaround_s=sum(parts.values()) or None,
         turnaround_parts_s=parts,
+        first_step_parts_s=run.first_step_parts(),
         curve=curve,
     )
 
@@ -184,6 +194,9 @@ def device_name(machine: dict[str, Any]) -> str:
 def job_name(recipe: _Content, *, is_imported: bool) -> str:
     """The work in a few words: "photos, resnet50, fine-tuned, 224 px"."""
     source, network = recipe.text("data", "source"), recipe.text("model", "name")
+    program = recipe.text("program")
+    if program is not None:  # of others: what it trains on, it does not say
+        return program
     fine_tune = recipe.value("model", "fine_tune", is_optional=True)
     learns = {True: "fine-tuned", False: "frozen"}.get(fine_tune) if isinstance(fine_tune, bool) else None
     if is_imported:
@@ -193,6 +206,12 @@ def job_name(recipe: _Content, *, is_imported: bool) -> str:
     size_px = recipe.whole("data", "size_px", is_optional=True)
     images = ntpath.basename((source or "").rstrip("/\\")) or source or "unknown images"  # of either kind of path
     return ", ".join(part for part in (images, network, learns, f"{size_px} px" if size_px else None) if part)
+
+
+def _exit_code(run: Run) -> int | None:
+    program = run.machine.get("program")
+    code = program.get("exit_code") if isinstance(program, dict) else None
+    return code if isinstance(code, int) else None
 
 
 def _hosts(machine: _Content) -> int:

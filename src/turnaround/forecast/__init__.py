@@ -13,6 +13,7 @@ Enters: measured runs, rehearsals, data sheets. Leaves: `Forecast`s, with what w
     turnaround.py    both laws together: time to stable, job time, cost; the best number of GPUs
     question.py      the question and its answer, as values
     predict.py       from the question to the answer
+    along.py         the laws along the numbers of workers, for pictures
     next_run.py      the single run that would make the answer surest
     score.py         forecasts that were saved, held against what was measured later
 """

@@ -60,6 +60,15 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
     ),
     "run-interrupted": ({"a": Plan(state="interrupted")}, "a was interrupted", {"a": Plan(state="failed")}),
     "still-running": ({"a": Plan(state="running")}, "a is still running", {"a": Plan(state="interrupted")}),
+    "program-not-recorded": (
+        {
+            str(n): Plan(program="./lab {workers}", workers=n, gpu=None, accuracy=(), time_s={"program": 60 / n})
+            for n in (1, 3)
+        },
+        "2 runs of ./lab {workers} kept no record: there are wall times and exit codes, but no accuracies, no epochs, "
+        "and nothing that says what the time was spent on. Counted by the whole job, 3 CPU processes 2.90 times",
+        {"a": Plan()},
+    ),
     "unfair-comparison": (
         {"a": Plan(), "b": Plan(workers=4, machine={"versions": {"torch": "2.9", "turnaround": "0.2"}})},
         "2 T4 and 4 T4 differ in more than the configuration: torch version is 2.8 and 2.9, which matters for time and",

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 
-from turnaround.analysis.cases import Case, Job
+from turnaround.analysis.cases import Case, Job, Spread
 from turnaround.analysis.compare import Difference, fairness, value_at
 from turnaround.analysis.findings.finding import Evidence, Finding, Rule, Severity
-from turnaround.analysis.findings.words import listed, seconds
+from turnaround.analysis.findings.words import counted, listed, seconds
+from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 from turnaround.record.schema import State
@@ -50,15 +51,63 @@ def _state(finding_id: str, job: Job) -> Iterator[Finding]:
         yield Finding(
             id=finding_id,
             severity=severity,
-            text=f"{first.name} {what} after {first.epochs} of {first.epochs_planned or '?'} epochs{cause}{also}.",
+            text=f"{first.name} {what}{_how_far(first)}{cause}{also}.",
             evidence=tuple(_epochs_done(summary, run) for summary, run in found),
-            advice=advice,
+            advice=_STUDY_AGAIN if "turnaround resume" in advice and _is_of_others(run) else advice,
             job=job.name,
         )
 
 
+_STUDY_AGAIN = "Repair the cause; the same turnaround study --command, with --retry after a failure, starts it again."
+
+
+def _is_of_others(run: Run) -> bool:
+    """A program that turnaround started and cannot resume."""
+    return isinstance(run.machine.get("program"), dict)
+
+
+def _how_far(summary: RunSummary) -> str:
+    return f" after {summary.epochs} of {summary.epochs_planned or '?'} epochs" if summary.is_recorded else ""
+
+
 def _epochs_done(summary: RunSummary, run: Run) -> Evidence:
+    if not summary.is_recorded:
+        code = summary.exit_code
+        return Evidence(run=summary.name, what="exit code", value="none" if code is None else str(code))
     return Evidence(run=summary.name, what=f"epochs done, {run.status.cause or summary.state}", value=summary.epochs)
+
+
+def not_recorded(job: Job) -> Iterator[Finding]:
+    """Programs of others that say nothing about themselves: what was seen from outside, and what would show more."""
+    found = [summary for summary, _ in _runs(job) if not summary.is_recorded]
+    if found:
+        ups = [(case, speedup) for case, speedup in _faster(job) if speedup.value != 1.0]
+        gains = [f"{case.label} {speedup.value:.2f} times as fast" for case, speedup in ups]
+        faster = f" Counted by the whole job, {listed(gains)}." if gains else ""
+        yield Finding(
+            id="program-not-recorded",
+            severity="note",
+            text=f"{counted(len(found), 'run')} of {job.name} kept no record: there are wall times and exit codes, but "
+            f"no accuracies, no epochs, and nothing that says what the time was spent on.{faster}",
+            evidence=tuple(
+                Evidence(run=run.name, what="wall time", value=run.job_time_s, unit="s")
+                for run in found
+                if run.job_time_s is not None
+            ),
+            advice="Add one line to the program, the recorder's: docs/any-loop.md shows it for every kind of loop.",
+            job=job.name,
+        )
+
+
+def _faster(job: Job) -> list[tuple[Case, Spread]]:
+    """The cases beside the one with the fewest workers."""
+    ups = job_speedups(job)
+    fewest = min((configuration.workers for configuration in ups), default=0)
+    return [
+        (case, ups[case.configuration])
+        for case in job.cases
+        if case.configuration in ups and case.configuration.workers > fewest
+    ]
 
 
 MOST_PAIRS = 10
@@ -138,6 +187,7 @@ def _runs(job: Job) -> Iterator[tuple[RunSummary, Run]]:
 
 RULES: dict[str, Rule] = {
     **{finding_id: partial(_state, finding_id) for finding_id in _STATES},
+    "program-not-recorded": not_recorded,
     "unfair-comparison": unfair_comparison,
     "ran-together": ran_together,
 }

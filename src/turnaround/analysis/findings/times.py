@@ -41,6 +41,8 @@ def lost_s(run: RunSummary) -> dict[str, float]:
 
     Of the cold epoch only what it took longer than a steady one. A table has one part: the job less its epochs.
     """
+    if not run.is_recorded:
+        return {}
     if run.is_imported:
         if run.job_time_s is None or run.epoch_time_s is None or not run.epochs:
             return {}

@@ -1,0 +1,93 @@
+"""Which classes are taken for which, from the evaluation after the last epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnaround.analysis.cases import Case, Job
+from turnaround.analysis.summary import RunSummary
+from turnaround.errors import RunDirectoryError
+from turnaround.record.reader import Run
+from turnaround.record.schema import Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """The evaluation that a job's confusion is shown of."""
+
+    case: Case
+    summary: RunSummary
+    run: Run
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Images of one class that were taken for another."""
+
+    true: int
+    """Place of the class in the network's order."""
+    predicted: int
+    num_images: int
+    share: float
+    """Of the images of the true class."""
+
+
+def best_evaluated(job: Job) -> Confusion | None:
+    """The run whose evaluation is the most accurate; None where no run has a whole confusion matrix."""
+    found: list[Confusion] = []
+    for case in job.cases:
+        for summary, run in zip(case.runs, case.records, strict=True):
+            evaluation = _evaluation(run)
+            if evaluation is not None:
+                found.append(Confusion(case=case, summary=summary, run=run, evaluation=evaluation))
+    return max(found, key=lambda one: one.evaluation.top1, default=None)
+
+
+def _evaluation(run: Run) -> Evaluation | None:
+    try:
+        evaluation = run.evaluation
+    except RunDirectoryError:  # damaged: the summary of the run says so where it matters
+        return None
+    if evaluation is None or not evaluation.classes:
+        return None
+    count = len(evaluation.classes)
+    is_square = len(evaluation.confusion) == count and all(len(row) == count for row in evaluation.confusion)
+    return evaluation if is_square else None
+
+
+def confused_pairs(evaluation: Evaluation, *, most: int | None = None) -> tuple[Pair, ...]:
+    """Most images first; of as many, the larger share of the class."""
+    pairs = [
+        Pair(true=true, predicted=predicted, num_images=images, share=images / total)
+        for true, row in enumerate(evaluation.confusion)
+        if (total := sum(row)) > 0
+        for predicted, images in enumerate(row)
+        if predicted != true and images > 0
+    ]
+    pairs.sort(key=lambda pair: (-pair.num_images, -pair.share, pair.true, pair.predicted))
+    return tuple(pairs[:most])
+
+
+def most_confused_classes(evaluation: Evaluation, *, most: int) -> list[int]:
+    """At most so many classes, in the network's order: those of the most confused pairs."""
+    count = len(evaluation.classes)
+    if count <= most:
+        return list(range(count))
+    chosen: dict[int, None] = {}
+    for pair in confused_pairs(evaluation):
+        new = dict.fromkeys(place for place in (pair.true, pair.predicted) if place not in chosen)
+        if len(chosen) + len(new) > most:
+            break
+        chosen |= new
+    return sorted(chosen)
+
+
+def row_shares(evaluation: Evaluation, classes: Sequence[int]) -> list[list[float | None]]:
+    """For each true class the share of its images that each class was given; None for a class without images."""
+    rows = []
+    for true in classes:
+        row, total = evaluation.confusion[true], sum(evaluation.confusion[true])
+        rows.append([row[predicted] / total if total > 0 else None for predicted in classes])
+    return rows

@@ -1,0 +1,81 @@
+"""Time and cost of each configuration to one goal, with the interval that its epochs and its repeats allow.
+
+time = epochs to the goal x seconds an epoch        cost = time x processes
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from turnaround.analysis.cases import Case, Job, Spread
+from turnaround.analysis.stable import Stable
+
+Basis = Literal["target", "stable", "job"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """One configuration on its way to the goal."""
+
+    case: Case
+    value_s: float
+    low_s: float | None = None
+    high_s: float | None = None
+    is_lower_bound: bool = False
+    """It had not come there by the end of its runs."""
+
+    def device_s(self, time_s: float | None) -> float | None:
+        """Of all its processes together: GPU-seconds where each has a GPU."""
+        return None if time_s is None else time_s * self.case.configuration.processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """The configurations that can be compared, in the job's order."""
+
+    basis: Basis
+    """`target`: an accuracy that all have reached; `stable`: each its own plateau; `job`: all epochs."""
+    reached: tuple[Reached, ...]
+    accuracy: float | None = None
+    """Of a target."""
+
+
+def goals(job: Job) -> tuple[Goal, ...]:
+    """The goals that at least one configuration has a time to, the fairest first."""
+    to_target = [_reached(case, case.to_target) for case in job.cases]
+    to_stable = [_reached(case, case.stable) for case in job.cases]
+    whole = [_whole_job(case) for case in job.cases]
+    found = (
+        Goal(basis="target", reached=tuple(one for one in to_target if one is not None), accuracy=job.target),
+        Goal(basis="stable", reached=tuple(one for one in to_stable if one is not None)),
+        Goal(basis="job", reached=tuple(one for one in whole if one is not None)),
+    )
+    return tuple(goal for goal in found if goal.reached)
+
+
+def _reached(case: Case, epochs: Stable | None) -> Reached | None:
+    time_s = case.epoch_time_s
+    if epochs is None or epochs.epoch is None or time_s is None or not math.isfinite(time_s.value):
+        return None
+    return Reached(
+        case=case,
+        value_s=epochs.epoch * time_s.value,
+        low_s=None if epochs.low is None else epochs.low * time_s.low,
+        high_s=None if epochs.high is None else epochs.high * time_s.high,
+        is_lower_bound=epochs.status == "not yet stable",
+    )
+
+
+def _whole_job(case: Case) -> Reached | None:
+    time_s: Spread | None = case.job_time_s
+    if time_s is None or not math.isfinite(time_s.value):
+        return None
+    has_repeats = time_s.count > 1
+    return Reached(
+        case=case,
+        value_s=time_s.value,
+        low_s=time_s.low if has_repeats else None,
+        high_s=time_s.high if has_repeats else None,
+    )

@@ -1,0 +1,63 @@
+"""Where the time of a configuration goes: the parts of its turnaround, and the parts of a step. Real runs only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import median
+
+from turnaround.analysis.bottleneck import FEWEST_SPANS
+from turnaround.analysis.cases import Case, Spread
+from turnaround.analysis.summary import RunSummary
+from turnaround.errors import RunDirectoryError
+from turnaround.record.reader import Run
+from turnaround.record.schema import DISJOINT_TIME_PARTS, Span
+
+TURNAROUND_PARTS = ("queue", *DISJOINT_TIME_PARTS, "other")
+STEP_PARTS = ("wait", "copy", "compute", "reduce", "update")
+
+
+def turnaround_parts_s(case: Case) -> dict[str, float]:
+    """The median of each part over the finished runs, or over all as long as none is; nothing for rehearsals."""
+    if case.configuration.is_rehearsal:
+        return {}
+    each = [parts for run in case.finished or case.runs if (parts := _parts_s(run))]
+    return _medians(each, TURNAROUND_PARTS)
+
+
+def _parts_s(run: RunSummary) -> dict[str, float]:
+    """A table tells two parts: its epochs, and what is left of the job."""
+    if not run.is_imported:
+        return run.turnaround_parts_s
+    if run.job_time_s is None or run.epoch_time_s is None or not run.epochs:
+        return {}
+    epochs_s = min(run.epochs * run.epoch_time_s, run.job_time_s)  # a slow epoch told as typical: not beyond the job
+    return {"training_steady": epochs_s, "other": run.job_time_s - epochs_s}
+
+
+def step_parts_s(case: Case) -> dict[str, float]:
+    """Seconds of a typical step by part: medians over its steps, then over processes and runs."""
+    if case.configuration.is_rehearsal:
+        return {}
+    return _medians([parts for run in case.records for parts in _typical_steps(run)], STEP_PARTS)
+
+
+def _typical_steps(run: Run) -> Iterable[dict[str, float]]:
+    """Of each process, without its first step, which is cold."""
+    try:
+        by_rank = [run.spans(rank)[1:] for rank in run.ranks]
+    except RunDirectoryError:  # of a newer format, or damaged: the bottleneck of the run says so
+        return
+    for spans in by_rank:
+        if len(spans) >= FEWEST_SPANS:
+            yield {part: median(_known(span, part) for span in spans) for part in STEP_PARTS}
+
+
+def _known(span: Span, part: str) -> float:
+    value = float(getattr(span, f"{part}_s"))
+    return value if math.isfinite(value) and value > 0 else 0.0
+
+
+def _medians(each: list[dict[str, float]], parts: Iterable[str]) -> dict[str, float]:
+    found = {part: Spread.of(one.get(part) for one in each) for part in parts}
+    return {part: spread.value for part, spread in found.items() if spread is not None}

@@ -1,0 +1,180 @@
+"""The answer in one sentence: which configuration is there first, and what twice as many workers would do.
+
+Enters: a job and what can be forecast of it. Leaves: an Answer. It ranks as `analysis.findings.best` does: by the time
+to one common accuracy where there are curves, else by the time of the job, else by that of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnaround.analysis.cases import Case, Job
+from turnaround.analysis.findings import Finding
+from turnaround.analysis.findings.best import SAME_TIME, Timed, timed
+from turnaround.analysis.findings.words import listed
+from turnaround.forecast.contract import Forecast
+from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.question import Prediction
+from turnaround.forecast.turnaround import Parts, exactly, job_time, share_below
+from turnaround.report.forecast_words import duration, percent
+from turnaround.report.job_table import epoch_text
+
+# As in the sentences of `turnaround predict`: beyond these chances "probably" is left out.
+SURELY_STABLE, SURELY_NOT = 0.9, 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What somebody who reads no further should know about one job."""
+
+    job: str
+    text: str
+    basis: str = ""
+    """What was compared, in a sentence; empty where there was nothing to compare."""
+    mind: str = ""
+    """The problem that makes the answer doubtful, where there is one."""
+
+
+def answer_of(job: Job, forecasters: Sequence[Forecaster] = (), findings: Sequence[Finding] = ()) -> Answer:
+    """One sentence of what was measured, and of what would be where that can be forecast."""
+    ranked = timed(job)
+    measured, best = _ranked(ranked) if ranked else _told(job)
+    ahead = _ahead(best, ranked, forecasters) if best.finished else ""
+    problems = [finding.text for finding in findings if finding.job == job.name and finding.severity == "problem"]
+    return Answer(
+        job=job.name,
+        text=f"{measured}{ahead}.",
+        basis=_basis(ranked) if ranked else "",
+        mind=problems[0] if problems else "",
+    )
+
+
+# --- what was measured
+
+
+def _ranked(ranked: Timed) -> tuple[str, Case]:
+    """The first of those that were timed; all that are as fast as it."""
+    ordered = sorted(ranked.time_s, key=lambda pair: pair[1])
+    best, time_s = ordered[0]
+    as_fast = [case for case, value in ordered if value < time_s * SAME_TIME]
+    who = listed([_name(case) for case in as_fast])
+    is_one = len(as_fast) == 1 and best.configuration.workers == 1
+    tie = "equally fast" if len(as_fast) > 1 else "first"
+    in_time = f"in {duration(time_s)}"
+    if ranked.basis == "target":
+        reach = f"{'reaches' if is_one else 'reach'} {percent(ranked.target or 0.0)} accuracy"
+        text = f"{who} {reach} {tie}, {in_time} of training"
+    elif ranked.basis == "job":
+        ends = "finishes" if is_one else "finish"
+        text = f"{who} {ends} {_epochs(best)} {tie}, {in_time}{_with_accuracy(best)}"
+    else:
+        text = f"{who} {'has' if is_one else 'have'} the shortest epochs, {duration(time_s)} each"
+    return text, best
+
+
+def _basis(ranked: Timed) -> str:
+    if ranked.basis == "target":
+        return (
+            f"Compared by the training time to {percent(ranked.target or 0.0)} validation accuracy, which every "
+            "finished configuration has reached."
+        )
+    time = "the time from submit to finish" if ranked.basis == "job" else "the time of an epoch"
+    return f"Compared by {time}: without curves, the time to one accuracy is not known."
+
+
+def _name(case: Case) -> str:
+    """The configuration, its settings in brackets: a sentence goes on after it."""
+    hardware, _, settings = case.label.partition(", ")
+    return f"{hardware} ({settings})" if settings else hardware
+
+
+def _epochs(case: Case) -> str:
+    epochs = next((run.epochs for run in case.finished if run.epochs), None)
+    return f"{epochs} epochs" if epochs else "the job"
+
+
+def _with_accuracy(case: Case) -> str:
+    return f" with {percent(case.final_val_accuracy.value)} accuracy" if case.final_val_accuracy else ""
+
+
+def _told(job: Job) -> tuple[str, Case]:
+    """Nothing to rank: the most accurate of those that have ended, else the one that is farthest."""
+    ended = [case for case in job.cases if case.final_val_accuracy is not None]
+    if not ended:
+        case = max(job.cases, key=lambda case: max(run.epochs for run in case.runs))
+        return _under_way(case), case
+    case = max(ended, key=lambda case: case.final_val_accuracy.value if case.final_val_accuracy else 0.0)
+    return _alone(case), case
+
+
+def _alone(case: Case) -> str:
+    verb = "reaches" if case.configuration.workers == 1 else "reach"
+    assert case.final_val_accuracy is not None, "chosen because it has one"
+    text = f"{_name(case)} {verb} {percent(case.final_val_accuracy.value)} accuracy after {_epochs(case)}"
+    if case.job_time_s is not None:
+        text += f", in {duration(case.job_time_s.value)}"
+    if case.stable.status == "stable" and case.stable.epoch is not None:
+        return f"{text}, stable from epoch {epoch_text(case.stable.epoch)}"
+    return f"{text}, not yet stable by then" if case.stable.status == "not yet stable" else text
+
+
+def _under_way(case: Case) -> str:
+    """A run that has not come to its end: how far it is, and why it is no farther."""
+    run, record = max(zip(case.runs, case.records, strict=True), key=lambda pair: pair[0].epochs)
+    planned = f" of {run.epochs_planned}" if run.epochs_planned else ""
+    accuracy = "" if run.final_val_accuracy is None else f", with {percent(run.final_val_accuracy)} accuracy so far"
+    text = f"{_name(case)}: {run.epochs}{planned} epochs done{accuracy}"
+    if run.state in ("queued", "running"):
+        return text
+    cause = f" ({record.status.cause.rstrip('.')})" if record.status.cause else ""
+    return f"{text}; the run {'was interrupted' if run.state == 'interrupted' else run.state}{cause}"
+
+
+# --- what would be
+
+
+def _ahead(best: Case, ranked: Timed | None, forecasters: Sequence[Forecaster]) -> str:
+    """Twice the most workers of the same kind of GPU that were timed."""
+    kind = best.configuration.gpu
+    asked = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
+    if asked is None or asked.laws.times is None:
+        return ""
+    p = asked.predict(2 * max(asked.laws.times.counts))
+    who = str(p.workers) if kind not in ("CPU", "unknown") else f"{p.workers} {'processes' * (kind == 'CPU')}".strip()
+    if ranked is not None and ranked.basis == "target":
+        time_s = _training_to_target(p)
+        return f"; {who} would need about {interval(time_s)}{_reaching(p)}" if time_s else ""
+    if p.job_time_s is not None:
+        return f"; {who} would need about {interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
+    if p.epoch_time_s is not None:
+        return f"; {who} would need about {interval(p.epoch_time_s)} an epoch"
+    return ""
+
+
+def _training_to_target(p: Prediction) -> Forecast | None:
+    """As the runs are compared: epochs times the time of an epoch, without what comes before and between."""
+    if p.epoch_time_s is None or p.epochs_to_target is None:
+        return None
+    nothing = exactly(0.0)
+    return job_time(Parts(epoch_s=p.epoch_time_s, after_epoch_s=nothing, once_s=nothing), p.epochs_to_target)
+
+
+def _reaching(p: Prediction) -> str:
+    return " if they get there, which is doubtful" if p.reaches_target is False else ""
+
+
+def _stable(p: Prediction) -> str:
+    if p.epochs_to_stable is None or p.epochs_planned is None or p.reaches_stable is None:
+        return ""
+    chance = share_below(p.epochs_to_stable, p.epochs_planned)
+    is_sure = chance > SURELY_STABLE if p.reaches_stable else chance < SURELY_NOT
+    return f" and would {'' if is_sure else 'probably '}{'' if p.reaches_stable else 'not '}be stable by then"
+
+
+def interval(forecast: Forecast) -> str:
+    """ "14 min (11-17)", or with both units where they differ."""
+    value, low, high = (duration(part).rpartition(" ") for part in (forecast.value, forecast.low, forecast.high))
+    if low[2] == high[2] == value[2]:
+        return f"{' '.join((value[0], value[2]))} ({low[0]}-{high[0]})"
+    return f"{value[0]} {value[2]} ({low[0]} {low[2]} to {high[0]} {high[2]})"

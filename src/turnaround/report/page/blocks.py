@@ -1,0 +1,180 @@
+"""What is on the page, piece by piece. Enters: a PageView. Leaves: blocks in the order in which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from turnaround.analysis.cases import Job
+from turnaround.analysis.confusion import best_evaluated, confused_pairs
+from turnaround.analysis.findings import SEVERITIES, Finding
+from turnaround.analysis.jobs import Survey
+from turnaround.forecast.predict import Forecaster, best_of_range
+from turnaround.forecast.score import Score, in_words
+from turnaround.report.forecast_words import leave_one_out, left_open
+from turnaround.report.page.answer import answer_of
+from turnaround.report.page.figure import Figure
+from turnaround.report.page.figures import SECTIONS, figures_of
+from turnaround.report.page.runs import run_cards
+from turnaround.report.page.tables import asked_counts, comparison, forecasts
+from turnaround.report.page.templates import piece
+from turnaround.report.survey_text import evidence_text
+
+MOST_CONFUSED = 6
+SHORT_EVIDENCE = 260
+"""Letters; longer evidence is folded away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A named piece of the page: html, or a figure. The live page pushes the blocks that changed."""
+
+    id: str
+    """Unique in the page, the same from one rendering to the next: "answer", "job-1f2e3d4c/findings"."""
+    html: str = ""
+    """Escaped: names from others are text only."""
+    figure: Figure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageView:
+    """Everything that the page tells."""
+
+    survey: Survey
+    title: str
+    now: str
+    """When the page was made, for people."""
+    findings: tuple[Finding, ...] = ()
+    forecasters: Mapping[str, tuple[Forecaster, ...]] = field(default_factory=dict)
+    """By the job's name, one for each kind of GPU; a job about which nothing can be forecast is missing."""
+    scores: tuple[Score, ...] = ()
+    """Forecasts that were saved, held against later runs."""
+    thumbnails: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """By the job's name and by class: example pictures as data URIs."""
+    notes: tuple[str, ...] = ()
+    """What could not be shown, in sentences."""
+    price: float | None = None
+    """Of one GPU for one hour."""
+    command: str = ""
+    """How to make the page again."""
+    version: str = ""
+    is_live: bool = False
+
+
+def job_key(name: str) -> str:
+    """The part of a block's id that stands for a job: it stays when jobs are added before it."""
+    return f"job-{crc32(name.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def anchor(block_id: str) -> str:
+    """The id of the block's element."""
+    return block_id.replace("/", "-")
+
+
+def page_blocks(view: PageView) -> tuple[Block, ...]:
+    """The answer, then for each job its findings, table, figures, forecast and runs; what was left out."""
+    jobs = [list(_job_blocks(view, job)) for job in view.survey.jobs]
+    return (
+        _answer(view),
+        _contents(view, jobs),
+        *(block for blocks in jobs for block in blocks),
+        *_rest(view),
+        Block(id="footer", html=piece("footer", view=view)),
+    )
+
+
+def _answer(view: PageView) -> Block:
+    survey = view.survey
+    answers = [answer_of(job, view.forecasters.get(job.name, ()), view.findings) for job in survey.jobs]
+    keys = [job_key(job.name) for job in survey.jobs]
+    runs = [run for job in survey.jobs for case in job.cases for run in case.runs]
+    html = piece(
+        "answer",
+        title=view.title,
+        answers=list(zip(keys, answers, strict=True)),
+        num_runs=len(runs),
+        num_rehearsed=sum(run.is_rehearsal for run in runs),
+        num_imported=sum(run.is_imported for run in runs),
+        running=survey.running,
+        is_live=view.is_live,
+    )
+    return Block(id="answer", html=html)
+
+
+_PARTS = {"findings": "what stands out", "table": "side by side", "forecast": "forecast", "runs": "runs"}
+
+
+def _contents(view: PageView, jobs: Sequence[Sequence[Block]]) -> Block:
+    """Where the parts of each job begin."""
+    linked = []
+    for job, blocks in zip(view.survey.jobs, jobs, strict=True):
+        names = {f"{job_key(job.name)}/{part}": text for part, text in _PARTS.items()}
+        names |= {f"{job_key(job.name)}/section/{section}": text for section, text in SECTIONS.items()}
+        linked.append((job.name, [(anchor(b.id), names[b.id].lower()) for b in blocks if b.id in names]))
+    return Block(id="contents", html=piece("contents", jobs=linked))
+
+
+def _job_blocks(view: PageView, job: Job) -> Iterator[Block]:
+    key, forecasters = job_key(job.name), view.forecasters.get(job.name, ())
+    yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, key=key))
+    yield _findings(view, job, key)
+    is_single = sum(len(case.runs) for case in job.cases) == 1
+    table = comparison(job)
+    yield Block(id=f"{key}/table", html=piece("comparison", table=table, key=key, is_single=is_single))
+    yield from _figures(job, key, forecasters, price=view.price)
+    yield from _confused(view, job, key)
+    yield from _forecasts(view, job, key)
+    yield Block(id=f"{key}/runs", html=piece("runs", runs=run_cards(job), key=key))
+
+
+def _findings(view: PageView, job: Job, key: str) -> Block:
+    found = [finding for finding in view.findings if finding.job == job.name]
+    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    shown = [(finding, evidence_text(finding.evidence)) for finding in found]
+    return Block(id=f"{key}/findings", html=piece("findings", findings=shown, key=key, short=SHORT_EVIDENCE))
+
+
+def _figures(job: Job, key: str, forecasters: tuple[Forecaster, ...], *, price: float | None) -> Iterator[Block]:
+    figures = figures_of(job, forecasters, price=price)
+    for section, heading in SECTIONS.items():
+        here = [figure for figure in figures if figure.section == section]
+        if here:
+            yield Block(id=f"{key}/section/{section}", html=piece("section_heading", text=heading))
+        yield from (Block(id=f"{key}/figure/{figure.id}", figure=figure) for figure in here)
+
+
+def _confused(view: PageView, job: Job, key: str) -> Iterator[Block]:
+    """What a figure cannot show: how the classes look."""
+    found, pictures = best_evaluated(job), view.thumbnails.get(job.name, {})
+    if found is None or not pictures:
+        return
+    names, rows = found.evaluation.classes, found.evaluation.confusion
+    pairs = [
+        (names[pair.true], names[pair.predicted], pair.num_images, sum(rows[pair.true]))
+        for pair in confused_pairs(found.evaluation, most=MOST_CONFUSED)
+    ]
+    if pairs:
+        yield Block(
+            id=f"{key}/confused", html=piece("confused", pairs=pairs, pictures=pictures, run=found.summary.name)
+        )
+
+
+def _forecasts(view: PageView, job: Job, key: str) -> Iterator[Block]:
+    asked = []
+    for forecaster in view.forecasters.get(job.name, ()):
+        predictions = [forecaster.predict(count) for count in asked_counts(forecaster)]
+        last = predictions[-1]
+        rests_on = [*last.basis, *([left_out] if (left_out := leave_one_out(last)) else [])]
+        told = {"Rests on": rests_on, "Assumed": [*last.assumed, *left_open(last)], "Mind": list(last.warnings)}
+        asked.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), told))
+    if asked:
+        scored = in_words([score for score in view.scores if score.job == job.name])
+        yield Block(id=f"{key}/forecast", html=piece("forecast", asked=asked, scored=scored, key=key))
+
+
+def _rest(view: PageView) -> Iterator[Block]:
+    survey = view.survey
+    if survey.left_out or survey.notes or view.notes:
+        notes = (*survey.notes, *view.notes)
+        yield Block(id="left-out", html=piece("left_out", left_out=survey.left_out, notes=notes))

@@ -1,0 +1,119 @@
+"""The laws along the numbers of workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.build import Plan, build, rising
+from turnaround.analysis.cases import Job
+from turnaround.analysis.jobs import survey
+from turnaround.forecast.along import (
+    baseline_of,
+    epochs_planned,
+    forecasters_of,
+    measured_time_to_stable,
+    points,
+    same_epochs_law,
+    set_aside,
+)
+from turnaround.forecast.predict import forecaster
+from turnaround.forecast.question import Question
+
+
+def lab_job(lab: Path) -> Job:
+    return next(job for job in survey([lab]).jobs if job.name == "caltech256, frozen")
+
+
+def test_one_forecaster_for_each_kind_of_gpu(lab: Path) -> None:
+    found = forecasters_of(lab_job(lab), price=2.0)
+    assert [(asked.laws.gpu, asked.question.price) for asked in found] == [("T4", 2.0), ("V100", 2.0)]
+
+
+def test_from_the_fewest_that_were_run_to_twice_the_most(lab: Path) -> None:
+    t4, v100 = forecasters_of(lab_job(lab))
+    assert [point.workers for point in points(v100)] == [4, 6, 8, 12, 16]
+    assert [point.workers for point in points(v100) if point.is_measured] == [4, 8]
+    assert [point.workers for point in points(v100) if point.is_shown_apart] == [16]
+    assert [point.workers for point in points(t4)] == [2, 3, 4, 6, 8]
+    asked = forecaster(survey([lab]), Question(workers=32, gpu="V100", job="caltech"))
+    assert points(asked)[-1].workers == 32
+
+
+def test_speed_up_is_against_the_measured_baseline(lab: Path) -> None:
+    v100 = forecasters_of(lab_job(lab))[1]
+    baseline = baseline_of(v100)
+    assert baseline is not None
+    assert baseline.label == "4 V100"
+    last = points(v100)[-1]
+    time_s = last.prediction.epoch_time_s
+    assert time_s is not None
+    assert last.speedup is not None
+    assert last.efficiency is not None
+    assert last.speedup.value == pytest.approx(80 / time_s.value)
+    assert (last.speedup.low, last.speedup.high) == pytest.approx((80 / time_s.high, 80 / time_s.low))
+    assert last.efficiency.value == pytest.approx(last.speedup.value / 4)
+
+
+def test_a_kind_that_nobody_timed_has_no_speed_up(lab: Path) -> None:
+    asked = forecaster(survey([lab]), Question(workers=16, gpu="A100", job="caltech"))
+    assert baseline_of(asked) is None
+    assert {(point.speedup, point.efficiency, point.is_measured) for point in points(asked)} == {(None, None, False)}
+    assert all(point.prediction.epoch_time_s is not None for point in points(asked))
+
+
+def test_what_the_law_does_not_explain_is_named(lab: Path) -> None:
+    t4, v100 = forecasters_of(lab_job(lab))
+    assert [case.label for case in set_aside(t4)] == ["2 T4"]
+    assert set_aside(v100) == ()
+
+
+def test_kinds_share_the_law_of_epochs(lab: Path) -> None:
+    t4, v100 = forecasters_of(lab_job(lab))
+    assert same_epochs_law(points(t4), points(v100))
+    assert epochs_planned(v100) == 30
+
+
+def test_a_measured_time_to_stable_has_start_up_in_it(lab: Path) -> None:
+    job = lab_job(lab)
+    v100 = forecasters_of(job)[1]
+    eight = next(case for case in job.cases if case.label == "8 V100")
+    found = measured_time_to_stable(v100, eight)
+    assert found is not None
+    assert found.low == found.value == found.high == pytest.approx(25 * 44 + (1387 - 30 * 44))
+    two_t4 = next(case for case in job.cases if case.label == "2 T4")
+    assert measured_time_to_stable(v100, two_t4) is None  # not among the times of this law
+
+
+def test_its_interval_is_that_of_the_epochs(tmp_path: Path) -> None:
+    for workers, time_s in ((1, 20.0), (2, 11.0)):
+        build(tmp_path / f"r{workers}", Plan(workers=workers, accuracy=rising(epochs=30), epoch_time_s=time_s))
+    (job,) = survey([tmp_path]).jobs
+    (asked,) = forecasters_of(job)
+    assert asked.question.target == job.target
+    stable = job.cases[0].stable
+    found = measured_time_to_stable(asked, job.cases[0])
+    assert found is not None
+    assert stable.epoch is not None
+    assert stable.low is not None
+    assert found.value - found.low == pytest.approx((stable.epoch - stable.low) * 20.5)
+
+
+def test_rehearsals_alone_give_epochs_and_no_times(tmp_path: Path) -> None:
+    for workers in (2, 8):
+        accuracy = rising(epochs=30, pace=1.0 + workers / 2)
+        build(tmp_path / f"r{workers}", Plan(workers=workers, processes=1, accuracy=accuracy))
+    (job,) = survey([tmp_path]).jobs
+    (asked,) = forecasters_of(job)
+    found = points(asked)
+    assert [point.workers for point in found] == [2, 3, 4, 6, 8, 12, 16]
+    assert {point.prediction.epoch_time_s for point in found} == {None}
+    assert all(point.prediction.epochs_to_stable is not None for point in found)
+    assert set_aside(asked) == ()
+
+
+def test_runs_that_say_nothing_have_no_forecaster(tmp_path: Path) -> None:
+    build(tmp_path / "r", Plan(workers=4, processes=1, accuracy=(), state="running"))
+    (job,) = survey([tmp_path]).jobs
+    assert forecasters_of(job) == ()

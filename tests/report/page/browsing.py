@@ -1,0 +1,61 @@
+"""A page in a real Chromium, which must say nothing on its console and ask no host for anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    "--disable-sync",
+)
+WITHIN_FILE = ("data:", "blob:")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: Any, file: Path, *, width: int = 1280, **options: Any) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": width, "height": 800}, **options)
+    page: Page = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda request: asked.append(request.url))
+    address = file.absolute().as_uri()
+    page.goto(address)
+    yield page
+    assert said == []
+    assert [url for url in asked if url != address and not url.startswith(WITHIN_FILE)] == []
+    context.close()
+
+
+def wait_until_drawn(page: Page) -> int:
+    """All figures, also those below the fold; returns how many."""
+    count = page.locator("figure.plotted").count()
+    page.locator(".plot.drawn").nth(count - 1).wait_for(state="attached", timeout=60_000)
+    return count
+
+
+def shot(page: Page, name: str) -> None:
+    """Kept where TURNAROUND_SCREENSHOTS says, for people to look at."""
+    if folder := os.environ.get("TURNAROUND_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
