@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnaround.api import Report, TrainedRun, load, predict, report, train
+    from turnaround.api import Recorder, Report, TrainedRun, load, predict, report, train
 
-__all__ = ["Report", "TrainedRun", "load", "predict", "report", "train"]
+__all__ = ["Recorder", "Report", "TrainedRun", "load", "predict", "report", "train"]
 
 
 def __getattr__(name: str) -> Any:

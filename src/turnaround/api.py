@@ -8,6 +8,7 @@
     run.export("onnx")                                             a file for other programs, checked
     ta.report(["runs/"]).findings                                  what stands out among runs
     ta.predict(["runs/"], workers=16).epoch_time_s                 what nobody has run yet
+    with ta.Recorder("runs/mine") as rec: ...                      a training loop of your own, recorded
 
 What goes wrong raises an error of turnaround.errors, with the sentence that the command line would print. Importing
 this imports no torch; classify and export do, when they are called.
@@ -23,6 +24,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnaround.recorder import Recorder
+
 if TYPE_CHECKING:
     from turnaround.analysis.findings import Finding
     from turnaround.analysis.jobs import Survey
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from turnaround.use.images import Picture
     from turnaround.use.predictor import Guess, Predictor
 
-__all__ = ["Report", "TrainedRun", "load", "predict", "report", "train"]
+__all__ = ["Recorder", "Report", "TrainedRun", "load", "predict", "report", "train"]
 
 AnyPath = str | os.PathLike[str]
 Setting = str | int | float | bool | None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from turnaround.errors import InputError
-from turnaround.workers.environment import Place, place
+from turnaround.workers.environment import Place, anywhere, place
 
 TORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 HOROVOD = {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
@@ -55,3 +57,70 @@ def test_two_launchers_that_contradict_each_other(changed: dict[str, str]) -> No
 def test_what_cannot_be(variables: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         place(variables)
+
+
+# --- the launchers of programs that only record themselves
+
+OMPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "job1",
+}
+SRUN = {
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+}
+BATCH_SCRIPT = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        (TORCH, "torch"),
+        (HOROVOD | OMPI, "horovod"),
+        (OMPI | SRUN | {"SLURM_PROCID": "0"}, "mpirun"),  # Open MPI has started its daemon through srun
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, "mpiexec"),
+        (SRUN, "srun"),
+        (SRUN | TORCH, "torch"),
+    ],
+)
+def test_other_launchers(variables: dict[str, str], launcher: str) -> None:
+    here = anywhere(variables)
+    assert (here.rank, here.size, here.engines[0]) == (3, 4, launcher)
+
+
+def test_tensorflow_has_a_variable_of_its_own() -> None:
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+    variables = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})}
+    assert (anywhere(variables).rank, anywhere(variables).size) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        BATCH_SCRIPT,
+        {"OMPI_COMM_WORLD_RANK": "0"},
+        {"PMI_RANK": "5", "PMI_SIZE": "2"},
+        {"PMI_RANK": "x", "PMI_SIZE": "2"},
+        {"TF_CONFIG": "{"},
+        {"TF_CONFIG": "[]"},
+        {"TF_CONFIG": json.dumps({"cluster": {"worker": []}, "task": {"type": "worker", "index": 0}})},
+    ],
+)
+def test_what_means_nothing_leaves_a_process_alone(variables: dict[str, str]) -> None:
+    assert anywhere(variables) == Place()
+
+
+def test_starts_of_other_launchers_differ() -> None:
+    assert anywhere(SRUN).start == anywhere(SRUN | {"SLURM_PROCID": "1"}).start
+    assert anywhere(SRUN).start != anywhere(SRUN | {"SLURM_STEP_ID": "1"}).start
+
+
+def test_our_own_command_line_does_not_listen_to_them() -> None:
+    assert place(OMPI | SRUN) == Place()

@@ -72,6 +72,7 @@ def steps(folder: Path) -> list[dict[str, object]]:
     return joined
 
 
+@pytest.mark.fault(18, "any number of processes has the same global batch and the same steps")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_same_steps_and_weights_in_float32(

@@ -14,10 +14,20 @@
 Where both kinds are set they must say the same. Without any this process is alone. Where the processes of a start meet
 (MASTER_ADDR and MASTER_PORT, HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT) tells that start from others.
 No torch: the command line asks too.
+
+A program of others that records itself (turnaround.Recorder) may have been started in more ways; `anywhere` knows them,
+the first that has set its variables counts:
+
+| OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE | mpirun of Open MPI, and horovodrun through it      |
+| PMI_RANK, PMI_SIZE                                    | mpiexec of MPICH and Intel MPI                     |
+| SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID     | srun; not a batch script, which is alone           |
+| TF_CONFIG                                             | whoever starts a MultiWorkerMirroredStrategy       |
+| TURNAROUND_RUN_DIR                                    | `turnaround study --command`: where to record      |
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +43,18 @@ MEETING_POINTS = {
     "torch": ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
     "horovod": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
 }
+OTHERS = {
+    "mpirun": (
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        *("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    ),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"),
+    "srun": (
+        *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
+        *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+    ),
+}
+RUN_DIR_VARIABLE = "TURNAROUND_RUN_DIR"
 LAUNCHERS = {"torch": "python -m torch.distributed.run", "horovod": "horovodrun"}
 
 
@@ -91,3 +113,38 @@ def _place(engine: str, variables: Mapping[str, str]) -> Place | None:
         raise InputError(f"{said} cannot be.")
     start = " ".join(variables.get(name, "-") for name in MEETING_POINTS[engine])
     return Place(rank=rank, size=size, local_rank=local_rank, local_size=local_size, engines=(engine,), start=start)
+
+
+def anywhere(variables: Mapping[str, str] = os.environ) -> Place:
+    """This process's place under any launcher that is known, ours or another; `engines` has the launcher's name."""
+    ours = place(variables)
+    if ours.engines:
+        return ours
+    found = (_other(launcher, names, variables) for launcher, names in OTHERS.items())
+    return next((place for place in (*found, _tf_config(variables)) if place is not None), ours)
+
+
+def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) -> Place | None:
+    """None where it has set nothing, or nonsense: what is left over from elsewhere must not stop anybody."""
+    try:
+        rank, size = int(variables[names[0]]), int(variables[names[1]])
+        local_rank = int(variables.get(names[2], "0"))
+        local_size = int(variables.get(names[3], str(max(local_rank + 1, 1))))
+    except (KeyError, ValueError):
+        return None
+    if not (0 <= rank < size and 0 <= local_rank < local_size):
+        return None
+    start = " ".join(variables.get(name, "-") for name in names[4:])
+    return Place(rank=rank, size=size, local_rank=local_rank, local_size=local_size, engines=(launcher,), start=start)
+
+
+def _tf_config(variables: Mapping[str, str]) -> Place | None:
+    """The chief is process 0, and the workers follow; the same on all hosts is where they are."""
+    try:
+        said = json.loads(variables["TF_CONFIG"])
+        cluster, task = said["cluster"], said["task"]
+        everyone = [(kind, index) for kind in ("chief", "worker") for index in range(len(cluster.get(kind, [])))]
+        rank = everyone.index((task["type"], int(task["index"])))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    return Place(rank=rank, size=len(everyone), engines=("TF_CONFIG",), start=json.dumps(cluster, sort_keys=True))

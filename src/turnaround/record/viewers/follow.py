@@ -1,0 +1,132 @@
+"""Follows a run directory that grows. Enters: the names of viewers. Leaves: calls to each of them, from one thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from turnaround.errors import InputError, MissingPartError, RunDirectoryError, one_of
+from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import Run
+from turnaround.record.schema import EpochRecord
+
+NAMES = ("tensorboard", "mlflow")
+LOOK_EVERY_S = 1.0
+LONGEST_END_S = 20.0
+"""How long the end of a run waits for a server."""
+
+
+class Viewer(Protocol):
+    """What a viewer must do; anything it raises ends it, and nothing else."""
+
+    def begin(self, run: Run) -> None: ...
+    def epoch(self, record: EpochRecord) -> None: ...
+    def end(self, run: Run) -> None: ...
+
+
+def chosen(said: Sequence[str]) -> tuple[str, ...]:
+    """The viewers of `--log`, with commas or repeated; an error for one that is unknown or not installed."""
+    names = tuple(dict.fromkeys(name.strip() for word in said for name in word.split(",") if name.strip()))
+    if said and not names:
+        raise InputError(f"--log names no viewer. Valid: {', '.join(NAMES)}.")
+    for name in names:
+        if name not in NAMES:
+            raise InputError(one_of("viewer for --log", name, NAMES))
+        if find_spec(name) is None:
+            raise MissingPartError(
+                f"--log {name} needs {name}, which is not installed: pip install 'turnaround[{name}]', or leave it out."
+            )
+    return names
+
+
+@contextmanager
+def followed(path: Path, names: Sequence[str], *, tell: Callable[[str], None]) -> Iterator[None]:
+    """While the body makes the run at `path`, its epochs go to the viewers; `tell` hears of each that fails, once."""
+    if not names:
+        yield
+        return
+    follower = Follower(RunDirectory(path), names, tell=tell)
+    thread = threading.Thread(target=follower.run, name="viewers", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        follower.ended.set()
+        thread.join(LONGEST_END_S)
+        if thread.is_alive():
+            tell(f"{' and '.join(follower.viewers)} did not take the last epochs within {LONGEST_END_S:.0f} s.")
+
+
+class Follower:
+    """Looks once a second."""
+
+    def __init__(self, directory: RunDirectory, names: Sequence[str], *, tell: Callable[[str], None]) -> None:
+        self.directory, self.tell = directory, tell
+        self.ended = threading.Event()
+        self.viewers: dict[str, Viewer] = {}
+        self._names = names
+        self._has_begun = False
+        self._size = -1
+        self._sent: set[tuple[int, int]] = set()
+
+    def run(self) -> None:
+        for name in self._names:
+            self._try(name, partial(self._make, name))
+        is_last = False
+        while not is_last and self.viewers:
+            is_last = self.ended.wait(LOOK_EVERY_S)
+            self.look()
+        if self._has_begun:
+            run = Run(self.directory)
+            for name, viewer in list(self.viewers.items()):
+                self._try(name, partial(viewer.end, run))
+
+    def look(self) -> None:
+        """Hands on what is new. Of an epoch that was repeated after a restart both are shown, as they were."""
+        if not self._has_begun and self.directory.is_run():
+            self._has_begun = True
+            for name, viewer in list(self.viewers.items()):
+                self._try(name, partial(viewer.begin, Run(self.directory)))
+        try:
+            size = self.directory.epochs.stat().st_size
+        except OSError:
+            return
+        if size == self._size or not self._has_begun:
+            return
+        self._size = size
+        try:
+            records = Run(self.directory).epochs
+        except RunDirectoryError:
+            return  # unreadable now; the report will say so
+        for record in records:
+            if (key := (record.segment, record.epoch)) not in self._sent:
+                self._sent.add(key)
+                for name, viewer in list(self.viewers.items()):
+                    self._try(name, partial(viewer.epoch, record))
+
+    def _make(self, name: str) -> None:
+        self.viewers[name] = _viewer(name)
+
+    def _try(self, name: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self.viewers.pop(name, None)
+            reason = str(error).strip().splitlines()
+            said = f"{type(error).__name__}: {reason[0][:300] if reason else ''}"
+            self.tell(f"{name} is left out, the training goes on: {said}")
+
+
+def _viewer(name: str) -> Viewer:
+    if name == "mlflow":
+        from turnaround.record.viewers.mlflow import MLflow
+
+        return MLflow()
+    from turnaround.record.viewers.tensorboard import TensorBoard
+
+    return TensorBoard()

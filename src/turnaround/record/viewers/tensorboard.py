@@ -1,0 +1,49 @@
+"""TensorBoard: event files in the run directory. `tensorboard --logdir runs/` shows all runs beside each other."""
+
+from __future__ import annotations
+
+import time
+
+from turnaround.record.reader import Run
+from turnaround.record.schema import EpochRecord
+from turnaround.record.viewers.scalars import scalars_of
+
+# Training and validation under one heading, so that TensorBoard draws them next to each other.
+TAGS = {
+    "train_loss": "loss/train",
+    "val_loss": "loss/validation",
+    "train_eval_loss": "loss/train, evaluated",
+    "train_accuracy": "accuracy/train",
+    "val_accuracy": "accuracy/validation",
+    "train_eval_accuracy": "accuracy/train, evaluated",
+    "val_top5_accuracy": "accuracy/validation, top 5",
+    "epoch_time_s": "time/seconds an epoch",
+    "evaluation_time_s": "time/seconds an evaluation",
+    "images_per_s": "time/images a second",
+}
+
+
+class TensorBoard:
+    """One event file, which grows by an epoch at a time."""
+
+    def __init__(self) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary, self._make_writer = event_pb2.Event, summary_pb2.Summary, EventFileWriter
+
+    def begin(self, run: Run) -> None:
+        self._writer = self._make_writer(str(run.directory.logs / "tensorboard"))
+
+    def epoch(self, record: EpochRecord) -> None:
+        """Written through at once: whoever looks sees the last epoch."""
+        values = [
+            self._summary.Value(tag=TAGS.get(name, name), simple_value=value)
+            for name, value in scalars_of(record).items()
+        ]
+        event = self._event(step=record.epoch, wall_time=time.time(), summary=self._summary(value=values))
+        self._writer.add_event(event)
+        self._writer.flush()
+
+    def end(self, run: Run) -> None:
+        self._writer.close()

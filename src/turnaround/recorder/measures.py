@@ -1,0 +1,152 @@
+"""What a loop says at the end of an epoch. Enters: numbers under the names of many frameworks. Leaves: ours.
+
+What has no place among ours is kept in the line under `extra`; what is no number is left out, and said.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from turnaround.record.schema import EpochRecord
+
+
+class Measures(TypedDict, total=False):
+    """What `Recorder.epoch` takes. Accuracies are fractions; whatever else is given is kept as `extra`."""
+
+    epoch: int
+    """Counted from 1; without it, one more than the last."""
+    train_loss: Any
+    train_accuracy: Any
+    val_loss: Any
+    val_accuracy: Any
+    learning_rate: Any
+    train_eval_loss: Any
+    train_eval_accuracy: Any
+    val_top5_accuracy: Any
+    noise_scale: Any
+    epoch_time_s: float
+    """Seconds of training, where the loop knows better."""
+    evaluation_time_s: float
+    images: int
+    """Training images of this epoch over all workers, where that is not num_train."""
+
+
+OURS = tuple(Measures.__annotations__)
+ACCURACIES = ("train_accuracy", "val_accuracy", "train_eval_accuracy", "val_top5_accuracy")
+NUMBERS = ("train_loss", "val_loss", "learning_rate", "train_eval_loss", "noise_scale", *ACCURACIES)
+TIMES = ("epoch_time_s", "evaluation_time_s")
+WHOLE = ("epoch", "images")
+
+_ACCURACY = {
+    *("accuracy", "acc", "top1", "top1accuracy", "binaryaccuracy", "multiclassaccuracy"),
+    *("categoricalaccuracy", "sparsecategoricalaccuracy"),
+}
+_TOP5 = {"top5", "top5accuracy", "topkcategoricalaccuracy", "sparsetopkcategoricalaccuracy", "top5acc"}
+_VALIDATION = re.compile(r"^(validation|valid|val|eval|test)[_/ .-]?(?=.)")
+_TRAIN = re.compile(r"^(training|train)[_/ .-]?(?=.)")
+
+
+def our_name(name: str) -> str | None:
+    """What a framework's "val_acc", "eval_accuracy" or "lr" is called here; None for what we have no name for."""
+    if name in OURS:
+        return name
+    word = name.lower()
+    word, is_validation = _VALIDATION.subn("", word)
+    plain = re.sub(r"[^a-z0-9]", "", _TRAIN.sub("", re.sub(r"_(epoch|\d+)$", "", word)))
+    part = "val" if is_validation else "train"
+    if plain == "loss":
+        return f"{part}_loss"
+    if plain in _ACCURACY:
+        return f"{part}_accuracy"
+    if plain in _TOP5 and is_validation:
+        return "val_top5_accuracy"
+    return "learning_rate" if plain in ("lr", "learningrate") and not is_validation else None
+
+
+def in_our_names(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """A framework's logs under our names. What we do not know keeps its own; the first of two with one name counts."""
+    found: dict[str, Any] = {}
+    for name, value in logs.items():
+        own = our_name(name)
+        found.setdefault(own if own is not None and own not in found else name, value)
+    return found
+
+
+@dataclass
+class Reader:
+    """Makes sense of what is given, epoch after epoch."""
+
+    global_batch: int | None = None
+    num_train: int | None = None
+    is_percent: bool = False
+    """Once an accuracy above 1 was seen."""
+    remarks: list[str] = field(default_factory=list)
+    """What is to be said to the user, in sentences."""
+
+    def read(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The measures under our names as plain numbers, and the others."""
+        named, numbers = in_our_names(given), {}
+        for name in [name for name in named if name in OURS]:
+            value = self._number(name, named.pop(name))
+            if value is not None:
+                numbers[name] = int(value) if name in WHOLE else value
+        for name in ACCURACIES:
+            if name in numbers:
+                numbers[name] = self._fraction(name, numbers[name])
+        return numbers, {name: _shown(value) for name, value in named.items() if value is not None}
+
+    def _number(self, name: str, value: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except Exception:  # a tensor of several values, or anything else
+            self.remarks.append(f"{name}={str(value)[:40]!r} is no number and is left out.")
+            return None
+        if name in (*TIMES, *WHOLE) and not (math.isfinite(number) and number >= 0):
+            self.remarks.append(f"{name}={number} cannot be and is left out.")
+            return None
+        return number
+
+    def _fraction(self, name: str, value: float) -> float:
+        if value > 1.0 and not self.is_percent:
+            self.is_percent = True
+            self.remarks.append(f"{name}={value:g} is taken for percent, and so are all from here on: give fractions.")
+        return value / 100 if self.is_percent else value
+
+    def images(self, steps: int) -> int | None:
+        """Training images of an epoch of so many steps; the last batch may have been smaller."""
+        if not steps or self.global_batch is None:
+            return self.num_train
+        seen = steps * self.global_batch
+        if self.num_train is not None and self.num_train <= seen < self.num_train + self.global_batch:
+            return self.num_train
+        return seen
+
+
+def record_of(numbers: Mapping[str, Any], *, epoch: int, steps: int, images: int | None, **times: Any) -> EpochRecord:
+    """The line of an epoch; what nobody said is "there was no number"."""
+    time_s: float = times["epoch_time_s"]
+    named = {name: numbers[name] for name in NUMBERS if name in numbers}
+    required = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate")
+    return EpochRecord(
+        **{**dict.fromkeys(required, math.nan), **named},
+        epoch=epoch,
+        epoch_time_s=time_s,
+        images_per_s=images / time_s if images is not None and time_s > 0 else math.nan,
+        steps=steps or None,
+        images=images,
+        evaluation_time_s=times["evaluation_time_s"],
+    )
+
+
+def _shown(value: Any) -> Any:
+    """A number where it is one, else a text that is not endless."""
+    try:
+        return float(value)
+    except Exception:
+        return str(value)[:200]
