@@ -24,7 +24,7 @@ def folder_of(
     """The folder that the recipe's source stands for."""
     if recipe.source == "fruitbowl":
         # The seed of the drawing is fixed: runs that differ in training.seed train on the same images.
-        place = cache / f"fruitbowl-v{fruitbowl.VERSION}-{recipe.images}x{size_px}px"
+        place = _fruitbowl(recipe, size_px=size_px, cache=cache)
         return fruitbowl.generate(place, images=recipe.images, size_px=size_px, seed=0, on_progress=on_progress)
     if recipe.source == "caltech256":
         return _caltech256(cache)
@@ -39,8 +39,23 @@ def folder_of(
     return Path(recipe.source)
 
 
+def folder_here(recipe: DataRecipe, *, size_px: int, cache: Path) -> Path | None:
+    """The same folder where it is there already: nothing is drawn or fetched."""
+    known = {"fruitbowl": _fruitbowl(recipe, size_px=size_px, cache=cache), "caltech256": _caltech256_place(cache)}
+    place = known.get(recipe.source, Path(recipe.source))
+    return place if place.is_dir() else None
+
+
+def _fruitbowl(recipe: DataRecipe, *, size_px: int, cache: Path) -> Path:
+    return cache / f"fruitbowl-v{fruitbowl.VERSION}-{recipe.images}x{size_px}px"
+
+
+def _caltech256_place(cache: Path) -> Path:
+    return cache / "caltech256" / "256_ObjectCategories"
+
+
 def _caltech256(cache: Path) -> Path:
-    place = cache / "caltech256" / "256_ObjectCategories"
+    place = _caltech256_place(cache)
     if place.is_dir():
         return place
     try:

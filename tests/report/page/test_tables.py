@@ -62,4 +62,8 @@ def test_forecasts_are_told_from_what_was_measured(lab: Job, tmp_path: Path) -> 
     measured, forecast = column(table, "job of 30 epochs")[3:]
     assert measured == ("23 min measured", 1387.0)
     assert forecast == ("14 min (11 min to 17 min)", pytest.approx(830, rel=0.1))
+    assert "cost of the job" not in table.headings
+    (_, priced) = forecasters_of(found, found.jobs[0], price=3.6)
+    costs = column(forecasts([priced.predict(8)]), "cost of the job")
+    assert costs == [("11.10 measured", pytest.approx(8 * 1387 * 3.6 / 3600))]
     assert [text for text, _ in column(table, "workers")] == ["1 V100", "2 V100", "4 V100", "8 V100", "16 V100"]

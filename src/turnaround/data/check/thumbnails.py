@@ -15,12 +15,12 @@ SIZE_PX = 112
 _QUALITY = 80
 
 
-def thumbnails(root: Path, files: Iterable[str]) -> dict[str, str]:
+def thumbnails(root: Path, files: Iterable[str], *, size_px: int = SIZE_PX) -> dict[str, str]:
     """File -> data URI; what cannot be read has none."""
     found = {}
     for name in dict.fromkeys(files):
         try:
-            pixels, _ = decode(root / name, size_px=SIZE_PX)
+            pixels, _ = decode(root / name, size_px=size_px)
         except UnreadableImage:
             continue
         data = BytesIO()

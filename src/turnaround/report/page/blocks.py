@@ -102,7 +102,7 @@ def _answer(view: PageView) -> Block:
     return Block(id="answer", html=html)
 
 
-_PARTS = {"findings": "what stands out", "table": "side by side", "forecast": "forecast", "runs": "runs"}
+_PARTS = {"findings": "what stands out", "table": "table", "forecast": "forecast", "runs": "runs"}
 
 
 def _contents(view: PageView, jobs: Sequence[Sequence[Block]]) -> Block:
@@ -120,8 +120,8 @@ def _job_blocks(view: PageView, job: Job) -> Iterator[Block]:
     yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, key=key))
     yield _findings(view, job, key)
     is_single = sum(len(case.runs) for case in job.cases) == 1
-    table = comparison(job)
-    yield Block(id=f"{key}/table", html=piece("comparison", table=table, key=key, is_single=is_single))
+    html = piece("comparison", table=comparison(job), key=key, job=job.name, is_single=is_single)
+    yield Block(id=f"{key}/table", html=html)
     yield from _figures(job, key, forecasters, price=view.price)
     yield from _confused(view, job, key)
     yield from _forecasts(view, job, key)
@@ -170,7 +170,7 @@ def _forecasts(view: PageView, job: Job, key: str) -> Iterator[Block]:
         asked.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), told))
     if asked:
         scored = in_words([score for score in view.scores if score.job == job.name])
-        yield Block(id=f"{key}/forecast", html=piece("forecast", asked=asked, scored=scored, key=key))
+        yield Block(id=f"{key}/forecast", html=piece("forecast", asked=asked, scored=scored, key=key, job=job.name))
 
 
 def _rest(view: PageView) -> Iterator[Block]:

@@ -16,7 +16,7 @@ from turnaround.analysis.stable import Stable
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
-from turnaround.report.forecast_words import duration, hardware, percent
+from turnaround.report.forecast_words import duration, hardware, money, percent
 from turnaround.report.job_table import UNKNOWN, case_names, column_groups, meanings
 from turnaround.report.text import seconds
 
@@ -146,6 +146,7 @@ def forecasts(predictions: Sequence[Prediction]) -> Table:
         ("epochs to stable", "epochs_to_stable", lambda value: f"{value:.0f}"),
         ("time to stable", "time_to_stable_s", duration),
         (f"job of {predictions[0].epochs_planned} epochs", "job_time_s", duration),
+        ("cost of the job", "cost", money),
         ("validation accuracy", "val_accuracy", percent),
     ]
     known = [column for column in shown if any(getattr(p, column[1]) is not None for p in predictions)]
