@@ -25,30 +25,47 @@ GPU_LIBRARIES = {"torch", "timm", "torchvision"}
 #   recipe -> data -> training (model, workers) -> record  |  cli <- report <- study, forecast <- analysis <- record
 MAY_IMPORT = {
     "errors": set(),
+    "web": set(),
     "recipe": set(),
     "recipes": {"recipe"},
     "record": set(),
+    "recorder": {"record"},
+    "adapters": {"recorder"},
     "data": {"recipe"},
     "model": {"recipe"},
     "workers": {"record"},
     "training": {"recipe", "data", "model", "workers", "record"},
-    "use": {"recipe", "recipes", "data", "model", "workers", "training", "record"},
+    "use": {"recipe", "recipes", "data", "model", "workers", "training", "record", "web"},
     "launch": {"recipe", "data", "record"},
     "analysis": {"record"},
     "forecast": {"record", "analysis"},
     "study": {"recipe", "recipes", "record", "launch", "analysis", "forecast"},
-    "report": {"recipe", "record", "analysis", "forecast", "study"},
-    "cli": {"recipe", "recipes", "data", "record", "launch", "analysis", "forecast", "study", "report"},
-    "api": {"recipe", "recipes", "data", "record", "launch", "analysis", "forecast", "study", "report", "cli"},
+    "report": {"recipe", "record", "analysis", "forecast", "study", "web"},
+    "cli": {"recipe", "recipes", "data", "record", "launch", "analysis", "forecast", "study", "report", "web"},
+    "api": {
+        "recipe",
+        "recipes",
+        "data",
+        "record",
+        "launch",
+        "analysis",
+        "forecast",
+        "study",
+        "report",
+        "cli",
+        "recorder",
+    },
     "__main__": {"cli"},
     "__init__": {"api"},
 }
 KERNELS = ("model/grouped_norm_triton.py", "data/inputs_triton.py")  # a kernel's parameters are its pointers and sizes
 READING_SIDE = (
     "errors",
+    "web",
     "recipe",
     "recipes",
     "record",
+    "recorder",
     "launch",
     "study",
     "analysis",
@@ -61,7 +78,7 @@ GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "inputs.py", "inputs_triton.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
 # Modules of the GPU side's rooms that the reading side shares: they import no torch.
 SHARED = {"turnaround.workers.environment", "turnaround.workers.engines"}
-SHARED_WITH = ("launch", "cli")
+SHARED_WITH = ("launch", "cli", "recorder")
 # The entry point of every training process, and the verbs that ask a trained network, stand on the reading side's
 # doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.
 ENTRY_POINT = {

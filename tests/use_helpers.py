@@ -15,10 +15,10 @@ from typing import Any
 from turnaround.data.folder import scan
 from turnaround.recipe import Recipe
 from turnaround.record.reader import Run
-from turnaround.use.guard import Access
 from turnaround.use.predictor import Predictor
 from turnaround.use.server import listen, make_server
 from turnaround.use.service import Limits
+from turnaround.web.guard import Access
 
 
 def validation_images(run: Path) -> tuple[list[Path], list[int]]:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from turnaround.use import server as server_module
-from turnaround.use.guard import HEADERS, Access
 from turnaround.use.predictor import Guess, Predictor
-from turnaround.use.service import Limits
+from turnaround.use.service import RULES, Limits
 from turnaround.use.uploads import UploadLimits
+from turnaround.web import sockets as server_module
+from turnaround.web.guard import HEADERS, Access
 from use_helpers import Reply, ask, serving, validation_images
 
 BOUNDARY = "xYzZy"
@@ -192,11 +192,11 @@ def test_another_site_may_not_send_pictures(port: int, headers: dict[str, str], 
 def test_every_answer_carries_the_security_headers(port: int) -> None:
     for reply in (ask(port, "/"), ask(port, "/nowhere"), ask(port, "/", Host="evil.com"), ask(port, "/", "DELETE")):
         assert {name: reply.headers.get(name) for name in HEADERS} == HEADERS
+        assert reply.headers["content-security-policy"] == RULES.policy
         assert not [name for name in reply.headers if name.startswith("access-control")]
         assert "server" not in reply.headers
-    policy = HEADERS["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
+    assert "default-src 'none'" in RULES.policy
+    assert "unsafe" not in RULES.policy
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from turnaround.analysis.cases import Case, Configuration, Job, Spread
-from turnaround.analysis.speed import Speedup
+from turnaround.analysis.speed import Speedup, job_speedups
 from turnaround.analysis.stable import Stable
+from turnaround.analysis.summary import RunSummary
 from turnaround.report.lines import Column, Table, clean, tables
 from turnaround.report.text import seconds, share
 
@@ -22,6 +23,9 @@ MEANINGS = {
     "efficiency": "how much of the added workers becomes speed: the speed-up, divided by how many times as many "
     "workers there are as in the baseline; 100 % is ideal",
     "job time": "from submit to finish",
+    "job time speed-up": "how many times shorter the whole job is than the one with the fewest workers; its start, "
+    "which no worker shortens, is in it",
+    "exit code": "how the program ended: 0 is well, a negative number is the signal that killed it",
     "stable epoch": "the first epoch of the plateau, where validation accuracy stays within a percentage point (or its "
     "noise, if that is larger) of the best level seen",
     "epochs to": "epochs until validation accuracy is there, a level that every finished configuration has reached; "
@@ -76,6 +80,7 @@ def column_groups(job: Job, speedups: Mapping[Configuration, Speedup]) -> list[l
         _column("speed-up", (_speedup(case, up) for case, up in zip(cases, ups, strict=True))),
         _column("efficiency", (_efficiency(case, up) for case, up in zip(cases, ups, strict=True))),
         _column("job time", (_median(case.job_time_s, seconds) for case in cases)),
+        *_outside_columns(job),
     ]
     accuracy = [
         _column("stable\nepoch", (stable_text(case.stable) for case in cases)),
@@ -88,6 +93,27 @@ def column_groups(job: Job, speedups: Mapping[Configuration, Speedup]) -> list[l
         _column("training\naccuracy", (accuracy_text(case.final_train_accuracy) for case in cases)),
     ]
     return [time, accuracy]
+
+
+def _outside_columns(job: Job) -> Iterator[Column]:
+    """Of programs that kept no record of their own: what can be told from outside."""
+    runs = [[run for run in case.runs if not run.is_recorded] for case in job.cases]
+    if any(runs):
+        ups = job_speedups(job)
+        yield _column("job time\nspeed-up", (_job_speedup(ups.get(case.configuration)) for case in job.cases))
+        yield _column("exit\ncode", (_exit_codes(own) for own in runs))
+
+
+def _job_speedup(speedup: Spread | None) -> str:
+    if speedup is None:
+        return UNKNOWN
+    return "baseline" if speedup.value == speedup.low == speedup.high == 1.0 else f"{speedup.value:.2f}x"
+
+
+def _exit_codes(runs: Sequence[RunSummary]) -> str:
+    """Each once: of ten repeats that ended well, one 0."""
+    codes = dict.fromkeys("none" if run.exit_code is None else str(run.exit_code) for run in runs)
+    return ", ".join(codes) or UNKNOWN
 
 
 def target_heading(target: float) -> str:

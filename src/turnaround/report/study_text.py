@@ -21,12 +21,19 @@ def study_table(states: Sequence[RunState]) -> RenderableType:
     for state in states:
         table.add_row(
             state.planned.label,
-            "waiting" if state.standing == "missing" else state.standing,
+            _standing(state),
             f"{state.epochs_done}/{state.epochs}" if state.epochs else "-",
             share(state.val_accuracy),
             _time(state),
         )
     return Group(table, Text(progress_line(states)))
+
+
+def _standing(state: RunState) -> str:
+    """In the queue of a cluster, with Slurm's own word for what it waits for."""
+    if state.standing == "queued":
+        return f"queued ({state.cause})" if state.cause else "queued"
+    return "waiting" if state.standing == "missing" else state.standing
 
 
 def progress_line(states: Sequence[RunState]) -> str:
@@ -41,7 +48,8 @@ def change_line(state: RunState) -> str:
     """One line for a log: what has just become of a run."""
     line = f"{state.planned.label}: {'waiting' if state.standing == 'missing' else state.standing}"
     if state.standing == "finished":
-        line += f", {share(state.val_accuracy)} validation accuracy, {_time(state)}"
+        accuracy = "" if state.val_accuracy is None else f"{share(state.val_accuracy)} validation accuracy, "
+        line += f", {accuracy}{_time(state)}"
     return f"{line} ({state.cause})" if state.cause and not state.is_done else line
 
 

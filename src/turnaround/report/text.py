@@ -16,6 +16,7 @@ from turnaround.record.reader import Run
 PART_NAMES = {
     "queue": "waiting in the queue",
     "start_up": "starting up",
+    "import": "importing torch",
     "decode": "decoding the images",
     "training_cold": "first (cold) epoch",
     "training_steady": "other epochs",
@@ -99,6 +100,7 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     own = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
     yield "an epoch took", f"{seconds(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{own}"
     yield "turnaround", f"{seconds(summary.turnaround_s)}: {parts_sentence(summary)}"
+    yield "to the first step", first_step_sentence(summary, run)
     yield "scaling", scaling_sentence(run)
     yield "noise scale", noise_sentence(run)
     slow = balance(run)
@@ -115,6 +117,15 @@ def parts_sentence(summary: RunSummary) -> str:
     """Where the time went, largest first, without what is too small to matter."""
     parts = sorted(summary.turnaround_parts_s.items(), key=lambda item: -item[1])
     return ", ".join(f"{PART_NAMES.get(name, name)} {seconds(value)}" for name, value in parts if value >= 0.05)
+
+
+def first_step_sentence(summary: RunSummary, run: Run) -> str | None:
+    """From the submission of a job; nothing for a run that waited for nobody."""
+    parts = summary.first_step_parts_s
+    if run.status.slurm is None or not parts:
+        return None
+    said = ", ".join(f"{PART_NAMES.get(name, name)} {seconds(time_s)}" for name, time_s in parts.items())
+    return f"{seconds(sum(parts.values()))} after it was submitted: {said}"
 
 
 def scaling_sentence(run: Run) -> str | None:

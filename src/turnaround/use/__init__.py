@@ -11,8 +11,7 @@ Leaves: classes with their probabilities; files in other formats, each checked a
     export.py      one such file, held against the trained network on pictures, and put in its place
     card.py        the model card beside it
     service.py     the HTTP application: a page to drop a picture on, and /classify
-    guard.py       what stands before it: Host, Origin, token, methods, headers
     uploads.py     the bytes of a request, within limits
     batcher.py     requests that come at once share a pass through the network
-    server.py      the socket, its bounds and time-outs
+    server.py      its address; what bounds and guards it is in web/
 """

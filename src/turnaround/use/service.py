@@ -26,16 +26,25 @@ from starlette.routing import Route
 
 from turnaround.data.decode import MAX_PIXELS, UnreadableImage
 from turnaround.use.batcher import Batcher, BusyError
-from turnaround.use.guard import Access, Guard, error
 from turnaround.use.images import Square, square_of, without_warnings
 from turnaround.use.predictor import Predictor
 from turnaround.use.uploads import RefusedUploadError, UploadLimits, picture_of
+from turnaround.web.guard import Access, Guard, Rules, error
 
 ASSETS = {
     "/": ("serve.html", "text/html"),
     "/serve.css": ("serve.css", "text/css"),
     "/serve.js": ("serve.js", "text/javascript"),
 }
+RULES = Rules(
+    verb="serve",
+    policy=(
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    posts_to=frozenset(["/classify"]),
+    needs_token=frozenset(["/classify", "/about"]),
+)
 MOST_AT_ONCE = 32
 """Requests whose picture is in memory: at most 25 MB each."""
 MOST_DECODERS = 2
@@ -135,7 +144,7 @@ def application(predictor: Predictor, access: Access, limits: Limits | None = No
 
     app = Starlette(routes=routes, exception_handlers={404: not_found}, lifespan=service.alive)
     app.router.redirect_slashes = False  # nothing is answered with the Host that a client states
-    return Guard(app, access)
+    return Guard(app, access, RULES)
 
 
 def _asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

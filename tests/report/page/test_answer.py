@@ -11,7 +11,7 @@ from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.cases import Job
 from turnaround.analysis.findings import find_all
 from turnaround.analysis.jobs import survey
-from turnaround.cli.page import forecasters_of
+from turnaround.forecast.along import forecasters_of
 from turnaround.forecast.contract import Forecast
 from turnaround.report.page.answer import Answer, answer_of, interval
 
@@ -19,7 +19,7 @@ from turnaround.report.page.answer import Answer, answer_of, interval
 def answers(folder: Path) -> dict[str, Answer]:
     found = survey([folder])
     findings = find_all(found)
-    return {job.name: answer_of(job, forecasters_of(found, job), findings) for job in found.jobs}
+    return {job.name: answer_of(job, forecasters_of(job), findings) for job in found.jobs}
 
 
 def only(folder: Path) -> Answer:

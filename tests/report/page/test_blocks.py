@@ -12,14 +12,14 @@ from analysis.build import LAB, import_table
 from report.page.figure_study import EVIL, study_job
 from turnaround.analysis.findings import find_all
 from turnaround.analysis.jobs import LeftOut, Survey, survey
-from turnaround.cli.page import forecasters_of
+from turnaround.forecast.along import forecasters_of
 from turnaround.report.page.blocks import Block, PageView, anchor, job_key, page_blocks
 
 PICTURE = "data:image/jpeg;base64,AAAA"
 
 
 def view_of(found: Survey) -> PageView:
-    forecasters = {job.name: forecasters_of(found, job) for job in found.jobs}
+    forecasters = {job.name: forecasters_of(job) for job in found.jobs}
     return PageView(
         survey=found,
         title="lab",

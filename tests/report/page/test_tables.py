@@ -9,7 +9,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.cases import Job
 from turnaround.analysis.jobs import survey
-from turnaround.cli.page import forecasters_of
+from turnaround.forecast.along import forecasters_of
 from turnaround.report.page.tables import Table, asked_counts, comparison, forecasts
 
 
@@ -54,7 +54,7 @@ def test_a_rehearsal_is_tagged_and_has_no_time(tmp_path: Path) -> None:
 
 def test_forecasts_are_told_from_what_was_measured(lab: Job, tmp_path: Path) -> None:
     found = survey([import_table(LAB, tmp_path)])
-    _, on_v100 = forecasters_of(found, found.jobs[0])
+    _, on_v100 = forecasters_of(found.jobs[0])
     counts = asked_counts(on_v100)
     assert counts == [1, 2, 4, 8, 16]
     table = forecasts([on_v100.predict(count) for count in counts])
@@ -63,7 +63,7 @@ def test_forecasts_are_told_from_what_was_measured(lab: Job, tmp_path: Path) -> 
     assert measured == ("23 min measured", 1387.0)
     assert forecast == ("14 min (11 min to 17 min)", pytest.approx(830, rel=0.1))
     assert "cost of the job" not in table.headings
-    (_, priced) = forecasters_of(found, found.jobs[0], price=3.6)
+    (_, priced) = forecasters_of(found.jobs[0], price=3.6)
     costs = column(forecasts([priced.predict(8)]), "cost of the job")
     assert costs == [("11.10 measured", pytest.approx(8 * 1387 * 3.6 / 3600))]
     assert [text for text, _ in column(table, "workers")] == ["1 V100", "2 V100", "4 V100", "8 V100", "16 V100"]

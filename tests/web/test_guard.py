@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from turnaround.use.guard import Access, host_of, is_loopback
+from turnaround.web.guard import Access, host_of, is_loopback
 
 HERE = Access()
-OPENED = Access(names=frozenset(["lab-7"]), token="secret")
+OPENED = Access(names=frozenset(["lab-7"]), token="secret", is_opened=True)
 
 
 @pytest.mark.parametrize(

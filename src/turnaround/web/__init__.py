@@ -1,0 +1,8 @@
+"""What every server of turnaround stands behind. Enters: an application. Leaves: answers to those who may ask.
+
+    guard.py     who may ask, and what every answer carries: Host, Origin, methods, token, headers
+    tokens.py    a token that survives a restart
+    sockets.py   where a server listens, how many may come, how long they may take
+
+Nothing here knows what is served: `turnaround serve` and `turnaround watch` give their routes and rules.
+"""
