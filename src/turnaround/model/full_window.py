@@ -17,7 +17,7 @@ class FullWindowConv2d(nn.Conv2d):
     """The same parameters under the same names. Pictures of another size take the ordinary way."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.jit.is_tracing() or tuple(input.shape[-2:]) != self.kernel_size:
+        if torch._C._get_tracing_state() is not None or tuple(input.shape[-2:]) != self.kernel_size:
             return super().forward(input)
         # Channels last on both sides: in that memory format neither is copied.
         rows, weight = input.permute(0, 2, 3, 1).flatten(1), self.weight.permute(0, 2, 3, 1).flatten(1)

@@ -4,7 +4,7 @@
     checkpoint/epoch-00007-step-00040/    after forty steps of the eighth
       weights.safetensors     the network: parameters and buffers
       optimizer.safetensors   the optimiser's tensors, named PARAMETER_NUMBER.KEY
-      manifest.json           format, position (below), SHA-256 of both files, the optimiser's other values
+      manifest.json           format, position (below), the optimiser's other values, SHA-256 of both files and its own
 
 The folder gets its name by a rename after everything in it is on the disk. The newest valid one is found by looking,
 not by a pointer; a damaged one is named and passed over; the two newest are kept.
@@ -16,12 +16,14 @@ import copy
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from turnaround.errors import RunDirectoryError, StorageError
+from turnaround.record.coding import plain
 from turnaround.record.schema import FORMAT_VERSION, TimePart
 from turnaround.record.writer import storage_error, sync_folder, write_json
 from turnaround.training.faults import Target, strike
@@ -40,6 +43,11 @@ FILES = ("weights.safetensors", "optimizer.safetensors")
 NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{5,}))?")
 LONGEST_DELAY_S = 60.0
 """How late a network file system may show another host what is there."""
+UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError),
+    SafetensorError,
+)
+"""What reading a damaged checkpoint can raise; RuntimeError is torch's word for weights that do not fit."""
 MANIFEST_KEYS = {"epoch", "update", "sha256", "optimizer", "scaler", "clock_s"}
 """Of every checkpoint; what is said only within an epoch has defaults."""
 
@@ -66,6 +74,19 @@ class Position:
     def name(self) -> str:
         """Of its folder."""
         return f"epoch-{self.epoch:05d}" + (f"-step-{self.step:05d}" if self.step else "")
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be a position at all: of a manifest that is no longer what was written."""
+        counts = (self.epoch, self.step, self.update)
+        rows = [*self.totals, *self.noise]
+        times = [self.epoch_time_s, *self.clock_s.values()]
+        return (
+            all(type(count) is int and count >= 0 for count in counts)
+            and isinstance(self.scaler, dict)
+            and all(type(seconds) in (int, float) and 0 <= seconds < math.inf for seconds in times)
+            and all(len(row) == 3 and all(type(value) in (int, float, NoneType) for value in row) for row in rows)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +118,19 @@ def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, p
     return write(folder, snapshot(module=module, optimizer=optimizer, position=position))
 
 
+def require_room(folder: Path, module: nn.Module) -> None:
+    """StorageError when the disk cannot hold the checkpoints of this network: those kept, and one being written."""
+    weights = sum(v.nbytes for v in module.state_dict().values())
+    moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)  # no optimiser keeps more
+    there = sum(path.stat().st_size for path in folder.glob("*/*.safetensors")) if folder.is_dir() else 0
+    needed, free = (KEPT + 1) * (weights + moments) - there, shutil.disk_usage(folder.parent).free
+    if free < needed:
+        raise StorageError(
+            f"{folder.parent} has {free / 2**20:,.0f} MiB free, but the checkpoints of this network need up to "
+            f"{needed / 2**20:,.0f} MiB. Free some space, or choose another directory with --out."
+        )
+
+
 def write(folder: Path, taken: Snapshot) -> Path:
     """Writes one checkpoint; on any failure nothing of it remains visible and the earlier ones are untouched."""
     target, update = folder / taken.position.name, taken.position.update
@@ -108,9 +142,8 @@ def write(folder: Path, taken: Snapshot) -> Path:
         digests = {"weights.safetensors": _write(temporary / "weights.safetensors", taken.weights)}
         strike("checkpoint", step=update, target=Target(path=temporary / "weights.safetensors"))
         digests["optimizer.safetensors"] = _write(temporary / "optimizer.safetensors", taken.moments)
-        write_json(
-            temporary / "manifest.json", {**asdict(taken.position), "sha256": digests, "optimizer": taken.optimizer}
-        )
+        manifest = plain({**asdict(taken.position), "sha256": digests, "optimizer": taken.optimizer})
+        write_json(temporary / "manifest.json", {**manifest, "digest": _own_digest(manifest)})
         sync_folder(temporary)
         if target.exists():  # the same position, saved before a resume: ours is newer and whole
             shutil.rmtree(target)
@@ -194,9 +227,10 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
         state = _join(tensors, manifest["optimizer"]["values"])
         optimizer.load_state_dict({"state": state, "param_groups": manifest["optimizer"]["param_groups"]})
         _lay_out(optimizer)
-    except (RuntimeError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunDirectoryError(
-            f"{path} does not fit this recipe's network or optimiser ({str(error).splitlines()[0]}). "
+            f"{path} does not fit this recipe's network or optimiser ({reason}). "
             "The recipe was changed after the run began; start a new run."
         ) from error
     return _position(manifest)
@@ -238,12 +272,15 @@ def _problem(path: Path) -> str | None:
         manifest = json.loads((path / "manifest.json").read_text())
         if manifest["format"] > FORMAT_VERSION:
             return f"format {manifest['format']}, written by a newer turnaround"
-        if not manifest.keys() >= MANIFEST_KEYS or _position(manifest).name != path.name:
+        if "digest" in manifest and manifest["digest"] != _own_digest(manifest):
+            return "its manifest has another SHA-256 than it says"
+        position = _position(manifest) if manifest.keys() >= MANIFEST_KEYS else None
+        if position is None or not position.is_sound or position.name != path.name:
             return "its manifest is that of another position, or not whole"
         for name in FILES:
             if _digest(path / name) != manifest["sha256"][name]:
                 return f"{name} has another SHA-256 than its manifest says"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except UNREADABLE as error:
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -251,6 +288,12 @@ def _problem(path: Path) -> str | None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _own_digest(manifest: dict[str, Any]) -> str:
+    """Of what a manifest says, itself left out: a flipped bit in it is noticed too."""
+    said = {key: value for key, value in manifest.items() if key not in ("format", "digest")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:

@@ -18,7 +18,7 @@ from turnaround.errors import InputError, RunDirectoryError
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
-from turnaround.record.machine import describe
+from turnaround.record.machine import changed_since, describe
 from turnaround.record.pulse import Pulse, PulseFile
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
@@ -148,6 +148,7 @@ class _Session:
         self.workers.barrier()  # nobody looks for checkpoints any more
         if self.workers.rank == 0:
             checkpoint.remove_leftovers(folder)
+            checkpoint.require_room(folder, self.made.network.module)
             truncate_epochs(self.directory.epochs, self.start.epoch)
         earlier_s = with_lost(self.start.clock_s, until_s=self.status.time_s.get("program", 0.0))
         self.clock = Clock(self.workers.device, begun_at_s=self.assignment.begun_at_s, earlier_s=earlier_s)
@@ -176,6 +177,7 @@ class _Session:
         machine["ranks"] = ranks
         machine["cost"] = self.made.cost
         machine["passed_over_checkpoints"] = self.passed_over
+        machine["changed"] = changed_since(self.directory.machine, machine, start=self.status.segments)
         write_json(self.directory.machine, machine)
 
     def recorder(self, progress: Progress) -> RunRecorder:

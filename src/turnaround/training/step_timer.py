@@ -34,7 +34,8 @@ class Lap:
     def seconds(self) -> float:
         if isinstance(self.stop, float):
             return self.share * (self.stop - cast(float, self.start))
-        return self.share * cast(torch.cuda.Event, self.start).elapsed_time(self.stop) / 1000
+        milliseconds: float = cast(torch.cuda.Event, self.start).elapsed_time(self.stop)
+        return self.share * milliseconds / 1000
 
 
 @dataclass(kw_only=True)
@@ -52,7 +53,7 @@ class _Sampled:
         self.last = until
 
     def is_over(self) -> bool:
-        return isinstance(self.last, float) or self.last.query()
+        return isinstance(self.last, float) or bool(self.last.query())  # type: ignore[no-untyped-call]
 
     def span(self) -> Span:
         parts_s = dict.fromkeys(PARTS, 0.0)
@@ -137,7 +138,7 @@ class StepTimer:
 
     def _now(self) -> Instant:
         if self.device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             return event
         synchronize(self.device)
