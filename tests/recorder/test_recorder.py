@@ -17,6 +17,8 @@ from recorder.scripts import LOOP, run, start
 from turnaround.analysis.findings import find_all
 from turnaround.analysis.jobs import survey
 from turnaround.analysis.summary import summarise
+from turnaround.errors import InputError
+from turnaround.launch.conduct import Request, resume
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import is_held
 from turnaround.record.reader import Run
@@ -130,6 +132,13 @@ def test_an_error_in_the_body_is_the_cause_and_goes_on(tmp_path: Path) -> None:
         1 / 0  # noqa: B018
     status = Run.load(tmp_path / "r").status
     assert (status.state, status.cause, status.epochs_done) == ("failed", "ZeroDivisionError: division by zero", 1)
+
+
+def test_only_its_own_program_can_go_on_with_it(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Recorder(tmp_path / "r"):
+        1 / 0  # noqa: B018
+    with pytest.raises(InputError, match="is the record of another program, which alone can go on"):
+        resume(Request(out=tmp_path / "r", show=lambda *_: None))
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,12 @@ def test_a_recipe_that_is_none(copied: Path) -> None:
         load_trained(copied)
 
 
+def test_the_record_of_another_program_has_no_weights(copied: Path) -> None:
+    changed(copied / "recipe.json", recorded_by="turnaround.Recorder")
+    with pytest.raises(RunDirectoryError, match=r"is the record of another program: it has figures and no weights"):
+        load_trained(copied)
+
+
 def test_an_imported_run_has_no_weights(copied: Path) -> None:
     (copied / "imported.json").write_text('{"format": 1, "source": "runs.csv", "source_format": "table"}')
     with pytest.raises(RunDirectoryError, match=r"was imported from runs.csv: it has figures and no weights"):

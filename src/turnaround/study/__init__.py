@@ -1,8 +1,11 @@
-"""Many configurations of one recipe, on this machine. No torch.
+"""Many configurations of one recipe, or of somebody else's program, on this machine. No torch.
 
-Enters: a recipe and the configurations to compare. Leaves: run directories, all of one study.
+Enters: a recipe or a command, and the configurations to compare. Leaves: run directories, all of one study.
 
     plan.py      which runs answer the question, and in which order
+    program.py   somebody else's program: its command for each run
+    outside.py   watches one run of such a program, and records what can be seen from outside
     state.py     where the study stands, read from its run directories
+    on_slurm.py  the same as jobs of a cluster, which go on whoever follows them
     conduct.py   runs what is missing, and only that
 """

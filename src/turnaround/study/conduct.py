@@ -1,13 +1,14 @@
 """Runs what is missing of a study, on this machine. Enters: the planned runs. Leaves: their run directories.
 
-Every run is a `turnaround train` (or `resume`) of its own. A run that is timed has the machine to itself; rehearsals,
-whose times nobody uses, share it, one to a GPU. Nothing outlives this process, and whatever happens to it, the same
-command goes on: what was done is read from the directories.
+Every run is a `turnaround train` (or `resume`) of its own, or somebody else's program under a watcher. A run that is
+timed has the machine to itself; rehearsals, whose times nobody uses, share it, one to a GPU. Nothing outlives this
+process, and whatever happens to it, the same command goes on: what was done is read from the directories.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,9 +21,12 @@ from pathlib import Path
 from turnaround.errors import InterruptedRunError
 from turnaround.launch.local import die_with_parent
 from turnaround.study.plan import PlannedRun
+from turnaround.study.program import Program
 from turnaround.study.state import RunState, log_of, state_of
 
 POLL_S = 0.5
+URGENT_S = 5.0
+"""How long a process may take to end its own children when nobody waits any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,10 @@ class Work:
     """What every run of the study has in common."""
 
     folder: Path
-    source: str
+    source: str = ""
+    """What is trained on; empty when the program is somebody else's."""
+    program: Program | None = None
+    """Somebody else's, in place of `turnaround train`."""
     overrides: tuple[str, ...] = ()
     device: str = "auto"
     gpus: tuple[str, ...] = ()
@@ -40,7 +47,10 @@ class Work:
     """No run is started that would probably exceed it; the first one always is."""
 
     def command(self, state: RunState) -> list[str]:
-        """A new run, or the rest of one that was stopped."""
+        """A new run, or the rest of one that was stopped; somebody else's program always begins anew."""
+        if self.program is not None:
+            log = log_of(state.planned, self.folder).absolute()
+            return self.program.watched(state.planned, state.directory.absolute(), log)
         planned, program = state.planned, [sys.executable, "-m", "turnaround"]
         where = ["--processes", str(planned.processes), "--device", self.device]
         if state.standing != "missing":
@@ -50,6 +60,12 @@ class Work:
             *(*program, "train", self.source, "--workers", str(planned.workers), *where),
             *("--out", str(state.directory), *(part for setting in settings for part in ("--set", setting))),
         ]
+
+    def shown(self, state: RunState) -> str:
+        """The command as a person would type it."""
+        if self.program is not None:
+            return self.program.shown(state.planned, state.directory.absolute())
+        return shlex.join(self.command(state))
 
 
 @dataclass
@@ -76,7 +92,8 @@ class Conductor:
                     self.on_change(states)
                     if self._stop_asked:
                         self._stop()
-                        raise InterruptedRunError("Stopped; what was running is saved. The same command goes on.")
+                        kept = "is saved" if self.work.program is None else "will begin anew"
+                        raise InterruptedRunError(f"Stopped; what was running {kept}. The same command goes on.")
                     self._start_what_fits(states)
                     if not self._running:
                         return self.states()
@@ -101,7 +118,7 @@ class Conductor:
         for state in waiting:
             if not self._has_room(state.planned):
                 return  # in order: what comes later must not make it wait for ever
-            if not self._is_paid_for(state, states):
+            if not is_paid_for(self.work.budget_gpu_s, state, states):
                 self.left_out = [other.planned.label for other in waiting if other.planned.name not in self._tried]
                 return
             self._start(state)
@@ -119,15 +136,6 @@ class Conductor:
         if not planned.is_rehearsal or any(not other.is_rehearsal for other in running):
             return False
         return len(running) < len(self.work.gpus)
-
-    def _is_paid_for(self, state: RunState, states: list[RunState]) -> bool:
-        """By what runs of its kind have cost so far; a rehearsal does the work of a plain run on one device."""
-        budget, done = self.work.budget_gpu_s, [s for s in states if s.program_s]
-        if budget is None or not done:
-            return True
-        costs = {s.planned.name: (s.program_s or 0.0) * s.planned.processes for s in done}
-        alike = [costs[s.planned.name] for s in done if s.planned.is_rehearsal == state.planned.is_rehearsal]
-        return sum(costs.values()) + max(alike or costs.values()) <= budget
 
     def _start(self, state: RunState) -> None:
         name = state.planned.name
@@ -163,9 +171,15 @@ class Conductor:
             self._collect()
 
     def _kill(self) -> None:
+        """At once; but a second polite request goes before, which lets each end what it has started itself."""
         for process in self._running.values():
-            process.kill()
-            process.wait()
+            process.terminate()
+        for process in self._running.values():
+            try:
+                process.wait(timeout=URGENT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -178,6 +192,16 @@ class Conductor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def is_paid_for(budget_gpu_s: float | None, state: RunState, states: Sequence[RunState]) -> bool:
+    """By what runs of its kind have cost so far; a rehearsal does the work of a plain run on one device."""
+    done = [s for s in states if s.program_s]
+    if budget_gpu_s is None or not done:
+        return True
+    costs = {s.planned.name: (s.program_s or 0.0) * s.planned.processes for s in done}
+    alike = [costs[s.planned.name] for s in done if s.planned.is_rehearsal == state.planned.is_rehearsal]
+    return sum(costs.values()) + max(alike or costs.values()) <= budget_gpu_s
 
 
 def seconds_left(states: Sequence[RunState]) -> float | None:

@@ -10,8 +10,8 @@ Enters: the configurations somebody wants to compare. Leaves: the runs, those th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from turnaround.errors import InputError
 
@@ -25,6 +25,9 @@ class PlannedRun:
     workers: int
     processes: int
     seed: int
+    gpu: str | None = None
+    """The kind, on a cluster; None takes what there is."""
+    hosts: int = 1
 
     @property
     def is_rehearsal(self) -> bool:
@@ -32,13 +35,15 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        return f"{self.workers}w{'-rehearsed' if self.is_rehearsal else ''}-seed{self.seed}"
+        rehearsed, kind = "-rehearsed" if self.is_rehearsal else "", f"-{self.gpu}" if self.gpu else ""
+        return f"{self.workers}w{rehearsed}{kind}{f'-{self.hosts}hosts' if self.hosts > 1 else ''}-seed{self.seed}"
 
     @property
     def label(self) -> str:
         """For people."""
-        what = f"{self.workers} worker{'s' * (self.workers > 1)}"
-        return f"{what}{' rehearsed' if self.is_rehearsal else ''}, seed {self.seed}"
+        what = f"{self.workers} worker{'s' * (self.workers > 1)}{' rehearsed' if self.is_rehearsal else ''}"
+        where = [f"{self.hosts} hosts"] * (self.hosts > 1) + [self.gpu] * bool(self.gpu)
+        return f"{what}{' on ' * bool(where)}{' with '.join(map(str, where))}, seed {self.seed}"
 
 
 def plan(
@@ -59,9 +64,23 @@ def plan(
     first, *others = real or rehearsed
     rest = [*others[:1], *rehearsed[:1], *others[1:], *rehearsed[1:]] if real else others
     runs = [PlannedRun(workers=n, processes=p, seed=seed) for seed in seeds for n, p in [first, *rest]]
+    _refuse_too_many(runs)
+    return tuple(runs)
+
+
+def plan_there(
+    base: Sequence[PlannedRun], *, kinds: Sequence[str | None], hosts_for: Callable[[PlannedRun], Sequence[int]]
+) -> tuple[PlannedRun, ...]:
+    """On a cluster: every run on every kind of GPU, and on every number of hosts that it may have."""
+    on_kinds = [replace(run, gpu=kind) for run in base for kind in dict.fromkeys(kinds)]
+    runs = [replace(run, hosts=hosts) for run in on_kinds for hosts in dict.fromkeys(hosts_for(run))]
+    _refuse_too_many(runs)
+    return tuple(runs)
+
+
+def _refuse_too_many(runs: Sequence[PlannedRun]) -> None:
     if len(runs) > MOST_RUNS:
         raise InputError(f"This study would have {len(runs):,} runs; {MOST_RUNS:,} are the most. Ask for fewer.")
-    return tuple(runs)
 
 
 def _answering_most(workers: Iterable[int]) -> list[int]:

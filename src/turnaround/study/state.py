@@ -19,7 +19,7 @@ from turnaround.record.reader import Run
 from turnaround.record.writer import write_json
 from turnaround.study.plan import PlannedRun
 
-Standing = Literal["missing", "running", "finished", "diverged", "failed", "interrupted"]
+Standing = Literal["missing", "queued", "running", "finished", "diverged", "failed", "interrupted"]
 DONE: frozenset[Standing] = frozenset({"finished", "diverged"})
 """A run that diverged is a result: the same settings would diverge again."""
 
@@ -42,13 +42,18 @@ class RunState:
     def is_done(self) -> bool:
         return self.standing in DONE
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether something happens by itself: it runs, or waits in the queue of a cluster."""
+        return self.standing in ("queued", "running")
+
 
 def state_of(planned: PlannedRun, folder: Path) -> RunState:
     """From the run's own files; `running` when a live process holds it."""
     path = folder / planned.name
     directory = RunDirectory(path)
     if not directory.is_run():
-        return RunState(planned=planned, directory=path, standing="missing")
+        return _unborn(planned, directory)
     try:
         run = Run.load(path)
         status, epochs = run.status, run.epochs
@@ -71,6 +76,18 @@ def state_of(planned: PlannedRun, folder: Path) -> RunState:
         val_accuracy=run.final,
         program_s=status.time_s.get("program"),
     )
+
+
+def _unborn(planned: PlannedRun, directory: RunDirectory) -> RunState:
+    """No run yet: nothing at all, or a job of a cluster that has not come to it, or never will."""
+    try:
+        status = Run(directory).status
+    except RunDirectoryError:
+        status = None
+    if status is None or status.slurm is None:
+        return RunState(planned=planned, directory=directory.path, standing="missing")
+    standing: Standing = "running" if status.slurm.starts and status.state == "queued" else status.state
+    return RunState(planned=planned, directory=directory.path, standing=standing, cause=status.cause)
 
 
 def log_of(planned: PlannedRun, folder: Path) -> Path:

@@ -62,6 +62,11 @@ def load_trained(path: Path) -> Trained:
             f"{path} was imported from {run.imported.source}: it has figures and no weights. Only a run of "
             "`turnaround train` can be used."
         )
+    if run.is_of_others:
+        raise RunDirectoryError(
+            f"{path} is the record of another program: it has figures and no weights. Only a run of `turnaround train` "
+            "can be used."
+        )
     recipe, classes = _recipe(run), class_names(run)
     found, passed_over = checkpoint.newest_valid(run.directory.checkpoint)
     if found is None:
