@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="Horovod is not installed here; .ci/horovod runs this"))
         if item.get_closest_marker("browser") and not (HAS_BROWSER or "TURNAROUND_REQUIRE_BROWSER" in os.environ):
             item.add_marker(pytest.mark.skip(reason="no Chromium or Playwright here; .ci/browser runs this"))
+        if item.get_closest_marker("frameworks") and "TURNAROUND_REQUIRE_FRAMEWORKS" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="needs frameworks of others; .ci/frameworks runs this"))
         if item.get_closest_marker("slurm") and "TURNAROUND_REQUIRE_SLURM" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="starts a Slurm cluster as root for minutes; .ci/slurm runs this"))
         if item.get_closest_marker("gpu"):

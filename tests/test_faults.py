@@ -10,15 +10,17 @@ import re
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from running import largest_difference, request, train, weights
-from turnaround import recipes
+from turnaround import cli, recipes
 from turnaround.errors import (
     DivergedError,
     InterruptedRunError,
@@ -201,10 +203,7 @@ def test_the_first_of_two_is_killed_and_one_goes_on(fruit_folder: Path, tmp_path
     assert (len(run.epochs), run.bad_lines) == (1, 0)
     resumed = conduct.resume(request(out, processes=1))
     assert resumed.machine["processes"] == 1
-    assert largest_difference(weights(resumed), weights(whole_on_two)) < 1e-5
-    for one, other in zip(resumed.epochs, whole_on_two.epochs, strict=True):
-        assert (one.images, one.val_accuracy) == (other.images, other.val_accuracy)
-        assert one.train_loss == pytest.approx(other.train_loss, rel=1e-5)
+    assert_same_curve(resumed, whole_on_two)
 
 
 @pytest.mark.fault(7, "SIGTERM to one process only: all save and stop after the same step")
@@ -306,3 +305,100 @@ def test_what_would_happen_again_is_not_tried_again(fruit_folder: Path, tmp_path
     with pytest.raises(DivergedError):
         restarted(fruit_folder, tmp_path / "run", "kind=nan,step=8", restarts=3, processes=1)
     assert Run.load(tmp_path / "run").status.segments == 1
+
+
+@pytest.mark.fault(1, "--restarts: the same process fails twice with nothing saved in between: it goes on without it")
+def test_a_run_goes_on_with_the_processes_that_are_left(fruit_folder: Path, tmp_path: Path, whole_on_two: Run) -> None:
+    fault = "kind=kill,step=8,rank=1;kind=kill,step=7,rank=1,segment=2"
+    run = restarted(fruit_folder, tmp_path / "run", fault, restarts=2)
+    assert (run.status.state, run.status.segments, run.machine["processes"]) == ("finished", 3, 1)
+    first, second = run.status.restarts
+    assert "instead of" not in first
+    fewer = "It goes on with 1 process instead of 2: process 1 failed twice in a row before anything new was saved."
+    assert second.startswith("Process 1 (host ")
+    assert second.endswith(fewer)
+    assert "start 3: processes 2 -> 1" in run.machine["changed"]
+    assert_same_curve(run, whole_on_two)
+
+
+# --- on another number of processes
+
+
+def assert_same_curve(run: Run, undisturbed: Run) -> None:
+    """To float tolerance: sums over processes round otherwise."""
+    assert run.status.state == "finished"
+    assert largest_difference(weights(run), weights(undisturbed)) < 1e-5
+    for one, other in zip(run.epochs, undisturbed.epochs, strict=True):
+        assert (one.images, one.val_accuracy) == (other.images, other.val_accuracy)
+        assert one.train_loss == pytest.approx(other.train_loss, rel=1e-5)
+
+
+@pytest.mark.fault(25, "a file system shows the checkpoint late: process 0 says which one, the others wait for it")
+@pytest.mark.fault(31, "killed on one process, resumed on two: the same curve")
+def test_one_is_killed_and_two_go_on(
+    fruit_folder: Path, tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    struck("kind=kill,step=20", fruit_folder, out, ProcessFailedError)
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=slowfs,rank=1,segment=2,ms=1500")
+    resumed = conduct.resume(request(out, processes=2))
+    assert resumed.machine["processes"] == 2
+    assert "start 2: processes 1 -> 2" in resumed.machine["changed"]
+    assert_same_curve(resumed, whole)
+
+
+@pytest.mark.fault(32, "another number of workers would be another training: a resume cannot be asked for one")
+def test_the_workers_of_a_run_never_change(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["resume", str(tmp_path), "--workers", "4"])
+    assert done.exit_code == 2
+    assert "No such option: --workers" in done.output
+
+
+# --- storage and clocks
+
+
+@pytest.mark.fault(26, "the run directory becomes read-only: said plainly, what was saved is kept")
+def test_a_folder_that_becomes_read_only(fruit_folder: Path, tmp_path: Path) -> None:
+    error = struck("kind=readonly,step=15", fruit_folder, tmp_path / "run", StorageError)
+    assert "Cannot save a checkpoint" in str(error)
+    assert "the file system is read-only" in str(error)
+    assert newest(tmp_path / "run") == "epoch-00000-step-00010"
+
+
+@pytest.mark.fault(26, "the run directory vanishes: said plainly; put back, the run goes on from what was saved")
+def test_a_folder_that_vanishes(fruit_folder: Path, tmp_path: Path, whole: Run) -> None:
+    error = struck("kind=vanish,step=15", fruit_folder, tmp_path / "run", StorageError)
+    assert f"{tmp_path / 'run'} is not there any more" in str(error)
+    assert "turnaround resume" in str(error)
+    (tmp_path / "run.gone").rename(tmp_path / "run")
+    goes_on_to_the_same_end(tmp_path / "run", whole)
+
+
+@pytest.mark.fault(27, "the clock jumps by an hour, forth and back: no duration notices, nothing else changes")
+def test_the_clock_jumps(fruit_folder: Path, tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    jumps = "kind=clock,ms=3600000;kind=clock,phase=step,step=14,ms=-7200000"
+    monkeypatch.setenv("TURNAROUND_FAULT", jumps)
+    run = train(fruit_folder, tmp_path / "run", *SETTINGS)
+    assert identical(run, whole)
+    assert lines(run) == lines(whole)
+    assert {part for part, seconds in run.status.time_s.items() if not 0 <= seconds < 600} == set()
+    assert all(0 < e.epoch_time_s < 600 for e in run.epochs)
+
+
+@pytest.mark.fault(24, "three commands start at once in one directory: exactly one trains, the others say who has it")
+@pytest.mark.fault(29, "a run directory with spaces, quotes, a newline, a leading dash and NFD letters: it trains")
+def test_of_commands_that_start_at_once_exactly_one_trains(fruit_folder: Path, tmp_path: Path) -> None:
+    name = '-a "run\'s"\n<b>' + unicodedata.normalize("NFD", "Äpfel")
+    out = tmp_path / f"{name}{'x' * (255 - len(name.encode()))}"
+    settings = [word for setting in (*SETTINGS, "training.epochs=1") for word in ("--set", setting)]
+    command = [sys.executable, "-m", "turnaround", "train", str(fruit_folder), f"--out={out.name}", "--device", "cpu"]
+    started = [
+        subprocess.Popen([*command, *settings], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    said = [process.communicate(timeout=300)[1] for process in started]
+    assert sorted(process.returncode for process in started) == [0, 2, 2], said
+    losers = [text for process, text in zip(started, said, strict=True) if process.returncode]
+    assert all("in use by another run" in text or "already holds a run" in text for text in losers), losers
+    assert Run.load(out).status.state == "finished"
+    assert [e.epoch for e in Run.load(out).epochs] == [1]

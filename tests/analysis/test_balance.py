@@ -54,3 +54,10 @@ def test_twice_the_workers_may_take_twice_the_time(tmp_path: Path) -> None:
 def test_one_process_or_few_spans_say_nothing(tmp_path: Path) -> None:
     assert balance(run_with(tmp_path / "one", {0: 0.1})) is None
     assert balance(run_with(tmp_path / "few", {0: 0.1, 1: 0.2}, steps=2)) is None
+
+
+@pytest.mark.parametrize("ranks", [None, 7, [None, None], [{}, {}], [{"workers": []}, {"workers": [1]}]])
+def test_a_record_that_does_not_say_who_hosts_what(ranks: object, tmp_path: Path) -> None:
+    run_with(tmp_path / "run", {0: 0.1, 1: 0.3})
+    write_json(RunDirectory(tmp_path / "run").machine, {"ranks": ranks})
+    assert balance(Run.load(tmp_path / "run")) is None

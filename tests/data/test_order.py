@@ -58,6 +58,7 @@ def test_every_place_is_equally_likely() -> None:
     assert sum((n - expected) ** 2 / expected for n in counts.values()) < 60
 
 
+@pytest.mark.fault(39, "any number of images: each once in an epoch, none repeated, none dropped")
 @given(st.integers(2, 400), st.integers(2, 40), st.integers(1, 16))
 def test_every_image_once_and_two_a_worker_at_least(num_images: int, batch: int, workers: int) -> None:
     assume(num_images >= 2 * workers)
@@ -91,6 +92,7 @@ def test_slices_do_not_depend_on_how_workers_are_spread(workers: int, processes:
     assert alone[-1][1] == start + size
 
 
+@pytest.mark.fault(39, "validation is never padded: each image once on any number of processes")
 @given(st.integers(0, 1000), st.integers(1, 64))
 def test_evaluation_shares_cover_each_image_once(num_images: int, size: int) -> None:
     shares = [share_bounds(num_images=num_images, rank=rank, size=size) for rank in range(size)]
@@ -108,6 +110,7 @@ def test_a_small_rest_joins_the_step_before_it() -> None:
     assert bounds(9) == [(0, 9)]
 
 
+@pytest.mark.fault(39, "fewer images than a step needs: refused")
 def test_too_few_images_are_refused_with_what_to_do() -> None:
     with pytest.raises(
         DataError, match=r"4 workers need at least 8 training images \(two each\); there are 7"

@@ -229,6 +229,7 @@ def test_the_source_of_rows_follows_the_entry(kept: Pixels, unkept: Pixels, monk
         rows.close()
 
 
+@pytest.mark.fault(30, "an image that changes while the training reads it: named")
 @pytest.mark.parametrize("damage", ["gone", "empty", "other image", "other bytes"])
 def test_a_file_that_has_changed_since_the_check_is_named(
     kept: Pixels, unkept: Pixels, decoded: DecodedRows, photos: Path, damage: str
@@ -254,6 +255,7 @@ def test_a_file_that_has_changed_since_the_check_is_named(
     assert np.array_equal(taken(decoded, IDS["random"]), kept.images[IDS["random"]])
 
 
+@pytest.mark.fault(15, "killed while it decodes for the training: the same")
 def test_a_killed_decoder_is_explained(unkept: Pixels, decoded: DecodedRows) -> None:
     taken(decoded, IDS["random"])
     psutil.Process(next(iter(decoded._pool._processes))).kill()
@@ -294,6 +296,7 @@ def test_a_script_is_not_run_again_by_its_decoders(kept: Pixels, unkept: Pixels,
     assert [(line["sum"], line["torch"]) for line in lines] == [(int(kept.images.sum(dtype=np.int64)), False)]
 
 
+@pytest.mark.fault(5, "decoding processes end with their parent")
 def test_decoders_end_with_their_parent(unkept: Pixels, tmp_path: Path) -> None:
     process = started(unkept, tmp_path, "stay")
     decoders = [psutil.Process(pid) for pid in json.loads(process.stdout.readline())["pids"]]

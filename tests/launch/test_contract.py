@@ -14,6 +14,7 @@ from turnaround.launch.contract import LaunchPlan, choose_processes, usable_core
 from turnaround.record.layout import RunDirectory
 
 
+@pytest.mark.fault(18, "fewer devices than workers: each process hosts as many workers as the others")
 @pytest.mark.parametrize(
     ("workers", "cores", "gpus", "device", "expected"),
     [

@@ -77,6 +77,7 @@ def test_several_processes_speak_over_loopback() -> None:
 QUICK = ("data.size_px=32", "training.epochs=2", "training.checkpoint_every_s=0")
 
 
+@pytest.mark.fault(14, "a process fails in its first steps: one message, with the first cause")
 def test_a_process_that_raises_is_named(fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     traced(monkeypatch, fail_rank="1")
@@ -128,5 +129,14 @@ def test_two_different_requests_are_one_wish() -> None:
     requests = local._Requests()
     requests.received += [signal.SIGUSR2, signal.SIGTERM]
     assert not requests.is_urgent
+    requests.received.append(signal.SIGUSR2)
+    assert not requests.is_urgent  # a job's script repeats its warning, in case nobody listened yet
     requests.received.append(signal.SIGTERM)
     assert requests.is_urgent
+
+
+def test_what_a_launcher_passes_on_twice_is_one_wish() -> None:
+    """scancel sends SIGTERM to every process, and torch.distributed.run to its own once more."""
+    requests = local._Requests(is_alone=False)
+    requests.received += [signal.SIGTERM, signal.SIGTERM]
+    assert not requests.is_urgent

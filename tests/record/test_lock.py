@@ -57,6 +57,7 @@ def test_the_lock_is_given_back_when_the_run_fails(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.fault(24, "the second is told who the first is: host, process, since when")
 def test_a_second_run_is_told_who_the_first_is(tmp_path):
     path = tmp_path / "run.lock"
     holder = start_holder(path)
@@ -109,6 +110,7 @@ def test_the_lock_of_a_zombie_is_taken_over(tmp_path):
     holder.communicate(timeout=10)
 
 
+@pytest.mark.fault(24, "several take the lock at once, free or stale: exactly one gets it")
 @pytest.mark.parametrize("is_stale", [False, True], ids=["free", "stale"])
 def test_of_several_that_start_at_once_exactly_one_wins(tmp_path, is_stale):
     path = tmp_path / "run.lock"
@@ -138,6 +140,7 @@ def test_a_reused_process_number_or_a_new_boot_proves_the_owner_dead(tmp_path, c
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
+@pytest.mark.fault(24, "an owner on another host or in another container keeps its lock, however old")
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -167,6 +170,7 @@ def test_an_unreadable_lock_is_not_taken_over(tmp_path, content):
         RunLock(path).acquire()
 
 
+@pytest.mark.fault(27, "the clock is set: the owner of a lock stays its owner")
 def test_a_change_of_the_clock_does_not_kill_the_owner(tmp_path, monkeypatch):
     path = tmp_path / "run.lock"
     holder = start_holder(path)
@@ -206,3 +210,14 @@ def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
 def test_a_disk_that_refuses_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match=r"Cannot lock .*folder is not there"):
         RunLock(tmp_path / "gone" / "run.lock").acquire()
+
+
+def test_our_own_lock_that_we_could_not_give_back_is_taken_again(tmp_path):
+    """The folder was away when the run ended, and is back."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with RunLock(folder / "run.lock"):
+        folder.rename(tmp_path / "away")
+    (tmp_path / "away").rename(folder)
+    with RunLock(folder / "run.lock"), pytest.raises(RunDirectoryError, match="in use"):
+        RunLock(folder / "run.lock").acquire()

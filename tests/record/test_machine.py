@@ -10,7 +10,7 @@ import pytest
 
 from turnaround.record import machine
 from turnaround.record.gpus import describe_gpus, visible_gpus
-from turnaround.record.machine import describe, git_state
+from turnaround.record.machine import changed_since, describe, git_state
 from turnaround.record.reader import read_json
 from turnaround.record.writer import write_json
 
@@ -140,3 +140,30 @@ def test_a_git_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
 def test_packages_that_are_not_there_have_no_version(monkeypatch):
     monkeypatch.setattr(machine, "PACKAGES", ("numpy", "no-such-package"))
     assert describe(**SPREAD)["versions"]["no-such-package"] is None
+
+
+@pytest.mark.fault(34, "resumed with another version of turnaround: allowed, and the record says what changed")
+@pytest.mark.fault(35, "resumed with another torch, GPU or number of processes: the same")
+def test_what_changed_between_two_starts_is_kept(tmp_path):
+    first = describe(**SPREAD) | {"gpus": [{"name": "Tesla T4"}], "turnaround_git": {"commit": "aaa", "dirty": False}}
+    path = tmp_path / "machine.json"
+    assert changed_since(path, first, start=1) == []
+    write_json(path, first | {"changed": changed_since(path, first, start=1)})
+    second = first | {"processes": 4, "versions": first["versions"] | {"torch": "9.9"}, "gpus": []}
+    changed = changed_since(path, second, start=2)
+    torch_before = first["versions"]["torch"]
+    assert changed == [
+        "start 2: processes 2 -> 4",
+        "start 2: gpus Tesla T4 -> none",
+        f"start 2: versions.torch {torch_before} -> 9.9",
+    ]
+    write_json(path, second | {"changed": changed})
+    third = second | {"turnaround_git": {"commit": "bbb", "dirty": True}}
+    assert changed_since(path, third, start=3) == [*changed, "start 3: turnaround_git.commit aaa -> bbb"]
+
+
+def test_a_damaged_description_of_then_says_nothing(tmp_path):
+    path = tmp_path / "machine.json"
+    for content in ('{"changed": 7, "versions": 3, "gpus": [4]}', "[]", ""):
+        path.write_text(content)
+        assert all(isinstance(line, str) for line in changed_since(path, describe(**SPREAD), start=2))

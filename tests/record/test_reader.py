@@ -1,5 +1,6 @@
 """What was written is read back; whatever else is in the files, only our own errors come out."""
 
+import dataclasses
 import json
 import math
 import os
@@ -16,7 +17,16 @@ from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.record import files, layout
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run, find_runs
-from turnaround.record.schema import EpochRecord, Evaluation, Imported, Span, Status, TelemetrySample, to_json
+from turnaround.record.schema import (
+    EpochRecord,
+    Evaluation,
+    Imported,
+    SlurmStatus,
+    Span,
+    Status,
+    TelemetrySample,
+    to_json,
+)
 from turnaround.record.writer import Lines, write_json
 
 
@@ -118,6 +128,32 @@ def test_the_parts_add_up_to_the_turnaround(tmp_path):
     assert sum(parts.values()) == 120 + 20
 
 
+def test_a_requeued_job_waits_again(tmp_path):
+    directory = make_run(tmp_path)
+    queue_s = Run.load(tmp_path).turnaround_parts()["queue"]
+    status = Run.load(tmp_path).status
+    for again_s, expected_s in ((30.0, 30.0), (math.nan, 0.0), (-5.0, 0.0)):
+        slurm = SlurmStatus(job_id="7", requeued_s=again_s)
+        write_json(directory.status, to_json(dataclasses.replace(status, slurm=slurm)))
+        assert Run.load(tmp_path).turnaround_parts()["queue"] == queue_s + expected_s
+
+
+def test_from_the_submission_to_the_first_step(tmp_path):
+    directory = make_run(tmp_path)
+    at = "2026-03-01T09:{:02d}:00+00:00"
+    status = Status(state="running", submitted_at=at.format(0), started_at=at.format(2), first_step_at=at.format(3))
+    for changes, expected in (
+        ({"time_s": {"import": 12.0}}, {"queue": 120.0, "import": 12.0, "start_up": 48.0}),
+        ({"time_s": {"import": 12.0}, "segments": 2}, {"queue": 120.0, "start_up": 60.0}),
+        ({"time_s": {"import": math.nan}}, {"queue": 120.0, "start_up": 60.0}),
+        ({"time_s": {"import": 99.0}}, {"queue": 120.0, "start_up": 60.0}),
+        ({"first_step_at": None}, {}),
+    ):
+        write_json(directory.status, to_json(dataclasses.replace(status, **changes)))
+        assert Run.load(tmp_path).first_step_parts() == expected
+
+
+@pytest.mark.fault(28, "clocks of two hosts differ: a duration between them is left out, never negative")
 @pytest.mark.parametrize("started_at", [None, "yesterday", "2026-03-01T08:59:00+00:00", "2026-03-01T09:01:00"])
 def test_a_queue_that_cannot_be_known_is_left_out(tmp_path, started_at):
     directory = make_run(tmp_path)
@@ -126,6 +162,7 @@ def test_a_queue_that_cannot_be_known_is_left_out(tmp_path, started_at):
     assert Run.load(tmp_path).turnaround_parts() == {}
 
 
+@pytest.mark.fault(22, "garbage within the record: skipped and counted")
 def test_damage_in_the_epochs_is_skipped_counted_and_shown(tmp_path):
     directory = make_run(tmp_path)
     with directory.epochs.open("ab") as file:
@@ -138,6 +175,19 @@ def test_damage_in_the_epochs_is_skipped_counted_and_shown(tmp_path):
     assert (run.epochs[1].val_accuracy, run.epochs[1].segment) == (0.7, 2)
     assert run.bad_lines == 6
     assert run.is_torn
+
+
+@pytest.mark.fault(22, "more than 1 % of the lines are damaged and epochs are missing: no figures from the rest")
+def test_figures_from_the_rest_of_a_damaged_curve_are_refused(tmp_path):
+    directory = make_run(tmp_path, accuracies=[0.5] * 150)
+    lines = directory.epochs.read_bytes().splitlines(keepends=True)
+    directory.epochs.write_bytes(b"".join([*lines[:70], b"garbage\n", *lines[71:]]))
+    Run.load(tmp_path).check_epochs()  # one of 150
+    directory.epochs.write_bytes(b"".join([*lines[:70], b"garbage\n", b"{}\n", *lines[72:]]))
+    with pytest.raises(RunDirectoryError, match=r"epochs.jsonl: 2 of 150 lines cannot be read, and epochs are missing"):
+        Run.load(tmp_path).check_epochs()
+    directory.epochs.write_bytes(b"".join([b"garbage\n"] * 5 + lines))
+    Run.load(tmp_path).check_epochs()  # none is missing: damage that a resume has repaired
 
 
 def test_an_endless_line_is_skipped_once(tmp_path, monkeypatch):
@@ -249,7 +299,9 @@ PARTS = [
     "is_rehearsal",
 ]
 QUESTIONS = [attrgetter(name) for name in PARTS]
-QUESTIONS += [methodcaller(name) for name in ("turnaround_parts", "spans", "telemetry", "telemetry_notes")]
+QUESTIONS += [
+    methodcaller(name) for name in ("turnaround_parts", "first_step_parts", "spans", "telemetry", "telemetry_notes")
+]
 
 
 def read_everything(path: Path) -> None:

@@ -70,6 +70,7 @@ def test_an_interrupt_leaves_no_temporary_file(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.fault(26, "the folder has vanished: said plainly")
 def test_a_vanished_folder_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match="its folder is not there"):
         write_json(tmp_path / "gone" / "status.json", {})
@@ -117,6 +118,7 @@ def test_buffered_lines_come_by_number_by_age_and_at_the_end(tmp_path):
         assert path.read_bytes().count(b"\n") == 6
 
 
+@pytest.mark.fault(20, "the disk is full while the record grows: lost lines are an error or counted, never half a line")
 def test_a_full_disk_stops_a_synced_file_and_only_counts_for_a_buffered_one(tmp_path):
     full = tmp_path / "full.jsonl"
     full.symlink_to("/dev/full")
@@ -132,6 +134,7 @@ def test_a_full_disk_stops_a_synced_file_and_only_counts_for_a_buffered_one(tmp_
     assert "quota is full" in str(lines.failure)
 
 
+@pytest.mark.fault(20, "a line that fitted by half is taken back")
 def test_half_a_line_is_taken_back(tmp_path, monkeypatch):
     path, real, calls = tmp_path / "epochs.jsonl", os.write, []
 
@@ -152,6 +155,7 @@ def test_half_a_line_is_taken_back(tmp_path, monkeypatch):
     assert path.read_bytes() == b'{"epoch":1}\n{"epoch":2}\n'
 
 
+@pytest.mark.fault(21, "a torn last line: removed before the next writer appends")
 @pytest.mark.parametrize(
     ("before", "kept"),
     [
@@ -184,6 +188,7 @@ while True:
 """
 
 
+@pytest.mark.fault(21, "killed while it writes: whole lines and at most one torn one")
 @pytest.mark.parametrize("mode", ["sync", "buffered"])
 def test_kill_leaves_whole_lines_and_at_most_one_torn_one(tmp_path, mode):
     path = tmp_path / "epochs.jsonl"

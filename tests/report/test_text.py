@@ -18,6 +18,7 @@ from turnaround.report.text import (
     PART_NAMES,
     SAID_ALREADY,
     comparison,
+    first_step_sentence,
     noise_sentence,
     parts_sentence,
     run_end,
@@ -201,6 +202,18 @@ def test_parts_largest_first_without_the_smallest() -> None:
     assert parts_sentence(SUMMARY) == "other epochs 70.0 s, starting up 5.00 s"
     unknown = replace(SUMMARY, turnaround_parts_s={"new_part": 1.0})
     assert parts_sentence(unknown) == "new_part 1.00 s"
+
+
+def test_from_the_submission_to_the_first_step() -> None:
+    """Of a job of a cluster; a run of one's own waits for nobody."""
+    job = replace(SUMMARY, first_step_parts_s={"queue": 90.0, "import": 5.0, "start_up": 10.0})
+    there: Any = SimpleNamespace(status=SimpleNamespace(slurm=object()))
+    assert first_step_sentence(job, there) == (
+        "1 min 45 s after it was submitted: waiting in the queue 90.0 s, importing torch 5.00 s, starting up 10.0 s"
+    )
+    here: Any = SimpleNamespace(status=SimpleNamespace(slurm=None))
+    assert first_step_sentence(job, here) is None
+    assert first_step_sentence(SUMMARY, there) is None
 
 
 def test_brackets_in_names_stay_what_they_are() -> None:

@@ -121,6 +121,13 @@ class Cluster:
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout.strip()
 
+    def on(self, host: str, *command: str) -> list[str]:
+        """A command as that host would run it: its network, its name, its /etc/hosts, its own disk."""
+        dress = 'mount --bind "$1/hosts" /etc/hosts && mount -t tmpfs tmpfs "$1/local" && hostname "$2" && shift 2'
+        room = ["nsenter", f"--net=/run/netns/{self._network(host)}", "unshare", "--mount", "--uts"]
+        room += ["--propagation", "private", "sh", "-c", f'{dress} && exec "$@"', "sh", str(self.root), host]
+        return [*room, *command]
+
     def log(self, name: str = "slurmctld", lines: int = 40) -> str:
         """The end of a daemon's log, for the message of a failed test."""
         path = self.root / "log" / f"{name}.log"
@@ -177,7 +184,9 @@ class Cluster:
         return f"{self.root.name}-{host}"
 
     def _state(self, node: str) -> str:
-        return self.run("sinfo", "-h", "-N", "-n", node, "-p", "gpu", "-o", "%T")
+        # not sinfo, which may go on saying "mixed" of an idle node until something else changes
+        shown = self.run("scontrol", "show", "node", "-o", node)
+        return shown.partition(" State=")[2].partition(" ")[0].lower()
 
     def _write_configuration(self) -> None:
         self.root.chmod(0o755)
@@ -245,13 +254,9 @@ class Cluster:
         return False
 
     def _start(self, name: str, *arguments: str, host: str | None = None) -> None:
-        """A daemon in the foreground; on a host, with that host's network, name, /etc/hosts and node-local folder."""
+        """A daemon in the foreground, here or on a host."""
         command = [_which(name) or name, *arguments]
-        if host is not None:
-            dress = 'mount --bind "$1/hosts" /etc/hosts && mount -t tmpfs tmpfs "$1/local" && hostname "$2" && shift 2'
-            room = ["nsenter", f"--net=/run/netns/{self._network(host)}", "unshare", "--mount", "--uts"]
-            room += ["--propagation", "private", "sh", "-c", f'{dress} && exec "$@"', "sh", str(self.root), host]
-            command = room + command
+        command = command if host is None else self.on(host, *command)
         environment = {**os.environ, "SLURM_CONF": f"{self.root}/slurm.conf"}
         with (self.root / "log" / f"{name}-{host}.out").open("wb") as out:
             daemon = subprocess.Popen(

@@ -192,6 +192,7 @@ def test_a_job_that_slurm_does_not_know(cluster: Cluster) -> None:
 # --- how it goes on
 
 
+@pytest.mark.fault(9, "Slurm's time limit: warned by SIGUSR2, saved, requeued, gone on")
 def test_time_is_up_and_the_job_goes_on_by_itself(submit: Submit) -> None:
     """The whole promise: USR2 before the limit, saved, back into the queue, resumed, finished."""
     job = submit("run", do="save", gpu="t4", gpus_per_host=1, hosts=2, time="1", signal_lead_s=55)
@@ -220,6 +221,7 @@ def test_no_requeues_left(submit: Submit) -> None:
     assert isinstance(why_lost(state, go_on="x"), InterruptedRunError)
 
 
+@pytest.mark.fault(10, "Slurm refuses to requeue: saved, resumable, and said how")
 def test_slurm_refuses_to_requeue(submit: Submit) -> None:
     """`scontrol requeue` fails for a job that was submitted as one that must not be started again."""
     job = submit("run", do="save", gpus_per_host=0)
@@ -241,6 +243,7 @@ def test_requeued_by_hand(submit: Submit) -> None:
     assert "resume" in job.start(restart=1)["arguments"]
 
 
+@pytest.mark.fault(9, "pre-empted: the same")
 def test_preempted_by_a_higher_partition(submit: Submit) -> None:
     """The warning comes with the pre-emption; the job makes room, waits, and goes on when the other has ended."""
     low = submit("low", do="save", partition="scavenge", gpu="v100", gpus_per_host=2, hosts=2)

@@ -6,6 +6,7 @@ import json
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from turnaround.record.schema import FORMAT_VERSION
 from turnaround.training import checkpoint
 from turnaround.training.checkpoint import Position, checkpoints, newest_valid, restore, save
 from turnaround.training.optimizer import make_optimizer
+from turnaround.workers.single import Single
 
 FILES = ("manifest.json", "optimizer.safetensors", "weights.safetensors")
 
@@ -352,9 +354,74 @@ def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     saved(tmp_path, 4)
     manifest = tmp_path / "epoch-00004" / "manifest.json"
     old = json.loads(manifest.read_text())
-    for key in ("step", "totals", "epoch_time_s", "noise"):
+    for key in ("step", "totals", "epoch_time_s", "noise", "digest"):
         del old[key]
     manifest.write_text(json.dumps(old))
     assert newest_valid(tmp_path) == (tmp_path / "epoch-00004", [])
     module = network()
     assert restore(tmp_path / "epoch-00004", module=module, optimizer=optimizer_of(module)) == position(4)
+
+
+class Second(Single):
+    """Process 1 of two; process 0 has said `word`."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(count=2, device=torch.device("cpu"))
+        self.rank, self.word = 1, word
+
+    def gather(self, value: str) -> list[str]:
+        return [self.word, value]
+
+
+def word_of_the_first(folder: Path) -> str:
+    """What process 0 says when it finds the newest valid one."""
+    said: list[str] = []
+    first = Single(count=2, device=torch.device("cpu"))
+    first.gather = lambda value: said.append(value) or [value]  # type: ignore[method-assign,func-returns-value]
+    checkpoint.agreed(folder, first)
+    return said[0]
+
+
+@pytest.mark.fault(25, "a process that never sees the checkpoint of process 0 says so instead of taking another one")
+def test_processes_go_on_from_one_checkpoint_or_not_at_all(tmp_path: Path) -> None:
+    saved(tmp_path / "theirs", 4, 5)
+    saved(tmp_path / "mine", 4)
+    word = word_of_the_first(tmp_path / "theirs")
+    assert checkpoint.agreed(tmp_path / "theirs", Second(word)) == (tmp_path / "theirs" / "epoch-00005", [])
+    with pytest.raises(StorageError, match=r"Process 1 does not see .*epoch-00005 \(No such file.* share one file"):
+        checkpoint.agreed(tmp_path / "mine", Second(word), patience_s=0.3)
+    with (tmp_path / "theirs" / "epoch-00005" / "weights.safetensors").open("r+b") as file:
+        file.write(b"late")
+    with pytest.raises(StorageError, match="has another SHA-256"):
+        checkpoint.agreed(tmp_path / "theirs", Second(word), patience_s=0.3)
+    assert checkpoint.agreed(tmp_path / "none", Second(word_of_the_first(tmp_path / "none"))) == (None, [])
+
+
+@pytest.mark.fault(23, "a flipped bit in the manifest itself is noticed too")
+def test_a_manifest_whose_numbers_decay_is_damage(tmp_path: Path) -> None:
+    saved(tmp_path, 4, 5)
+    manifest = tmp_path / "epoch-00005" / "manifest.json"
+    text = manifest.read_text()
+    assert text.count('"training": 6.25') == 1
+    manifest.write_text(text.replace('"training": 6.25', '"training": 2.25'))
+    path, problems = newest_valid(tmp_path)
+    assert path == tmp_path / "epoch-00004"
+    assert "its manifest has another SHA-256 than it says" in problems[0]
+    for wrong in (-1.0, None, "much"):
+        old = {**json.loads(text), "clock_s": {"training": wrong}}
+        manifest.write_text(json.dumps({key: value for key, value in old.items() if key != "digest"}))
+        assert newest_valid(tmp_path)[0] == tmp_path / "epoch-00004"
+
+
+@pytest.mark.fault(19, "room for the checkpoints is asked for before the first step, less what is there already")
+def test_room_for_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Linear(1000, 1000, bias=False)  # 4 MB of weights, 8 of moments; three checkpoints
+    free = {"bytes": 40_000_000}
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: SimpleNamespace(free=free["bytes"]))
+    checkpoint.require_room(tmp_path / "checkpoint", module)
+    free["bytes"] = 20_000_000
+    with pytest.raises(StorageError, match=r"has 19 MiB free, but the checkpoints of this network need up to 34 MiB"):
+        checkpoint.require_room(tmp_path / "checkpoint", module)
+    save(tmp_path / "checkpoint", module=module, optimizer=optimizer_of(module), position=position(1))
+    (tmp_path / "checkpoint" / "epoch-00001" / "optimizer.safetensors").write_bytes(bytes(16_000_000))
+    checkpoint.require_room(tmp_path / "checkpoint", module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,9 @@ def test_a_fault_strikes_its_process_its_start_its_step_and_once(monkeypatch: py
     strike("step", step=6)
 
 
-@pytest.mark.parametrize(("kind", "error"), [("oom", torch.OutOfMemoryError), ("disk_full", OSError)])
+@pytest.mark.parametrize(
+    ("kind", "error"), [("oom", torch.OutOfMemoryError), ("disk_full", OSError), ("readonly", OSError)]
+)
 def test_faults_that_raise(kind: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNAROUND_FAULT", f"kind={kind},phase=step")
     arm(rank=0, segment=1)
@@ -79,3 +82,23 @@ def test_nothing_strikes_where_nothing_was_said(monkeypatch: pytest.MonkeyPatch,
     arm(rank=0, segment=1)
     for phase in faults.PHASES:
         strike(phase, step=1, target=Target(path=tmp_path))
+
+
+def test_a_file_system_that_shows_files_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_first_look_s", {})
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=slowfs,ms=50")
+    arm(rank=0, segment=1)
+    with pytest.raises(FileNotFoundError):
+        strike("look")
+    time.sleep(0.06)
+    strike("look")
+
+
+def test_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", time.time)  # put back at the end
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=clock,ms=-3600000")
+    before_s, steady_s = time.time(), time.monotonic()
+    arm(rank=0, segment=1)
+    strike("start")
+    assert time.time() < before_s - 3500
+    assert time.monotonic() >= steady_s

@@ -34,8 +34,7 @@ def balance(run: Run) -> Balance | None:
     last_segment = run.epochs[-1].segment if run.epochs else 1
     first_epoch = min((e.epoch for e in run.epochs if e.segment == last_segment), default=1)
     spans: dict[int, list[float]] = {}
-    for rank, facts in enumerate(run.machine.get("ranks", [])):
-        share = len(facts["workers"])  # a process that hosts twice the workers has twice the work
+    for rank, share in enumerate(_shares(run)):
         now = [s for s in run.spans(rank) if s.epoch >= first_epoch][1:]
         spans[rank] = [(s.wait_s + s.copy_s + s.compute_s) / share for s in now]
     if len(spans) < 2 or min(map(len, spans.values())) < FEWEST_SPANS:
@@ -43,3 +42,12 @@ def balance(run: Run) -> Balance | None:
     compute_s = {rank: median(values) for rank, values in spans.items()}
     slowest = max(compute_s, key=lambda rank: compute_s[rank])
     return Balance(compute_s=compute_s, slowest_rank=slowest, ratio=compute_s[slowest] / median(compute_s.values()))
+
+
+def _shares(run: Run) -> list[int]:
+    """Workers of each process: one that hosts twice as many has twice the work. Empty where the record does not say."""
+    ranks = run.machine.get("ranks")
+    known = ranks if isinstance(ranks, list) else []
+    hosted = [facts.get("workers") if isinstance(facts, dict) else None for facts in known]
+    shares = [len(workers) if isinstance(workers, list) else 0 for workers in hosted]
+    return shares if all(shares) else []

@@ -9,6 +9,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     resume.py     go on with a run that was stopped
     import_.py    runs that turnaround did not train become run directories
     report.py     what recorded runs say, side by side
+    watch.py      the page of runs while they train
     predict.py    what another number of GPUs, or another kind, would do
     classify.py   what a trained network says of pictures
     export.py     a trained network as a file for other programs
@@ -16,6 +17,10 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     bench.py      how fast could training be on this machine, and what is in its way?
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
+    page.py       what report, train, study and demo share: the page of some runs, gathered and written
+    study_there.py  a study as jobs of a cluster
+    options.py    flags that need more than a line
+    on_slurm.py   what train, resume and study share when a cluster does the work
     console.py    what the verbs share
     worker.py     the entry point of every process of a training; it, classify, export and serve reach the GPU side
 """
@@ -40,6 +45,7 @@ from turnaround.cli.resume import resume
 from turnaround.cli.serve import serve
 from turnaround.cli.study import study
 from turnaround.cli.train import train
+from turnaround.cli.watch import watch
 from turnaround.errors import TurnaroundError
 
 app = typer.Typer(
@@ -57,6 +63,7 @@ app.command()(resume)
 app.command()(study)
 app.command(name="import")(import_)
 app.command()(report)
+app.command()(watch)
 app.command()(predict)
 app.command()(classify)
 app.command()(export)
@@ -71,9 +78,9 @@ def version_option(
     version: bool = typer.Option(False, "--version", help="Print the version and end.", is_eager=True),
 ) -> None:
     if version:
-        from importlib.metadata import version as installed_version
+        from turnaround.cli.console import installed_version
 
-        typer.echo(f"turnaround {installed_version('turnaround')}")
+        typer.echo(f"turnaround {installed_version()}")
         raise typer.Exit
 
 

@@ -87,3 +87,13 @@ def preparation(console: Console, *, quiet: bool = False) -> Iterator[Show]:
                 bar.stop()  # the training's own progress follows
 
         yield show
+
+
+def installed_version() -> str:
+    """Of this program; a source tree that is used without being installed does not know it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("turnaround")
+    except PackageNotFoundError:
+        return "not installed"

@@ -36,6 +36,7 @@ def demo(
     from turnaround import recipes
     from turnaround.analysis.summary import summarise
     from turnaround.cli.console import checked_device, err, preparation, print_json
+    from turnaround.cli.page import leave_page
     from turnaround.launch.conduct import Request, start
     from turnaround.launch.contract import choose_processes
     from turnaround.record.layout import default_run_path
@@ -63,6 +64,7 @@ def demo(
         print_json([asdict(summary) for summary in summaries])
     else:
         _print_story(summaries, folder)
+    leave_page(folder, is_quiet=json_)
 
 
 def _heading(workers: int, is_rehearsal: bool) -> str:

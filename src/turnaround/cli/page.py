@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turnaround.analysis.cases import Job
     from turnaround.analysis.jobs import Survey
-    from turnaround.forecast.predict import Forecaster
     from turnaround.record.reader import Run
     from turnaround.report.page.blocks import PageView
 
@@ -63,9 +61,10 @@ def page_view(
 ) -> PageView:
     """Everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
     from datetime import datetime
-    from importlib.metadata import version
 
     from turnaround.analysis.findings import find_all
+    from turnaround.cli.console import installed_version
+    from turnaround.forecast.along import forecasters_of
     from turnaround.forecast.score import saved_in, scored
     from turnaround.report.page.blocks import PageView
 
@@ -77,35 +76,15 @@ def page_view(
         title=_title(directories),
         now=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         findings=tuple(find_all(found)),
-        forecasters={job.name: forecasters_of(found, job, price=wanted.price) for job in asked},
+        forecasters={job.name: forecasters_of(job, price=wanted.price) for job in asked},
         scores=tuple(scored([line for directory in directories for line in saved_in(directory)], found)),
         thumbnails=pictures,
         notes=tuple(notes),
         price=wanted.price,
         command=_command(directories, wanted, out) if out is not None else "",
-        version=version("turnaround"),
+        version=installed_version(),
         is_live=wanted.is_live,
     )
-
-
-def forecasters_of(found: Survey, job: Job, *, price: float | None = None) -> tuple[Forecaster, ...]:
-    """One for each kind of GPU that was timed; without times one for epochs and accuracy; none if nothing is known."""
-    from dataclasses import replace
-
-    from turnaround.errors import InputError
-    from turnaround.forecast.predict import forecaster
-    from turnaround.forecast.question import Question
-
-    alone = replace(found, jobs=(job,))
-    target = job.target if job.target is not None and 0 < job.target < 1 else None
-    kinds: list[str | None] = [*sorted({case.configuration.gpu for case in job.cases if case.epoch_time_s is not None})]
-    made = []
-    for kind in kinds or [None]:
-        try:
-            made.append(forecaster(alone, Question(workers=1, gpu=kind, target=target, price=price)))
-        except InputError:  # too little to learn from, or a kind of GPU that has no data sheet
-            continue
-    return tuple(made)
 
 
 def refuse_place(out: Path) -> None:

@@ -24,15 +24,29 @@ def report(
         str | None, typer.Option(metavar="NAME", help="Only jobs of this name, or with this word in their name.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print runs, jobs and findings as JSON on stdout.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="PAGE.html", help="Write one page with pictures, which needs nothing else.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(help="Of one GPU for one hour, in any currency: for the costs on the page.")
+    ] = None,
+    pictures: Annotated[bool, typer.Option(help="Show example images of confused classes on the page.")] = True,
 ) -> None:
     """Compare runs: a table and charts for each job, and what stands out.
 
     [bold]turnaround report runs/[/bold]                          every run below a folder
+    [bold]turnaround report runs/ --out page.html[/bold]          the same as a page, to look at or to hand in
     [bold]turnaround report runs/a runs/b --json[/bold]           two runs, for a program
     """
     from turnaround.analysis.findings import find_all
     from turnaround.cli.console import print_json
 
+    if out is not None:
+        _write_page(directories, out, job=job, price=price, has_pictures=pictures)
+        if not json_:
+            return
+    elif price is not None or not pictures:
+        _refuse_without_page("--price" if price is not None else "--no-pictures")
     found = look(directories)
     if job is not None:
         found = only(found, job)
@@ -43,6 +57,25 @@ def report(
         print_json(survey_payload(found, findings))
     else:
         _print_text(found, findings)
+
+
+def _write_page(
+    directories: Sequence[Path], out: Path, *, job: str | None, price: float | None, has_pictures: bool
+) -> None:
+    """Says where it is on stderr: stdout may go into a pipe."""
+    from turnaround.cli.console import err
+    from turnaround.cli.page import Wanted, write_page
+    from turnaround.forecast.question import Question
+
+    Question(workers=1, price=price)  # refuses a price that is none
+    write_page(directories, out=out, wanted=Wanted(job=job, price=price, has_pictures=has_pictures))
+    err().print(f"page: {out}", markup=False)
+
+
+def _refuse_without_page(flag: str) -> None:
+    from turnaround.errors import InputError
+
+    raise InputError(f"{flag} is about the page: add --out page.html, or leave it out.")
 
 
 def _print_text(found: Survey, findings: Sequence[Finding]) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from turnaround.cli.options import On
+
 
 def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.")],
@@ -21,17 +23,30 @@ def resume(
     ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
+    on: On = "local",
 ) -> None:
-    """Go on after a crash, a time limit or a Ctrl-C, from the last checkpoint."""
+    """Go on after a crash, a time limit or a Ctrl-C, from the last checkpoint.
+
+    [bold]turnaround resume runs/x[/bold]                on this machine
+    [bold]turnaround resume runs/x --on slurm[/bold]     follow the run's job, or submit it again when it has ended
+    """
     from turnaround.cli.console import checked_device, err, preparation
+    from turnaround.cli.on_slurm import Flags, refuse_if_queued, rejoin
+    from turnaround.cli.page import page_on_failure
     from turnaround.cli.train import announce, print_result
     from turnaround.launch.conduct import Request
     from turnaround.launch.conduct import resume as go_on
+    from turnaround.record.reader import Run
     from turnaround.workers.environment import place
 
-    here = place()
     console = err()
-    with preparation(console, quiet=json_) as show:
+    if Flags(on=on).is_slurm:
+        _refuse_other_flags(processes=processes, engine=engine, restarts=restarts)
+        rejoin(directory, (lambda line: None) if json_ else lambda line: console.print(line, markup=False))
+        return print_result(Run.load(directory), as_json=json_)
+    refuse_if_queued(directory)
+    here = place()
+    with page_on_failure(directory, is_quiet=json_, is_first=here.rank == 0), preparation(console, quiet=json_) as show:
         request = Request(
             out=directory,
             show=show,
@@ -44,5 +59,16 @@ def resume(
             announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
         )
         run = go_on(request)
-    if here.rank == 0:
-        print_result(run, as_json=json_)
+    return print_result(run, as_json=json_) if here.rank == 0 else None
+
+
+def _refuse_other_flags(**flags: object) -> None:
+    """The job's script says how it goes on."""
+    from turnaround.errors import InputError
+
+    for name, value in flags.items():
+        if value:
+            raise InputError(
+                f"--{name} {value}: a job goes on as its script says (job.sh in the run directory). Leave it out, or "
+                "edit the script."
+            )

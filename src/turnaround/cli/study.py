@@ -1,90 +1,238 @@
-"""`turnaround study`: many configurations of one recipe, and what they say."""
+"""`turnaround study`: many configurations of one recipe, or of somebody else's program, and what they say."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnaround.cli.options import (
+    Account,
+    Budget,
+    Cancel,
+    Command,
+    Gpus,
+    HostCounts,
+    More,
+    NoWait,
+    On,
+    Partition,
+    Set,
+    StudySource,
+    Time,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from turnaround.cli.on_slurm import Flags
     from turnaround.recipe import Recipe
-    from turnaround.study.conduct import Conductor, Work
+    from turnaround.study.conduct import Conductor
+    from turnaround.study.on_slurm import SlurmConductor
+    from turnaround.study.plan import PlannedRun
+    from turnaround.study.program import Program
     from turnaround.study.state import RunState
 
 
 def study(
-    source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
+    source: StudySource = None,
+    command: Command = None,
     workers: Annotated[str | None, typer.Option(help="Workers to train with for real: 1,2,4.")] = None,
     rehearse: Annotated[str | None, typer.Option(help="Workers to rehearse on one device: 8,16.")] = None,
     repeat: Annotated[int, typer.Option(help="Runs of each configuration, with different seeds.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="The study's folder. Default: runs/NAME-study.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Stop before a run that would exceed it: 3gpu-hours, 90gpu-minutes.")
-    ] = None,
+    set_: Set = None,
+    budget: Budget = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try runs again that have failed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the planned runs, and do nothing.")] = False,
+    on: On = "local",
+    gpu: Gpus = None,
+    hosts: HostCounts = None,
+    partition: Partition = None,
+    account: Account = None,
+    time: Time = None,
+    slurm: More = None,
+    no_wait: NoWait = False,
+    cancel: Cancel = False,
 ) -> None:
     """Run what is missing of a study, then compare and forecast. Stop it at any time: the same command goes on.
 
     [bold]turnaround study photos/ --workers 1,2,4 --rehearse 8,16 --repeat 3[/bold]
+    [bold]turnaround study photos/ --workers 1,2,4 --on slurm --gpu t4,v100[/bold]
+    [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold]
     """
-    from turnaround import recipes
-    from turnaround.cli.console import checked_device, err
-    from turnaround.cli.console import out as stdout
+    from turnaround.cli.console import checked_device
+    from turnaround.cli.on_slurm import Flags
+    from turnaround.cli.study_there import study_there
     from turnaround.record.gpus import describe_gpus
-    from turnaround.record.lock import RunLock
     from turnaround.study.conduct import Conductor, Work
-    from turnaround.study.plan import counts, plan
-    from turnaround.study.state import agree_with_before
+    from turnaround.study.plan import counts
 
-    recipe = recipes.find(source, list(set_ or []))
-    gpus = () if checked_device(device) == "cpu" else tuple(str(gpu["index"]) for gpu in describe_gpus())
-    planned = plan(
+    flags = Flags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, cancel)
+    asked = _Asked(
         workers=counts(workers, flag="--workers") if workers else [],
         rehearse=counts(rehearse, flag="--rehearse") if rehearse else [],
-        seeds=range(recipe.training.seed, recipe.training.seed + repeat),
-        devices=_devices(len(gpus), device),
+        repeat=repeat,
+        device=checked_device(device),
+        gpus=() if device == "cpu" or flags.is_slurm else tuple(str(gpu["index"]) for gpu in describe_gpus()),
+        settings=tuple(set_ or []),
+        flags=flags,
     )
+    subject = _subject(source, command, asked)
     work = Work(
-        folder=out or Path("runs") / f"{recipe.name}-study",
-        source=source,
-        overrides=tuple(set_ or []),
+        folder=out or Path("runs") / f"{subject.name}-study",
+        source=source or "",
+        program=subject.program,
+        overrides=asked.settings,
         device=device,
-        gpus=gpus,
+        gpus=asked.gpus,
         retries_failed=retry,
         budget_gpu_s=_budget_s(budget) if budget else None,
     )
-    conductor = Conductor(work, planned)
-    if dry_run:
-        for state in conductor.states():
-            stdout().print(f"# {state.planned.label}: {state.standing}", shlex.join(work.command(state)), sep="\n")
-        return
-    agree_with_before(work.folder, {"source": source, "recipe": _compared(recipe)})
-    with RunLock(work.folder / "study.lock"):
-        _prepare(recipe, work)
-        with _shown(conductor):
+    if flags.is_slurm:
+        study_there(work, subject, flags, is_dry=dry_run)
+    elif dry_run:
+        _print_plan(Conductor(work, subject.planned))
+    else:
+        _carry_out(Conductor(work, subject.planned), subject)
+
+
+def _carry_out(conductor: Conductor, subject: Subject) -> None:
+    from turnaround.cli.console import err
+    from turnaround.cli.page import page_on_failure
+    from turnaround.record.lock import RunLock
+    from turnaround.study.state import agree_with_before
+
+    work = conductor.work
+    subject.refuse_if_missing(work.folder)
+    agree_with_before(work.folder, subject.compared)
+    with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
+        subject.prepare()
+        with shown(conductor):
             conductor.run()
     if conductor.left_out:
         err().print(f"The budget does not pay for: {'; '.join(conductor.left_out)}.")
-    _tell(work.folder, conductor)
+    tell_end(work.folder, conductor)
 
 
-def _devices(gpus: int, device: str) -> int:
+def _print_plan(conductor: Conductor) -> None:
+    from turnaround.cli.console import out
+
+    for state in conductor.states():
+        shown = conductor.work.shown(state)
+        out().print(f"# {state.planned.label}: {state.standing}", shown, sep="\n", markup=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The configurations, as they were typed, and what there is to run them on."""
+
+    workers: list[int]
+    rehearse: list[int]
+    repeat: int
+    device: str
+    gpus: tuple[str, ...]
+    settings: tuple[str, ...]
+    """Of --set."""
+    flags: Flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is studied: a recipe, or a program of somebody else."""
+
+    name: str
+    planned: tuple[PlannedRun, ...]
+    compared: dict[str, object]
+    """What all runs of the study share; the same command goes on only with the same."""
+    recipe: Recipe | None = None
+    program: Program | None = None
+
+    def refuse_if_missing(self, folder: Path) -> None:
+        if self.program is not None:
+            self.program.refuse_if_missing(self.planned, folder)
+
+    def prepare(self) -> None:
+        if self.recipe is not None:
+            _prepare(self.recipe)
+
+
+def _subject(source: str | None, command: str | None, asked: _Asked) -> Subject:
+    from turnaround.errors import InputError
+
+    if source is not None and command is not None:
+        raise InputError(
+            f"A study is of SOURCE or of --command, not of both. Received: {source!r} and --command {command!r}."
+        )
+    if command is not None and asked.flags.is_slurm:
+        raise InputError(
+            "--command runs on this machine: how a program of your own becomes a job, only you know. Write a job for "
+            "it, and let it record itself (turnaround.Recorder)."
+        )
+    if source is not None:
+        return _of_recipe(source, asked)
+    if command is not None:
+        return _of_program(command, asked)
+    raise InputError(
+        "A study needs SOURCE (a folder of images, a recipe) or, for a program of your own, "
+        '--command "python lab10.py --gpus {workers}".'
+    )
+
+
+def _of_recipe(source: str, asked: _Asked) -> Subject:
+    from turnaround import recipes
+    from turnaround.study.plan import plan
+
+    recipe = recipes.find(source, list(asked.settings))
+    first = recipe.training.seed
+    return Subject(
+        name=recipe.name,
+        planned=plan(
+            workers=asked.workers,
+            rehearse=asked.rehearse,
+            seeds=range(first, first + asked.repeat),
+            devices=_devices(asked),
+        ),
+        compared={"source": source, "recipe": _compared(recipe)},
+        recipe=recipe,
+    )
+
+
+def _of_program(command: str, asked: _Asked) -> Subject:
+    """How many workers its machine can carry, only the program knows: there is no limit to them here."""
+    from turnaround.errors import InputError
+    from turnaround.study.plan import plan
+    from turnaround.study.program import Program
+
+    if asked.rehearse:
+        raise InputError(
+            "--rehearse stands in for workers inside turnaround's own training; nobody else's program can be "
+            "rehearsed. Use --workers with --command."
+        )
+    if asked.settings:
+        setting = asked.settings[0]
+        raise InputError(f"--set changes a recipe, and a --command has none: write {setting!r} into the command.")
+    program = Program.parse(command)
+    if not asked.workers:
+        raise InputError("A study of a --command needs configurations: --workers 1,2,4.")
+    planned = plan(workers=asked.workers, rehearse=[], seeds=range(asked.repeat), devices=max(asked.workers))
+    program.refuse_if_unfit(planned)
+    return Subject(name=program.name, planned=planned, compared={"command": command}, program=program)
+
+
+def _devices(asked: _Asked) -> int:
+    """What there is here; what a cluster has is asked later."""
     from turnaround.launch.contract import usable_cores
 
-    return gpus or (1 if device == "mps" else usable_cores())
+    if asked.flags.is_slurm:
+        return max(asked.workers, default=1)
+    return len(asked.gpus) or (1 if asked.device == "mps" else usable_cores())
 
 
 def _compared(recipe: Recipe) -> dict[str, object]:
@@ -103,7 +251,7 @@ def _budget_s(text: str) -> float:
     return seconds
 
 
-def _prepare(recipe: Recipe, work: Work) -> None:
+def _prepare(recipe: Recipe) -> None:
     """The images once for all runs: bad input is said here, before anything is started."""
     import tempfile
 
@@ -115,7 +263,7 @@ def _prepare(recipe: Recipe, work: Work) -> None:
 
 
 @contextmanager
-def _shown(conductor: Conductor) -> Iterator[None]:
+def shown(conductor: Conductor | SlurmConductor) -> Iterator[None]:
     """A table that changes in a terminal; elsewhere a line for every change."""
     from rich.live import Live
 
@@ -138,26 +286,36 @@ def _tell_changes(tell: Callable[[str], None]) -> Callable[[list[RunState]], Non
     seen: dict[str, str] = {}
 
     def on_change(states: list[RunState]) -> None:
-        changed = [state for state in states if seen.get(state.planned.name, "missing") != state.standing]
+        now = {state.planned.name: _told(state) for state in states}
+        changed = [state for state in states if seen.get(state.planned.name, "missing") != now[state.planned.name]]
         for state in changed:
             tell(change_line(state))
         if changed:
             tell(progress_line(states))
-        seen.update({state.planned.name: state.standing for state in states})
+        seen.update(now)
 
     return on_change
 
 
-def _tell(folder: Path, conductor: Conductor) -> None:
+def _told(state: RunState) -> str:
+    """A change of it is worth a line: also of what a job waits for."""
+    return f"{state.standing} {state.cause}" if state.standing == "queued" else state.standing
+
+
+def tell_end(folder: Path, conductor: Conductor | SlurmConductor) -> None:
     """The report of what there is, and what went wrong."""
     from turnaround.cli.console import err
+    from turnaround.cli.page import leave_page
     from turnaround.cli.report import report
     from turnaround.errors import TrainingError
+    from turnaround.record.layout import RunDirectory
 
     states = conductor.states()
-    if any(state.directory.is_dir() for state in states):
+    if any(RunDirectory(state.directory).is_run() for state in states):
         report(directories=[folder], job=None, json_=False)
-        _forecast(folder, most=max(state.planned.workers for state in states))
+        if any(state.epochs_done for state in states):
+            _forecast(folder, most=max(state.planned.workers for state in states))
+        leave_page(folder)
     failed = [state for state in states if state.standing in ("failed", "interrupted")]
     for state in failed:
         err().print(f"{state.planned.label} {state.standing}: {state.cause}", markup=False)

@@ -3,58 +3,82 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnaround.cli.options import (
+    Account,
+    Engine,
+    Gpu,
+    Hosts,
+    More,
+    NoWait,
+    On,
+    Partition,
+    Processes,
+    Restarts,
+    RunOut,
+    Set,
+    Time,
+)
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from turnaround.data.prepare import Prepared
+    from turnaround.cli.on_slurm import Flags, Training
+    from turnaround.data.prepare import Prepared, Show
     from turnaround.recipe import Recipe
     from turnaround.record.reader import Run
     from turnaround.workers.environment import Place
+
+Log = Annotated[
+    list[str] | None,
+    typer.Option(help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated."),
+]
 
 
 def train(
     source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
     workers: Annotated[int | None, typer.Option(help="Data-parallel workers: they decide the result.")] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(help="Processes that host them: they decide the speed. Default: the devices here."),
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="How processes agree: torch or horovod. Default: the recipe's, else torch.")
-    ] = None,
-    restarts: Annotated[
-        int, typer.Option(min=0, help="Start again by itself from the last checkpoint when a process fails: how often.")
-    ] = 0,
+    processes: Processes = None,
+    engine: Engine = None,
+    restarts: Restarts = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="The run directory. Default: runs/NAME, or the next free one.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
-    ] = None,
+    out: RunOut = None,
+    set_: Set = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep the decoded images after the run.")] = False,
+    log: Log = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
+    on: On = "local",
+    gpu: Gpu = None,
+    hosts: Hosts = None,
+    partition: Partition = None,
+    account: Account = None,
+    time: Time = None,
+    slurm: More = None,
+    no_wait: NoWait = False,
 ) -> None:
     """Train on a folder of images and record the run.
 
-    [bold]turnaround train photos/[/bold]                      one class per folder, a fifth held out
-    [bold]turnaround train fruitbowl --workers 4[/bold]        as 4 GPUs would, on what is here
+    [bold]turnaround train photos/[/bold]                                  one class per folder, a fifth held out
+    [bold]turnaround train fruitbowl --workers 4[/bold]                    as 4 GPUs would, on what is here
+    [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]   on 8 GPUs of a cluster
     """
     from turnaround import recipes
-    from turnaround.cli.console import checked_device, err, preparation
+    from turnaround.cli.console import checked_device, err
+    from turnaround.cli.on_slurm import Flags
     from turnaround.launch.conduct import Request, start
     from turnaround.record.layout import default_run_path
+    from turnaround.record.viewers.follow import chosen
     from turnaround.workers.environment import place
 
-    here = place()
+    here, viewers = place(), chosen(log or ())
     overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]
     overrides += [f"workers.engine={engine}"] if engine is not None else []
     overrides += ["data.cache=off"] if no_cache else []
@@ -62,10 +86,16 @@ def train(
     if not here.is_alone:
         recipe = _under_a_launcher(recipe, here, out=out, says_workers="workers.count" in " ".join(overrides))
     target = out or default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
+    flags = Flags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait)
+    if flags.is_slurm:
+        _refuse_on_slurm(recipe, restarts=restarts, here=here, viewers=viewers)
+        words = [source, *(part for override in overrides for part in ("--set", override))]
+        training = _training(recipe, words, target, processes=processes, device=checked_device(device))
+        return _train_there(training, flags, is_dry=dry_run, as_json=json_)
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
     console = err()
-    with preparation(console, quiet=json_) as show:
+    with _surroundings(target, viewers, here=here, is_quiet=json_) as show:
         request = Request(
             out=target,
             show=show,
@@ -80,6 +110,22 @@ def train(
     return print_result(run, as_json=json_) if here.rank == 0 else None
 
 
+@contextmanager
+def _surroundings(target: Path, viewers: tuple[str, ...], *, here: Place, is_quiet: bool) -> Iterator[Show]:
+    """Of a training here: bars while it is prepared, other viewers while it trains, a page when it fails."""
+    from turnaround.cli.console import err, preparation
+    from turnaround.cli.page import page_on_failure
+    from turnaround.record.viewers.follow import followed
+
+    console, is_first = err(), here.rank == 0
+    with (
+        page_on_failure(target, is_quiet=is_quiet, is_first=is_first),
+        preparation(console, quiet=is_quiet) as show,
+        followed(target, viewers if is_first else (), tell=lambda note: console.print("note:", note, markup=False)),
+    ):
+        yield show
+
+
 def _under_a_launcher(recipe: Recipe, here: Place, *, out: Path | None, says_workers: bool) -> Recipe:
     """horovodrun or torch.distributed.run runs this command once in each process: all must mean the same run."""
     from turnaround.errors import InputError
@@ -90,6 +136,62 @@ def _under_a_launcher(recipe: Recipe, here: Place, *, out: Path | None, says_wor
         )
     is_default = recipe.workers.count == 1 and not says_workers
     return recipe.replace("workers", count=here.size) if is_default else recipe
+
+
+def _refuse_on_slurm(recipe: Recipe, *, restarts: int, here: Place, viewers: tuple[str, ...]) -> None:
+    from turnaround.errors import InputError
+
+    if viewers:
+        raise InputError(
+            f"--log {','.join(viewers)} follows a run of this machine, not a job of Slurm. Leave it out, or watch it."
+        )
+    if not here.is_alone:
+        raise InputError(
+            "--on slurm submits a job; it was itself started by a launcher. Call it once, on a login node."
+        )
+    if recipe.workers.engine != "torch":
+        raise InputError(
+            f"--on slurm starts the engine torch, not {recipe.workers.engine}. Leave --engine out, or write a job of "
+            "your own around horovodrun: docs/slurm.md has one."
+        )
+    if restarts:
+        raise InputError(
+            f"--restarts {restarts} is for this machine: a job of Slurm goes back into the queue by itself."
+        )
+
+
+def _training(recipe: Recipe, words: list[str], target: Path, *, processes: int | None, device: str) -> Training:
+    from turnaround.cli.on_slurm import Training
+    from turnaround.launch.contract import choose_processes
+
+    workers = recipe.workers.count
+    count = choose_processes(asked=workers if processes is None else processes, workers=workers, device=device)
+    return Training(words=tuple(words), out=target, processes=count, device=device)
+
+
+def _train_there(training: Training, flags: Flags, *, is_dry: bool, as_json: bool) -> None:
+    """As a job of a cluster; a dry run prints its script, which can be submitted as it is."""
+    from turnaround.cli.console import err, print_json
+    from turnaround.cli.on_slurm import cluster_here, job_for, train_there
+    from turnaround.launch.slurm.cluster import check
+    from turnaround.launch.slurm.recorded import status_of
+    from turnaround.launch.slurm.script import job_script
+    from turnaround.record.layout import RunDirectory
+    from turnaround.record.reader import Run
+
+    there = cluster_here(is_dry=is_dry)
+    job = job_for(training, flags.wishes(), there)
+    if is_dry:
+        if there is not None:
+            check(job, there)
+        return typer.echo(job_script(job), nl=False)
+    assert there is not None, "only a dry run goes on without a cluster"
+    console = err()
+    tell = (lambda line: None) if as_json else lambda line: console.print(line, markup=False)
+    if train_there(job, flags, there, tell):
+        return print_result(Run.load(job.directory), as_json=as_json)
+    slurm = status.slurm if (status := status_of(RunDirectory(job.directory))) else None
+    return print_json({"directory": str(job.directory), "job_id": slurm and slurm.job_id}) if as_json else None
 
 
 def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: int) -> None:
@@ -120,6 +222,7 @@ def print_result(run: Run, *, as_json: bool) -> None:
     from turnaround.analysis.jobs import jobs_of
     from turnaround.analysis.summary import summarise
     from turnaround.cli.console import out, print_json
+    from turnaround.cli.page import leave_page
     from turnaround.report.text import run_end
 
     summary = summarise(run)
@@ -127,6 +230,7 @@ def print_result(run: Run, *, as_json: bool) -> None:
         print_json(asdict(summary))
     else:
         out().print(run_end(summary, run, find_all(jobs_of([run]))))
+    leave_page(run.path, is_quiet=as_json)
 
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:

@@ -13,6 +13,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             launch=options.launch,
             begun_at_s=options.begun_at_s,
             decode_time_s=options.decode_time_s,
+            import_time_s=_age_s(),
         )
         if options.bench is not None:
             bench(assignment, here, part_s=options.bench)
@@ -58,6 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _age_s() -> float:
+    """Since this process began: called when everything is imported, that is how long imports took."""
+    import psutil
+
+    return max(0.0, time.time() - psutil.Process().create_time())
 
 
 def _listen() -> list[int]:

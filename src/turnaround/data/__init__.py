@@ -10,6 +10,7 @@
     decoders.py   many files at once: the processes that decode
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
+    changes.py    what has happened to the images since a run began
     reading.py    rows of pixels from a disk, or decoded when they are needed
     prepare.py    all of the above for a recipe, before any process is started
     order.py      which sample goes to which worker at which step

@@ -16,8 +16,10 @@ A file that cannot be decoded completely raises UnreadableImage; nothing is gues
 import hashlib
 import os
 import warnings
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,7 @@ MAX_PIXELS = 50_000_000  # 50 Mpx: larger than any camera's photo, and 200 MB on
 MAX_FILE_BYTES = 1 << 30  # no image of 50 Mpx needs more; a mislabelled video would fill the memory
 DIGEST_BYTES = 16
 BACKGROUND_RGB = (255, 255, 255)
+_BAND_PIXELS = 1 << 21
 
 _EXIF_ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
@@ -149,29 +152,50 @@ def _to_8_bit(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
         return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        return Image.fromarray(_scaled_to_byte(np.asarray(image).astype(np.float64), image.mode == "F"))
+        return Image.fromarray(_scaled_to_byte(np.asarray(image), image.mode == "F"))
     if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        background = Image.new("RGBA", layer.size, (*BACKGROUND_RGB, 255))
-        return Image.alpha_composite(background, layer).convert("RGB")
+        return _on_background(image)
     if image.mode in ("L", "RGB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")
 
 
-def _scaled_to_byte(values: NDArray[np.float64], is_float: bool) -> NDArray[np.uint8]:
+def _bands(width_px: int, height_px: int) -> Iterator[tuple[int, int]]:
+    """First and last row of pieces of a picture: a bomb of 50 Mpx must not take its size several times over."""
+    rows = max(1, _BAND_PIXELS // max(1, width_px))
+    return ((top, min(top + rows, height_px)) for top in range(0, height_px, rows))
+
+
+def _on_background(image: Image.Image) -> Image.Image:
+    """What is transparent lies on white."""
+    flat = Image.new("RGB", image.size)
+    for top, bottom in _bands(*image.size):
+        box = (0, top, image.width, bottom)
+        layer = image.crop(box).convert("RGBA")
+        background = Image.new("RGBA", layer.size, (*BACKGROUND_RGB, 255))
+        flat.paste(Image.alpha_composite(background, layer).convert("RGB"), box)
+    return flat
+
+
+def _scaled_to_byte(values: NDArray[Any], is_float: bool) -> NDArray[np.uint8]:
     """Values of unknown range -> 0..255, by the rule at the head of this file."""
-    finite = np.isfinite(values)
-    if not finite.any():
+    bands = [values[top:bottom] for top, bottom in _bands(values.shape[1], values.shape[0])]
+    finite = (band[np.isfinite(band)] for band in bands)
+    known = [(float(some.min()), float(some.max())) for some in finite if some.size]
+    if not known:
         raise _RefusedError("no pixel holds a finite number")
-    low, high = float(values[finite].min()), float(values[finite].max())
+    low, high = min(pair[0] for pair in known), max(pair[1] for pair in known)
     ranges = (1.0, 255.0, 65535.0) if is_float else (255.0, 65535.0)
     full = next((full for full in ranges if low >= 0 and high <= full), None)
     if full is not None:
         low, high = 0.0, full
+    return np.concatenate([_scaled_band(band.astype(np.float64), low, high) for band in bands])
+
+
+def _scaled_band(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.uint8]:
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = (values - low) / max(high - low, np.finfo(np.float64).tiny) * 255.0
-    scaled[~finite] = 0.0
+    scaled[~np.isfinite(values)] = 0.0
     return np.rint(np.clip(scaled, 0.0, 255.0)).astype(np.uint8)
 
 

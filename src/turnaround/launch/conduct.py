@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from turnaround.data.changes import changes
 from turnaround.data.decoders import Target, decode_into
 from turnaround.data.prepare import Prepared, Show, cache_root, prepare_images
 from turnaround.errors import (
@@ -27,9 +28,11 @@ from turnaround.errors import (
     RunDirectoryError,
     TurnaroundError,
 )
+from turnaround.launch import queued
 from turnaround.launch.contract import Launcher, LaunchPlan, choose_processes
 from turnaround.launch.joined import wait_for_word
 from turnaround.launch.local import LocalLauncher
+from turnaround.launch.restart import Restarts
 from turnaround.recipe import Recipe
 from turnaround.record import pulse
 from turnaround.record.files import read_json
@@ -66,34 +69,38 @@ class Request:
 
 def start(recipe: Recipe, request: Request) -> Run:
     """A new run."""
-    begun_at_s, begun_at, recipe = time.time(), utc_now(), recipe.resolved()
+    begun_at_s, recipe = queued.begun_at_s(), recipe.resolved()
     processes = _processes(recipe, request)
     if request.place.rank > 0:
         return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
     new_folders = [folder for folder in (request.out, *request.out.parents) if not folder.exists()]
-    directory = RunDirectory.create(request.out)
+    directory = RunDirectory.create(request.out, job_id=queued.own_job())
     with RunLock(directory.lock):  # when another run holds it, nothing here is ours to remove
         try:
             with _images(recipe, request, directory) as prepared:
                 facts = {"command": sys.argv, "images": image_facts(prepared)}
                 write_json(directory.recipe, {**recipe.to_dict(), **facts})
-                _write_status(directory, Status(state="queued", submitted_at=begun_at, started_at=begun_at))
+                _write_status(directory, queued.first_status(directory, begun_at_s=begun_at_s))
                 request.announce(recipe, prepared, processes)
                 plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
-                _launch(plan, request)
-        except (InputError, KeyboardInterrupt):
+                _launch(plan, request, workers=recipe.workers.count)
+        except (InputError, KeyboardInterrupt) as error:
             if not directory.epochs.exists():
-                _remove(directory, new_folders)
+                _remove(directory, new_folders, error)
             raise
     return Run.load(directory.path)
 
 
 def resume(request: Request) -> Run:
     """Goes on with a run that was stopped, on as many processes as asked for; the workers stay the same."""
-    begun_at_s, directory = time.time(), RunDirectory.open(request.out)
+    begun_at_s, directory = queued.begun_at_s(), RunDirectory.open(request.out)
     run = Run.load(directory.path)
     if run.status.state == "finished":
         return run
+    if run.is_of_others:
+        raise InputError(
+            f"{request.out} is the record of another program, which alone can go on with it: start that program again."
+        )
     recipe = Recipe.from_record(run.recipe)
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
     processes = _processes(recipe, request, before=_processes_before(run))
@@ -105,7 +112,7 @@ def resume(request: Request) -> Run:
         _write_status(directory, _next_segment(directory, run.status))
         request.announce(recipe, prepared, processes)
         plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
-        _launch(plan, request)
+        _launch(plan, request, workers=recipe.workers.count)
     return Run.load(directory.path)
 
 
@@ -114,7 +121,7 @@ def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any
 
     `request.out` is a folder for the time being, which the caller removes.
     """
-    begun_at_s, recipe = time.time(), recipe.resolved()
+    begun_at_s, recipe = time.monotonic(), recipe.resolved()
     processes = _processes(recipe, request)
     directory = RunDirectory.create(request.out)
     with _images(recipe, request, directory) as prepared:
@@ -196,7 +203,7 @@ def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -
 def _follow(recipe: Recipe, request: Request, *, processes: int, begun_at_s: float) -> Run:
     """What all processes but the first do under a launcher of others: wait for its word, then work."""
     directory = RunDirectory(request.out)
-    pixels_dir, decode_time_s = wait_for_word(directory, request.place, begun_at_s=begun_at_s)
+    pixels_dir, decode_time_s = wait_for_word(directory, request.place, begun_at_s=time.time())
     plan = LaunchPlan(
         directory=directory,
         pixels_dir=pixels_dir,
@@ -231,22 +238,25 @@ def _plan(recipe: Recipe, request: Request, prepared: Prepared, *, processes: in
     )
 
 
-def _launch(plan: LaunchPlan, request: Request) -> None:
+def _launch(plan: LaunchPlan, request: Request, *, workers: int) -> None:
     """To the end, or to an error; after the failure of a process once more, as often as was asked for."""
     directory = plan.directory
+    restarts = Restarts(plan, workers=workers)
     for restart in range(request.restarts + 1):
         try:
             request.launcher.run(plan)
             return
         except TurnaroundError as error:
+            if not directory.is_run():
+                raise  # it has vanished, and with it the status
             status = Run.load(directory.path).status
             if not isinstance(error, ProcessFailedError) or restart == request.restarts:
                 _write_status(directory, _ended(status, error))
                 raise
-            again = _next_segment(directory, status)
-            _write_status(directory, replace(again, restarts=[*status.restarts, str(error)]))
-            sys.stderr.write(f"{error}\nStarting again by itself: {restart + 1} of {request.restarts}.\n")
-            plan = replace(plan, begun_at_s=time.time(), decode_time_s=0.0)
+            plan, fewer = restarts.after(error, replace(plan, begun_at_s=time.monotonic(), decode_time_s=0.0))
+            cause = " ".join(filter(None, (str(error), fewer)))
+            _write_status(directory, replace(_next_segment(directory, status), restarts=[*status.restarts, cause]))
+            sys.stderr.write(f"{cause}\nStarting again by itself: {restart + 1} of {request.restarts}.\n")
 
 
 def _next_segment(directory: RunDirectory, status: Status) -> Status:
@@ -273,12 +283,14 @@ def _processes_before(run: Run) -> int | None:
 
 
 def _refuse_changed_images(run: Run, prepared: Prepared) -> None:
-    before = run.recipe.get("images", {}).get("fingerprint")
+    images = run.recipe.get("images")
+    before = str(images.get("fingerprint") if isinstance(images, dict) else None)
     now = prepared.pixels.fingerprint
     if before != now:
+        what = changes(before, prepared.pixels) or "files were added, removed or changed"
         raise InputError(
-            f"The images are not those that the run began with (fingerprint {str(before)[:12]} then, {now[:12]} now): "
-            "files were added, removed or changed. Put them back, or start a new run."
+            f"The images are not those that the run began with (fingerprint {before[:12]} then, {now[:12]} now): "
+            f"{what}. Put them back, or start a new run."
         )
 
 
@@ -286,13 +298,9 @@ def _write_status(directory: RunDirectory, status: Status) -> None:
     write_json(directory.status, to_json(status))
 
 
-def _remove(directory: RunDirectory, new_folders: list[Path]) -> None:
+def _remove(directory: RunDirectory, new_folders: list[Path], error: BaseException) -> None:
     """What we put there, and the folders that we made for it; those that were the user's stay."""
-    for path in (directory.recipe, directory.status, directory.machine, directory.lock):
-        path.unlink(missing_ok=True)
-    for path in directory.path.glob("*.jsonl"):
-        path.unlink(missing_ok=True)
-    shutil.rmtree(directory.logs, ignore_errors=True)
+    queued.give_up(directory, error)
     with suppress(OSError):  # not empty: somebody else's work is in there by now
         for folder in new_folders:
             folder.rmdir()

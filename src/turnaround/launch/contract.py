@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,7 @@ class LaunchPlan:
     processes: int
     device: str
     begun_at_s: float
+    """By this host's monotonic clock, which all its processes share."""
     decode_time_s: float
     shows_progress: bool = True
     engine: str = "torch"
@@ -32,6 +34,8 @@ class LaunchPlan:
     """The processes measure each part of a training for so long (training/bench.py) instead of training."""
     place: Place = field(default_factory=Place)
     """Where the command itself stands: alone it starts all processes, otherwise somebody has started one for each."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the processes get whatever the user has set: the GPUs that are left after a failure."""
 
     @property
     def processes_here(self) -> int:
@@ -75,4 +79,9 @@ def choose_processes(*, asked: int | None, workers: int, device: str) -> int:
         return asked
     gpus = 0 if device == "cpu" else len(describe_gpus())
     devices = gpus or (1 if device == "mps" or sys.platform == "darwin" else usable_cores())
-    return max(p for p in range(1, min(devices, workers) + 1) if workers % p == 0)
+    return even_processes(workers=workers, at_most=devices)
+
+
+def even_processes(*, workers: int, at_most: int) -> int:
+    """The most processes, each with the same number of workers."""
+    return max(p for p in range(1, max(1, min(at_most, workers)) + 1) if workers % p == 0)

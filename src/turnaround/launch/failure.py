@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from turnaround import errors
-from turnaround.errors import ProcessFailedError, TurnaroundError
+from turnaround.errors import ProcessFailedError, StorageError, TurnaroundError
 from turnaround.record import pulse
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
@@ -23,6 +23,14 @@ LOST_KINDS = {"DistBackendError", "DistNetworkError", "DistStoreError", "Horovod
 LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "gloo/")
 LONGEST_WORD_S = 3.0
 """How long another process may take to say why it failed, once we have lost it."""
+
+
+class RankFailedError(ProcessFailedError):
+    """A process died, and this is which."""
+
+    def __init__(self, message: str, *, ranks: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 def clear(directory: RunDirectory) -> None:
@@ -96,14 +104,26 @@ def first_cause(
             alone = len(silent) == 1 and not reasons
             who = " and ".join(process.name for process in silent) or "A process"
             how = f" ({_how(exit_status)})" if alone or not silent else ""
-            return _death(f"{who} died without a word{how}", directory, log)
+            ranks = tuple(process.rank for process in silent)
+            return _death(f"{who} died without a word{how}", directory, log, ranks=ranks)
     first = min(told or reasons, key=lambda reason: reason["at_s"])
     if first["kind"] is not None:
-        kind: type[TurnaroundError] = getattr(errors, first["kind"], TurnaroundError)
+        kind = getattr(errors, first["kind"], None)
+        if not (isinstance(kind, type) and issubclass(kind, TurnaroundError)):
+            kind = TurnaroundError
         return kind(first["message"])
     if "exit_status" in first:
-        return _death(f"{_name(first)} {first['message']}", directory, log)
-    return ProcessFailedError(f"{_name(first)} failed: {first['message']}. Details are in {log}.")
+        return _death(f"{_name(first)} {first['message']}", directory, log, ranks=(first["rank"],))
+    sentence = f"{_name(first)} failed: {first['message']}. Details are in {log}."
+    return RankFailedError(sentence, ranks=(first["rank"],))
+
+
+def vanished(directory: RunDirectory) -> StorageError:
+    """Somebody has moved or removed the run directory, or its file system is no longer there."""
+    return StorageError(
+        f"{directory.path} is not there any more: somebody moved or removed it, or took its file system away, while "
+        f"the run was writing. Put it back and go on with `turnaround resume {shlex.quote(str(directory.path))}`."
+    )
 
 
 def how_to_go_on(directory: RunDirectory, log: Path) -> str:
@@ -114,14 +134,25 @@ def how_to_go_on(directory: RunDirectory, log: Path) -> str:
     )
 
 
-def _death(what: str, directory: RunDirectory, log: Path) -> ProcessFailedError:
-    return ProcessFailedError(
-        f"{what}: killed from outside, out of memory, or ended early. {how_to_go_on(directory, log)}"
-    )
+def _death(what: str, directory: RunDirectory, log: Path, *, ranks: tuple[int, ...]) -> RankFailedError:
+    sentence = f"{what}: killed from outside, out of memory, or ended early. {how_to_go_on(directory, log)}"
+    return RankFailedError(sentence, ranks=ranks)
 
 
 def _reasons(directory: RunDirectory) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in directory.logs.glob("failure-*.json")]
+    found = (_parsed(path) for path in directory.logs.glob("failure-*.json"))
+    return [reason for reason in found if reason is not None]
+
+
+def _parsed(path: Path) -> dict[str, Any] | None:
+    """What a process has said; None where the file is damaged."""
+    try:
+        said = json.loads(path.read_text())
+        kind = said["kind"] if isinstance(said["kind"], str) else None
+        message, rank, at_s = str(said["message"]), int(said["rank"]), float(said["at_s"])
+        return {**said, "kind": kind, "message": message, "rank": rank, "at_s": at_s}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 def _is_lost(reason: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError, TurnaroundError
+from turnaround.errors import InputError, InterruptedRunError, TurnaroundError
 from turnaround.launch import failure
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
 from turnaround.launch.joined import word_given
@@ -58,13 +58,15 @@ class LocalLauncher:
             failure.clear(plan.directory)
             pulse.clear(plan.directory)
         watch = pulse.Watch(plan.directory, patience_s=patience_s())
-        with word_given(plan), log.open("ab") as stderr, _stop_requests() as requests:
+        with word_given(plan), log.open("ab") as stderr, _stop_requests(plan) as requests:
             process = _start(plan, stderr)
             try:
                 exit_status = _wait(process, requests, watch)
             finally:
                 _end_group(process)
                 shutil.rmtree(_scratch(plan), ignore_errors=True)
+        if not plan.directory.is_run():
+            raise failure.vanished(plan.directory)
         if _is_done(plan, exit_status):
             return
         go_on = f"Go on with `turnaround resume {shlex.quote(str(plan.directory.path))}`."
@@ -102,7 +104,8 @@ def _cause(plan: LaunchPlan, exit_status: int, watch: pulse.Watch) -> Turnaround
     """The first cause: what the processes have said, who went without a word, or that nothing moved any more."""
     directory, log = plan.directory, plan.directory.logs / "processes.log"
     if watch.verdict is not None:
-        return ProcessFailedError(f"{watch.verdict} {failure.how_to_go_on(directory, log)}")
+        sentence = f"{watch.verdict} {failure.how_to_go_on(directory, log)}"
+        return failure.RankFailedError(sentence, ranks=watch.silent_ranks)
     if not plan.place.is_alone:
         failure.tell_if_silent(directory, rank=plan.place.rank, exit_status=exit_status)
         failure.wait_for_others(directory)
@@ -151,7 +154,7 @@ def _start(plan: LaunchPlan, log: IO[bytes]) -> subprocess.Popen[bytes]:
     # own keeps a Ctrl-C in the terminal from reaching the processes before us.
     return subprocess.Popen(
         command(plan),
-        env={**os.environ, **settings_for(plan), LAUNCHER_VARIABLE: str(os.getpid())},
+        env={**os.environ, **settings_for(plan), **plan.environment, LAUNCHER_VARIABLE: str(os.getpid())},
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         stderr=log,
@@ -163,18 +166,22 @@ def _start(plan: LaunchPlan, log: IO[bytes]) -> subprocess.Popen[bytes]:
 class _Requests:
     """Who has asked to stop: Ctrl-C, a batch system before its time limit (SIGTERM, SIGUSR2)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_alone: bool = True) -> None:
         self.received: list[int] = []
+        self.is_alone = is_alone
 
     @property
     def is_urgent(self) -> bool:
-        """The same request twice; a batch system's two different ones are one wish."""
-        return len(self.received) > len(set(self.received))
+        """The same request twice; a batch system's two different ones are one wish, and so are its warnings, which are
+        repeated in case they came too early. A launcher of others passes on what its processes have received already:
+        twice is one wish then, and who has no patience ends the launcher."""
+        said = [number for number in self.received if number != signal.SIGUSR2]
+        return self.is_alone and len(said) > len(set(said))
 
 
 @contextmanager
-def _stop_requests() -> Iterator[_Requests]:
-    requests = _Requests()
+def _stop_requests(plan: LaunchPlan) -> Iterator[_Requests]:
+    requests = _Requests(is_alone=plan.place.is_alone)
 
     def ask(number: int, _frame: object) -> None:
         requests.received.append(number)

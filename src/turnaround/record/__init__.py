@@ -15,6 +15,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     gpus.py        the GPUs of this process, asked through NVML
     telemetry.py   a thread that samples CPU, memory and GPUs once a second
     importers/     other people's tables and logs become run directories
+    viewers/       a run in TensorBoard or MLflow, while it trains
 
 The format itself is described, for other programs, in docs/record-format.md.
 """

@@ -109,18 +109,19 @@ class RunDirectory:
             return False
 
     @classmethod
-    def create(cls, path: Path) -> "RunDirectory":
+    def create(cls, path: Path, *, job_id: str | None = None) -> "RunDirectory":
         """A new, empty run directory with its logs folder.
 
         What an attempt leaves that ended before its recipe was written (a lock, an empty logs folder) is no
-        run. Take the RunLock next: it decides between two that start at once.
+        run. Neither is what the job `job_id`, in which this process runs, has brought: its script, its status, its
+        output. Take the RunLock next: it decides between two that start at once.
         """
         directory = cls(Path(path))
         try:
             if directory.path.is_file():
                 raise RunDirectoryError(f"{path} is a file, not a directory: {OTHER_OUT}.")
             directory.path.mkdir(parents=True, exist_ok=True)
-            directory._refuse_if_taken()
+            directory._refuse_if_taken(job_id)
             directory.logs.mkdir(exist_ok=True)
         except (OSError, ValueError) as error:
             raise storage_error("create the run directory", directory.path, error) from error
@@ -134,19 +135,32 @@ class RunDirectory:
             raise RunDirectoryError(_not_a_run(directory.path))
         return directory
 
-    def _refuse_if_taken(self) -> None:
+    def _refuse_if_taken(self, job_id: str | None) -> None:
         if self.recipe.exists():
             raise RunDirectoryError(
                 f"{self.path} already holds a run ({_summary(self)}). Go on with it: "
                 f"`turnaround resume {shlex.quote(str(self.path))}`; or {OTHER_OUT}."
             )
-        harmless = {self.lock.name} | (set() if _names(self.logs) else {self.logs.name})
+        job = _peek(self.status).get("slurm")
+        owner = job.get("job_id") if isinstance(job, dict) else None
+        if owner is not None and owner != job_id:
+            raise RunDirectoryError(
+                f"{self.path} belongs to job {owner} of a Slurm cluster. Follow it, or submit it again: "
+                f"`turnaround resume {shlex.quote(str(self.path))} --on slurm`; or {OTHER_OUT}."
+            )
+        harmless = {self.lock.name} | (set() if self._has_logs(job_id) else {self.logs.name})
+        harmless |= set() if job_id is None else {self.job_script.name}
+        harmless |= set() if owner is None else {self.status.name}
         foreign = [name for name in _names(self.path) if name not in harmless and not is_temporary(name)]
         if foreign:
             shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
             ours = {p.name for p in (self.machine, self.status, self.epochs, self.job_script, self.logs)}
             what = "parts of a run without its recipe.json" if ours & set(foreign) else "other files"
             raise RunDirectoryError(f"{self.path} is not empty: it holds {what} ({shown}). Empty it, or {OTHER_OUT}.")
+
+    def _has_logs(self, job_id: str | None) -> bool:
+        """Whether anything but the output of the present job's starts is there."""
+        return any(job_id is None or not name.startswith("slurm-") for name in _names(self.logs))
 
 
 def safe_name(name: str) -> str:

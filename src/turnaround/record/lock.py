@@ -25,6 +25,8 @@ from turnaround.record.writer import storage_error, write_temporary
 
 MAX_ATTEMPTS = 100
 MAX_LOCK_BYTES = 10_000
+_held: set[str] = set()
+"""The tokens of the locks that this process holds."""
 
 
 class RunLock:
@@ -47,10 +49,12 @@ class RunLock:
         except OSError as error:
             raise storage_error("lock", self.path, error) from error
         self._token = owner["token"]
+        _held.add(owner["token"])
 
     def release(self) -> None:
         """Give the lock back; somebody else's lock stays."""
         token, self._token = self._token, None
+        _held.discard(token or "")
         # The folder may be gone or read-only by now: then there is nothing left to give back.
         with contextlib.suppress(OSError):
             if token is not None and _parse(_read(self.path)).get("token") == token:
@@ -179,6 +183,8 @@ def _refusal(path: Path, owner: dict[str, Any]) -> str | None:
     if start is not None and owner.get("process_start") is not None and start != owner["process_start"]:
         return None
     if _is_zombie(pid):
+        return None
+    if pid == os.getpid() and owner.get("token") not in _held:  # ours, from a folder that was away when we gave it back
         return None
     return f"{who} Wait for it, stop it (kill {pid}), or choose another directory with --out."
 

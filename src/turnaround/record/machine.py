@@ -15,9 +15,16 @@ from typing import Any
 
 import psutil
 
+from turnaround.errors import RunDirectoryError
+from turnaround.record.files import read_json
 from turnaround.record.gpus import Nvml, describe_gpus
 
 PACKAGES = ("turnaround", "torch", "torchvision", "timm", "numpy", "pillow")
+COMPARED = (
+    *("processes", "engine", "device", "cpu", "gpus", "turnaround_git.commit"),
+    *(f"versions.{name}" for name in PACKAGES),
+)
+"""What may change the last bits of a training when it changes between two starts."""
 GIT_TIMEOUT_S = 2.0
 """A commit is worth a moment of waiting, not a hung network file system."""
 
@@ -58,6 +65,31 @@ def describe(
         "device": device,
         "choices": {name: dict(choice) for name, choice in (choices or {}).items()},
     }
+
+
+def changed_since(path: Path, now: Mapping[str, Any], *, start: int) -> list[str]:
+    """What differs from the start before, whose machine.json is at `path`; and what differed before that.
+
+    The training stays the same; its last bits may not.
+    """
+    try:
+        before = read_json(path)
+    except RunDirectoryError:  # this is the first start, or the file is damaged
+        return []
+    earlier = before.get("changed")
+    pairs = ((what, _fact(before, what), _fact(now, what)) for what in COMPARED)
+    new = [f"start {start}: {what} {then} -> {today}" for what, then, today in pairs if then != today]
+    return [*(earlier if isinstance(earlier, list) else []), *new]
+
+
+def _fact(machine: Mapping[str, Any], what: str) -> str:
+    """As text: "versions.torch" is machine["versions"]["torch"]."""
+    value: Any = machine
+    for key in what.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if isinstance(value, list):
+        return ", ".join(str(gpu.get("name")) for gpu in value if isinstance(gpu, Mapping)) or "none"
+    return str(value)
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

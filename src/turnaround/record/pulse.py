@@ -140,8 +140,9 @@ def _path(directory: RunDirectory, rank: int) -> Path:
 def _parsed(path: Path) -> Seen | None:
     try:
         said: dict[str, Any] = json.loads(path.read_text())
-        return Seen(**{name: said[name] for name in Seen.__dataclass_fields__})
-    except (OSError, ValueError, KeyError, TypeError):
+        kinds = {"host": str, "doing": str, "program_s": float}
+        return Seen(**{name: kinds.get(name, int)(said[name]) for name in Seen.__dataclass_fields__})
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -167,6 +168,8 @@ class Watch:
         self.gone_for_s = 0.0
         self.verdict: str | None = None
         """What is wrong, when the training does not get on any more."""
+        self.silent_ranks: tuple[int, ...] = ()
+        """Whom the verdict names."""
         self._gone_since_s = 0.0
         self._beats: dict[int, int] = {}
         self._ticks: dict[int, tuple[int, float]] = {}
@@ -195,6 +198,7 @@ class Watch:
         stopped = [p for p in seen if now_s - self._ticks[p.rank][1] > self.patience_s / 2]
         busy = [p for p in seen if p.doing != WAITS]
         silent = stopped or busy or seen
+        self.silent_ranks = tuple(p.rank for p in silent)
         how = "is stopped or does not answer" if stopped else "hangs"
         return (
             f"{' and '.join(p.name for p in silent)} {how}: no process has got on for {self.patience_s:.0f} s, so all "

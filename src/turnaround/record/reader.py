@@ -31,6 +31,10 @@ from turnaround.record.schema import (
 MAX_DEPTH = 6  # find_runs: runs/study/configuration/repeat and some more, but not a whole disk
 
 
+MOST_BAD_SHARE = 0.01
+"""Of the lines of epochs.jsonl: with more damage than that no figure is computed from the rest."""
+
+
 class Run:
     """One recorded run. Each part is read when first asked for, and kept: load again to see news."""
 
@@ -68,6 +72,11 @@ class Run:
         path = self.directory.evaluation
         return _read_record(Evaluation, path) if os.path.lexists(path) else None
 
+    @property
+    def is_of_others(self) -> bool:
+        """Whether another program has trained it, with our recorder or without."""
+        return any(key in self.recipe for key in ("recorded_by", "program"))
+
     @cached_property
     def imported(self) -> Imported | None:
         """imported.json; None for a run that turnaround has trained."""
@@ -86,6 +95,17 @@ class Run:
         """Lines of epochs.jsonl that were skipped because they cannot be understood."""
         records, bad_lines = self._epoch_lines
         return bad_lines + sum(record.epoch < 1 for record in records)
+
+    def check_epochs(self) -> None:
+        """RunDirectoryError when so much of epochs.jsonl is damaged that figures from the rest would mislead."""
+        known = [record.epoch for record in self.epochs]
+        lines = len(self._epoch_lines[0]) + self._epoch_lines[1]
+        is_whole = known == list(range(1, max(len(known), self.status.epochs_done) + 1))
+        if self.bad_lines > MOST_BAD_SHARE * lines and not is_whole:
+            raise RunDirectoryError(
+                f"{self.directory.epochs}: {self.bad_lines} of {lines} lines cannot be read, and epochs are missing: "
+                "figures from the rest would mislead."
+            )
 
     @property
     def is_torn(self) -> bool:
@@ -149,19 +169,36 @@ class Run:
     def turnaround_parts(self) -> dict[str, float]:
         """Seconds by part, from submit to finish: queue, the program's parts, other; unknown ones are absent.
 
-        The queue alone is taken from two wall clocks: the submitting host's and that of the first program.
+        The queue alone is taken from two wall clocks: the submitting host's and that of the first program. What a
+        job waited after it was requeued is in it.
         """
         status = self.status
         parts: dict[str, float] = {}
         queue_s = _seconds_between(status.submitted_at, status.started_at)
         if queue_s is not None:
-            parts["queue"] = queue_s
+            again_s = status.slurm.requeued_s if status.slurm else 0.0
+            parts["queue"] = queue_s + (again_s if again_s > 0 else 0.0)  # not when it is no number
         known = {part: status.time_s[part] for part in DISJOINT_TIME_PARTS if part in status.time_s}
         parts |= {part: time_s for part, time_s in known.items() if not math.isnan(time_s)}
         rest_s = status.time_s.get("program", math.nan) - sum(parts.values()) + parts.get("queue", 0.0)
         if not math.isnan(rest_s):
             parts["other"] = max(0.0, rest_s)
         return parts
+
+    def first_step_parts(self) -> dict[str, float]:
+        """Seconds from the submission to the first step: queue, import, start_up (all the rest); empty if unknown.
+
+        What was imported is known of all starts together only: in a run with several it stays in start_up.
+        """
+        status = self.status
+        queue_s = _seconds_between(status.submitted_at, status.started_at)
+        started_s = _seconds_between(status.started_at, status.first_step_at)
+        if queue_s is None or started_s is None:
+            return {}
+        import_s = status.time_s.get("import", 0.0)
+        if status.segments > 1 or not 0 < import_s <= started_s:
+            return {"queue": queue_s, "start_up": started_s}
+        return {"queue": queue_s, "import": import_s, "start_up": started_s - import_s}
 
 
 def find_runs(path: Path) -> list[Path]:

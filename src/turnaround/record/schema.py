@@ -17,6 +17,7 @@ __all__ = [
     "Evaluation",
     "GpuSample",
     "Imported",
+    "SlurmStatus",
     "Span",
     "State",
     "Status",
@@ -41,6 +42,7 @@ TimePart = Literal[
     "training",  # training_cold + training_steady
     "pause",  # evaluation + checkpoint: the training clock stands still
     "program",  # from process start to end
+    "import",  # loading torch and the training's own code, within start_up
 ]
 DISJOINT_TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)[:7]
 
@@ -88,6 +90,28 @@ class EpochRecord:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SlurmStatus:
+    """In status.json: the job of a Slurm cluster, as it was when somebody last asked."""
+
+    job_id: str
+    """As squeue shows it; of a run that was submitted again, the last one."""
+    state: str = "PENDING"
+    """Slurm's own word: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL ..."""
+    reason: str | None = None
+    """Why it waits or has failed, in Slurm's words."""
+    exit_code: int | None = None
+    """Of the batch script once it has ended; a signal n is -n."""
+    starts: int = 0
+    """How often Slurm has started this job: 1 plus its requeues."""
+    requeued_s: float = 0.0
+    """In the queue again after the first start, over all requeues."""
+    hosts: list[str] = dataclasses.field(default_factory=list)
+    """Of the last start."""
+    gpu: str | None = None
+    """The kind of GPU that was asked for, as the cluster calls it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Status:
     """status.json: where the run stands. Instants are ISO-8601 UTC with offset; durations are monotonic."""
 
@@ -96,9 +120,9 @@ class Status:
     cause: str | None = None
     """Why it failed, diverged or was interrupted, in a sentence."""
     submitted_at: str | None = None
-    """When the user asked for it."""
+    """When the user asked for it; a requeue does not change it."""
     started_at: str | None = None
-    """When the first program started."""
+    """When the first program started; of a job, its script."""
     first_step_at: str | None = None
     """When the first step of the first segment was done."""
     ended_at: str | None = None
@@ -111,6 +135,8 @@ class Status:
     """Seconds by part, over all segments."""
     restarts: list[str] = dataclasses.field(default_factory=list)
     """Why it was started again by itself, one cause for each time."""
+    slurm: SlurmStatus | None = None
+    """Only of a run that is a job of a Slurm cluster."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@
 #SBATCH --output="/home/ada/runs/fruit 8w/logs/slurm-%j.out"
 
 set -euo pipefail
+TURNAROUND_BEGUN_AT_S=$(date +%s.%N) # here the program begins
+export TURNAROUND_BEGUN_AT_S
 
 # The run, what is printed on the way, and where relative paths begin.
 run='/home/ada/runs/fruit 8w'
@@ -68,7 +70,14 @@ srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill
     bash -c "$(declare -f on_each_host); on_each_host \"\$@\"" bash "${program[@]}" &
 step=$!
 wait "$step" || true
-while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done # a signal ends a wait early
+while kill -0 "$step" 2>/dev/null; do # a signal ends a wait early, and a warning during the start goes unheard
+    if [ "$warned" = yes ]; then
+        sleep 2
+        kill -USR2 "$step" 2>/dev/null || true
+    else
+        wait "$step" || true
+    fi
+done
 status=0
 wait "$step" || status=$?
 

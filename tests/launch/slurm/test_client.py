@@ -147,3 +147,21 @@ def test_a_command_that_fails(commands: Commands) -> None:
     commands.answer("sinfo", "echo 'sinfo: fatal: bad' >&2; exit 1")
     with pytest.raises(InputError, match="`sinfo` has failed: bad"):
         client.call("sinfo")
+
+
+@pytest.mark.parametrize("job_id", ["", "7 8", "--help", "7;rm", "9" * 30])
+def test_a_number_that_is_none(job_id: str, commands: Commands) -> None:
+    """Out of a status.json that somebody has written: it never reaches a command."""
+    commands.answer("scontrol", "touch called; exit 1")
+    for ask in (client.job_state, client.cancel, client.requeue, client.release):
+        with pytest.raises(InputError, match=r"is no job's number\. .*status.json"):
+            ask(job_id)
+    assert not Path("called").exists()
+
+
+def test_a_job_that_cannot_be_released(commands: Commands) -> None:
+    commands.answer("scontrol", "echo 'Access/permission denied' >&2; exit 1")
+    with pytest.raises(
+        InputError, match=r"does not release job 7: Access/permission denied\. Try `scontrol release 7`"
+    ):
+        client.release("7")

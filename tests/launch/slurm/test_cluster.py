@@ -47,7 +47,7 @@ def test_gpus_without_a_kind() -> None:
 
 
 def test_no_gpu_at_all() -> None:
-    with pytest.raises(InputError, match=r"No node of partition batch has a GPU. .* or gpus_per_host = 0"):
+    with pytest.raises(InputError, match=r"No node of partition batch has a GPU. .* or train with --device cpu"):
         check(job(partition="batch"), parse(SINFO))
     assert check(job(partition="batch", gpus_per_host=0, time="30-00"), parse(SINFO)) == []
 

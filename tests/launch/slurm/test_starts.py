@@ -62,14 +62,30 @@ def test_the_exit_status_is_that_of_the_record(run: RunDirectory, logs: Path) ->
     assert starts.after(run, logs, 1, SECOND) == 75
     write_json(run.status, {"state": "failed", "segments": 2})
     assert starts.after(run, logs, 1, SECOND) == 1
+    write_json(run.status, {"state": "finished", "segments": 2})
+    assert starts.after(run, logs, 1, SECOND) == 0  # a launcher that stumbles over the end of its processes
 
 
+@pytest.mark.fault(9, "requeues are counted over all starts of a job")
 def test_requeues_are_counted_over_all_starts(run: RunDirectory, logs: Path) -> None:
     starts.before(run, logs, FIRST)
-    assert starts.may_requeue(logs, 2, FIRST)
+    assert starts.refusal(logs, 2, FIRST) is None
     starts.before(run, logs, SECOND)
-    assert starts.may_requeue(logs, 2, SECOND)
-    assert not starts.may_requeue(logs, 2, SECOND)
+    assert starts.refusal(logs, 2, SECOND) is None
+    assert "2 times (max_requeues) and stops here" in str(starts.refusal(logs, 2, SECOND))
+
+
+def test_a_job_that_never_comes_to_a_checkpoint_stops(run: RunDirectory, logs: Path) -> None:
+    (run.checkpoint / "epoch-00001").mkdir(parents=True)
+    starts.before(run, logs, FIRST)
+    for _ in range(starts.MOST_IN_VAIN - 1):
+        starts.before(run, logs, SECOND)
+        assert starts.refusal(logs, 100, SECOND) is None
+    starts.before(run, logs, SECOND)
+    assert "3 starts in a row came to no checkpoint" in str(starts.refusal(logs, 100, SECOND))
+    (run.checkpoint / "epoch-00001").rename(run.checkpoint / "epoch-00002")
+    starts.before(run, logs, SECOND)
+    assert starts.refusal(logs, 100, SECOND) is None
 
 
 def test_as_the_script_calls_it(

@@ -19,7 +19,13 @@ RUNNING = (
 
 
 def test_scontrol() -> None:
-    expected = {"submitted_at": 1000.0, "started_at": 1060.0, "restarts": 2, "hosts": ("n1", "n2")}
+    expected = {
+        "submitted_at": 1000.0,
+        "started_at": 1060.0,
+        "restarts": 2,
+        "hosts": ("n1", "n2"),
+        "command": "/tmp/x y.sh",
+    }
     assert from_scontrol(RUNNING) == JobState(job_id="7", state="RUNNING", **expected)
     assert from_scontrol(RUNNING).queue_time_s() == 60
 

@@ -29,7 +29,7 @@ LONGEST_QUOTE = 300
 SACCT_FIELDS = "JobIDRaw,State,Submit,Start,End,ExitCode,NodeList"
 
 
-def submit(job: SlurmJob, *, timeout_s: float = LONGEST_CALL_S) -> str:
+def submit(job: SlurmJob, *options: str, timeout_s: float = LONGEST_CALL_S) -> str:
     """Writes the script into the run directory, makes the folder for what the job prints, and submits. The job's id."""
     require()
     _check_syntax("\n".join(job.settings.setup), timeout_s=timeout_s)
@@ -40,7 +40,7 @@ def submit(job: SlurmJob, *, timeout_s: float = LONGEST_CALL_S) -> str:
         script.write_text(job_script(job), encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise storage_error("write the job's script", script, error) from None
-    return submit_script(script, timeout_s=timeout_s)
+    return submit_script(script, *options, timeout_s=timeout_s)
 
 
 def submit_script(script: Path, *options: str, timeout_s: float = LONGEST_CALL_S) -> str:
@@ -58,7 +58,7 @@ def submit_script(script: Path, *options: str, timeout_s: float = LONGEST_CALL_S
 
 def job_state(job_id: str, *, timeout_s: float = LONGEST_CALL_S) -> JobState:
     """Where a job stands. UNKNOWN when Slurm has forgotten it and keeps no accounts: the run's record remembers."""
-    done = _call("scontrol", "show", "job", "-o", job_id, timeout_s=timeout_s)
+    done = _call("scontrol", "show", "job", "-o", _number(job_id), timeout_s=timeout_s)
     if done.returncode == 0 and done.stdout.strip():
         return from_scontrol(done.stdout.splitlines()[0])
     if "Invalid job id" not in done.stderr:
@@ -76,16 +76,25 @@ def job_states(*, timeout_s: float = LONGEST_CALL_S) -> dict[str, JobState]:
 
 def cancel(job_id: str, *, timeout_s: float = LONGEST_CALL_S) -> None:
     """Ends a job; nothing happens to one that has ended already."""
-    done = _call("scancel", job_id, timeout_s=timeout_s)
+    done = _call("scancel", _number(job_id), timeout_s=timeout_s)
     if done.returncode != 0 and "already complet" not in done.stderr and "Invalid job id" not in done.stderr:
         raise InputError(f"Slurm does not cancel job {job_id}: {_words(done.stderr)}.")
 
 
 def requeue(job_id: str, *, timeout_s: float = LONGEST_CALL_S) -> None:
     """Puts a running or ended job back into the queue."""
-    done = _call("scontrol", "requeue", job_id, timeout_s=timeout_s)
+    done = _call("scontrol", "requeue", _number(job_id), timeout_s=timeout_s)
     if done.returncode != 0:
         raise InputError(f"Slurm does not requeue job {job_id}: {_words(done.stderr)}. Submit its script again.")
+
+
+def release(job_id: str, *, timeout_s: float = LONGEST_CALL_S) -> None:
+    """Lets a job start that was submitted with --hold."""
+    done = _call("scontrol", "release", _number(job_id), timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise InputError(
+            f"Slurm does not release job {job_id}: {_words(done.stderr)}. Try `scontrol release {job_id}`."
+        )
 
 
 def require() -> None:
@@ -95,6 +104,13 @@ def require() -> None:
             "There is no Slurm here: sbatch is not installed, or not in PATH. Run this on a login node of your cluster "
             "(`module load slurm` where it has modules), or leave out --on slurm to train on this machine."
         )
+
+
+def _number(job_id: str) -> str:
+    """It may come from a file that anybody has written: it must not become an option."""
+    if not re.fullmatch(r"[0-9]{1,19}", job_id):
+        raise InputError(f"{job_id[:100]!r} is no job's number. If it stands in a run's status.json, that is damaged.")
+    return job_id
 
 
 def call(name: str, *arguments: str, timeout_s: float = LONGEST_CALL_S) -> str:

@@ -106,6 +106,18 @@ def check(job: SlurmJob, there: dict[str, Partition]) -> list[str]:
     return []
 
 
+def most_gpus(settings: SlurmSettings, there: dict[str, Partition]) -> int | None:
+    """The GPUs, of the kind that is asked for, of the best node that the job may go to; None when Slurm must decide."""
+    chosen = _chosen(settings, there)
+    return max(_having(settings.gpu, _nodes(chosen)).values()) if chosen and _kinds(settings, chosen) else None
+
+
+def spelled(gpu: str, settings: SlurmSettings, there: dict[str, Partition]) -> str:
+    """A kind of GPU as this cluster spells it: people write V100 for v100."""
+    kinds = {kind for partition in _chosen(settings, there) for kind in partition.gpu_kinds}
+    return gpu if gpu in kinds else next((kind for kind in kinds if kind.casefold() == gpu.casefold()), gpu)
+
+
 def _chosen(settings: SlurmSettings, there: dict[str, Partition]) -> list[Partition]:
     """The partitions that the job may go to; several may be named with commas."""
     if settings.partition is None:
@@ -113,7 +125,7 @@ def _chosen(settings: SlurmSettings, there: dict[str, Partition]) -> list[Partit
     names = settings.partition.split(",")
     for name in names:
         if name not in there:
-            raise InputError(one_of("partition", name, tuple(there)))
+            raise InputError(one_of("partition", name, tuple(sorted(there))))
     return [there[name] for name in names]
 
 
@@ -135,17 +147,12 @@ def _check_time(settings: SlurmSettings, chosen: list[Partition]) -> None:
 
 def _with_gpus(settings: SlurmSettings, chosen: list[Partition]) -> list[Node]:
     """The nodes with the GPUs that are asked for."""
-    nodes = [node for partition in chosen for node in partition.nodes]
-    nodes = list({node.name: node for node in nodes}.values())
+    nodes = _nodes(chosen)
     count, kind = settings.gpus_per_host, settings.gpu
     if count == 0:
         return nodes
-    kinds = sorted({kind for node in nodes for kind in node.gpus})
-    if not kinds:
-        raise InputError(f"No node of {_named(chosen)} has a GPU. Choose another partition, or gpus_per_host = 0.")
-    if kind is not None and kind not in kinds:
-        raise InputError(f"{_named(chosen)}: {one_of('GPU kind', kind, tuple(kinds))}")
-    having = {node.name: sum(node.gpus.values()) if kind is None else node.gpus.get(kind, 0) for node in nodes}
+    _kinds(settings, chosen)
+    having = _having(kind, nodes)
     most = max(having.values())
     if count > most:
         what = f"{kind} GPU" if kind else "GPU"
@@ -154,6 +161,27 @@ def _with_gpus(settings: SlurmSettings, chosen: list[Partition]) -> list[Node]:
             f"Use more hosts: hosts = {-(-count * settings.hosts // most)} with gpus_per_host = {most}."
         )
     return [node for node in nodes if having[node.name] >= count]
+
+
+def _nodes(chosen: list[Partition]) -> list[Node]:
+    return list({node.name: node for partition in chosen for node in partition.nodes}.values())
+
+
+def _having(kind: str | None, nodes: list[Node]) -> dict[str, int]:
+    """GPUs of a kind, or of any, by node."""
+    return {node.name: sum(node.gpus.values()) if kind is None else node.gpus.get(kind, 0) for node in nodes}
+
+
+def _kinds(settings: SlurmSettings, chosen: list[Partition]) -> list[str]:
+    """Those that there are; InputError when the one that is asked for is not among them."""
+    kinds = sorted({kind for partition in chosen for kind in partition.gpu_kinds})
+    if not kinds:
+        raise InputError(
+            f"No node of {_named(chosen)} has a GPU. Choose another partition, or train with --device cpu."
+        )
+    if settings.gpu is not None and settings.gpu not in kinds:
+        raise InputError(f"{_named(chosen)}: {one_of('GPU kind', settings.gpu, tuple(kinds))}")
+    return kinds
 
 
 def _gpus(gres: str) -> dict[str, int]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnaround.errors import InterruptedRunError
+from turnaround.launch.queued import BEGUN_VARIABLE
 from turnaround.launch.slurm.settings import SlurmSettings, megabytes
 from turnaround.record.layout import RunDirectory
 
@@ -25,6 +26,7 @@ FIRST_PORT, NUM_PORTS = 20000, 10000
 """Below the ports that Linux gives to outgoing connections (32768 and up)."""
 LAST_TASKS_S = 60
 """So long the other hosts may go on when one has ended: to write what they have, or to find out that it is gone."""
+WARN_AGAIN_S = 2
 RESUMABLE = InterruptedRunError.exit_code
 
 
@@ -82,7 +84,7 @@ def job_script(job: SlurmJob) -> str:
     """The whole script. Paths may hold anything that a file system allows."""
     blocks = [
         _header(job),
-        "set -euo pipefail",
+        f"set -euo pipefail\n{BEGUN_VARIABLE}=$(date +%s.%N) # here the program begins\nexport {BEGUN_VARIABLE}",
         _places(job),
         _setup(job),
         _start(job),
@@ -234,7 +236,14 @@ srun --nodes={job.settings.hosts} --ntasks-per-node=1{cpus} --kill-on-bad-exit=0
     bash -c "$(declare -f on_each_host); on_each_host \\"\\$@\\"" bash "${{program[@]}}" &
 step=$!
 wait "$step" || true
-while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done # a signal ends a wait early
+while kill -0 "$step" 2>/dev/null; do # a signal ends a wait early, and a warning during the start goes unheard
+    if [ "$warned" = yes ]; then
+        sleep {WARN_AGAIN_S}
+        kill -USR2 "$step" 2>/dev/null || true
+    else
+        wait "$step" || true
+    fi
+done
 status=0
 wait "$step" || status=$?"""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,35 @@ class SlurmSettings:
         table = _read(file)
         if table:
             _made(cls, table, where=f"Your Slurm settings, {file}")  # so that a message blames the right place
-        said = {key: value for key, value in (overrides or {}).items() if value is not None}
-        return _made(cls, {**table, **said}, where="Slurm settings")
+        return _made(cls, {**table, **_said(overrides)}, where="Slurm settings")
+
+
+def names_said(overrides: Mapping[str, Any]) -> frozenset[str]:
+    """The keys that the user has set, in the file or by a flag: what a default is does not show in the value."""
+    return frozenset({**_read(own_file()), **_said(overrides)})
+
+
+def parsed(typed: Iterable[str]) -> dict[str, Any]:
+    """`qos=normal`, `cpus_per_gpu=8` -> values by the types of their keys; lines (setup, sbatch) may come repeatedly.
+
+    The keys themselves are checked with all others, by `load`.
+    """
+    kinds = {field.name: str(field.type) for field in fields(SlurmSettings)}
+    found: dict[str, Any] = {}
+    for setting in typed:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals or not key:
+            raise InputError(f"--slurm wants key=value, for example cpus_per_gpu=8. Received: {setting!r}.")
+        if kinds.get(key, "").startswith("tuple"):
+            found[key] = [*found.get(key, []), value]
+        else:
+            is_number = kinds.get(key, "").startswith("int") and re.fullmatch(r"[+-]?\d{1,18}", value, flags=re.ASCII)
+            found[key] = int(value) if is_number else value
+    return found
+
+
+def _said(overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (overrides or {}).items() if value is not None}
 
 
 def own_file() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,8 @@ from turnaround.launch.slurm.hosts import expand
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 ALIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+
+UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,8 @@ class JobState:
     restarts: int | None = None
     """How often it was started again; None where the source does not say."""
     hosts: tuple[str, ...] = ()
+    command: str | None = None
+    """The script that was submitted; None where the source does not say."""
 
     @property
     def is_waiting(self) -> bool:
@@ -46,6 +50,11 @@ class JobState:
     def is_over(self) -> bool:
         """Whether it will not run any more, unless somebody requeues it."""
         return not self.is_waiting and self.state not in ALIVE
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether Slurm knows nothing of it any more."""
+        return self.state == UNKNOWN
 
     @property
     def succeeded(self) -> bool:
@@ -61,7 +70,7 @@ class JobState:
 
 
 def unknown(job_id: str, reason: str) -> JobState:
-    return JobState(job_id=job_id, state="UNKNOWN", reason=reason)
+    return JobState(job_id=job_id, state=UNKNOWN, reason=reason)
 
 
 def why_lost(job: JobState, *, go_on: str) -> TurnaroundError | None:
@@ -99,7 +108,7 @@ def from_scontrol(line: str) -> JobState:
         raise InputError(
             f"This version of Slurm describes jobs in a way that turnaround does not know: {line[:100]!r}."
         )
-    return _job(
+    job = _job(
         job_id=found["JobId"],
         state=found["JobState"],
         reason=found.get("Reason"),
@@ -108,6 +117,7 @@ def from_scontrol(line: str) -> JobState:
         restarts=int(found["Restarts"]) if found.get("Restarts", "").isdecimal() else None,
         hosts=found.get("NodeList", ""),
     )
+    return replace(job, command=found.get("Command"))
 
 
 def from_json(text: str) -> list[JobState]:
@@ -133,7 +143,7 @@ def from_sacct(line: str) -> JobState:
 
 
 def _from_object(job: dict[str, Any]) -> JobState:
-    state = job["job_state"]
+    word = job["job_state"]
     code = job.get("exit_code")
     if isinstance(code, dict) and "return_code" in code:  # since 23.11
         signal = _number((code.get("signal") or {}).get("id"))
@@ -141,15 +151,16 @@ def _from_object(job: dict[str, Any]) -> JobState:
     else:  # as wait() gives it
         raw = _whole(code)
         exit_code = None if raw is None else -(raw & 127) if raw & 127 else raw >> 8
-    return _job(
+    state = _job(
         job_id=str(job["job_id"]),
-        state=state[0] if isinstance(state, list) else state,
+        state=word[0] if isinstance(word, list) else word,
         reason=job.get("state_reason"),
         times=[_number(job.get(name)) or None for name in ("submit_time", "start_time", "end_time")],
         exit_code=exit_code,
         restarts=_whole(job.get("restart_cnt")),
         hosts=job.get("nodes") or "",
     )
+    return replace(state, command=job.get("command") or None)
 
 
 def _job(

@@ -1,0 +1,72 @@
+"""Flags that need more than a line, or that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Processes = Annotated[
+    int | None, typer.Option(help="Processes that host them: they decide the speed. Default: the devices here.")
+]
+Engine = Annotated[
+    str | None, typer.Option(help="How processes agree: torch or horovod. Default: the recipe's, else torch.")
+]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="Start again by itself from the last checkpoint when a process fails: how often.")
+]
+RunOut = Annotated[Path | None, typer.Option(help="The run directory. Default: runs/NAME, or the next free one.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
+]
+
+# --- of a study
+
+StudySource = Annotated[
+    str | None, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")
+]
+Command = Annotated[
+    str | None,
+    typer.Option(help="In place of SOURCE, somebody else's program; {workers}, {seed} and {out} are filled in."),
+]
+Budget = Annotated[str | None, typer.Option(help="Stop before a run that would exceed it: 3gpu-hours, 90gpu-minutes.")]
+
+# --- of a cluster
+
+PANEL = "On a Slurm cluster (what you always need goes into ~/.config/turnaround/slurm.toml)"
+
+On = Annotated[str, typer.Option("--on", help="Who does the work: local (this machine) or slurm.")]
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", help="The kind of GPU, as the cluster calls it.", rich_help_panel=PANEL)
+]
+Gpus = Annotated[
+    str | None, typer.Option("--gpu", help="Kinds of GPU, as the cluster calls them: t4,v100.", rich_help_panel=PANEL)
+]
+Hosts = Annotated[
+    int | None, typer.Option("--hosts", min=1, help="Hosts. Default: as few as have room.", rich_help_panel=PANEL)
+]
+HostCounts = Annotated[
+    str | None, typer.Option("--hosts", help="Hosts: 1,2. Default: as few as have room.", rich_help_panel=PANEL)
+]
+Partition = Annotated[
+    str | None, typer.Option("--partition", help="The partition (or several, with commas).", rich_help_panel=PANEL)
+]
+Account = Annotated[str | None, typer.Option("--account", help="Who pays for it.", rich_help_panel=PANEL)]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        "--time", help="The time limit of one start: 04:00:00. A job goes on after it.", rich_help_panel=PANEL
+    ),
+]
+More = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm", metavar="KEY=VALUE", help="Any other key of slurm.toml: cpus_per_gpu=8.", rich_help_panel=PANEL
+    ),
+]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Submit and end; the jobs go on by themselves.", rich_help_panel=PANEL)
+]
+Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the study's jobs.", rich_help_panel=PANEL)]

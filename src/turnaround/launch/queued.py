@@ -1,0 +1,75 @@
+"""What a run brings along from its time in a queue: when it was submitted, as which job, when the job's script began.
+
+A run that the user starts has none of it: its status begins with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from turnaround.errors import RunDirectoryError, TurnaroundError
+from turnaround.record.files import read_json
+from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import State, Status, from_json, to_json, utc_now
+from turnaround.record.writer import write_json
+
+BEGUN_VARIABLE = "TURNAROUND_BEGUN_AT_S"
+"""Set by a job's script: its first line is where the program begins, in seconds since 1970."""
+JOB_VARIABLE = "SLURM_JOB_ID"
+JOB_LOGS = "slurm-*"
+
+
+def begun_at_s(variables: Mapping[str, str] = os.environ) -> float:
+    """When the program began, by this host's monotonic clock: the job's script did, or this command just now."""
+    try:
+        ago_s = time.time() - float(variables.get(BEGUN_VARIABLE, "inf"))
+    except ValueError:
+        ago_s = 0.0
+    return time.monotonic() - max(0.0, ago_s)
+
+
+def first_status(directory: RunDirectory, *, begun_at_s: float) -> Status:
+    """Of a new run: submitted when it began, or as long ago as its job was."""
+    ago = timedelta(seconds=time.monotonic() - begun_at_s)
+    started_at = (datetime.now(UTC) - ago).isoformat(timespec="milliseconds")
+    job = job_status(directory)
+    if job is None:
+        return Status(state="queued", submitted_at=started_at, started_at=started_at)
+    return replace(job, state="queued", cause=None, started_at=started_at, ended_at=None)
+
+
+def job_status(directory: RunDirectory) -> Status | None:
+    """The status of a run that is a job of a cluster, started or not; None of any other, or when it is not readable."""
+    try:
+        status = from_json(Status, read_json(directory.status))
+    except RunDirectoryError:
+        return None
+    return status if status.slurm else None
+
+
+def own_job(variables: Mapping[str, str] = os.environ) -> str | None:
+    """The job that this process belongs to."""
+    return variables.get(JOB_VARIABLE)
+
+
+def give_up(directory: RunDirectory, error: BaseException) -> None:
+    """Removes what a start has written that never trained; of a job its script, its output and why it ended stay."""
+    job = job_status(directory)
+    for path in (directory.recipe, directory.status, directory.machine, directory.lock):
+        path.unlink(missing_ok=True)
+    for path in directory.path.glob("*.jsonl"):
+        path.unlink(missing_ok=True)
+    if job is None:
+        shutil.rmtree(directory.logs, ignore_errors=True)
+        return
+    for path in set(directory.logs.glob("*")) - set(directory.logs.glob(JOB_LOGS)):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    was_refused = isinstance(error, TurnaroundError)
+    state: State = "failed" if was_refused else "interrupted"
+    cause = str(error) if was_refused else "It was stopped before it had begun."
+    write_json(directory.status, to_json(replace(job, state=state, cause=cause, ended_at=utc_now())))

@@ -1,0 +1,71 @@
+"""On how many processes a run is started again by itself, when one of them has failed.
+
+The workers never change, so any number gives the same training. It goes on with fewer when a device is gone, or when
+the same process has failed twice in a row and nothing was saved in between: then it will fail again, and the run does
+without it and without its GPU. Each process that is left hosts the same number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from turnaround.errors import ProcessFailedError
+from turnaround.launch.contract import LaunchPlan, even_processes
+from turnaround.launch.failure import RankFailedError
+from turnaround.record.gpus import describe_gpus
+from turnaround.record.layout import RunDirectory
+
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Restarts:
+    """Remembers the failure before, and decides how the next start differs from the last."""
+
+    def __init__(self, plan: LaunchPlan, *, workers: int) -> None:
+        self.workers, self.num_gpus = workers, _num_gpus(plan)
+        self._before: tuple[frozenset[int], str] | None = None
+
+    def after(self, error: ProcessFailedError, plan: LaunchPlan) -> tuple[LaunchPlan, str]:
+        """The next start, and a sentence where it has fewer processes."""
+        ranks = frozenset(error.ranks if isinstance(error, RankFailedError) else ())
+        saved = _newest(plan.directory)
+        failed_again = self._before is not None and bool(self._before[0] & ranks) and self._before[1] == saved
+        self._before = (ranks, saved)
+        gpus, before = _num_gpus(plan), self.num_gpus
+        self.num_gpus = gpus
+        if plan.processes == 1:
+            return plan, ""
+        if plan.processes <= before and gpus < plan.processes:
+            left = f"{gpus or 'no'} GPU{'s' * (gpus != 1)} of {before} {'is' if gpus == 1 else 'are'} left"
+            return self._fewer(plan, at_most=max(1, gpus), why=left)
+        if failed_again:
+            who = " and ".join(str(rank) for rank in sorted(ranks))
+            without = _without_gpus(ranks, {**os.environ, **plan.environment}) if plan.processes <= gpus else {}
+            why = f"process {who} failed twice in a row before anything new was saved"
+            fewer = replace(plan, environment={**plan.environment, **without})
+            return self._fewer(fewer, at_most=plan.processes - 1, why=why)
+        return plan, ""
+
+    def _fewer(self, plan: LaunchPlan, *, at_most: int, why: str) -> tuple[LaunchPlan, str]:
+        processes = even_processes(workers=self.workers, at_most=at_most)
+        self._before = None  # ranks have other numbers now
+        count = f"{processes} process{'es' * (processes > 1)}"
+        return replace(plan, processes=processes), f"It goes on with {count} instead of {plan.processes}: {why}."
+
+
+def _num_gpus(plan: LaunchPlan) -> int:
+    return 0 if plan.device == "cpu" else len(describe_gpus())
+
+
+def _without_gpus(ranks: frozenset[int], environment: Mapping[str, str]) -> dict[str, str]:
+    """The GPUs that the other processes had: process r has the r-th visible one."""
+    named = environment.get(GPUS_VARIABLE)
+    visible = [name for name in named.split(",") if name] if named else [str(i) for i in range(len(describe_gpus()))]
+    return {GPUS_VARIABLE: ",".join(name for place, name in enumerate(visible) if place not in ranks)}
+
+
+def _newest(directory: RunDirectory) -> str:
+    """The name of the newest checkpoint that is visible; names are in the order of the training."""
+    return max((path.name for path in directory.checkpoint.glob("epoch-*")), default="")
