@@ -71,7 +71,7 @@ step=$!
 wait "$step" || true
 while kill -0 "$step" 2>/dev/null; do # a signal ends a wait early, and a warning during the start goes unheard
     if [ "$warned" = yes ]; then
-        sleep 2
+        sleep 2 || true
         kill -USR2 "$step" 2>/dev/null || true
     else
         wait "$step" || true

@@ -29,9 +29,10 @@ How to use it:
     state = job_state(job_id)                                                 # state.is_over, .queue_time_s(), .hosts
     status = settle(RunDirectory(out), state)                                 # when it is over
 
-What the job promises: before its time limit (or a pre-emption) every process of it gets SIGUSR2 once, `signal_lead_s`
-seconds ahead. A program that then saves and ends, with its run recorded as interrupted, is put back into the queue and
-resumed. Exit statuses are those of errors.py; a cancelled job stays cancelled. On several hosts Gloo uses the interface
-that leads to the other hosts (interface.py); `interface` in slurm.toml or GLOO_SOCKET_IFNAME in the environment decide
-otherwise. The run directory and the cache of decoded images must be on a file system that all hosts share.
+What the job promises: before its time limit (or a pre-emption) every process of it gets SIGUSR2, `signal_lead_s`
+seconds ahead, and again every two seconds until it has ended: the first may come before anybody listens. A program that
+then saves and ends, with its run recorded as interrupted, is put back into the queue and resumed. Exit statuses are
+those of errors.py; a cancelled job stays cancelled. On several hosts Gloo uses the interface that leads to the other
+hosts (interface.py); `interface` in slurm.toml or GLOO_SOCKET_IFNAME in the environment decide otherwise. The run
+directory and the cache of decoded images must be on a file system that all hosts share.
 """

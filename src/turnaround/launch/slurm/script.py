@@ -5,7 +5,7 @@ The script's life, on the first of the job's hosts:
     start     `train`, or `resume` where the directory holds a run: a requeued job goes on by itself
     spread    srun starts torch.distributed.run once on each host; all meet at a port of the first host
     USR2      comes from Slurm before the time limit (or a pre-emption) to the script, which passes it on through srun
-              to every process of the job; whoever does not listen ignores it
+              to every process of the job, again and again until it ends; whoever does not listen ignores it
     end       stopped, but resumable (75): back into the queue, while requeues are left; otherwise the exit status
 """
 
@@ -238,7 +238,7 @@ step=$!
 wait "$step" || true
 while kill -0 "$step" 2>/dev/null; do # a signal ends a wait early, and a warning during the start goes unheard
     if [ "$warned" = yes ]; then
-        sleep {WARN_AGAIN_S}
+        sleep {WARN_AGAIN_S} || true
         kill -USR2 "$step" 2>/dev/null || true
     else
         wait "$step" || true
