@@ -202,7 +202,7 @@ def test_no_line_is_wider_than_the_terminal(
     (lab / "broken" / "recipe.json").write_text("{")
     done = turnaround("report", "lab", str(own_runs))
     assert [line for line in done.out.splitlines() if cell_len(line) > columns] == []
-    for words in ("125%", "43min20s", "15(byeye)", "2workersrehearsed", "lab/broken", "Next:", "machine.jsonismissing"):
+    for words in ("125%", "43min20s", "15(byeye)", "2workersrehearsed", "lab/broken", "Next:", "status.jsonismissing"):
         assert words in done.words
 
 
@@ -301,7 +301,7 @@ def test_directories_without_runs(turnaround: Callable[..., Done], here: Path, l
     refused(turnaround("report", "empty"), "empty is not a run directory: no recipe.json", "`turnaround train` records")
     (here / "all bad" / "x").mkdir(parents=True)
     (here / "all bad" / "x" / "recipe.json").write_text("")
-    refused(turnaround("report", "all bad"), "No run can be read.", "all bad/x/machine.json is missing")
+    refused(turnaround("report", "all bad"), "No run can be read.", "all bad/x/status.json is missing")
     assert turnaround("report").code == 2
 
 

@@ -230,7 +230,14 @@ def print_result(run: Run, *, as_json: bool) -> None:
         print_json(asdict(summary))
     else:
         out().print(run_end(summary, run, find_all(jobs_of([run]))))
-    leave_page(run.path, is_quiet=as_json)
+    if not _has_its_page(run):
+        leave_page(run.path, is_quiet=as_json)
+
+
+def _has_its_page(run: Run) -> bool:
+    """Written after everything else: a finished run that is resumed stays as it is."""
+    page = run.directory.page
+    return page.exists() and page.stat().st_mtime_ns >= run.directory.status.stat().st_mtime_ns
 
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:
