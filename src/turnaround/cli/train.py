@@ -237,7 +237,7 @@ def print_result(run: Run, *, as_json: bool) -> None:
 def _has_its_page(run: Run) -> bool:
     """Written after everything else: a finished run that is resumed stays as it is."""
     page = run.directory.page
-    return page.exists() and page.stat().st_mtime_ns >= run.directory.status.stat().st_mtime_ns
+    return page.is_file() and page.stat().st_mtime_ns >= run.directory.status.stat().st_mtime_ns
 
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:
