@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+# Two test processes and their trainings share the cores: threads that wait must not spin. Before torch reads it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from turnaround.data import fruitbowl
 from turnaround.workers.environment import VARIABLES
 
