@@ -115,8 +115,7 @@ def test_dry_run_prints_the_commands(lab: Path) -> None:
     run = lab / "s" / "2w-seed0"
     assert done.stdout.splitlines()[2:] == [
         "# 2 workers, seed 0: missing",
-        f"TURNAROUND_RUN_DIR={run} TURNAROUND_WORKERS=2 TURNAROUND_SEED=0 "
-        f"python a.py -n 2 --to '{run}/[b]'",
+        f"TURNAROUND_RUN_DIR={run} TURNAROUND_WORKERS=2 TURNAROUND_SEED=0 python a.py -n 2 --to '{run}/[b]'",
     ]
     assert not (lab / "s").exists()
 

@@ -82,8 +82,7 @@ def test_the_work_of_a_study_is_one_watched_command(tmp_path: Path) -> None:
     assert words[1:5] == ["-m", "turnaround.study.outside", "--run", str(tmp_path / "2w-seed7")]
     assert words[-5:] == ["--", "python", "a.py", "--", "2"]
     assert work.shown(state) == (
-        f"TURNAROUND_RUN_DIR={tmp_path}/2w-seed7 "
-        "TURNAROUND_WORKERS=2 TURNAROUND_SEED=7 python a.py -- 2"
+        f"TURNAROUND_RUN_DIR={tmp_path}/2w-seed7 TURNAROUND_WORKERS=2 TURNAROUND_SEED=7 python a.py -- 2"
     )
 
 
