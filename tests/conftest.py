@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,10 @@ SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().par
 
 HAS_HOROVOD = find_spec("horovod") is not None
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+BROWSER_ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    "--disable-sync",
+)
 HAS_BROWSER = CHROMIUM is not None and find_spec("playwright") is not None
 
 
@@ -80,3 +86,14 @@ def trained_run(session_folder: Path, fruit_folder: Path) -> Path:
         patch.setenv("OMP_NUM_THREADS", "1")
         train(fruit_folder, out, "data.size_px=32", "training.epochs=3", "training.checkpoint_every_s=0")
     return out
+
+
+@pytest.fixture(scope="module")  # not for longer: while it lives, no other event loop can run in this thread
+def browser() -> Iterator[Any]:
+    """A real Chromium, which asks nobody for anything by itself."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(BROWSER_ARGUMENTS))
+        yield browser
+        browser.close()

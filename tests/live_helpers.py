@@ -8,12 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import http_client
+from http_client import Reply
 from turnaround.cli.watch import LiveView
 from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.live.kitchen import Kitchen
@@ -25,26 +26,11 @@ TOKEN = "s3cret-s3cret-s3cret-s3cret-s3cr"
 QUICK = Pacing(now_every_s=0.05, now_rest=0.0, page_every_s=0.05, page_rest=0.0, heartbeat_s=0.3)
 
 
-@dataclass(frozen=True)
-class Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def error(self) -> str:
-        return str(json.loads(self.body)["error"])
-
-
 def ask(port: int, path: str = "/", method: str = "GET", token: str | None = TOKEN, **headers: str) -> Reply:
-    """One request of a client that sends exactly what it is told."""
-    sent = {"Host": f"127.0.0.1:{port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    """One request, as somebody who knows the token; None: as somebody who does not."""
     if token is not None:
-        sent["Authorization"] = f"Bearer {token}"
-    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-        connection.request(method, path, headers=sent)
-        reply = connection.getresponse()
-        return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+        headers["Authorization"] = f"Bearer {token}"
+    return http_client.ask(port, path, method, **headers)
 
 
 @contextmanager

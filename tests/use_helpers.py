@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from http.client import HTTPConnection
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from turnaround.data.folder import scan
 from turnaround.recipe import Recipe
@@ -47,24 +43,3 @@ def serving(predictor: Predictor, access: Access | None = None, limits: Limits |
             server.should_exit = True
             thread.join(timeout=30)
             assert not thread.is_alive()
-
-
-@dataclass(frozen=True)
-class Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-def ask(port: int, path: str = "/", method: str = "GET", body: Any = None, **headers: str) -> Reply:
-    """One request of a client that sends exactly what it is told."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
-    sent = {"Host": f"127.0.0.1:{port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    with closing(connection):
-        connection.request(method, path, body=body, headers=sent)
-        reply = connection.getresponse()
-        return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())

@@ -16,7 +16,7 @@ from turnaround.recorder import RecorderWarning
 
 
 def test_facts_of_the_user_go_first_and_broken_questions_say_nothing(tmp_path: Path) -> None:
-    holder = Holder(tmp_path / "run", {"model": "mine"})
+    holder = Holder(tmp_path / "run", model="mine", seed=None)
     facts: dict[str, Any] = {
         "model": lambda: "theirs",
         "epochs": lambda: 3,
@@ -35,7 +35,7 @@ def test_a_hook_that_breaks_ends_the_record_and_nothing_else(tmp_path: Path) -> 
     @never_raises
     class Hooks:
         def __init__(self) -> None:
-            self._holder = Holder(tmp_path / "run", {})
+            self._holder = Holder(tmp_path / "run")
             self._holder.begin(dict)
 
         def on_epoch_end(self, trainer: Any) -> None:

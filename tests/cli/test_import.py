@@ -7,12 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from turnaround import cli
+from console import Console, Done
 from turnaround.analysis.summary import summarise
 from turnaround.record.reader import Run, find_runs
 
@@ -24,13 +23,6 @@ third,caltech,V100,4,32,24000,30,false,true,2500,80,20,0.87,0.68
 """
 
 
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def turnaround(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -38,15 +30,7 @@ def turnaround(
     """The console script, in this process: its text and its exit code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["turnaround", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        text = capsys.readouterr()
-        return Done(int(ended.value.code or 0), text.out, text.err)
-
-    return run
+    return Console(monkeypatch, capsys)
 
 
 def refused(done: Done, *words: str) -> None:

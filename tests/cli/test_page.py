@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -18,20 +17,13 @@ import pytest
 from PIL import Image
 
 from analysis.build import LAB, Plan, build, import_table
-from turnaround import cli
+from console import Console, Done
 from turnaround.analysis.jobs import survey
 from turnaround.cli.page import MOST_PICTURES, page_view
 from turnaround.record.files import read_json
 from turnaround.record.writer import write_json
 
 QUICK = ("--device", "cpu", "--processes", "1", "--set", "data.size_px=32", "--set", "training.epochs=2")
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture
@@ -41,15 +33,7 @@ def turnaround(
     """The console script, in this process: its text and its exit code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-    def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["turnaround", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        text = capfd.readouterr()
-        return Done(int(ended.value.code or 0), text.out, text.err)
-
-    return run
+    return Console(monkeypatch, capfd)
 
 
 @pytest.fixture

@@ -7,21 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from analysis.build import LAB, import_table
+from console import Console, Done
 from forecast.conftest import real, rehearsal
-from turnaround import cli
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture
@@ -29,15 +21,7 @@ def predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     """The console script, in this process, on a terminal of 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["turnaround", "predict", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        text = capsys.readouterr()
-        return Done(int(ended.value.code or 0), text.out, text.err)
-
-    return run
+    return Console(monkeypatch, capsys, always=("predict",))
 
 
 @pytest.fixture

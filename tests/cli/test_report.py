@@ -10,15 +10,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
+from console import Console, Done
 from running import train
-from turnaround import cli
 from turnaround.cli.console import print_json
 from turnaround.record.coding import to_json
 from turnaround.record.schema import Status
@@ -33,18 +32,6 @@ five,fruit,T4,2,32,,10,true,true,320,11,,,0.95
 """
 CURVES = "name,epoch,val_accuracy\none,1,0.5\none,2,0.69\n"
 OWN_RUNS = ("plain", "rehearsed")
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def words(self) -> str:
-        """Without line breaks and blanks."""
-        return "".join(self.out.split())
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def turnaround(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """The console script, in this process: its text and its exit code."""
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["turnaround", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        text = capsys.readouterr()
-        return Done(int(ended.value.code or 0), text.out, text.err)
-
-    return run
+    return Console(monkeypatch, capsys)
 
 
 @pytest.fixture

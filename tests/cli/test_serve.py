@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,18 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from http_client import ask
 from turnaround.errors import InputError
 from turnaround.use.predictor import Predictor
 from turnaround.use.server import Address, listen
-from use_helpers import ask, serving, validation_images
+from use_helpers import serving, validation_images
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-BROWSER_ARGUMENTS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
-    "--disable-sync",
-)
 DRAWN = """await new Promise((done) => {
     const canvas = Object.assign(document.createElement("canvas"), {width: 40, height: 40});
     canvas.getContext("2d").fillRect(5, 5, 20, 20);
@@ -113,17 +109,6 @@ def test_where_it_cannot_listen() -> None:
 @pytest.fixture(scope="module")
 def predictor(trained_run: Path) -> Predictor:
     return Predictor.load(trained_run, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(BROWSER_ARGUMENTS))
-        yield browser
-        browser.close()
 
 
 @contextlib.contextmanager

@@ -311,7 +311,7 @@ def test_decoders_end_with_their_parent(unkept: Pixels, tmp_path: Path) -> None:
 def test_a_process_that_may_have_no_children_decodes_alone(
     kept: Pixels, unkept: Pixels, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "can_have_children", lambda: False)
+    monkeypatch.setattr(module.children, "can_have_children", lambda: False)
     rows = rows_of(unkept)
     assert not multiprocessing.active_children()
     assert np.array_equal(taken(rows, IDS["duplicates"]), kept.images[IDS["duplicates"]])

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from http_client import Reply, ask
 from turnaround.use.predictor import Guess, Predictor
 from turnaround.use.service import RULES, Limits
 from turnaround.use.uploads import UploadLimits
 from turnaround.web import sockets as server_module
 from turnaround.web.guard import HEADERS, Access
-from use_helpers import Reply, ask, serving, validation_images
+from use_helpers import serving, validation_images
 
 BOUNDARY = "xYzZy"
 

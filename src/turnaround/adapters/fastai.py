@@ -32,8 +32,7 @@ class TurnaroundCallback(Callback):  # type: ignore[misc]
         **facts: Unpack[Facts],
     ) -> None:
         super().__init__()
-        given = {"workers": workers, "batch_per_worker": batch_per_worker, **facts}
-        self._holder = Holder(path, {name: value for name, value in given.items() if value is not None})
+        self._holder = Holder(path, workers=workers, batch_per_worker=batch_per_worker, **facts)
         self._is_on = False
 
     def before_fit(self) -> None:

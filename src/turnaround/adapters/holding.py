@@ -18,9 +18,9 @@ Kind = TypeVar("Kind", bound=type)
 class Holder:
     """What the user gave, and the recorder of the training that is under way."""
 
-    def __init__(self, path: str | os.PathLike[str] | None, given: dict[str, Any]) -> None:
-        self.path, self.given = path, given
-        self.recorder = Recorder(path, **given)
+    def __init__(self, path: str | os.PathLike[str] | None, **given: Any) -> None:
+        self.path, self.given = path, {name: value for name, value in given.items() if value is not None}
+        self.recorder = Recorder(path, **self.given)
 
     def begin(self, read: Callable[[], dict[str, Any]]) -> Recorder:
         """A recorder for the training that begins now; what the user gave goes before what was read."""

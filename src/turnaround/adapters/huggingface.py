@@ -30,8 +30,7 @@ class TurnaroundCallback(TrainerCallback):  # type: ignore[misc]
         batch_per_worker: int | None = None,
         **facts: Unpack[Facts],
     ) -> None:
-        given = {"workers": workers, "batch_per_worker": batch_per_worker, **facts}
-        self._holder = Holder(path, {name: value for name, value in given.items() if value is not None})
+        self._holder = Holder(path, workers=workers, batch_per_worker=batch_per_worker, **facts)
         self._told: dict[str, Any] = {}
         self._losses: list[float] = []
         self._has_ended = False

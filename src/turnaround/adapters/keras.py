@@ -43,8 +43,7 @@ class TurnaroundCallback(_callback_class()):  # type: ignore[misc]
         **facts: Unpack[Facts],
     ) -> None:
         super().__init__()
-        given = {"workers": workers, "batch_per_worker": batch_per_worker, **facts}
-        self._holder = Holder(path, {name: value for name, value in given.items() if value is not None})
+        self._holder = Holder(path, workers=workers, batch_per_worker=batch_per_worker, **facts)
         self._batch, self._arrivals, self._fetches_within = 0, Arrivals(), True
 
     def on_train_begin(self, logs: Any = None) -> None:

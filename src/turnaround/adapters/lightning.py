@@ -46,8 +46,7 @@ class TurnaroundCallback(_callback_class()):  # type: ignore[misc]
         batch_per_worker: int | None = None,
         **facts: Unpack[Facts],
     ) -> None:
-        given = {"workers": workers, "batch_per_worker": batch_per_worker, **facts}
-        self._holder = Holder(path, {name: value for name, value in given.items() if value is not None})
+        self._holder = Holder(path, workers=workers, batch_per_worker=batch_per_worker, **facts)
         self._updates, self._is_validated = 0, False
         self._evaluation: TimedPart | NoPart | None = None
 

@@ -7,7 +7,8 @@
     split_file.py a split that was decided beforehand
     check/        what is wrong with the images: copies, leaks, unreadable and odd files
     decode.py     one file -> pixels, every format and mode handled by a stated rule
-    decoders.py   many files at once: the processes that decode
+    children.py   the processes that help: how they start and how they end
+    decoders.py   many files at once, by such processes
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
     changes.py    what has happened to the images since a run began

@@ -1,22 +1,15 @@
-"""Many image files in, their pixels and digests out: the processes that decode, how they start and how they end.
+"""Many image files in, their pixels and digests out, by as many processes as there are cores.
 
-They are spawned, import nothing of the main program, and end with their parent, however it ends. Pixels never travel
-through a pipe: a decoder writes them to a file, or into memory that it shares with its parent.
+Pixels never travel through a pipe: a decoder writes them to a file, or into memory that it shares with its parent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 import time
-import types
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from turnaround.data import children
 from turnaround.data.decode import DIGEST_BYTES, UnreadableImage, decode_to
 from turnaround.errors import DataError
 
@@ -77,24 +71,14 @@ class Rows(NamedTuple):
     pixel_digests: tuple[bytes, ...] = ()  # only where the pixels are decoded to be kept or checked
 
 
-def num_cpus() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def can_have_children() -> bool:
-    """A daemonic process may have none."""
-    return not multiprocessing.current_process().daemon
-
-
 def decode_into(target: Target, files: tuple[str, ...], on_progress: Progress | None = None) -> Decoded:
     """Decode all files in parallel processes, each straight to its place."""
-    num_processes = num_cpus()
+    num_processes = children.num_cpus()
     # Four chunks a process at least, so that a few slow images do not leave the other processes idle.
     most = min(_CHUNK_IMAGES, _CHUNK_BYTES // (target.size_px**2 * 3), len(files) // (4 * num_processes))
     step = max(1, most)
     chunks = [(start, files[start : start + step]) for start in range(0, len(files), step)]
-    if len(files) < _FEWEST_FOR_PROCESSES or not can_have_children():
+    if len(files) < _FEWEST_FOR_PROCESSES or not children.can_have_children():
         num_processes = 1
     digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
     pixel_digests = np.zeros_like(digests)
@@ -125,12 +109,10 @@ def _one_by_one(target: Target, chunks: list[_Chunk]) -> Generator[Rows, None, N
 
 
 def _in_processes(target: Target, chunks: list[_Chunk], num_processes: int) -> Generator[Rows, None, None]:
-    # Spawned, not forked: a fork copies locks that another thread (torch, a progress bar) may hold.
-    context = multiprocessing.get_context("spawn")
     num_processes = min(num_processes, len(chunks))
-    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=start_decoder) as pool:
+    with children.pool(num_processes) as pool:
         try:
-            with without_main():
+            with children.starting():
                 tasks = [pool.submit(_decode_chunk, target, chunk) for chunk in chunks]
             for task in as_completed(tasks):
                 yield task.result()
@@ -147,34 +129,6 @@ def killed(num_processes: int) -> DataError:
         f"job's limit, has too little for {num_processes} such processes. Ask for more memory, use "
         "fewer cores (taskset -c 0-3 turnaround ...), or make very large images smaller."
     )
-
-
-@contextlib.contextmanager
-def without_main() -> Iterator[None]:
-    """Start processes that do not import the main program again.
-
-    It may import torch (seconds and 300 MB in each of them), and a script without the usual
-    `if __name__ == "__main__"` would run a second time and wait for a lock that its parent holds.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def start_decoder() -> None:
-    """End with the parent, however it ends: without this, they outlive a killed parent for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def decode_rows(out: NDArray[np.uint8], root: Path, chunk: _Chunk) -> Rows:

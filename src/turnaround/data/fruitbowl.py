@@ -7,18 +7,17 @@ The same seed gives the same bytes on every machine; fruit_shapes.py says how.
 
 import itertools
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Generator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from multiprocessing import get_context
 from pathlib import Path
 
 from PIL import Image
 
+from turnaround.data import children
 from turnaround.data.fruit_scene import CLASSES, draw
 from turnaround.errors import DataError, ProcessFailedError, RecipeError, StorageError
 
@@ -112,20 +111,20 @@ def _write_all(root: Path, *, images: int, size_px: int, seed: int) -> Generator
     """Draw and write everything; yields the number of images written so far."""
     todo = [(label, index) for label, count in enumerate(_per_class(images)) for index in range(count)]
     chunks = [todo[at : at + CHUNK_IMAGES] for at in range(0, images, CHUNK_IMAGES)]
-    num_processes = min(_available_cpus(), len(chunks))
+    num_processes = min(children.num_cpus(), len(chunks))
     if images < PARALLEL_FROM_IMAGES or num_processes == 1:
         written = (_write(root, chunk, size_px, seed) for chunk in chunks)
         yield from itertools.accumulate(written)
         return
-    # Not fork: the caller may have started threads or CUDA, which do not survive it.
-    pool = ProcessPoolExecutor(num_processes, mp_context=get_context("spawn"))
+    pool = children.pool(num_processes)
     try:
-        futures = [pool.submit(_write, root, chunk, size_px, seed) for chunk in chunks]
+        with children.starting():
+            futures = [pool.submit(_write, root, chunk, size_px, seed) for chunk in chunks]
         yield from itertools.accumulate(future.result() for future in as_completed(futures))
     except BrokenProcessPool as error:
         raise ProcessFailedError(
-            f"A process that draws images died: {error} Either memory ran out, or a script calls generate() "
-            'outside of `if __name__ == "__main__":`, which every new process would run again.'
+            f"A process that draws images died: {error} Probably memory ran out: use fewer cores "
+            "(taskset -c 0-3 turnaround ...), or ask for more memory."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -136,10 +135,3 @@ def _write(root: Path, chunk: list[tuple[int, int]], size_px: int, seed: int) ->
         pixels = draw(label=label, index=index, seed=seed, size_px=size_px)
         Image.fromarray(pixels).save(root / CLASSES[label] / f"{index:05d}.bmp")
     return len(chunk)
-
-
-def _available_cpus() -> int:
-    """What this process may use: under Slurm and in containers fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

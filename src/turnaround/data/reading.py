@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import errno
 import itertools
-import multiprocessing
 import os
 import threading
 import time
@@ -28,16 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnaround.data.decoders import (
-    Rows,
-    as_rows,
-    can_have_children,
-    decode_rows,
-    killed,
-    num_cpus,
-    start_decoder,
-    without_main,
-)
+from turnaround.data import children
+from turnaround.data.decoders import Rows, as_rows, decode_rows, killed
 from turnaround.data.pixels import Pixels
 from turnaround.errors import DataError, StorageError
 
@@ -178,25 +169,19 @@ class DecodedRows(_Rows):
         super().__init__(len(pixels.files), source.size_px)
         self._files, self._source = pixels.files, source
         self._chunk_images = max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // (self.size_px**2 * 3)))
-        self.num_processes = max(1, num_processes or num_cpus())
+        self.num_processes = max(1, num_processes or children.num_cpus())
         self._pool: ProcessPoolExecutor | None = None
-        if can_have_children():  # else this process does it alone
+        if children.can_have_children():  # else this process does it alone
             self._slots, self._pool = self._start()
 
     def _start(self) -> tuple[NDArray[np.uint8], ProcessPoolExecutor]:
-        # Spawned, not forked, as in decoders.py. The memory is an unlinked file: nothing is left of it after a kill.
-        context = multiprocessing.get_context("spawn")
+        # The memory is an unlinked file: nothing is left of it after a kill.
         shape = (self.num_processes * _SLOTS_PER_PROCESS, self._chunk_images, self.size_px, self.size_px, 3)
-        memory = context.RawArray(ctypes.c_uint8, int(np.prod(shape)))
+        memory = children.SPAWN.RawArray(ctypes.c_uint8, int(np.prod(shape)))
         # A pool starts a process only when a task finds none idle: they wait for each other, so all start here.
-        together = context.Barrier(self.num_processes)
-        pool = ProcessPoolExecutor(
-            self.num_processes,
-            mp_context=context,
-            initializer=_start_row_decoder,
-            initargs=(together, memory, shape, self._source.root),
-        )
-        with without_main():
+        together = children.SPAWN.Barrier(self.num_processes)
+        pool = children.pool(self.num_processes, _begin_rows, together, memory, shape, self._source.root)
+        with children.starting():
             for _ in range(self.num_processes):
                 pool.submit(_awake)
         return _as_slots(memory, shape), pool
@@ -251,15 +236,14 @@ def rows_of(pixels: Pixels, *, processes_on_host: int = 1) -> MappedRows | Decod
     """The rows of an entry, whether its pixels were kept or not; the cores are shared by the host's processes."""
     if pixels.images is not None:
         return MappedRows(pixels)
-    return DecodedRows(pixels, num_processes=max(1, num_cpus() // processes_on_host))
+    return DecodedRows(pixels, num_processes=max(1, children.num_cpus() // processes_on_host))
 
 
 # In a process that decodes: the slots that it shares with its parent, and where the files are.
 _shared: list[tuple[NDArray[np.uint8], Path]] = []
 
 
-def _start_row_decoder(together: Any, memory: Any, shape: tuple[int, ...], root: Path) -> None:
-    start_decoder()
+def _begin_rows(together: Any, memory: Any, shape: tuple[int, ...], root: Path) -> None:
     _shared.append((_as_slots(memory, shape), root))
     with contextlib.suppress(BrokenBarrierError):  # one of them did not start: the pool tells
         together.wait(_START_LIMIT_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,23 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-BROWSER_ARGUMENTS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
-    "--disable-sync",
-)
 HOSTILE = "<img src=x onerror=alert(1)>"
 SLOW_MS = 120_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(BROWSER_ARGUMENTS))
-        yield browser
-        browser.close()
 
 
 def free_port() -> int:

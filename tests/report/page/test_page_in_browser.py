@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from report.page.browsing import chromium, opened, shot, wait_until_drawn
+from report.page.browsing import opened, shot, wait_until_drawn
 from report.page.figure_study import EVIL, study_job
 from turnaround.cli.page import write_page
 from turnaround.record.files import read_json
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 PHONE_PX = 390
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from turnaround.data.decoders import can_have_children, killed, num_cpus, start_decoder, without_main
+from turnaround.data import children
+from turnaround.data.decoders import killed
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -35,14 +35,13 @@ def in_processes(
     work: Callable[[Piece], Result], pieces: Sequence[Piece], *, fewest: int = 4
 ) -> Generator[Result, None, None]:
     """`work` is a function of a module; below `fewest` pieces, starting processes costs more than it saves."""
-    num_processes = min(num_cpus(), len(pieces))
-    if len(pieces) < fewest or num_processes < 2 or not can_have_children():
+    num_processes = min(children.num_cpus(), len(pieces))
+    if len(pieces) < fewest or num_processes < 2 or not children.can_have_children():
         yield from map(work, pieces)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=start_decoder) as pool:
+    with children.pool(num_processes) as pool:
         try:
-            with without_main(), _one_thread_each():
+            with children.starting(), _one_thread_each():
                 tasks = [pool.submit(work, piece) for piece in pieces]
             for task in as_completed(tasks):
                 yield task.result()
