@@ -79,10 +79,22 @@ def test_a_dry_run_of_a_study_prints_every_script(login_node: Path) -> None:
     assert list(login_node.iterdir()) == []
 
 
+def test_a_program_of_others_as_jobs(login_node: Path) -> None:
+    words = ("--command", "srun python 'my lab.py'", "--workers", "1,4", "--gpu", "t4", "--hosts", "1,2")
+    done = turnaround("study", *words, "--on", "slurm", "--dry-run", cwd=login_node)
+    assert done.returncode == 0, done.stderr
+    headings = [line for line in done.stdout.splitlines() if line.endswith(": missing")]
+    assert len(headings) == 3  # one worker on one host, four on one and on two
+    assert [done.stdout.count(f"#SBATCH --ntasks-per-node={tasks}\n") for tasks in (1, 2, 4)] == [1, 1, 1]
+    assert done.stdout.count("-- srun python 'my lab.py') &\n") == 3
+    assert list(login_node.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--command", "python x.py {workers}", "--workers", "1"), "--command runs on this machine"),
+        (("--command", "python x.py | tee log", "--workers", "1"), "--command is not run by a shell"),
+        (("--command", "python x.py {workers}", "--rehearse", "8"), "nobody else's program can be rehearsed"),
         (("fruitbowl", "--workers", "1", "--hosts", "2"), "1 process cannot be spread evenly over 2 hosts"),
         (("fruitbowl", "--workers", "1", "--hosts", "x"), "--hosts takes whole numbers from 1"),
         (("fruitbowl", "--workers", "1", "--set", "workers.engine=horovod"), "--on slurm starts the engine torch"),

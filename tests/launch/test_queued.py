@@ -10,6 +10,7 @@ import pytest
 
 from turnaround.errors import DataError, RunDirectoryError
 from turnaround.launch import queued
+from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import SlurmStatus, Status, to_json
@@ -84,11 +85,11 @@ def test_bad_input_leaves_the_job_and_the_reason(run: RunDirectory) -> None:
     queued.give_up(run, DataError("No images."))
     assert sorted(path.name for path in run.path.iterdir()) == ["job.sh", "logs", "status.json"]
     assert sorted(path.name for path in run.logs.iterdir()) == ["slurm-7.json", "slurm-7.out"]
-    status = queued.job_status(run)
+    status = job_status(run)
     assert status is not None
     assert (status.state, status.cause, status.submitted_at) == ("failed", "No images.", AT)
     queued.give_up(run, KeyboardInterrupt())
-    assert (status := queued.job_status(run)) is not None
+    assert (status := job_status(run)) is not None
     assert status.state == "interrupted"
 
 

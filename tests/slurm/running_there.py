@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from turnaround.launch.slurm import client, recorded
+from turnaround.launch.slurm import client
 from turnaround.launch.slurm.states import JobState
+from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status
 
@@ -42,7 +43,7 @@ def begin(verb: str, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
 
 
 def status(run: Path) -> Status:
-    found = recorded.status_of(RunDirectory(run))
+    found = status_of(RunDirectory(run))
     assert found is not None, f"no status in {run}"
     return found
 
@@ -68,5 +69,5 @@ def wait_for(condition: Callable[[], object], run: Path, timeout_s: float = 120)
 
 def has_saved(run: Path, epochs: int = 2) -> bool:
     """Whether it trains, and would lose something."""
-    found = recorded.status_of(RunDirectory(run))
+    found = status_of(RunDirectory(run))
     return found is not None and found.epochs_done >= epochs

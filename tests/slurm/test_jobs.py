@@ -153,7 +153,7 @@ def test_cancelled_from_outside_stays_cancelled(submit: Submit, cluster: Cluster
     assert state.state == "CANCELLED"
     time.sleep(3)
     assert job.state().state == "CANCELLED"
-    error = why_lost(state, go_on="turnaround resume run")
+    error = why_lost(state, go_on="Go on with `turnaround resume run`.")
     assert isinstance(error, InterruptedRunError)
     assert f"Slurm job {job.job_id} was cancelled from outside" in str(error)
     client.cancel(job.job_id)  # nothing happens to what has ended

@@ -19,6 +19,7 @@ from turnaround.analysis.jobs import survey
 from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import summarise
 from turnaround.errors import InputError
+from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import SlurmStatus, Status, to_json
 from turnaround.record.writer import write_json
@@ -95,8 +96,12 @@ def watched(tmp_path: Path, script: str, run: PlannedRun = TWO) -> list[str]:
     return program.watched(run, tmp_path / run.name, tmp_path / f"{run.name}.log")
 
 
-def watch(tmp_path: Path, script: str, run: PlannedRun = TWO) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(watched(tmp_path, script, run), capture_output=True, text=True, check=False, timeout=60)
+def watch(
+    tmp_path: Path, script: str, run: PlannedRun = TWO, *, job_id: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    own = {**os.environ, "SLURM_JOB_ID": job_id} if job_id else None
+    words = watched(tmp_path, script, run)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=own)
 
 
 def test_a_program_that_knows_nothing_of_us(tmp_path: Path) -> None:
@@ -155,15 +160,57 @@ def test_it_begins_anew_and_keeps_what_was_there(tmp_path: Path) -> None:
     assert [case.runs[0].state for case in survey([tmp_path]).jobs[0].cases] == ["finished"]
 
 
+SUBMITTED_AT = "2026-03-01T09:00:00+00:00"
+
+
+def submitted(tmp_path: Path) -> RunDirectory:
+    """A run as it is when its job, number 12, begins."""
+    directory = RunDirectory(tmp_path / TWO.name)
+    directory.logs.mkdir(parents=True)
+    directory.job_script.write_text("#!/bin/bash\n")
+    slurm = SlurmStatus(job_id="12", hosts=["n1", "n2"])
+    write_json(directory.status, to_json(Status(state="queued", submitted_at=SUBMITTED_AT, slurm=slurm)))
+    return directory
+
+
 def test_what_a_batch_system_brought_stays(tmp_path: Path) -> None:
-    (tmp_path / TWO.name).mkdir()
-    before = Status(state="queued", submitted_at="2026-03-01T09:00:00+00:00", slurm=SlurmStatus(job_id="12"))
-    write_json(tmp_path / TWO.name / "status.json", to_json(before))
-    assert watch(tmp_path, "pass").returncode == 0
-    status = Run.load(tmp_path / TWO.name).status
-    assert (status.state, status.submitted_at) == ("finished", before.submitted_at)
+    directory = submitted(tmp_path)
+    assert watch(tmp_path, "pass", job_id="12").returncode == 0
+    status = Run.load(directory.path).status
+    assert (status.state, status.submitted_at) == ("finished", SUBMITTED_AT)
     assert status.slurm is not None
     assert status.slurm.job_id == "12"
+    assert summarise(Run.load(directory.path)).hosts == 2
+    assert directory.job_script.exists()
+
+
+def test_a_job_that_slurm_has_put_back_begins_anew(tmp_path: Path) -> None:
+    directory = submitted(tmp_path)
+    record = "from turnaround import Recorder; rec = Recorder('x', epochs=3); rec.epoch(val_accuracy=0.{})"
+    assert watch(tmp_path, f"{record.format(1)}; raise SystemExit(1)", job_id="12").returncode == 1
+    assert Run.load(directory.path).status.state == "interrupted"
+    assert watch(tmp_path, f"{record.format(2)}; rec.close()", job_id="12").returncode == 0
+    run = Run.load(directory.path)
+    assert [epoch.val_accuracy for epoch in run.epochs] == [0.2]
+    assert (run.status.state, run.status.submitted_at) == ("finished", SUBMITTED_AT)
+    assert run.status.slurm is not None
+    assert run.status.slurm.job_id == "12"
+    assert [e.val_accuracy for e in Run(RunDirectory(tmp_path / ".earlier" / TWO.name)).epochs] == [0.1]
+    assert directory.job_script.exists()
+
+
+def test_a_warning_that_time_is_up_ends_it_for_good(tmp_path: Path) -> None:
+    directory, script = submitted(tmp_path), "import time; print('here', flush=True); time.sleep(60)"
+    words, log = watched(tmp_path, script), tmp_path / f"{TWO.name}.log"
+    with subprocess.Popen(words, env={**os.environ, "SLURM_JOB_ID": "12"}) as process:
+        wait_for(lambda: log.exists() and log.read_text() == "here\n")
+        for _ in range(3):  # it comes again and again
+            process.send_signal(signal.SIGUSR2)
+            time.sleep(0.1)
+        assert process.wait(timeout=30) != 0
+    status = Run.load(directory.path).status
+    assert status.state == "failed"
+    assert "its job's time limit was near, or others go first. Give it more time (--time)" in str(status.cause)
 
 
 RECORDED = """

@@ -141,16 +141,17 @@ def train_there(job: SlurmJob, flags: Flags, there: dict[str, Partition], tell: 
 
 def rejoin(path: Path, tell: Callable[[str], None]) -> None:
     """Follows the job of a run; submits it again when it has ended and the run has not."""
-    from turnaround.launch.slurm import client, recorded
+    from turnaround.launch.slurm import client
     from turnaround.launch.slurm.follow import settle
     from turnaround.launch.slurm.submission import let_go, living_job, submit_again
+    from turnaround.record.job import status_of
     from turnaround.record.layout import RunDirectory
 
     client.require()
     directory = RunDirectory(path.absolute())
     if not directory.job_script.exists():
         RunDirectory.open(directory.path)
-    status, alive = recorded.status_of(directory), living_job(directory)
+    status, alive = status_of(directory), living_job(directory)
     if alive is None and status is not None and status.state == "finished":
         if status.slurm is not None:  # nobody was there at its end to write down what Slurm says
             settle(directory, client.job_state(status.slurm.job_id))
@@ -166,8 +167,8 @@ def rejoin(path: Path, tell: Callable[[str], None]) -> None:
 
 def refuse_if_queued(path: Path) -> None:
     """InputError when a job of this run waits or runs somewhere else: two must not train it."""
-    from turnaround.launch.queued import job_status, own_job
     from turnaround.launch.slurm.submission import refuse_living
+    from turnaround.record.job import job_status, own_job
     from turnaround.record.layout import RunDirectory
 
     status = job_status(RunDirectory(path))
@@ -177,9 +178,10 @@ def refuse_if_queued(path: Path) -> None:
 
 def follow(directory: RunDirectory, job_id: str, tell: Callable[[str], None]) -> None:
     """To the job's end; InterruptedRunError when somebody leaves it, the run's own error when it has failed."""
-    from turnaround.launch.slurm import client, recorded
+    from turnaround.launch.slurm import client
     from turnaround.launch.slurm.follow import Follower, listening, settle
     from turnaround.launch.slurm.submission import how_to_rejoin
+    from turnaround.record.job import status_of
 
     follower, lines, was_cancelled = Follower(tell), _Lines(tell), False
     with listening() as stop:
@@ -188,7 +190,7 @@ def follow(directory: RunDirectory, job_id: str, tell: Callable[[str], None]) ->
             if job is not None and job.is_over:
                 return _raise_unless_finished(settle(directory, job), directory)
             if job is not None:
-                lines.show(job, recorded.status_of(directory))
+                lines.show(job, status_of(directory))
             if stop.is_asked and not was_cancelled:
                 if not stop.cancels(tell):
                     raise InterruptedRunError(f"Job {job_id} goes on. Rejoin: {how_to_rejoin(directory)}.")

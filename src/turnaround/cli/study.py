@@ -65,7 +65,7 @@ def study(
 
     [bold]turnaround study photos/ --workers 1,2,4 --rehearse 8,16 --repeat 3[/bold]
     [bold]turnaround study photos/ --workers 1,2,4 --on slurm --gpu t4,v100[/bold]
-    [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold]
+    [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold] (also --on slurm)
     """
     from turnaround.cli.console import checked_device
     from turnaround.cli.on_slurm import Flags
@@ -170,11 +170,6 @@ def _subject(source: str | None, command: str | None, asked: _Asked) -> Subject:
         raise InputError(
             f"A study is of SOURCE or of --command, not of both. Received: {source!r} and --command {command!r}."
         )
-    if command is not None and asked.flags.is_slurm:
-        raise InputError(
-            "--command runs on this machine: how a program of your own becomes a job, only you know. Write a job for "
-            "it, and let it record itself (turnaround.Recorder)."
-        )
     if source is not None:
         return _of_recipe(source, asked)
     if command is not None:
@@ -222,7 +217,8 @@ def _of_program(command: str, asked: _Asked) -> Subject:
     if not asked.workers:
         raise InputError("A study of a --command needs configurations: --workers 1,2,4.")
     planned = plan(workers=asked.workers, rehearse=[], seeds=range(asked.repeat), devices=max(asked.workers))
-    program.refuse_if_unfit(planned)
+    if not asked.flags.is_slurm:  # there srun and mpirun find as many tasks as there are workers
+        program.refuse_if_unfit(planned)
     return Subject(name=program.name, planned=planned, compared={"command": command}, program=program)
 
 

@@ -37,7 +37,7 @@ def study_there(work: Work, subject: Subject, flags: Flags, *, is_dry: bool) -> 
         raise InputError(f"--on slurm starts the engine torch, not {engine}.")
     cluster, console = cluster_here(is_dry=is_dry), err()
     wishes, planned = _spread(subject.planned, flags, device=work.device, cluster=cluster)
-    jobs = {run: job_for(_training(run, work), wishes(run), cluster) for run in planned}
+    jobs = {run: _with_program(job_for(_training(run, work), wishes(run), cluster), run, work) for run in planned}
     conductor = SlurmConductor(
         work=work,
         planned=planned,
@@ -50,6 +50,8 @@ def study_there(work: Work, subject: Subject, flags: Flags, *, is_dry: bool) -> 
     if flags.cancel:
         cancelled = conductor.cancel()
         return console.print("\n".join(f"cancelled: {label}" for label in cancelled) or "No job of it is there.")
+    if not any(job.settings.setup for job in jobs.values()):  # else the nodes have programs that are not here
+        subject.refuse_if_missing(work.folder)
     todo = [jobs[state.planned] for state in conductor.states() if not state.is_done]
     _require_possible(todo, work.folder, cluster, conductor.tell)
     agree_with_before(work.folder, subject.compared)
@@ -102,6 +104,16 @@ def _training(run: PlannedRun, work: Work) -> Training:
     settings = [*work.overrides, f"training.seed={run.seed}"]
     words = (work.source, "--workers", str(run.workers), *(part for value in settings for part in ("--set", value)))
     return Training(words=words, out=work.folder / run.name, processes=run.processes, device=work.device)
+
+
+def _with_program(job: SlurmJob, run: PlannedRun, work: Work) -> SlurmJob:
+    """Of somebody else's program: the same hosts and GPUs, and a watcher in place of the training."""
+    from turnaround.study.state import log_of
+
+    if work.program is None:
+        return job
+    _, *words = work.program.watched(run, job.directory, log_of(run, work.folder.absolute()))
+    return replace(job, watcher=tuple(words))
 
 
 def _print_scripts(

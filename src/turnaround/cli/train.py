@@ -174,8 +174,8 @@ def _train_there(training: Training, flags: Flags, *, is_dry: bool, as_json: boo
     from turnaround.cli.console import err, print_json
     from turnaround.cli.on_slurm import cluster_here, job_for, train_there
     from turnaround.launch.slurm.cluster import check
-    from turnaround.launch.slurm.recorded import status_of
     from turnaround.launch.slurm.script import job_script
+    from turnaround.record.job import status_of
     from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import Run
 

@@ -36,6 +36,7 @@ from turnaround.launch.restart import Restarts
 from turnaround.recipe import Recipe
 from turnaround.record import pulse
 from turnaround.record.files import read_json
+from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
@@ -74,7 +75,7 @@ def start(recipe: Recipe, request: Request) -> Run:
     if request.place.rank > 0:
         return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
     new_folders = [folder for folder in (request.out, *request.out.parents) if not folder.exists()]
-    directory = RunDirectory.create(request.out, job_id=queued.own_job())
+    directory = RunDirectory.create(request.out, job_id=own_job())
     with RunLock(directory.lock):  # when another run holds it, nothing here is ours to remove
         try:
             with _images(recipe, request, directory) as prepared:

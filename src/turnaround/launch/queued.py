@@ -12,15 +12,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from turnaround.errors import RunDirectoryError, TurnaroundError
-from turnaround.record.files import read_json
+from turnaround.errors import TurnaroundError
+from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import State, Status, from_json, to_json, utc_now
+from turnaround.record.schema import State, Status, to_json, utc_now
 from turnaround.record.writer import write_json
 
 BEGUN_VARIABLE = "TURNAROUND_BEGUN_AT_S"
 """Set by a job's script: its first line is where the program begins, in seconds since 1970."""
-JOB_VARIABLE = "SLURM_JOB_ID"
 JOB_LOGS = "slurm-*"
 
 
@@ -41,20 +40,6 @@ def first_status(directory: RunDirectory, *, begun_at_s: float) -> Status:
     if job is None:
         return Status(state="queued", submitted_at=started_at, started_at=started_at)
     return replace(job, state="queued", cause=None, started_at=started_at, ended_at=None)
-
-
-def job_status(directory: RunDirectory) -> Status | None:
-    """The status of a run that is a job of a cluster, started or not; None of any other, or when it is not readable."""
-    try:
-        status = from_json(Status, read_json(directory.status))
-    except RunDirectoryError:
-        return None
-    return status if status.slurm else None
-
-
-def own_job(variables: Mapping[str, str] = os.environ) -> str | None:
-    """The job that this process belongs to."""
-    return variables.get(JOB_VARIABLE)
 
 
 def give_up(directory: RunDirectory, error: BaseException) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.errors import RunDirectoryError
+from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory, default_run_path
 from turnaround.record.lock import RunLock, is_held
 
@@ -23,7 +24,7 @@ def made(path: Path) -> tuple[RunDirectory, RunLock]:
     """A new run directory at the path, or at the next free name beside it, and its lock."""
     for _ in range(ATTEMPTS):
         try:
-            directory = RunDirectory.create(path)
+            directory = RunDirectory.create(path, job_id=own_job())
             lock = RunLock(directory.lock)
             lock.acquire()
         except RunDirectoryError:

@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Span, State, Status, to_json
 from turnaround.record.telemetry import Telemetry
@@ -42,6 +43,7 @@ class Keeper:
         self.training, self.path, self.failed = training, path, failed
         self.is_first = training.place.rank == 0
         self.directory: RunDirectory | None = None
+        self._of_job: Status | None = None
         self._queue: queue.SimpleQueue[Span | Status | dict[str, Any] | _End] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="turnaround-recorder", daemon=True)
         self._spans: Lines | None = None
@@ -56,7 +58,8 @@ class Keeper:
         if self.is_first:
             self.directory, self._lock = folder.made(self.path)
             try:
-                write_json(self.directory.status, to_json(status))
+                self._of_job = job_status(self.directory)
+                self._write_status(status)
                 write_json(self.directory.recipe, {**self.training.recipe(), "name": self.directory.path.name})
             except BaseException:
                 self._lock.release()
@@ -78,7 +81,7 @@ class Keeper:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._queue.put(_End(status=status))  # behind what is still to be written
         elif self.is_first and self.directory is not None:
-            write_json(self.directory.status, to_json(status))
+            self._write_status(status)
 
     def _run(self) -> None:
         try:
@@ -102,7 +105,7 @@ class Keeper:
                 self._open(is_last_chance=True)
                 self._write_machine()
                 if what.status is not None and self.is_first and self.directory is not None:
-                    write_json(self.directory.status, to_json(what.status))
+                    self._write_status(what.status)
                 return
             self._write(what)
 
@@ -115,10 +118,17 @@ class Keeper:
                 self._waiting.append(what)
         elif self.is_first and self.directory is not None:
             if isinstance(what, Status):
-                write_json(self.directory.status, to_json(what))
+                self._write_status(what)
                 self._write_machine()
             elif self._epochs is not None:
                 self._epochs.write(what)
+
+    def _write_status(self, status: Status) -> None:
+        """With what the batch system has written there, where the run is a job of one."""
+        assert self.directory is not None
+        if self._of_job is not None:
+            status = replace(status, submitted_at=self._of_job.submitted_at, slurm=self._of_job.slurm)
+        write_json(self.directory.status, to_json(status))
 
     def _open(self, *, is_last_chance: bool = False) -> None:
         """This process's own files, as soon as there is a directory; looked for at most once a second."""

@@ -12,17 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from turnaround.errors import InputError, InterruptedRunError
-from turnaround.launch.slurm import client, recorded
+from turnaround.launch.slurm import client
 from turnaround.launch.slurm.follow import Follower, Stop, listening, settle
 from turnaround.launch.slurm.script import SlurmJob
 from turnaround.launch.slurm.states import JobState
-from turnaround.launch.slurm.submission import let_go, submit_again, submit_run
+from turnaround.launch.slurm.submission import let_go, refuse_living, submit_again, submit_run
+from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status
 from turnaround.study.conduct import Work, is_paid_for
+from turnaround.study.outside import clear
 from turnaround.study.plan import PlannedRun
 from turnaround.study.state import RunState, state_of
 
+BEGINS_ANEW = "The same command starts it anew; one that has failed, with --retry."
+"""Of somebody else's program, which nobody else can resume."""
 REFUSED_AGAIN_S = 60.0
 """A cluster may allow a user only so many jobs at a time: the others are tried again after this."""
 
@@ -88,14 +92,15 @@ class SlurmConductor:
 
     def _look(self) -> None:
         """Asks Slurm about all jobs at once; what has ended is written into its run's status."""
-        statuses = {planned.name: recorded.status_of(self._directory(planned)) for planned in self.planned}
+        statuses = {planned.name: status_of(self._directory(planned)) for planned in self.planned}
         open_ones = {name: s.slurm for name, s in statuses.items() if s and s.slurm and self._is_open(name, s)}
         numbers = {slurm.job_id: name for name, slurm in open_ones.items()}
         for job_id, job in self._follower.states(numbers).items():
             name = numbers[job_id]
             self._jobs[name] = job
             if job.is_over:
-                settle(RunDirectory((self.work.folder / name).absolute()), job)
+                go_on = BEGINS_ANEW if self.work.program else None
+                settle(RunDirectory((self.work.folder / name).absolute()), job, go_on=go_on)
             elif name not in self._tried:
                 self._tried.add(name)  # of an earlier call of this study: it is not submitted again
                 let_go(job)
@@ -129,6 +134,9 @@ class SlurmConductor:
     def _submit(self, state: RunState, *, is_alone: bool) -> bool:
         planned, directory = state.planned, self._directory(state.planned)
         try:
+            if self.work.program is not None:
+                refuse_living(directory)
+                clear(directory.path)
             job_id = submit_again(directory) if directory.is_run() else submit_run(self.job_for(planned))
         except InputError as error:
             if is_alone:

@@ -6,7 +6,8 @@ A program that records itself (turnaround.Recorder) has written its run when it 
 added: how it ended, and how long it took in all. Of any other program, that is all there is.
 
 A program cannot be resumed by somebody who does not know it, so every start is a new one. What an earlier one left in
-the run directory is moved to .earlier/ in the study's folder, where no report looks.
+the run directory is moved to .earlier/ in the study's folder, where no report looks. In a job of a cluster, its script
+and its output stay, and SIGUSR2, the warning that time is nearly up, ends the program: again, it would take as long.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ import psutil
 
 from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.launch.parent import die_with_parent
+from turnaround.launch.queued import JOB_LOGS
 from turnaround.record.files import read_json
+from turnaround.record.job import slurm_here, status_of
 from turnaround.record.layout import RunDirectory, default_run_path
 from turnaround.record.machine import describe
 from turnaround.record.reader import Run
@@ -68,6 +71,8 @@ class Ending:
     """As Python counts: -9 was killed by signal 9. None when it never started."""
     was_stopped: bool = False
     """On request: the study will start it again."""
+    is_out_of_time: bool = False
+    """Its job was warned of the end: the study will not start it again by itself."""
     refusal: str = ""
     """Why it never started."""
 
@@ -77,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     watched = _parsed(arguments)
     requests = _Requests()
     try:
-        _clear(watched.run)
+        clear(watched.run)
         begins_at = watched.log.stat().st_size if watched.log.exists() else 0
         ending = _run(watched, requests)
         _record(watched, ending, begins_at)
@@ -102,34 +107,38 @@ def _parsed(arguments: Sequence[str] | None) -> Watched:
     return Watched(**vars(parser.parse_args(given[:cut])), words=tuple(given[cut + 1 :]))
 
 
-def _clear(directory: Path) -> None:
-    """An empty directory to begin in; nothing is deleted, and what belongs to a job of a cluster stays."""
-    status = _status_before(RunDirectory(directory))
-    if directory.is_dir() and any(directory.iterdir()) and not (status and status.slurm):
-        earlier = directory.parent / ".earlier"
-        earlier.mkdir(exist_ok=True)
-        directory.rename(default_run_path(earlier, directory.name))
-    directory.mkdir(parents=True, exist_ok=True)
-
-
-def _status_before(directory: RunDirectory) -> Status | None:
-    """What is there of an earlier start, or of the batch system."""
-    try:
-        return Run(directory).status
-    except RunDirectoryError:
-        return None
+def clear(path: Path) -> None:
+    """A directory to begin in. Nothing is deleted, and what the job has brought in which this runs stays."""
+    directory = RunDirectory(path)
+    slurm = slurm_here(directory)
+    entries = set(path.glob("*"))
+    if slurm:
+        entries |= set(directory.logs.glob("*")) - set(directory.logs.glob(JOB_LOGS))
+        entries -= {directory.status, directory.job_script, directory.logs}
+    earlier = default_run_path(path.parent / ".earlier", path.name)
+    for entry in entries:
+        target = earlier / entry.relative_to(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        entry.rename(target)
+    if (
+        entries and slurm and (status := status_of(directory))
+    ):  # it has waited, run and been taken back: all that is queue
+        anew = Status(state="queued", submitted_at=status.submitted_at, slurm=replace(slurm, requeued_s=0.0))
+        write_json(directory.status, to_json(anew))
+    path.mkdir(parents=True, exist_ok=True)
 
 
 # --- running it
 
 
 class _Requests:
-    """Stop requests, and the end of the study, which Linux tells in the same way."""
+    """Stop requests, and the end of the study, which Linux tells in the same way; and a batch system's warning."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count, self.is_out_of_time = 0, False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
+        signal.signal(signal.SIGUSR2, self._warn)
         if sys.platform == "linux":
             library = ctypes.CDLL(None)
             parent_death_signal, child_subreaper = 1, 36  # of <sys/prctl.h>
@@ -139,6 +148,11 @@ class _Requests:
 
     def _ask(self, _number: int, _frame: object) -> None:
         self.count += 1
+
+    def _warn(self, _number: int, _frame: object) -> None:
+        """Comes again and again, in case it came too early: it is one request."""
+        self.count += not self.is_out_of_time
+        self.is_out_of_time = True
 
 
 def _run(watched: Watched, requests: _Requests) -> Ending:
@@ -163,7 +177,13 @@ def _run(watched: Watched, requests: _Requests) -> Ending:
             wall_s = time.monotonic() - began_s
         finally:
             _end_all(process)
-    return Ending(started_at=started_at, wall_s=wall_s, exit_code=exit_code, was_stopped=requests.count > 0)
+    return Ending(
+        started_at=started_at,
+        wall_s=wall_s,
+        exit_code=exit_code,
+        was_stopped=requests.count > 0 and not requests.is_out_of_time,
+        is_out_of_time=requests.is_out_of_time,
+    )
 
 
 def _wait(process: subprocess.Popen[bytes], requests: _Requests) -> int:
@@ -213,6 +233,11 @@ def _cause(watched: Watched, ending: Ending, begins_at: int) -> str | None:
     program = shlex.join(watched.words)
     if ending.was_stopped:
         return "It was stopped on request."
+    if ending.is_out_of_time:
+        return (
+            f"{program} was stopped after {ending.wall_s:.0f} s: its job's time limit was near, or others go first. "
+            "Give it more time (--time) and try it again (--retry)."
+        )
     if ending.refusal:
         return f"{program} could not be started: {ending.refusal}."
     if ending.exit_code == 0:
@@ -266,17 +291,19 @@ def _completed(status: Status, ending: Ending, cause: str | None) -> Status:
 
 def _write(directory: RunDirectory, watched: Watched, ending: Ending, cause: str | None) -> None:
     """A run of a program that keeps no record: its recipe comes last, since it makes the directory a run."""
+    before = status_of(directory) or Status(state="running", started_at=ending.started_at)
+    hosts = before.slurm.hosts if before.slurm else []
     write_json(
         directory.machine,
         {
             **describe(workers=watched.workers, processes=watched.workers, engine="", launch="command", device=""),
             "engine": None,
             "device": None,  # it did not say
+            "hosts": len(hosts) or 1,
             "command": list(watched.words),
             "program": _program(ending),
         },
     )
-    before = _status_before(directory) or Status(state="running", started_at=ending.started_at)
     status = replace(before, time_s={"program": ending.wall_s}, started_at=before.started_at or ending.started_at)
     write_json(directory.status, to_json(_completed(status, ending, cause)))
     write_json(directory.recipe, _recipe(watched))

@@ -8,6 +8,7 @@ import pytest
 
 from turnaround.launch.slurm import recorded
 from turnaround.launch.slurm.states import JobState, unknown
+from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import SlurmStatus, Status, to_json
 from turnaround.record.writer import write_json
@@ -23,7 +24,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 
 
 def status(run: RunDirectory) -> Status:
-    found = recorded.status_of(run)
+    found = status_of(run)
     assert found is not None
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
+def scripts(name: str, **wishes: Any) -> list[str]:
+    """Of a training, and of somebody else's program."""
+    training = job(name, train=(name,), **wishes)
+    return [job_script(training), job_script(replace(training, watcher=("-m", "watcher", "--", name)))]
+
+
 def words(text: str) -> list[str]:
     """What bash makes of a list of words."""
     encoded = f"printf '%s\\0' {text}".encode("utf-8", "surrogateescape")
@@ -77,10 +84,11 @@ def test_a_whole_script() -> None:
 @pytest.mark.parametrize("wishes", VARIANTS, ids=range(len(VARIANTS)))
 @pytest.mark.parametrize("name", ["run", *ODD], ids=ascii)
 def test_bash_accepts_every_variant(name: str, wishes: dict[str, Any]) -> None:
-    text = job_script(job(name, train=(name,), **wishes)).encode("utf-8", "surrogateescape")
-    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, timeout=20, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"\r" not in text  # sbatch refuses such scripts
+    for script in scripts(name, **wishes):
+        text = script.encode("utf-8", "surrogateescape")
+        done = subprocess.run(["bash", "-n"], input=text, capture_output=True, timeout=20, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert b"\r" not in text  # sbatch refuses such scripts
 
 
 @pytest.mark.slurm
@@ -90,9 +98,10 @@ def test_shellcheck_has_nothing_to_say(wishes: dict[str, Any], tmp_path: Path) -
     assert shellcheck is not None, "bash .ci/slurm installs it"
     files = []
     for number, name in enumerate(["run", *(name for name in ODD if name.isprintable() or name.isascii())]):
-        files += [tmp_path / f"{number}.sh", tmp_path / f"{number}-probe.sh"]
-        files[-2].write_text(job_script(job(name, train=(name,), **wishes)))
-        files[-1].write_text(probe_script(Path("/home") / name, SlurmSettings(**wishes)))
+        texts = [*scripts(name, **wishes), probe_script(Path("/home") / name, SlurmSettings(**wishes))]
+        for kind, text in zip(("training", "program", "probe"), texts, strict=True):
+            files.append(tmp_path / f"{number}-{kind}.sh")
+            files[-1].write_text(text)
     # 1090, 1091: it cannot look into the files that the user's own lines read; 2016: `bash -c '...'` is meant so
     command = [shellcheck, "--exclude=SC1090,SC1091,SC2016", "--shell=bash", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -129,6 +138,16 @@ def test_what_the_gpus_decide() -> None:
     assert "#SBATCH --cpus-per-task=6\n" in job_script(shared)
     assert "--nproc-per-node 3" in job_script(shared)
     assert "--processes 3 --device mps" in job_script(shared)
+
+
+def test_a_program_of_others_has_a_task_for_each_worker() -> None:
+    watched = replace(job(**FULL), watcher=("-m", "watcher", "--", "mpirun", "my lab.py"))
+    script = job_script(watched)
+    assert "#SBATCH --ntasks-per-node=4\n" in script
+    assert "#SBATCH --cpus-per-task=8\n" in script
+    assert "#SBATCH --gres=gpu:v100:4\n" in script
+    assert """(trap '' USR2 && exec "$python" -m watcher -- mpirun 'my lab.py') &\n""" in script
+    assert "resume" not in script
 
 
 def test_which_python() -> None:

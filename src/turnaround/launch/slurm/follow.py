@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from turnaround.errors import InputError
 from turnaround.launch.slurm import client, recorded
 from turnaround.launch.slurm.states import JobState
+from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status
 
@@ -123,13 +124,15 @@ class Follower:
             raise error
 
 
-def settle(directory: RunDirectory, job: JobState, *, patience_s: float = LATE_FILES_S) -> Status:
-    """The run's status when its job is over, with Slurm's last word in it."""
+def settle(
+    directory: RunDirectory, job: JobState, *, patience_s: float = LATE_FILES_S, go_on: str | None = None
+) -> Status:
+    """The run's status when its job is over, with Slurm's last word in it; `go_on` as in `recorded.ended`."""
     latest_s = time.monotonic() + (patience_s if job.succeeded else min(patience_s, 5.0))
-    status = recorded.status_of(directory)
+    status = status_of(directory)
     while (status is None or status.state not in FINAL) and time.monotonic() < latest_s and job.hosts:
         time.sleep(0.2)
-        status = recorded.status_of(directory)
+        status = status_of(directory)
     if status and status.state in FINAL and status.slurm and status.slurm.state == job.state:
         return status
-    return recorded.ended(directory, job)
+    return recorded.ended(directory, job, go_on=go_on)

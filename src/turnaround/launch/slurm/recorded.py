@@ -6,27 +6,20 @@ Between those the training alone writes there. The first submission's time stays
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from turnaround.errors import InputError, InterruptedRunError, RunDirectoryError
+from turnaround.errors import InputError, InterruptedRunError
 from turnaround.launch.slurm import client
 from turnaround.launch.slurm.hosts import expand
 from turnaround.launch.slurm.states import JobState, why_lost
-from turnaround.record.files import read_json
+from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import SlurmStatus, Status, from_json, to_json, utc_now
+from turnaround.record.schema import SlurmStatus, Status, to_json, utc_now
 from turnaround.record.writer import write_json
-
-
-def status_of(directory: RunDirectory) -> Status | None:
-    """None where there is none yet, or none that can be read."""
-    try:
-        return from_json(Status, read_json(directory.status))
-    except RunDirectoryError:
-        return None
 
 
 def submitted(directory: RunDirectory, *, job_id: str, gpu: str | None, submitted_at: str) -> None:
@@ -63,8 +56,11 @@ def started(directory: RunDirectory, variables: Mapping[str, str]) -> None:
     _write(directory, replace(status, slurm=slurm))
 
 
-def ended(directory: RunDirectory, job: JobState) -> Status:
-    """On the login node, after its end: Slurm's last word, and the cause where the run could not say it itself."""
+def ended(directory: RunDirectory, job: JobState, *, go_on: str | None = None) -> Status:
+    """On the login node, after its end: Slurm's last word, and the cause where the run could not say it itself.
+
+    `go_on` is a sentence for that cause: how to go on. None: as a training does.
+    """
     status = status_of(directory) or Status(state="queued")
     before = status.slurm or SlurmStatus(job_id=job.job_id)
     if job.is_forgotten and JobState(job_id=job.job_id, state=before.state).is_over:
@@ -78,9 +74,11 @@ def ended(directory: RunDirectory, job: JobState) -> Status:
     )
     status = replace(status, slurm=slurm)
     if status.state in ("queued", "running"):
-        error = why_lost(job, go_on=f"turnaround resume {directory.path} --on slurm") or InterruptedRunError(
+        command = f"turnaround resume {shlex.quote(str(directory.path))} --on slurm"
+        go_on = go_on or f"The last checkpoint is kept. Go on with `{command}`."
+        error = why_lost(job, go_on=go_on) or InterruptedRunError(
             f"Slurm job {job.job_id} has ended ({job.state}: {job.reason or 'no reason given'}), and the run has not. "
-            f"Go on with `turnaround resume {directory.path} --on slurm`."
+            f"{go_on}"
         )
         is_lost = isinstance(error, InterruptedRunError)
         status = replace(

@@ -7,6 +7,9 @@ The script's life, on the first of the job's hosts:
     USR2      comes from Slurm before the time limit (or a pre-emption) to the script, which passes it on through srun
               to every process of the job, again and again until it ends; whoever does not listen ignores it
     end       stopped, but resumable (75): back into the queue, while requeues are left; otherwise the exit status
+
+Somebody else's program runs under a watcher on the first host and starts what it needs on the others itself. It cannot
+be resumed from outside, so that a warning ends it; a job that Slurm puts back into the queue begins anew.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ class SlurmJob:
     working_directory: Path
     """Where relative paths in `train` begin; absolute."""
     settings: SlurmSettings
+    watcher: tuple[str, ...] = ()
+    """Instead of `train`: the words after `python` that run somebody else's program and leave a run of it."""
     processes_per_host: int | None = None
     """None: one for each GPU, or a single one without GPUs."""
     device: str | None = None
@@ -87,10 +92,7 @@ def job_script(job: SlurmJob) -> str:
         f"set -euo pipefail\n{BEGUN_VARIABLE}=$(date +%s.%N) # here the program begins\nexport {BEGUN_VARIABLE}",
         _places(job),
         _setup(job),
-        _start(job),
-        _on_each_host(job),
-        _run(job),
-        _end(job),
+        *([_watch(job)] if job.watcher else [_start(job), _on_each_host(job), _run(job), _end(job)]),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -114,16 +116,19 @@ def _header(job: SlurmJob) -> str:
     settings = job.settings
     count, cpus, memory = settings.gpus_per_host, settings.cpus_per_gpu, settings.memory_per_gpu
     kind = f"{settings.gpu}:" if settings.gpu else ""
-    lines = [f"--job-name={job.name}", *header_lines(settings), f"--nodes={settings.hosts}", "--ntasks-per-node=1"]
+    # Ours is one task on each host, which starts the processes there; others, MPI too, count on one for each process.
+    tasks = job.processes_here if job.watcher else 1
+    lines = [f"--job-name={job.name}", *header_lines(settings), f"--nodes={settings.hosts}"]
+    lines += [f"--ntasks-per-node={tasks}"]
     lines += [f"--gres=gpu:{kind}{count}"] if count else []
-    lines += [f"--cpus-per-task={cpus * (count or job.processes_here)}"] if cpus else []
+    lines += [f"--cpus-per-task={cpus * (count or job.processes_here) // tasks}"] if cpus else []
     lines += [f"--mem={megabytes(memory) * (count or job.processes_here)}M"] if memory else []
     lines += [f"--time={settings.time}"] if settings.time else []
     lines += [f"--signal=B:USR2@{settings.signal_lead_s}", "--requeue", "--open-mode=append"]
     lines += [f'--output="{job.log_folder}/slurm-%j.out"' if _is_plain(job.log_folder) else "--output=/dev/null"]
     hosts = f"{settings.hosts} host{'s' * (settings.hosts > 1)}"
     each = f"{job.processes_here} process{'es' * (job.processes_here > 1)}{' each' * (settings.hosts > 1)}"
-    what = f"# A training on {hosts} with {each}, by turnaround."
+    what = f"# A {'program' if job.watcher else 'training'} on {hosts} with {each}, by turnaround."
     return "\n".join(["#!/bin/bash", what, *(f"#SBATCH {line}" for line in lines)])
 
 
@@ -156,12 +161,17 @@ def _start(job: SlurmJob) -> str:
     resume = " ".join(map(quote, job.program("resume")))
     return f"""\
 # A new run, or one that goes on: Slurm may have started this job before (SLURM_RESTART_COUNT).
-export python={quote(job.python)}
-"$python" -m turnaround.launch.slurm.starts before "$run" "$logs"
+{_before(job)}
 program=({train} --out "$run")
 if [ -e "$run/{directory.recipe.name}" ]; then
     program=({resume} "$run")
 fi"""
+
+
+def _before(job: SlurmJob) -> str:
+    return f"""\
+export python={quote(job.python)}
+"$python" -m turnaround.launch.slurm.starts before "$run" "$logs\""""
 
 
 def _on_each_host(job: SlurmJob) -> str:
@@ -226,14 +236,22 @@ def _threads(job: SlurmJob) -> list[str]:
 def _run(job: SlurmJob) -> str:
     # Since Slurm 22.05 a step does not inherit the CPUs of a task.
     cpus = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if job.settings.cpus_per_gpu else ""
+    return _waited_for(
+        job,
+        f"srun --nodes={job.settings.hosts} --ntasks-per-node=1{cpus} --kill-on-bad-exit=0 --wait={LAST_TASKS_S} \\\n"
+        '    bash -c "$(declare -f on_each_host); on_each_host \\"\\$@\\"" bash "${program[@]}"',
+    )
+
+
+def _waited_for(job: SlurmJob, command: str) -> str:
+    """Starts the command, passes warnings on to it, and leaves its exit status in `status`."""
     return f"""\
 # Slurm sends USR2 to this script {job.settings.signal_lead_s} s before the time limit, and on many clusters before a
 # pre-emption. TERM comes with scancel, to the processes too: they end by themselves, and this script waits for them.
 step='' warned=no
 trap 'warned=yes; [ -z "$step" ] || kill -USR2 "$step" || true' USR2
 trap ':' TERM
-srun --nodes={job.settings.hosts} --ntasks-per-node=1{cpus} --kill-on-bad-exit=0 --wait={LAST_TASKS_S} \\
-    bash -c "$(declare -f on_each_host); on_each_host \\"\\$@\\"" bash "${{program[@]}}" &
+{command} &
 step=$!
 wait "$step" || true
 while kill -0 "$step" 2>/dev/null; do # a signal ends a wait early, and a warning during the start goes unheard
@@ -246,6 +264,17 @@ while kill -0 "$step" 2>/dev/null; do # a signal ends a wait early, and a warnin
 done
 status=0
 wait "$step" || status=$?"""
+
+
+def _watch(job: SlurmJob) -> str:
+    """Not in a step of its own: the program may start steps itself, on all hosts of the job."""
+    command = f"(trap '' USR2 && exec \"$python\" {' '.join(map(quote, job.watcher))})"
+    return f"""\
+{_before(job)}
+
+# A watcher runs the program, keeps what it prints, and notes how it ends. Python would die of a USR2 while it starts.
+{_waited_for(job, command)}
+exit "$status\""""
 
 
 def _end(job: SlurmJob) -> str:

@@ -76,7 +76,7 @@ def unknown(job_id: str, reason: str) -> JobState:
 def why_lost(job: JobState, *, go_on: str) -> TurnaroundError | None:
     """The error of a job that ended before its program could say why; None while it lives, or when all is well.
 
-    `go_on` is the command to go on with. Who has the run's own record should believe that first: it has the cause.
+    `go_on` is a sentence: how to go on. Who has the run's own record should believe that first: it has the cause.
     """
     on = f" on {', '.join(job.hosts)}" if job.hosts else ""
     stopped = {
@@ -95,9 +95,9 @@ def why_lost(job: JobState, *, go_on: str) -> TurnaroundError | None:
     }
     if job.state in stopped or (job.state == "FAILED" and job.exit_code == InterruptedRunError.exit_code):
         what = stopped.get(job.state, "was stopped and is not in the queue any more")
-        return InterruptedRunError(f"Slurm job {job.job_id} {what}. The last checkpoint is kept. Go on with `{go_on}`.")
+        return InterruptedRunError(f"Slurm job {job.job_id} {what}. {go_on}")
     if job.state in failed:
-        return ProcessFailedError(f"Slurm job {job.job_id} {failed[job.state]}. Afterwards go on with `{go_on}`.")
+        return ProcessFailedError(f"Slurm job {job.job_id} {failed[job.state]}. {go_on}")
     return None
 
 

@@ -12,6 +12,7 @@ from turnaround.errors import InputError
 from turnaround.launch.slurm import client, recorded
 from turnaround.launch.slurm.script import SlurmJob
 from turnaround.launch.slurm.states import JobState
+from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import utc_now
 
@@ -23,7 +24,7 @@ def submit_run(job: SlurmJob) -> str:
     client.require()
     directory = RunDirectory(job.directory)
     refuse_living(directory)
-    status = recorded.status_of(directory)
+    status = status_of(directory)
     if directory.is_run() or status is None or status.slurm is None:
         RunDirectory.create(directory.path, job_id="")  # refuses a run, and whatever is not ours
     _clear_held(directory)
@@ -40,7 +41,7 @@ def submit_again(directory: RunDirectory) -> str:
             f"`turnaround resume {shlex.quote(str(directory.path))}` on a machine that can train."
         )
     _clear_held(directory)
-    status, submitted_at = recorded.status_of(directory), utc_now()
+    status, submitted_at = status_of(directory), utc_now()
     gpu = status.slurm.gpu if status and status.slurm else None
     job_id = client.submit_script(directory.job_script, "--hold")
     return _release(directory, job_id, gpu=gpu, submitted_at=submitted_at)
@@ -48,7 +49,7 @@ def submit_again(directory: RunDirectory) -> str:
 
 def living_job(directory: RunDirectory) -> JobState | None:
     """The job of a run that waits or runs, or will when it is released; None when it has none any more."""
-    status = recorded.status_of(directory)
+    status = status_of(directory)
     if status is None or status.slurm is None:
         return None
     state = client.job_state(status.slurm.job_id)

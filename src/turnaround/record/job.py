@@ -1,0 +1,39 @@
+"""A run that is a job of a batch system: what was written into its status before its program began."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from turnaround.errors import RunDirectoryError
+from turnaround.record.files import read_json
+from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import SlurmStatus, Status, from_json
+
+JOB_VARIABLE = "SLURM_JOB_ID"
+
+
+def own_job(variables: Mapping[str, str] = os.environ) -> str | None:
+    """The job that this process belongs to."""
+    return variables.get(JOB_VARIABLE)
+
+
+def status_of(directory: RunDirectory) -> Status | None:
+    """None where there is none yet, or none that can be read."""
+    try:
+        return from_json(Status, read_json(directory.status))
+    except RunDirectoryError:
+        return None
+
+
+def job_status(directory: RunDirectory) -> Status | None:
+    """The status of a run that is a job of a cluster, started or not; None of any other."""
+    status = status_of(directory)
+    return status if status and status.slurm else None
+
+
+def slurm_here(directory: RunDirectory) -> SlurmStatus | None:
+    """What the batch system says, when the run is the job that this process belongs to."""
+    status = status_of(directory)
+    slurm = status.slurm if status else None
+    return slurm if slurm and slurm.job_id == own_job() else None
