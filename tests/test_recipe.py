@@ -52,6 +52,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
         {"training": {"batch_total": 10}, "workers": {"count": 4}},
         ["training.batch_total = 10", "evenly by 4 workers", "8 or 12", "another number of workers"],
     ),
+    ({"training": {"batch_total": 65_537}}, ["more than 65536 images a worker with workers.count = 1", "more workers"]),
     ({"training": {"batch_total": 3}, "workers": {"count": 4}}, ["Use 4, or another number of workers"]),
     ({"model": {"fine_tune": False}}, ["model.fine_tune = false", "model.weights = 'none'", "a file or 'imagenet'"]),
     (
