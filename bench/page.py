@@ -108,7 +108,7 @@ def build_runs(folder: Path, *, runs: int, epochs: int, seeds: int) -> None:
 
 
 def build_run(path: Path, workers: int, *, gpu: str, epochs: int, seed: int, per_worker: int) -> None:
-    rng = np.random.default_rng([workers, seed, per_worker])
+    rng = np.random.default_rng([workers, seed, per_worker, len(gpu)])
     directory = RunDirectory.create(path)
     epoch_s = (200 if "T4" in gpu else 80) / workers**0.9 * rng.normal(1, 0.02)
     write_json(directory.recipe, recipe_of(path.name, workers, epochs=epochs, seed=seed, per_worker=per_worker))

@@ -7,6 +7,7 @@ Enters: `Run`s from the record. Leaves: frozen values that report/ puts into wor
     balance.py    does one process hold up the others?
     gpu_kinds.py  which kind of GPU a name means, and its data sheet
     curves.py     learning curves, and the fits that take the noise out of them
+    remembered.py judgements of a curve that are made once
     stable.py     the first epoch of the plateau, or of a target, with its interval
     overfit.py    does validation accuracy fall, the loss rise, or training accuracy run away?
     bottleneck.py what holds one run back, and the most that removing it would gain

@@ -18,11 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from turnaround.analysis.curves import Array, Curve, monotone_fit, moving_means, simulated, unimodal_fit
+from turnaround.analysis.remembered import MOST_CURVES
 from turnaround.analysis.stable import (
     BAND,
     FEWEST_EPOCHS,
@@ -94,6 +96,7 @@ def overfitting(curve: Curve, *, num_validation: int | None, seed: int = 0) -> O
     )
 
 
+@lru_cache(maxsize=MOST_CURVES)
 def _drop(fit: Fit, seed: int) -> tuple[float, int | None, float]:
     """The drop, the last epoch before it, and the chance of a drop at least as large in a curve that never falls."""
     peak = float(fit.unimodal.max())

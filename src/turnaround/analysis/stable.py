@@ -29,6 +29,7 @@ from turnaround.analysis.curves import (
     simulated,
     unimodal_fit,
 )
+from turnaround.analysis.remembered import remembered
 
 Status = Literal["stable", "not yet stable", "reached", "not reached", "too short", "unknown"]
 Method = Literal["smooth", "isotonic", "stated", "none"]
@@ -67,9 +68,9 @@ class Stable:
     """How many runs it rests on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Fit:
-    """One curve without its noise, at the epochs where it is known."""
+    """One curve without its noise, at the epochs where it is known; for a given curve always the same object."""
 
     epochs: tuple[int, ...]
     values: Array
@@ -94,6 +95,7 @@ def known_values(values: Sequence[float]) -> tuple[tuple[int, ...], Array]:
     return tuple(int(epoch) for epoch in np.flatnonzero(is_known) + 1), everything[is_known]
 
 
+@remembered
 def fit_curve(accuracy: Sequence[float], *, num_images: int | None, band: float) -> Fit | None:
     """The curve without its noise; None for fewer than six known epochs."""
     epochs, values = known_values(accuracy)
@@ -129,6 +131,7 @@ def is_still_rising(epochs: Sequence[int], values: Array, *, noise: float, band:
     return slope > RISING_Z * se and slope * float(x[-1] - x[0]) > band / 2
 
 
+@remembered
 def stable_epoch(
     val_accuracy: Sequence[float], *, num_validation: int | None, band: float = BAND, seed: int = 0
 ) -> Stable:
@@ -154,6 +157,7 @@ def stable_epoch(
     )
 
 
+@remembered
 def epochs_to_target(
     val_accuracy: Sequence[float], target: float, *, num_validation: int | None, seed: int = 0
 ) -> Stable:
