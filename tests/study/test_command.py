@@ -250,22 +250,25 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
 pathlib.Path(sys.argv[0]).with_name("ready").write_text(str(child.pid))
 time.sleep(600)
 """
+STUBBORN = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(sys.argv[0]).with_name("asked").touch())
+"""
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_stopped_it_leaves_nothing_running_and_no_run(tmp_path: Path, stubborn: bool) -> None:
-    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if stubborn else ""
-    process = subprocess.Popen(watched(tmp_path, ignore + SLOW))
+    process = subprocess.Popen(watched(tmp_path, (STUBBORN if stubborn else "") + SLOW))
     wait_for(lambda: (tmp_path / "ready").exists() and (tmp_path / "ready").read_text() != "")
     family = psutil.Process(process.pid).children(recursive=True)
     assert int((tmp_path / "ready").read_text()) in [one.pid for one in family]
     process.terminate()
     if stubborn:  # it would get its time; a second request ends that
-        time.sleep(0.5)
+        wait_for(lambda: (tmp_path / "asked").exists())
         assert process.poll() is None
         process.terminate()
     assert process.wait(timeout=20) == 75
-    assert psutil.wait_procs(family, timeout=10)[1] == []
+    assert psutil.wait_procs(family, timeout=60)[1] == []
     assert state_of(TWO, tmp_path).standing == "missing"
 
 
@@ -284,7 +287,7 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     assert len(family) == 3
     os.kill(study.pid, signal.SIGKILL)
     study.wait()
-    assert psutil.wait_procs(family, timeout=20)[1] == []
+    assert psutil.wait_procs(family, timeout=60)[1] == []
 
 
 def test_the_last_words(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from turnaround.errors import InputError
 from turnaround.record.writer import write_json
 from turnaround.study.conduct import Conductor, Work, seconds_left
 from turnaround.study.plan import PlannedRun, plan
-from turnaround.study.state import RunState, agree_with_before, state_of
+from turnaround.study.state import RunState, agree_with_before, state_of, to_come
 
 PLANNED = plan(workers=[1, 2], rehearse=[8, 4], seeds=[0], devices=2)
 
@@ -112,3 +112,21 @@ def test_a_study_keeps_its_recipe(tmp_path: Path) -> None:
     agree_with_before(tmp_path / "study", {"source": "photos", "recipe": {"training": {"epochs": 3}}})
     with pytest.raises(InputError, match=r"holds a study with another source: 'photos' then, 'others' now"):
         agree_with_before(tmp_path / "study", {"source": "others"})
+
+
+def test_what_is_still_to_come(tmp_path: Path) -> None:
+    assert to_come(tmp_path) == []  # no study
+    agree_with_before(tmp_path, {"source": "photos"}, PLANNED[:2])
+    agree_with_before(tmp_path, {"source": "photos"}, PLANNED[1:3])  # others join
+    assert to_come(tmp_path) == [run.label for run in PLANNED[:3]]
+    (tmp_path / PLANNED[1].name).mkdir()
+    write_json(tmp_path / PLANNED[1].name / "status.json", {"state": "running"})
+    assert to_come(tmp_path) == [PLANNED[0].label, PLANNED[2].label]
+
+
+@pytest.mark.parametrize("planned", [None, [1, 2], {"../x": "a", "": 3, "y": None}, "words"])
+def test_a_plan_that_makes_no_sense_is_none(tmp_path: Path, planned: object) -> None:
+    write_json(tmp_path / "study.json", {"source": "photos", "planned": planned})
+    assert to_come(tmp_path) == []
+    agree_with_before(tmp_path, {"source": "photos"}, PLANNED[:1])
+    assert to_come(tmp_path) == [PLANNED[0].label]

@@ -111,7 +111,7 @@ def _carry_out(conductor: Conductor, subject: Subject) -> None:
 
     work = conductor.work
     subject.refuse_if_missing(work.folder)
-    agree_with_before(work.folder, subject.compared)
+    agree_with_before(work.folder, subject.compared, subject.planned)
     with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
         subject.prepare()
         with shown(conductor):

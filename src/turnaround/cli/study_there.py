@@ -54,7 +54,7 @@ def study_there(work: Work, subject: Subject, flags: Flags, *, is_dry: bool) -> 
         subject.refuse_if_missing(work.folder)
     todo = [jobs[state.planned] for state in conductor.states() if not state.is_done]
     _require_possible(todo, work.folder, cluster, conductor.tell)
-    agree_with_before(work.folder, subject.compared)
+    agree_with_before(work.folder, subject.compared, planned)
     with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
         if flags.no_wait:
             conductor.submit()

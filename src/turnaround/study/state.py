@@ -1,12 +1,13 @@
 """Where a study stands: read from its run directories every time, never remembered.
 
-STUDY/study.json           what was asked for; the same command goes on with it
+STUDY/study.json           what was asked for; the same command goes on with it; and the runs that were planned
 STUDY/NAME/                a run, one for each PlannedRun
 STUDY/logs/NAME.log        what the run's command printed
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -95,9 +96,9 @@ def log_of(planned: PlannedRun, folder: Path) -> Path:
     return folder / f"{planned.name}.log"
 
 
-def agree_with_before(folder: Path, asked: dict[str, Any]) -> None:
+def agree_with_before(folder: Path, asked: dict[str, Any], planned: Sequence[PlannedRun] = ()) -> None:
     """A study goes on with the recipe it began with; other configurations may join it."""
-    file = folder / "study.json"
+    file, before = folder / "study.json", {}
     if file.exists():
         before = read_json(file)
         for what, value in asked.items():
@@ -106,6 +107,22 @@ def agree_with_before(folder: Path, asked: dict[str, Any]) -> None:
                     f"{str(folder)!r} holds a study with another {what}: {before.get(what)!r} then, {value!r} now. Its "
                     "runs could not be compared; choose another --out."
                 )
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, asked)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {run.name: run.label for run in planned}
+    write_json(file, {**asked, "planned": {**_planned_before(before), **names}})
+
+
+def to_come(folder: Path) -> list[str]:
+    """Labels of the runs that were planned here and have not begun; none where there is no study."""
+    try:
+        planned = _planned_before(read_json(folder / "study.json"))
+    except RunDirectoryError:
+        return []
+    return [label for name, label in planned.items() if not RunDirectory(folder / name).status.exists()]
+
+
+def _planned_before(study: dict[str, Any]) -> dict[str, str]:
+    """Whatever the file holds: names of folders, and what people call them."""
+    found = study.get("planned")
+    items = found.items() if isinstance(found, dict) else ()
+    return {name: label for name, label in items if isinstance(label, str) and Path(name).name == name}

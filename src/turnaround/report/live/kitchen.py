@@ -17,6 +17,7 @@ from turnaround.report.live.now import failure_block, now_blocks
 from turnaround.report.live.progress import Progress, RunWatch
 from turnaround.report.live.snapshot import Snapshot
 from turnaround.report.page.blocks import Block, PageView, page_blocks
+from turnaround.study.state import to_come
 
 MOST_NOTES = 20
 
@@ -57,7 +58,7 @@ class Kitchen:
         except Exception as error:  # told on the page; the server lives on
             notes.append(f"Where the runs stand cannot be told ({_told(error)}).")
         waiting = f"No run yet in {self.folder.given}: the first one appears here as soon as it is recorded."
-        blocks = now_blocks(found, notes, waiting=waiting)
+        blocks = now_blocks(found, notes, waiting=waiting, to_come=self._to_come())
         return Served(blocks=tuple(pack(block) for block in blocks), cpu_s=time.thread_time() - begun_s)
 
     def _stand(self) -> list[Progress]:
@@ -69,6 +70,11 @@ class Kitchen:
         self.notes = (*notes[:MOST_NOTES], *([hidden] if len(notes) > MOST_NOTES else []))
         self.snapshots = tuple(run.snapshot for run in runs if run.small["recipe"].content is not None)
         return [_progress(run, self._watches[run.id]) for run in runs]
+
+    def _to_come(self) -> list[str]:
+        """Of the studies that are watched: the folder itself, and those in which runs are."""
+        folders = {self.folder.root, *(run.directory.path.parent for run in self.folder.runs)}
+        return [label for folder in sorted(folders) for label in to_come(folder)]
 
     def page(self, snapshots: Sequence[Snapshot], notes: tuple[str, ...]) -> Served:
         """The whole analysis."""

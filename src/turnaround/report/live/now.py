@@ -27,13 +27,16 @@ STATES: tuple[State, ...] = (
 )
 """In the order in which people want to know."""
 OVERVIEW = "live"
+MOST_TO_COME, LONGEST_LABEL = 12, 100
 
 
-def now_blocks(runs: Sequence[Progress], notes: Sequence[str], *, waiting: str) -> list[Block]:
+def now_blocks(
+    runs: Sequence[Progress], notes: Sequence[str], *, waiting: str, to_come: Sequence[str] = ()
+) -> list[Block]:
     """Over all first, then the runs: those that move, those that went wrong; those that are done in one short list."""
     counted = Counter(run.state for run in runs)
     counts = [(state, counted[state]) for state in STATES if counted[state]]
-    overview = _piece("overview", counts=counts, waiting=waiting, notes=notes)
+    overview = _piece("overview", counts=counts, waiting=waiting, notes=notes, to_come=_shortened(to_come))
     ordered = sorted(runs, key=lambda run: STATES.index(run.state))  # stable: within a state by name
     done = [(run, _text_of(run.val_accuracy)) for run in ordered if run.state == "finished"]
     cards = [Block(id=f"live/run/{run.id}", html=_run(run)) for run in ordered if run.state != "finished"]
@@ -49,6 +52,11 @@ def failure_block(title: str, reason: str) -> Block:
 def mark_block(heard: str, digests: Mapping[str, str]) -> Block:
     """Says to the page's script what the page already shows; the script takes it out."""
     return Block(id="live/mark", html=_piece("mark", heard=heard, digests=json.dumps(digests)))
+
+
+def _shortened(labels: Sequence[str]) -> str:
+    more = f", and {len(labels) - MOST_TO_COME:,} more" if len(labels) > MOST_TO_COME else ""
+    return "; ".join(label[:LONGEST_LABEL] for label in labels[:MOST_TO_COME]) + more
 
 
 def _text_of(val_accuracy: float | None) -> str:
