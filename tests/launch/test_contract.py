@@ -62,16 +62,17 @@ def test_cores_are_those_we_may_use() -> None:
 
 
 @pytest.mark.parametrize("shows_progress", [True, False])
-def test_what_a_worker_is_told(shows_progress: bool) -> None:
+@pytest.mark.parametrize("pixels_dir", [Path("/cache/x"), None])
+def test_what_a_worker_is_told(pixels_dir: Path | None, shows_progress: bool) -> None:
     plan = LaunchPlan(
         directory=RunDirectory(Path("runs/a b")),
-        pixels_dir=Path("/cache/x"),
+        pixels_dir=pixels_dir,
         processes=1,
         device="cpu",
         begun_at_s=12.34567,
         decode_time_s=0.5,
         shows_progress=shows_progress,
     )
-    expected = ["runs/a b", "--pixels", "/cache/x", "--device", "cpu"]
+    expected = ["runs/a b", *(["--pixels", "/cache/x"] if pixels_dir else []), "--device", "cpu"]
     expected += ["--begun-at-s", "12.346", "--decode-time-s", "0.500"]
     assert plan.worker_arguments() == expected + ([] if shows_progress else ["--quiet"])

@@ -19,7 +19,7 @@ from turnaround import recipes
 from turnaround.errors import InputError, RunDirectoryError
 from turnaround.launch import conduct, local
 from turnaround.launch.contract import LaunchPlan
-from turnaround.launch.joined import LONGEST_DELAY_S, wait_for_word, word_given
+from turnaround.launch.joined import LONGEST_DELAY_S, Word, wait_for_launcher, wait_for_word, word_given
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.writer import write_json
@@ -27,6 +27,8 @@ from turnaround.workers.environment import Place
 
 FIRST = Place(rank=0, size=2, local_rank=0, local_size=2, engines=("torch",), start="node1 29500")
 SECOND = replace(FIRST, rank=1, local_rank=1)
+
+NOBODY = 2**22 + 1  # Linux gives no process a larger number than 2**22
 
 
 @pytest.fixture
@@ -42,6 +44,7 @@ def plan(directory: RunDirectory, place: Place) -> LaunchPlan:
         device="cpu",
         begun_at_s=1.0,
         decode_time_s=0.5,
+        decoded_at_s=7.0,
         place=place,
     )
 
@@ -69,17 +72,11 @@ def test_only_the_first_of_several_speaks(place: Place, directory: RunDirectory)
         assert list(directory.logs.iterdir()) == []
 
 
-def a_dead_process() -> int:
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
-    return process.pid
-
-
 @pytest.mark.parametrize(
     "changed",
     [
         {"start": "node1 29501"},  # of another start that goes on in the same directory
-        {"pid": a_dead_process()},  # of a first process that was killed
+        {"pid": NOBODY},  # of a first process that was killed
         {"host": "elsewhere", "at_s": time.time() - LONGEST_DELAY_S - 60},  # nobody can ask whether it lives
     ],
 )
@@ -88,6 +85,47 @@ def test_a_word_that_was_left_behind_is_not_heard(changed: dict[str, object], di
     write_json(directory.logs / "start.json", {**word, "pixels": "/old", "decode_time_s": 0.0, **changed})
     with pytest.raises(RunDirectoryError, match=r"Process 1 has waited 0 s for process 0 to prepare .*every host sees"):
         wait_for_word(directory, SECOND, begun_at_s=time.time(), patience_s=0.3)
+
+
+# --- the same word to processes that were started ahead
+
+
+def test_those_that_wait_hear_their_launcher(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNAROUND_LAUNCHER_PID", str(os.getpid()))
+    word = {"pid": NOBODY, "pixels": "/old", "decode_time_s": 0.0, "decoded_at_s": 0.0}
+    write_json(directory.logs / "start.json", word)  # of another start
+    heard: list[Word | None] = []
+    listener = threading.Thread(target=lambda: heard.append(wait_for_launcher(directory)))
+    listener.start()
+    time.sleep(0.3)
+    assert heard == []
+    with word_given(plan(directory, Place()), is_awaited=True):
+        listener.join(20)
+    assert heard == [Word(Path("/cache/x"), decode_time_s=0.5, decoded_at_s=7.0)]
+
+
+def test_those_that_wait_leave_when_nobody_will_speak(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNAROUND_LAUNCHER_PID", str(NOBODY))
+    assert wait_for_launcher(directory) is None
+    monkeypatch.setenv("TURNAROUND_LAUNCHER_PID", str(os.getpid()))
+    directory.logs.rmdir()  # the run was given up
+    assert wait_for_launcher(directory) is None
+
+
+@pytest.mark.parametrize(
+    ("begun_at_s", "ready_at_s", "waited_s"),
+    [
+        (92.0, 95.0, 7.0),  # decoded from 90 to 100: 2 s before it began, 5 s after it was ready
+        (92.0, 100.0, 2.0),
+        (92.0, 130.0, 2.0),  # ready long after the images were
+        (85.0, 88.0, 10.0),  # ready before decoding began: nothing was hidden
+        (85.0, 96.0, 4.0),
+        (85.0, 130.0, 0.0),
+    ],
+)
+def test_time_that_two_things_took_is_counted_once(begun_at_s: float, ready_at_s: float, waited_s: float) -> None:
+    word = Word(Path("/cache/x"), decode_time_s=10.0, decoded_at_s=100.0)
+    assert word.waited_s(begun_at_s=begun_at_s, ready_at_s=ready_at_s) == waited_s
 
 
 # --- the plan under a launcher
@@ -158,6 +196,6 @@ def test_two_processes_of_torch_are_one_run(fruit_folder: Path, tmp_path: Path) 
 def test_without_a_directory_they_could_not_meet(fruit_folder: Path) -> None:
     environment = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     command = [sys.executable, "-m", "turnaround", "train", str(fruit_folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 2
     assert "A launcher has started this command 2 times: give it --out DIR" in done.stderr

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from running import traced, train
-from turnaround.errors import InputError, ProcessFailedError
+from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError
 from turnaround.launch import local
 from turnaround.launch.contract import LaunchPlan
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
+from turnaround.record.schema import Status, to_json
+from turnaround.record.writer import write_json
 
 
 def plan(processes: int, directory: Path = Path("runs/my run")) -> LaunchPlan:
@@ -111,6 +115,24 @@ def test_a_process_that_is_killed(fruit_folder: Path, tmp_path: Path, monkeypatc
     assert (run.status.state, run.status.cause) == ("failed", message)
     assert [e.epoch for e in run.epochs] == [1]
     assert json.loads(run.directory.recipe.read_text())["name"] == "fruit"
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+
+
+def test_processes_that_wait_for_each_other_before_they_train_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As when a Ctrl-C has reached one of two before it listened: the other waits for it."""
+    monkeypatch.setattr(local, "command", lambda plan: [sys.executable, "-c", DEAF])
+    monkeypatch.setattr(local, "GRACE_S", 0.5)
+    directory = RunDirectory.create(tmp_path / "run")
+    write_json(directory.recipe, {})
+    write_json(directory.status, to_json(Status(state="queued")))
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(InterruptedRunError, match=r"Stopped before the first step\. Go on with `turnaround resume"):
+        local.LocalLauncher().run(plan(1, directory.path))
+    assert "Stopping after this step" in capfd.readouterr().err
 
 
 def test_how_long_a_training_may_not_get_on() -> None:

@@ -4,6 +4,8 @@
     python -m torch.distributed.run --nproc-per-node 4 -m turnaround.cli.worker RUN --pixels CACHE ...
     python -m turnaround.launch.horovod --processes 4 turnaround.cli.worker RUN --pixels CACHE ...
 
+Without --pixels it gets ready, and waits until whoever started it says where the images are.
+
 Not for people: `turnaround train` prepares what it needs. Prints progress on stdout from process 0 and nothing else.
 """
 
@@ -15,10 +17,16 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from turnaround.launch.parent import die_with_parent
+
+if TYPE_CHECKING:
+    from turnaround.record.layout import RunDirectory
+    from turnaround.training.run import Assignment
+    from turnaround.workers.environment import Place
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,17 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
     here = place()
     shows = here.rank == 0 and not options.quiet
     try:
-        from turnaround.training.run import Assignment, bench, train
+        from turnaround.training.run import bench, train
 
-        assignment = Assignment(
-            directory=directory,
-            pixels_dir=options.pixels,
-            device=options.device,
-            launch=options.launch,
-            begun_at_s=options.begun_at_s,
-            decode_time_s=options.decode_time_s,
-            import_time_s=_age_s(),
-        )
+        assignment = _assignment(options, directory, here)
+        if assignment is None:
+            return 1  # nobody is left to be told
         if options.bench is not None:
             bench(assignment, here, part_s=options.bench)
             return 0
@@ -60,6 +62,31 @@ def main(arguments: list[str] | None = None) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _assignment(options: argparse.Namespace, directory: RunDirectory, here: Place) -> Assignment | None:
+    """What we were told; without images only when the word comes that they are there, and None when it never will."""
+    from turnaround.launch.joined import wait_for_launcher
+    from turnaround.training.run import Assignment, touch_device
+
+    assignment = Assignment(
+        directory=directory,
+        pixels_dir=options.pixels or Path(),
+        device=options.device,
+        launch=options.launch,
+        begun_at_s=options.begun_at_s,
+        decode_time_s=options.decode_time_s,
+        import_time_s=_age_s(),
+    )
+    if options.pixels is not None:
+        return assignment
+    touch_device(options.device, here)
+    begun_at_s, ready_at_s = time.monotonic() - _age_s(), time.monotonic()
+    word = wait_for_launcher(directory)
+    if word is None:
+        return None
+    decode_time_s = word.waited_s(begun_at_s=begun_at_s, ready_at_s=ready_at_s)
+    return replace(assignment, pixels_dir=word.pixels_dir, decode_time_s=decode_time_s)
 
 
 def _age_s() -> float:
@@ -80,7 +107,7 @@ def _listen() -> list[int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="turnaround.cli.worker", description=__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--pixels", type=Path, required=True)
+    parser.add_argument("--pixels", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--begun-at-s", type=float, required=True)
     parser.add_argument("--decode-time-s", type=float, default=0.0)

@@ -13,7 +13,7 @@
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
     changes.py    what has happened to the images since a run began
     reading.py    rows of pixels from a disk, or decoded when they are needed
-    prepare.py    all of the above for a recipe, before any process is started
+    prepare.py    all of the above for a recipe, before anything is trained
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch
     batches.py    slices, residency (device / host / disk), prefetch, exact evaluation     needs torch

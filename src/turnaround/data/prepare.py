@@ -1,4 +1,4 @@
-"""A recipe -> decoded pixels, before any process is started: bad input stops here, by name.
+"""A recipe -> decoded pixels, before anything is trained: bad input stops here, by name.
 
 Enters: a resolved recipe and a cache directory. Leaves: the table of files and the `Pixels`. No torch.
 """

@@ -46,6 +46,8 @@ from turnaround.workers.engines import require
 from turnaround.workers.environment import LAUNCHERS, Place
 
 DECODED_TO_MEASURE, DECODE_ROUNDS = 1000, 3
+FEWEST_TO_START_AHEAD = 64
+"""Images that are still to be drawn or decoded: with fewer, starting the processes meanwhile gains nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +80,14 @@ def start(recipe: Recipe, request: Request) -> Run:
     directory = RunDirectory.create(request.out, job_id=own_job())
     with RunLock(directory.lock):  # when another run holds it, nothing here is ours to remove
         try:
-            with _images(recipe, request, directory) as prepared:
+            # The processes load their code while the images are decoded, if they have to be.
+            ahead = _plan(recipe, request, None, processes=processes, begun_at_s=begun_at_s)
+            with request.launcher.ahead(ahead) as begin, _images(recipe, request, directory, begin) as prepared:
+                plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
                 facts = {"command": sys.argv, "images": image_facts(prepared)}
                 write_json(directory.recipe, {**recipe.to_dict(), **facts})
                 _write_status(directory, queued.first_status(directory, begun_at_s=begun_at_s))
                 request.announce(recipe, prepared, processes)
-                plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
                 _launch(plan, request, workers=recipe.workers.count)
         except (InputError, KeyboardInterrupt) as error:
             if not directory.epochs.exists():
@@ -167,13 +171,30 @@ def image_facts(prepared: Prepared) -> dict[str, Any]:
 
 
 @contextmanager
-def _images(recipe: Recipe, request: Request, directory: RunDirectory) -> Iterator[Prepared]:
-    """The decoded images; with the cache off they live only as long as the run."""
+def _images(
+    recipe: Recipe, request: Request, directory: RunDirectory, begin: Callable[[], None] | None = None
+) -> Iterator[Prepared]:
+    """The decoded images; with the cache off they live only as long as the run. `begin` is called if they take long."""
     temporary = directory.path / ".pixels"
+    show = request.show if begin is None else _once_long(begin, request.show)
     try:
-        yield prepare_images(recipe, cache=cache_root(recipe, temporary=temporary), show=request.show)
+        yield prepare_images(recipe, cache=cache_root(recipe, temporary=temporary), show=show)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _once_long(begin: Callable[[], None], show: Show) -> Show:
+    """Shows as before; the first time that there is much left to do, it calls `begin`."""
+    has_begun = False
+
+    def showing(what: str, done: int, total: int) -> None:
+        nonlocal has_begun
+        show(what, done, total)
+        if not has_begun and total - done >= FEWEST_TO_START_AHEAD:
+            has_begun = True
+            begin()
+
+    return showing
 
 
 def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -> int:
@@ -225,14 +246,19 @@ def _follow(recipe: Recipe, request: Request, *, processes: int, begun_at_s: flo
     return Run.load(directory.path)
 
 
-def _plan(recipe: Recipe, request: Request, prepared: Prepared, *, processes: int, begun_at_s: float) -> LaunchPlan:
+def _plan(
+    recipe: Recipe, request: Request, prepared: Prepared | None, *, processes: int, begun_at_s: float
+) -> LaunchPlan:
+    """Without images: as far as it is known before there are any."""
+    pixels = prepared.pixels if prepared else None
     return LaunchPlan(
         directory=RunDirectory(request.out),
-        pixels_dir=prepared.pixels.cache_dir,
+        pixels_dir=pixels.cache_dir if pixels else None,
         processes=processes,
         device=request.device,
         begun_at_s=begun_at_s,
-        decode_time_s=0.0 if prepared.pixels.from_cache else prepared.pixels.decode_time_s,
+        decode_time_s=0.0 if pixels is None or pixels.from_cache else pixels.decode_time_s,
+        decoded_at_s=time.monotonic(),
         shows_progress=request.shows_progress,
         engine=recipe.workers.engine,
         place=request.place,

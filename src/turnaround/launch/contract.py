@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -22,12 +23,15 @@ class LaunchPlan:
     """How a prepared run is to be started."""
 
     directory: RunDirectory
-    pixels_dir: Path
+    pixels_dir: Path | None
+    """None while they are still being decoded: the processes load their code, then wait for the word (joined.py)."""
     processes: int
     device: str
     begun_at_s: float
     """By this host's monotonic clock, which all its processes share."""
     decode_time_s: float
+    decoded_at_s: float = 0.0
+    """When the images were there, by the same clock."""
     shows_progress: bool = True
     engine: str = "torch"
     measured_for_s: float | None = None
@@ -45,7 +49,9 @@ class LaunchPlan:
     def worker_arguments(self) -> list[str]:
         """What the worker entry point is told."""
         return [
-            *(str(self.directory.path), "--pixels", str(self.pixels_dir), "--device", self.device),
+            str(self.directory.path),
+            *(() if self.pixels_dir is None else ("--pixels", str(self.pixels_dir))),
+            *("--device", self.device),
             *("--begun-at-s", f"{self.begun_at_s:.3f}", "--decode-time-s", f"{self.decode_time_s:.3f}"),
             *(() if self.shows_progress else ("--quiet",)),
             *(() if self.measured_for_s is None else ("--bench", f"{self.measured_for_s:g}")),
@@ -58,6 +64,12 @@ class Launcher(Protocol):
 
     def text(self, plan: LaunchPlan) -> str:
         """What would be run, as a person could type it."""
+
+    def ahead(self, plan: LaunchPlan) -> AbstractContextManager[Callable[[], None]]:
+        """Inside, a call of what it gives may start the processes before the images are there.
+
+        The next `run` goes on with them. Without one they end, and leave nothing.
+        """
 
     def run(self, plan: LaunchPlan) -> None:
         """Runs it to its end; an error of errors.py when it does not get there."""

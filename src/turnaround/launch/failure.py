@@ -21,7 +21,7 @@ from turnaround.record.writer import write_json
 
 LOST_KINDS = {"DistBackendError", "DistNetworkError", "DistStoreError", "HorovodInternalError"}
 LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "gloo/")
-LONGEST_WORD_S = 3.0
+LONGEST_WORD_S = 10.0
 """How long another process may take to say why it failed, once we have lost it."""
 
 

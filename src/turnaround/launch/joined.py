@@ -3,6 +3,8 @@
 Process 0 makes the run directory and prepares the images; the others wait for its word, a small file in the run's logs.
 Then each starts its own worker, with the launcher's variables. The file goes when process 0 ends; one that was killed
 may leave it, so the file says whose word it is.
+
+The same word goes to processes of our own that were started before the images were decoded.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from turnaround.errors import RunDirectoryError
 from turnaround.launch.contract import LaunchPlan
+from turnaround.launch.parent import LAUNCHER_VARIABLE
 from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
@@ -30,12 +33,29 @@ LONGEST_DELAY_S = 600.0
 """A word of another host that is older than this when we begin was not meant for us: its process may be dead."""
 
 
+class Word(NamedTuple):
+    """What a process hears that was started before the images were decoded."""
+
+    pixels_dir: Path
+    decode_time_s: float
+    decoded_at_s: float  # by this host's monotonic clock
+
+    def waited_s(self, *, begun_at_s: float, ready_at_s: float) -> float:
+        """What decoding cost: all of it but what passed while this process got ready, which is start-up."""
+        hidden_s = min(ready_at_s, self.decoded_at_s) - max(begun_at_s, self.decoded_at_s - self.decode_time_s)
+        return self.decode_time_s - max(0.0, hidden_s)
+
+
 @contextmanager
-def word_given(plan: LaunchPlan) -> Iterator[None]:
-    """Process 0 of several tells the others where the images are; inside, they start."""
-    if plan.place.is_alone or plan.place.rank != 0:
+def word_given(plan: LaunchPlan, *, is_awaited: bool = False) -> Iterator[None]:
+    """Process 0 of several tells the others where the images are; inside, they start.
+
+    `is_awaited`: processes of our own are there already, and wait.
+    """
+    if plan.place.rank != 0 or (plan.place.is_alone and not is_awaited):
         yield
         return
+    assert plan.pixels_dir is not None
     word = _word(plan.directory)
     write_json(
         word,
@@ -46,12 +66,18 @@ def word_given(plan: LaunchPlan) -> Iterator[None]:
             "at_s": time.time(),
             "pixels": str(plan.pixels_dir.absolute()),
             "decode_time_s": plan.decode_time_s,
+            "decoded_at_s": plan.decoded_at_s,
         },
     )
     try:
         yield
     finally:
         word.unlink(missing_ok=True)
+
+
+def clear(directory: RunDirectory) -> None:
+    """Forgets the word of an earlier start that was killed."""
+    _word(directory).unlink(missing_ok=True)
 
 
 def wait_for_word(
@@ -69,6 +95,19 @@ def wait_for_word(
         "a file system that every host sees. If decoding takes longer than that, train with one process first: the "
         "decoded images stay in the cache."
     )
+
+
+def wait_for_launcher(directory: RunDirectory) -> Word | None:
+    """The word of whoever started this process, however long it decodes; None when it has gone, or given the run up.
+
+    A request to stop changes nothing here: the launcher ends us, or we stop after the first step like any other.
+    """
+    launcher = int(os.environ[LAUNCHER_VARIABLE])
+    while (word := _read(_word(directory))) is None or word["pid"] != launcher:
+        if not psutil.pid_exists(launcher) or not directory.logs.is_dir():
+            return None
+        time.sleep(0.05)
+    return Word(Path(word["pixels"]), float(word["decode_time_s"]), float(word["decoded_at_s"]))
 
 
 def _is_for_us(word: dict[str, Any], place: Place, *, begun_at_s: float) -> bool:

@@ -5,26 +5,26 @@ Where the command itself was started once for each process, it starts one. Nothi
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from turnaround.errors import InputError, InterruptedRunError, TurnaroundError
-from turnaround.launch import failure
+from turnaround.launch import failure, joined
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
-from turnaround.launch.joined import word_given
 from turnaround.launch.parent import LAUNCHER_VARIABLE
 from turnaround.launch.parent import die_with_parent as die_with_parent
 from turnaround.record import pulse
 from turnaround.record.reader import Run
+from turnaround.record.writer import is_temporary, write_temporary
 
 LONGEST_STOP_S = 24 * 3600
 """A first Ctrl-C waits for the step, an evaluation and the checkpoint, however long; a second one does not wait."""
@@ -48,23 +48,57 @@ ALLOCATOR = {
 class LocalLauncher:
     """Processes of this machine."""
 
+    def __init__(self) -> None:
+        self._waiting: subprocess.Popen[bytes] | None = None
+        """Started ahead, and not yet taken over by `run`."""
+        self._log = Path()
+        """Of those: under a temporary name, since a directory with logs and without a recipe would be refused."""
+
     def text(self, plan: LaunchPlan) -> str:
         settings = [f"{k}={shlex.quote(v)}" for k, v in settings_for(plan).items()]
         return " ".join([*settings, shlex.join(command(plan))])
 
+    @contextmanager
+    def ahead(self, plan: LaunchPlan) -> Iterator[Callable[[], None]]:
+        log = plan.directory.path / "processes.log"
+
+        def begin() -> None:
+            if not plan.place.is_alone:
+                return
+            # Whatever else is wrong `run` meets again, and says. A signal must not come while a process is made that
+            # nobody has in hand yet: it comes right afterwards.
+            with suppress(OSError), _stop_requests(plan) as requests:
+                self._log = write_temporary(log, b"")
+                with self._log.open("ab") as stderr:
+                    self._waiting = _start(plan, stderr)
+            for number in requests.received:
+                signal.raise_signal(number)
+
+        try:
+            yield begin
+        finally:
+            if self._waiting is not None:
+                _end_group(self._waiting)
+                self._waiting = None
+            for left in filter(lambda path: is_temporary(path.name), log.parent.glob(f".{log.name}.*")):
+                left.unlink(missing_ok=True)  # ours, or that of an earlier start that was killed
+
     def run(self, plan: LaunchPlan) -> None:
-        log = plan.directory.logs / "processes.log"
-        if plan.place.rank == 0:  # before the others may start: they could have failed already
+        log, is_awaited = plan.directory.logs / "processes.log", self._waiting is not None
+        if is_awaited:
+            self._log.rename(log)
+        elif plan.place.rank == 0:  # before the others may start: they could have failed already
             failure.clear(plan.directory)
             pulse.clear(plan.directory)
+            joined.clear(plan.directory)
         watch = pulse.Watch(plan.directory, patience_s=patience_s())
-        with word_given(plan), log.open("ab") as stderr, _stop_requests(plan) as requests:
-            process = _start(plan, stderr)
+        word = joined.word_given(plan, is_awaited=is_awaited)
+        with word, log.open("ab") as stderr, _stop_requests(plan) as requests:
+            process, self._waiting = self._waiting or _start(plan, stderr), None
             try:
                 exit_status = _wait(process, requests, watch)
             finally:
                 _end_group(process)
-                shutil.rmtree(_scratch(plan), ignore_errors=True)
         if not plan.directory.is_run():
             raise failure.vanished(plan.directory)
         if _is_done(plan, exit_status):
@@ -121,13 +155,8 @@ def command(plan: LaunchPlan) -> list[str]:
         spread = [HOROVOD_MODULE, "--processes", str(plan.processes)]
         return [*python, *spread, WORKER_MODULE, *plan.worker_arguments()]
     spread = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.processes)]
-    spread += ["--log-dir", str(_scratch(plan))]
+    spread += ["--log-dir", os.devnull]  # otherwise it makes empty folders in /tmp, which stay for ever
     return [*python, *spread, "-m", WORKER_MODULE, *plan.worker_arguments()]
-
-
-def _scratch(plan: LaunchPlan) -> Path:
-    """Where torch.distributed.run makes its empty folders; without it, they stay in /tmp for ever."""
-    return plan.directory.logs / "torchrun"
 
 
 def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -195,21 +224,27 @@ def _stop_requests(plan: LaunchPlan) -> Iterator[_Requests]:
 
 
 def _wait(process: subprocess.Popen[bytes], requests: _Requests, watch: pulse.Watch) -> int:
-    """The exit status. The first request is passed on politely, the second ends the wait, and so do dead processes."""
-    passed_on, looked_s = False, time.monotonic()
+    """The exit status. The first request is passed on politely, the second ends the wait, and so do dead processes.
+
+    A request may reach one process before it listens, and the others would wait for it in vain. Where nobody trains
+    yet there is nothing to save: they get a moment to end by themselves.
+    """
+    passed_on_s, looked_s = math.inf, time.monotonic()
     while True:
         try:
             return process.wait(timeout=0.1)
         except subprocess.TimeoutExpired:
             if requests.is_urgent:
                 return -signal.SIGKILL
-            if requests.received and not passed_on:
-                passed_on = True
+            if requests.received and passed_on_s == math.inf:
+                passed_on_s = time.monotonic()
                 sys.stderr.write("\nStopping after this step. Ctrl-C again stops at once.\n")
                 process.terminate()
         if time.monotonic() - looked_s >= pulse.EVERY_S:
             looked_s = time.monotonic()
             if watch.look() is not None or watch.gone_for_s > GRACE_S:
+                return -signal.SIGKILL
+            if not watch.has_begun and looked_s - passed_on_s > GRACE_S:
                 return -signal.SIGKILL
 
 

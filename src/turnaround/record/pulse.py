@@ -175,6 +175,11 @@ class Watch:
         self._ticks: dict[int, tuple[int, float]] = {}
         self._moved_s = now_s()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether any process was seen to train."""
+        return bool(self._ticks)
+
     def look(self) -> str | None:
         """The verdict, when there is one; to be called about once a second."""
         seen, now_s = read(self.directory), self.now_s()

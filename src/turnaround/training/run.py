@@ -9,9 +9,11 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import torch
 
 from turnaround.data.pixels import Pixels, open_pixels
 from turnaround.errors import InputError, RunDirectoryError
@@ -52,6 +54,7 @@ class Assignment:
     begun_at_s: float
     """When the user's command began, by this host's monotonic clock: imports and scanning are start-up too."""
     decode_time_s: float = 0.0
+    """How long decoding was waited for: what this process loaded meanwhile is start-up."""
     import_time_s: float = 0.0
     """From the start of this process until all its code was loaded."""
 
@@ -83,6 +86,17 @@ def train(
         open_parts.enter_context(session.recorder(progress))
         session.run(stop_asked)
     workers.close()  # not after an error: the others would report that we are gone before we have said why
+
+
+def touch_device(asked: str, place: Place) -> None:
+    """Makes a GPU's context, which takes seconds, while there is nothing to compute yet.
+
+    Whatever goes wrong goes wrong again when it is needed, and is said there.
+    """
+    with suppress(Exception):
+        device = choose_device(asked, place).device
+        if device.type == "cuda":
+            torch.zeros(1, device=device)
 
 
 def bench(assignment: Assignment, place: Place, *, part_s: float) -> None:
