@@ -8,7 +8,7 @@ demo: .venv/ready
 	$(BIN)/turnaround demo
 
 test: .venv/ready-test
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .

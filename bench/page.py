@@ -1,6 +1,6 @@
 """How large is the page of many runs, how long does it take to make, and when is its first text on the screen?
 
-    python bench/page.py [--runs 200] [--epochs 100] [--seeds 10] [--folder DIR]
+    python bench/page.py [--runs 200] [--epochs 100] [--seeds 10] [--opened 5] [--folder DIR]
 
 It builds run directories as training leaves them: configurations of 1, 2, 4, ... workers, each with its repeats, with
 curves, spans, telemetry and an evaluation of 20 classes. The page is made as `turnaround report --out` makes it and
@@ -35,8 +35,6 @@ from turnaround.record.writer import write_json, write_lines
 
 NUM_CLASSES = 20
 NUM_TRAIN, NUM_VALIDATION = 24_000, 6_000
-OPENED = 5
-"""How often the page is opened; the median counts."""
 BROWSER_ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 
 
@@ -45,15 +43,16 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=10, help="Repeats of each configuration.")
+    parser.add_argument("--opened", type=int, default=5, help="How often the page is opened; the median counts.")
     parser.add_argument("--folder", type=Path, help="Keep the runs and the page here.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         build_runs(folder / "runs", runs=options.runs, epochs=options.epochs, seeds=options.seeds)
-        measure(folder / "runs", folder / "page.html")
+        measure(folder / "runs", folder / "page.html", opened=options.opened)
 
 
-def measure(runs: Path, page: Path) -> None:
+def measure(runs: Path, page: Path, *, opened: int) -> None:
     """Prints the figures."""
     from turnaround.cli.page import page_of, page_view
     from turnaround.cli.report import look
@@ -70,9 +69,9 @@ def measure(runs: Path, page: Path) -> None:
     print(f"read, judged, forecast    {read_s:.1f} s of CPU time")
     print(f"figures and html          {made_s:.1f} s of CPU time")
     print(f"peak memory               {peak_gib:.2f} GiB")
-    opened = [open_page(page) for _ in range(OPENED)]
-    for name in opened[0]:
-        values = [one[name] for one in opened]
+    times_s = [open_page(page) for _ in range(opened)]
+    for name in times_s[0]:
+        values = [one[name] for one in times_s]
         print(f"{name:<26}{median(values):.2f} s ({min(values):.2f} to {max(values):.2f})")
 
 

@@ -17,10 +17,21 @@ import pytest
 # Two test processes and their trainings share the cores: threads that wait must not spin. Before torch reads it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from forking import ForkingLauncher
 from turnaround.data import fruitbowl
 from turnaround.workers.environment import VARIABLES
 
 SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().parents[2] / "shared"))
+
+LONGEST = (
+    *("cli/test_cli.py", "faults/test_going_on.py", "faults/test_two_processes.py", "workers/test_equivalence.py"),
+    *("workers/test_conformance.py", "cli/test_study.py", "report/page/test_page_in_browser.py"),
+    *("cli/test_cli_bad_input.py", "bench/test_soak.py", "bench/test_side_by_side.py", "cli/test_study_command.py"),
+    *("report/live/test_live_in_browser.py", "faults/test_storage.py", "cli/test_bench.py"),
+    *("faults/test_one_process.py", "use/test_export.py", "launch/test_ahead.py", "adapters/test_torch_ddp.py"),
+    *("cli/test_serve.py", "launch/test_joined.py", "training/test_run.py", "bench/test_forecast_bench.py"),
+)
+"""The files that take longest: `make test` begins with them, so that none is left when there is nothing else to do."""
 
 HAS_HOROVOD = find_spec("horovod") is not None
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -32,7 +43,9 @@ HAS_BROWSER = CHROMIUM is not None and find_spec("playwright") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips with a reason what cannot run here."""
+    """Begins with what takes longest, and skips with a reason what cannot run here."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
         if item.get_closest_marker("photos") and not (SAMPLES / "data" / "fruit").is_dir():
             item.add_marker(pytest.mark.skip(reason=f"no sample photos and weights in {SAMPLES}"))
@@ -56,12 +69,14 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("session")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(session_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)  # also while fixtures are made that several tests share
+def own_cache(session_folder: Path) -> Iterator[None]:
     """No test touches the user's cache; within one session the decoded pixels are shared."""
-    monkeypatch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
-    for name in (name for names in VARIABLES.values() for name in names):
-        monkeypatch.delenv(name, raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
+        for name in (name for names in VARIABLES.values() for name in names):
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -70,21 +85,27 @@ def fruit_folder(session_folder: Path) -> Path:
     return fruitbowl.generate(session_folder / "fruit", images=240, size_px=32, seed=3)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def samples() -> Path:
     return SAMPLES
 
 
 @pytest.fixture(scope="session")
-def trained_run(session_folder: Path, fruit_folder: Path) -> Path:
+def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingLauncher]:
+    """Starts the processes of a training at once, for all tests that are not about how they start and end."""
+    launcher = ForkingLauncher(tmp_path_factory.mktemp("forking") / "processes.log")
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="session")
+def trained_run(session_folder: Path, fruit_folder: Path, forking: ForkingLauncher) -> Path:
     """The directory of one small real training, for everything that uses what was trained: read, never changed."""
     from running import train
 
     out = session_folder / "trained" / "fruit"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        train(fruit_folder, out, "data.size_px=32", "training.epochs=3", "training.checkpoint_every_s=0")
+    settings = ("data.size_px=32", "training.epochs=3", "training.checkpoint_every_s=0")
+    train(fruit_folder, out, *settings, launcher=forking)
     return out
 
 

@@ -27,7 +27,7 @@ class Reply:
 def ask(port: int, path: str = "/", method: str = "GET", body: Any = None, **headers: str) -> Reply:
     """One request to a server of this machine; X_Name=... is the header X-Name."""
     sent = {"Host": f"127.0.0.1:{port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
         connection.request(method, path, body=body, headers=sent)
         reply = connection.getresponse()
         return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())

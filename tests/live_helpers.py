@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,11 @@ def watching(folder: Path, pacing: Pacing = QUICK, *, port: int = 0) -> Iterator
             yield listening.getsockname()[1], service
         finally:
             server.should_exit = True
-            thread.join(timeout=30)
+            thread.join(timeout=120)
             assert not thread.is_alive()
 
 
-def wait_for(is_so: Callable[[], object], *, timeout_s: float = 30.0) -> None:
+def wait_for(is_so: Callable[[], object], *, timeout_s: float = 120.0) -> None:
     end_s = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < end_s, "it did not come"
@@ -65,7 +65,7 @@ class Stream(threading.Thread):
 
     def __init__(self, port: int, path: str = "/events", **headers: str) -> None:
         super().__init__(daemon=True)
-        self.connection = HTTPConnection("127.0.0.1", port, timeout=30)
+        self.connection = HTTPConnection("127.0.0.1", port, timeout=120)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         self.connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}", **sent})
         self.socket = self.connection.sock
@@ -78,7 +78,7 @@ class Stream(threading.Thread):
 
     def run(self) -> None:
         kind = ""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, AttributeError, HTTPException):  # cut off, or closed by us
             while line := self.answer.readline().decode():
                 name, _, value = line.rstrip("\n").partition(": ")
                 if name == "event":
@@ -112,4 +112,4 @@ class Stream(threading.Thread):
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.connection.close()
-        self.join(timeout=10)
+        self.join(timeout=60)

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from turnaround import recipes
 from turnaround.launch import conduct, local
+from turnaround.launch.contract import Launcher
 from turnaround.record.reader import Run
 
 TESTS = Path(__file__).parent
@@ -28,13 +30,22 @@ def silent(what: str, done: int, total: int) -> None:
     pass
 
 
-def request(out: Path, *, processes: int = 1, device: str = "cpu") -> conduct.Request:
-    return conduct.Request(out=out, show=silent, processes=processes, device=device, shows_progress=False)
+def request(out: Path, *, processes: int = 1, device: str = "cpu", launcher: Launcher | None = None) -> conduct.Request:
+    asked = conduct.Request(out=out, show=silent, processes=processes, device=device, shows_progress=False)
+    return asked if launcher is None else replace(asked, launcher=launcher)
 
 
-def train(source: Path | str, out: Path, *overrides: str, processes: int = 1, device: str = "cpu") -> Run:
+def train(
+    source: Path | str,
+    out: Path,
+    *overrides: str,
+    processes: int = 1,
+    device: str = "cpu",
+    launcher: Launcher | None = None,
+) -> Run:
     """A whole run in real processes, on the CPU unless told otherwise."""
-    return conduct.start(recipes.find(str(source), list(overrides)), request(out, processes=processes, device=device))
+    asked = request(out, processes=processes, device=device, launcher=launcher)
+    return conduct.start(recipes.find(str(source), list(overrides)), asked)
 
 
 def contract_told(folder: Path, *arguments: str, start: list[str], processes: int) -> list[dict[str, Any]]:

@@ -15,18 +15,14 @@ from turnaround.data.augment import uniforms
 from turnaround.training.recording import RunRecorder
 from turnaround.training.step import Step
 
-STEPS = os.environ.get("TRACED_STEPS")
-KILL_AFTER_EPOCH = int(os.environ.get("TRACED_KILL_AFTER_EPOCH", "0"))
-FAIL_RANK = os.environ.get("TRACED_FAIL_RANK")
-
 plain_step, plain_epoch_done = Step.__call__, RunRecorder.epoch_done
 
 
 def step(self, batch, *, epoch, update, learning_rate):
     workers = self.parts.workers
-    if str(workers.rank) == FAIL_RANK:
+    if str(workers.rank) == os.environ.get("TRACED_FAIL_RANK"):
         raise RuntimeError("told to fail")
-    if STEPS:
+    if folder := os.environ.get("TRACED_STEPS"):
         draws = uniforms(seed=self.parts.inputs.augmentation.seed, epoch=epoch, ids=batch.ids)
         line = {
             "update": update,
@@ -35,14 +31,14 @@ def step(self, batch, *, epoch, update, learning_rate):
             "draws": draws.tolist(),
             "pixels": int(batch.images.long().sum()),
         }
-        with (Path(STEPS) / f"{workers.rank}.jsonl").open("a") as file:
+        with (Path(folder) / f"{workers.rank}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
     plain_step(self, batch, epoch=epoch, update=update, learning_rate=learning_rate)
 
 
 def epoch_done(self, record):
     plain_epoch_done(self, record)
-    if record.epoch == KILL_AFTER_EPOCH:
+    if str(record.epoch) == os.environ.get("TRACED_KILL_AFTER_EPOCH"):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

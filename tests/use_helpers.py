@@ -33,7 +33,7 @@ def serving(predictor: Predictor, access: Access | None = None, limits: Limits |
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            end_s = time.monotonic() + 30
+            end_s = time.monotonic() + 120
             while not server.started:
                 assert thread.is_alive()
                 assert time.monotonic() < end_s
@@ -41,5 +41,5 @@ def serving(predictor: Predictor, access: Access | None = None, limits: Limits |
             yield listening.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(timeout=30)
+            thread.join(timeout=120)
             assert not thread.is_alive()

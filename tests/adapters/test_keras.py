@@ -52,7 +52,7 @@ class Batches(keras.utils.PyDataset):
     batch_size = 25
     def __len__(self): return 8
     def __getitem__(self, index):
-        import time; time.sleep(0.05)
+        import time; time.sleep(0.25)
         return images[index * 25 : index * 25 + 25], labels[index * 25 : index * 25 + 25]
 for layer in model.layers[:-1]: layer.trainable = False
 falling = keras.optimizers.schedules.CosineDecay(0.1, 16)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "page.py"
+SMALL = ("--runs", "4", "--epochs", "8", "--seeds", "2", "--opened", "1")
 
 
 @pytest.mark.browser
 def test_a_few_runs(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--runs", "4", "--epochs", "8", "--seeds", "2", "--folder", str(tmp_path)],
+        [sys.executable, str(SCRIPT), *SMALL, "--folder", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=300,

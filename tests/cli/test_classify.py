@@ -84,7 +84,7 @@ def test_bad_files_are_named_after_the_answers(run: Run, trained_run: Path, file
 
 def test_standard_input(trained_run: Path, files: list[Path]) -> None:
     command = [sys.executable, "-m", "turnaround", "classify", str(trained_run), "-", "--top", "1", "--json"]
-    done = subprocess.run(command, input=files[0].read_bytes(), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=files[0].read_bytes(), capture_output=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     told = json.loads(done.stdout)["answers"]
     assert told[0]["file"] == "standard input"

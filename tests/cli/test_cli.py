@@ -22,11 +22,12 @@ import pytest
 
 from turnaround import recipes
 from turnaround.analysis.summary import RunSummary, summarise
+from turnaround.record import pulse
+from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 
 QUICK = ("--device", "cpu", "--set", "data.size_px=32")
-SLOW_EPOCHS = ("--device", "cpu", "--set", "data.size_px=160", "--set", "training.batch_per_worker=2")
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 def command(*arguments: str) -> list[str]:
@@ -101,6 +102,16 @@ def num_epochs(directory: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return (directory / "epochs.jsonl").read_text().count("\n")
     return 0
+
+
+def step(directory: Path) -> int:
+    """The step that process 0 has begun, as it says once a second."""
+    return next((seen.step for seen in pulse.read(RunDirectory(directory)) if seen.rank == 0), 0)
+
+
+def slowed(environment: dict[str, str], fault: str) -> dict[str, str]:
+    """A training that takes its time, so that the test comes to it while it runs, however busy the machine is."""
+    return {**environment, "TURNAROUND_FAULT": fault}
 
 
 def status(directory: Path) -> dict[str, object]:
@@ -258,7 +269,7 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
 ) -> None:
     out = tmp_path / "my run"
     arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=30", "--out", str(out))
-    with started(*arguments, environment=environment) as process:
+    with started(*arguments, environment=slowed(environment, "kind=slow,step=7,ms=100")) as process:
         wait_for(lambda: num_epochs(out))
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=PATIENCE_S)
@@ -290,9 +301,9 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
 @pytest.mark.fault(6, "Ctrl-C twice: ends at once, the last checkpoint is intact, no process is left")
 def test_a_second_ctrl_c_stops_at_once(environment: dict[str, str], fruit_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = ("train", str(fruit_folder), *SLOW_EPOCHS, "--set", "training.epochs=1000", "--out", str(out))
-    with started(*arguments, environment=environment) as process:
-        wait_for(lambda: status(out).get("first_step_at"))
+    arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=1000", "--out", str(out))
+    with started(*arguments, environment=slowed(environment, "kind=hang,step=2")) as process:
+        wait_for(lambda: step(out) == 2)  # which does not end: only the second request can
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         assert "Stopping after this step" in next(line for line in process.stderr if "Stopping" in line)  # type: ignore[union-attr]
@@ -322,8 +333,10 @@ def test_ctrl_c_within_a_long_epoch_does_not_wait_for_its_end(
     environment: dict[str, str], fruit_folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    how = ("--workers", "2", "--processes", "2", "--set", "training.epochs=1", "--out", str(out))
-    with started("train", str(fruit_folder), *SLOW_EPOCHS, *how, environment=environment) as process:
+    epoch = ("--set", "training.epochs=1", "--set", "training.batch_per_worker=2")  # of 48 steps
+    how = ("--workers", "2", "--processes", "2", *epoch, "--out", str(out))
+    slow = slowed(environment, "kind=slow,ms=500")
+    with started("train", str(fruit_folder), *QUICK, *how, environment=slow) as process:
         wait_for(lambda: status(out).get("first_step_at"))
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=PATIENCE_S)
@@ -354,7 +367,8 @@ def test_killing_the_launcher_ends_its_processes_and_resume_goes_on(
     out = tmp_path / "out"
     settings = ("--set", "training.epochs=20", "--set", "training.checkpoint_every_s=0")
     how = ("--workers", "2", "--processes", "2", *settings, "--out", str(out))
-    with started("train", str(fruit_folder), *QUICK, *how, environment=environment) as process:
+    slow = slowed(environment, "kind=slow,step=7,ms=200")
+    with started("train", str(fruit_folder), *QUICK, *how, environment=slow) as process:
         wait_for(lambda: num_epochs(out) > 1)
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()

@@ -1,4 +1,7 @@
-"""Bad input, through the real command: one message, exit code 2, nothing left half-written."""
+"""Bad input: one message, exit code 2, nothing left half-written.
+
+Through the real command where it is about processes, disks and locks; the others are called in this process.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,55 +18,13 @@ from safetensors.numpy import save_file
 
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
+from user import User
 
 QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.epochs=1")
 NO_NETWORK = {
     **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"), ""),
     "HF_ENDPOINT": "http://127.0.0.1:9",
 }
-
-
-@dataclass(frozen=True)
-class User:
-    """Somebody with a working directory, a cache and a folder for temporary files, all to be left clean."""
-
-    folder: Path
-    cache: Path
-
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        temporary = self.folder.with_name(f"{self.folder.name}-tmp")
-        temporary.mkdir(exist_ok=True)
-        own = {"TURNAROUND_CACHE": str(self.cache), "TMPDIR": str(temporary), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-        return subprocess.run(
-            [sys.executable, "-m", "turnaround", *arguments],
-            cwd=self.folder,
-            env={**os.environ, **own, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def refused(self, *arguments: str, **environment: str) -> str:
-        """The one message of a command that must fail, after which everything is as it was."""
-        before = self._files()
-        done = self.run(*arguments, **environment)
-        assert done.returncode == 2, done.stderr
-        assert "Traceback" not in done.stderr
-        assert done.stdout == ""
-        *_, message = done.stderr.partition("error: ")
-        assert message
-        assert [line for line in done.stderr.splitlines() if line.startswith("error:")] == [
-            "error: " + message.splitlines()[0]
-        ]
-        assert self._files() == before
-        return message
-
-    def _files(self) -> set[Path]:
-        """All that is there, but for finished entries of the cache and for torch's own compilation cache."""
-        found = {p for top in (self.folder, self.folder.with_name(f"{self.folder.name}-tmp")) for p in top.rglob("*")}
-        unfinished = {p for p in self.cache.glob("*") if not p.name.startswith("pixels-") or p.suffix == ".lock"}
-        return {p for p in found | unfinished if not p.name.startswith("torchinductor_")}
 
 
 @pytest.fixture
@@ -98,7 +57,7 @@ def says(message: str, *words: str) -> None:
 
 
 def test_missing_folder(user: User) -> None:
-    message = user.refused("train", "photos", "--out", "out")
+    message = user.refused("train", "photos", "--out", "out", is_real=True)
     says(message, "'photos' is neither a folder of images", "recipe file (.toml)", "fruitbowl")
     (user.folder / "fotos").mkdir()
     message = user.refused("train", "fruitbowl", "--set", "data.source=photos", "--out", "out")
@@ -132,7 +91,7 @@ def test_class_only_in_validation(user: User, fruit_folder: Path) -> None:
 def test_unreadable_image_is_listed_by_name(user: User, pictures: Path) -> None:
     shutil.copytree(pictures, user.folder / "photos")
     (user.folder / "photos" / "fresh_apple" / "broken.jpg").write_bytes(b"not a picture")
-    message = user.refused("train", "photos", "--out", "out", *QUICK)
+    message = user.refused("train", "photos", "--out", "out", *QUICK, is_real=True)
     says(message, "1 of 17 images", "'fresh_apple/broken.jpg'", "--set data.skip_bad=true")
 
 
@@ -202,14 +161,14 @@ def test_recipes_show_and_copy(user: User) -> None:
 
 
 def test_unknown_model(user: User, pictures: Path) -> None:
-    message = user.refused("train", str(pictures), "--set", "model.name=resnet5O", "--out", "out", *QUICK)
+    message = user.refused("train", str(pictures), "--set", "model.name=resnet5O", "--out", "out", *QUICK, is_real=True)
     says(message, "Unknown model.name 'resnet5O'", "resnet50", "Valid: small, or one of timm's", "list_models")
 
 
 def test_imagenet_weights_without_a_network(user: User, pictures: Path, tmp_path: Path) -> None:
     network = ("--set", "model.name=test_vit", "--set", "model.weights=imagenet")
     offline = {**NO_NETWORK, "HF_HOME": str(tmp_path / "hub")}
-    message = user.refused("train", str(pictures), *network, "--out", "out", *QUICK, **offline)
+    message = user.refused("train", str(pictures), *network, "--out", "out", *QUICK, is_real=True, **offline)
     says(message, "ImageNet weights of 'test_vit' could not be had", "model.weights=FILE", "model.weights=none")
 
 
@@ -229,12 +188,12 @@ def test_weights_that_cannot_be_used(kind: str, user: User, pictures: Path) -> N
     else:
         file, words = Path("imagenet"), ["no ImageNet weights for `small`", "none or to a file"]
     how = ("--workers", processes, "--processes", processes, "--set", f"model.weights={file}")
-    says(user.refused("train", str(pictures), *how, "--out", "out", *QUICK), *words)
+    says(user.refused("train", str(pictures), *how, "--out", "out", *QUICK, is_real=True), *words)
 
 
 def test_a_device_that_is_not_here(user: User, pictures: Path) -> None:
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    message = user.refused("train", str(pictures), *QUICK, "--device", "cuda", "--out", "out", **hidden)
+    message = user.refused("train", str(pictures), *QUICK, "--device", "cuda", "--out", "out", is_real=True, **hidden)
     says(message, "--device cuda", "sees no CUDA device", "--device cpu or auto")
 
 
@@ -266,7 +225,7 @@ def test_a_directory_where_another_run_is_starting(user: User) -> None:
     directory = RunDirectory.create(user.folder / "out")
     with RunLock(directory.lock):  # it is still decoding: there is no recipe.json yet
         held = directory.lock.read_bytes()
-        message = user.refused("train", "fruit", "--out", "out")
+        message = user.refused("train", "fruit", "--out", "out", is_real=True)
         says(message, "in use by another run", f"process {os.getpid()}", "--out")
         assert directory.lock.read_bytes() == held
     assert directory.logs.is_dir()
@@ -295,14 +254,14 @@ def test_no_space_for_the_cache(user: User, pictures: Path, small_disk: Path) ->
     shutil.rmtree(user.folder / "out")
     for entry in small_disk.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    message = user.refused("train", "fruitbowl", *where)
+    message = user.refused("train", "fruitbowl", *where, is_real=True)
     says(message, "Cannot write the generated images", "No space left", "Free some space")
     assert list(small_disk.iterdir()) == []
 
 
 @pytest.mark.fault(19, "a real disk without room for the checkpoints: refused before the first step")
 def test_no_space_for_the_run(user: User, pictures: Path, small_disk: Path) -> None:
-    message = user.refused("train", str(pictures), *QUICK, "--out", str(small_disk / "out"))
+    message = user.refused("train", str(pictures), *QUICK, "--out", str(small_disk / "out"), is_real=True)
     says(message, "1 MiB free", "the checkpoints of this network need up to", "Free some space")
     assert list(small_disk.iterdir()) == []
 

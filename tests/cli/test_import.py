@@ -170,7 +170,7 @@ def test_the_real_command_needs_no_torch(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "turnaround", "import", "runs.csv", "--out", "out"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "3 runs imported into out." in done.stdout
@@ -181,7 +181,7 @@ def test_a_terminal_without_the_letters_of_a_name(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "turnaround", "import", "runs.csv", "--out", "out"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "caf?" in done.stdout

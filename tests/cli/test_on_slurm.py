@@ -42,7 +42,7 @@ def login_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def turnaround(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "turnaround", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_dry_run_prints_the_script(login_node: Path) -> None:
@@ -109,7 +109,7 @@ def test_studies_that_cannot_be(words: tuple[str, ...], message: str, login_node
 @pytest.mark.slurm
 def test_shellcheck_has_nothing_to_say() -> None:
     done = subprocess.run(
-        ["shellcheck", "--exclude=SC1090,SC1091", str(GOLDEN)], capture_output=True, text=True, timeout=60, check=False
+        ["shellcheck", "--exclude=SC1090,SC1091", str(GOLDEN)], capture_output=True, text=True, timeout=180, check=False
     )
     assert (done.returncode, done.stdout) == (0, "")
 

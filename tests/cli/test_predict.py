@@ -212,7 +212,7 @@ def test_the_real_command_needs_no_torch(tmp_path: Path, lab: str) -> None:
     (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')\n")
     command = [sys.executable, "-m", "turnaround", "predict", lab, "--workers", "16", "--gpu", "V100", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["reaches_stable"] is False
 

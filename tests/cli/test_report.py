@@ -17,6 +17,7 @@ import pytest
 from rich.cells import cell_len
 
 from console import Console, Done
+from forking import ForkingLauncher
 from running import train
 from turnaround.cli.console import print_json
 from turnaround.record.coding import to_json
@@ -35,15 +36,12 @@ OWN_RUNS = ("plain", "rehearsed")
 
 
 @pytest.fixture(scope="module")
-def own_runs(session_folder: Path, fruit_folder: Path) -> Path:
+def own_runs(session_folder: Path, fruit_folder: Path, forking: ForkingLauncher) -> Path:
     """Two real trainings: one worker, and two rehearsed in one process."""
     folder = session_folder / "own runs"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        for name, workers in zip(OWN_RUNS, (1, 2), strict=True):
-            settings = ("data.size_px=32", "training.epochs=7", f"workers.count={workers}")
-            train(fruit_folder, folder / name, *settings)
+    for name, workers in zip(OWN_RUNS, (1, 2), strict=True):
+        settings = ("data.size_px=32", "training.epochs=7", f"workers.count={workers}")
+        train(fruit_folder, folder / name, *settings, launcher=forking)
     return folder
 
 
@@ -297,7 +295,7 @@ def test_the_real_command_needs_no_torch_and_no_unicode(lab: Path, here: Path) -
             cwd=here,
             env=environment,
             capture_output=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, b"")

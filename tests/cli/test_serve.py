@@ -67,7 +67,7 @@ def test_it_prints_its_address_answers_and_ends_with_control_c(trained_run: Path
         picture = validation_images(trained_run)[0][0].read_bytes()
         assert len(ask(port, "/classify", "POST", picture).json["classes"]) == 5
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30) == ("", "")
+        assert process.communicate(timeout=120) == ("", "")
         assert process.returncode == 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from console import Console
 from turnaround.record.reader import Run, find_runs
 
 QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=8")
@@ -32,25 +33,59 @@ def study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def test_a_study_ends_with_a_report_and_runs_nothing_twice(fruit_folder: Path, tmp_path: Path) -> None:
-    asked = (str(fruit_folder), *QUICK, "--set", "training.epochs=1", "--workers", "1", "--rehearse", "2", "--out", "s")
-    done = study(*asked, cwd=tmp_path)
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    """`turnaround study` in an empty directory, for calls that train nothing."""
+    monkeypatch.chdir(tmp_path)
+    return Console(monkeypatch, capsys, ("study",))
+
+
+BOTH = ("--set", "training.epochs=1", "--workers", "1", "--rehearse", "2", "--out", "s")
+
+
+@pytest.fixture(scope="module")
+def studied(
+    fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The study `s` of two configurations, and what it said."""
+    folder = tmp_path_factory.mktemp("studied")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        return folder / "s", study(str(fruit_folder), *QUICK, *BOTH, cwd=folder)
+
+
+def ended(folder: Path) -> dict[str, str | None]:
+    return {path.name: Run.load(path).status.ended_at for path in find_runs(folder)}
+
+
+def test_a_study_ends_with_a_report(studied: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, done = studied
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in find_runs(tmp_path / "s")] == ["1w-seed0", "2w-rehearsed-seed0"]
+    assert [path.name for path in find_runs(folder)] == ["1w-seed0", "2w-rehearsed-seed0"]
     assert "2 of 2 runs done" in done.stderr
     assert "s/epoch" in done.stdout
-    before = {path: Run.load(path).status.ended_at for path in find_runs(tmp_path / "s")}
-    again = study(*asked, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert {path: Run.load(path).status.ended_at for path in find_runs(tmp_path / "s")} == before
-    other = study(str(fruit_folder), *QUICK, "--set", "training.epochs=2", "--workers", "1", "--out", "s", cwd=tmp_path)
-    assert other.returncode == 2
-    assert "holds a study with another recipe" in other.stderr
+
+
+def test_it_runs_nothing_twice(
+    fruit_folder: Path, tmp_path: Path, studied: tuple[Path, subprocess.CompletedProcess[str]], here: Console
+) -> None:
+    shutil.copytree(studied[0], tmp_path / "s")
+    again = here(fruit_folder, *QUICK, *BOTH)
+    assert again.code == 0, again.err
+    assert "s/epoch" in again.out
+    assert ended(tmp_path / "s") == ended(studied[0])
+    other = here(fruit_folder, *QUICK, "--set", "training.epochs=2", "--workers", "1", "--out", "s")
+    assert other.code == 2
+    assert "holds a study with another recipe" in other.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_and_started_again_it_loses_nothing(fruit_folder: Path, tmp_path: Path, number: int) -> None:
-    asked = (str(fruit_folder), *QUICK, "--set", "training.epochs=25", "--workers", "1", "--out", "s")
+def test_killed_and_started_again_it_loses_nothing(
+    fruit_folder: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,step=9,ms=1000")  # two epochs of four steps; then there is time
+    quick = (*QUICK, "--set", "training.batch_per_worker=48", "--set", "training.epochs=4")
+    asked = (str(fruit_folder), *quick, "--workers", "1", "--out", "s")
     keep = ("--set", "training.checkpoint_every_s=0")
     process = subprocess.Popen(
         command(*asked, *keep), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -68,7 +103,7 @@ def test_killed_and_started_again_it_loses_nothing(fruit_folder: Path, tmp_path:
     assert done.returncode == 0, done.stderr
     run = Run.load(tmp_path / "s" / "1w-seed0")
     assert (run.status.state, run.status.segments) == ("finished", 2)
-    assert [e.epoch for e in run.epochs] == list(range(1, 26))
+    assert [e.epoch for e in run.epochs] == [1, 2, 3, 4]
 
 
 def _wait_for(condition, limit_s: float = 180.0) -> None:  # type: ignore[no-untyped-def]
@@ -78,10 +113,10 @@ def _wait_for(condition, limit_s: float = 180.0) -> None:  # type: ignore[no-unt
         time.sleep(0.05)
 
 
-def test_dry_run_prints_what_would_run(fruit_folder: Path, tmp_path: Path) -> None:
-    done = study(str(fruit_folder), *QUICK, "--workers", "1", "--rehearse", "4", "--dry-run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_dry_run_prints_what_would_run(fruit_folder: Path, tmp_path: Path, here: Console) -> None:
+    done = here(fruit_folder, *QUICK, "--workers", "1", "--rehearse", "4", "--dry-run")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
     assert lines[0] == "# 1 worker, seed 0: missing"
     assert lines[2] == "# 4 workers rehearsed, seed 0: missing"
     assert "--workers 4 --processes 1" in lines[3]
@@ -97,25 +132,31 @@ def test_dry_run_prints_what_would_run(fruit_folder: Path, tmp_path: Path) -> No
         (("--workers", "512"), "needs as many devices"),
     ],
 )
-def test_bad_input_is_one_message(fruit_folder: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = study(str(fruit_folder), "--device", "cpu", *arguments, "--out", "s", cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_bad_input_is_one_message(
+    fruit_folder: Path, tmp_path: Path, arguments: tuple[str, ...], message: str, here: Console
+) -> None:
+    done = here(fruit_folder, "--device", "cpu", *arguments, "--out", "s")
+    assert done.code == 2
+    assert message in done.err
+    assert "Traceback" not in done.err
     assert not (tmp_path / "s").exists()
 
 
-def test_a_failed_run_is_named_and_retried_on_request(fruit_folder: Path, tmp_path: Path) -> None:
+def test_a_failed_run_is_named_and_retried_on_request(
+    fruit_folder: Path, tmp_path: Path, studied: tuple[Path, subprocess.CompletedProcess[str]], here: Console
+) -> None:
     """Its directory says that it failed; the images are as they were, so a retry finishes it."""
-    asked = (str(fruit_folder), *QUICK, "--set", "training.epochs=1", "--workers", "1", "--out", "s")
-    assert study(*asked, cwd=tmp_path).returncode == 0
+    shutil.copytree(studied[0], tmp_path / "s")
     status = tmp_path / "s" / "1w-seed0" / "status.json"
     content = json.loads(status.read_text())
     status.write_text(json.dumps({**content, "state": "failed", "cause": "the disk was full"}))
-    done = study(*asked, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "1 worker, seed 0 failed: the disk was full" in done.stderr
-    assert "--retry" in done.stderr
-    again = study(*asked, "--retry", cwd=tmp_path)
+    (tmp_path / "s" / "1w-seed0.log").unlink()
+    done = here(fruit_folder, *QUICK, *BOTH)
+    assert done.code == 1
+    assert "1 worker, seed 0 failed: the disk was full" in done.err
+    assert "--retry" in done.err
+    assert not (tmp_path / "s" / "1w-seed0.log").exists()  # nothing was started
+    again = study(str(fruit_folder), *QUICK, *BOTH, "--retry", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert os.path.exists(tmp_path / "s" / "1w-seed0.log")
+    assert (tmp_path / "s" / "1w-seed0.log").exists()
+    assert Run.load(tmp_path / "s" / "1w-seed0").status.state == "finished"

@@ -41,7 +41,7 @@ def words(*arguments: str, command: str = COMMAND) -> list[str]:
 
 def study(lab: Path, *arguments: str, command: str = COMMAND) -> subprocess.CompletedProcess[str]:
     asked = words(*arguments, command=command)
-    return subprocess.run(asked, cwd=lab, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(asked, cwd=lab, capture_output=True, text=True, check=False, timeout=300)
 
 
 def ran(lab: Path) -> list[str]:
@@ -59,7 +59,8 @@ def test_times_and_exit_codes_of_a_plain_script(lab: Path) -> None:
     report = [sys.executable, "-m", "turnaround", "report", "s", "--json"]
     content = json.loads(subprocess.run(report, cwd=lab, capture_output=True, text=True, check=True).stdout)
     times_s = {run["workers"]: run["job_time_s"] for run in content["runs"]}
-    assert times_s[1] > times_s[4] > 0.2
+    assert times_s[1] >= 0.8  # as long as it slept, and however long its start took
+    assert times_s[4] >= 0.2
     assert [run["exit_code"] for run in content["runs"]] == [0, 0, 0]
 
 
@@ -92,16 +93,16 @@ def test_stopped_and_called_again_it_runs_what_is_missing(lab: Path, number: int
     asked = words("--workers", "1,2", "--out", "s")
     (lab / "wait").touch()
     process = subprocess.Popen(asked, cwd=lab, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    latest_s = time.monotonic() + 60
+    latest_s = time.monotonic() + 120
     while not (lab / "ran").exists():
         assert time.monotonic() < latest_s
         time.sleep(0.05)
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) == 2  # the watcher and the program
     process.send_signal(number)
-    process.wait(timeout=60)
+    process.wait(timeout=300)
     assert process.returncode == (75 if number == signal.SIGTERM else -9)
-    assert psutil.wait_procs(family, timeout=20)[1] == []
+    assert psutil.wait_procs(family, timeout=60)[1] == []
     (lab / "wait").unlink()
     done = study(lab, "--workers", "1,2", "--out", "s")
     assert done.returncode == 0, done.stderr

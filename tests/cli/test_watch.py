@@ -69,7 +69,7 @@ def test_it_prints_its_address_answers_and_ends_with_control_c(tmp_path: Path) -
         stream = Stream(port, "/events", Authorization=f"Bearer {token}")
         wait_for(lambda: "1 finished" in stream.html())
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30) == ("", "")
+        assert process.communicate(timeout=120) == ("", "")
         assert process.returncode == 0
         stream.close()
 
@@ -119,7 +119,7 @@ class Through(http.client.HTTPConnection):
     """HTTP through a Unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=30)
+        super().__init__("localhost", timeout=120)
         self.path = path
 
     def connect(self) -> None:
@@ -141,7 +141,7 @@ def test_on_a_socket_of_ones_own(tmp_path: Path) -> None:
 
         wait_for(lambda: status() == 200)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
     assert not path.exists()
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(tmp_path: Path, arguments: li
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
@@ -171,7 +171,7 @@ def test_a_port_that_is_taken_names_another(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "turnaround", "watch", str(tmp_path), "--port", str(port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 2
     assert re.search(rf"Port {port} is taken by another program\..* --port \d+ is free\.", done.stderr)
 

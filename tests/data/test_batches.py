@@ -140,7 +140,8 @@ def test_the_training_sample_is_fixed_and_shared_out(pixels: Pixels) -> None:
 
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_the_thread_ends_with_the_epoch(pixels: Pixels, place: str) -> None:
-    steps = made(pixels, place).steps(slicing(), epoch=1)
+    many = Slicing(seed=4, global_batch=2, workers=1, hosted=range(1))  # more than are made ahead: it is not done yet
+    steps = made(pixels, place).steps(many, epoch=1)
     next(steps)
     assert [t.name for t in threading.enumerate()].count("prefetch") == 1
     list(steps)
@@ -163,7 +164,7 @@ def test_batches_are_made_ahead_but_not_without_bound(pixels: Pixels, monkeypatc
     monkeypatch.setattr(batches, "_take", lambda *what: (taken.append(1), plain(*what))[1])
     steps = batches.steps(Slicing(seed=0, global_batch=2, workers=1, hosted=range(1)), epoch=1)
     next(steps)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     wanted = batches_module.PREFETCHED_STEPS + 2  # the consumed one, the queue, and one in the thread's hand
     while len(taken) < wanted and time.monotonic() < deadline:
         time.sleep(0.01)

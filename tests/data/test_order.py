@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from turnaround.data.order import epoch_order, share_bounds, step_bounds, worker_bounds
@@ -59,6 +59,7 @@ def test_every_place_is_equally_likely() -> None:
 
 
 @pytest.mark.fault(39, "any number of images: each once in an epoch, none repeated, none dropped")
+@settings(deadline=None)
 @given(st.integers(2, 400), st.integers(2, 40), st.integers(1, 16))
 def test_every_image_once_and_two_a_worker_at_least(num_images: int, batch: int, workers: int) -> None:
     assume(num_images >= 2 * workers)
@@ -71,6 +72,7 @@ def test_every_image_once_and_two_a_worker_at_least(num_images: int, batch: int,
         assert max(sizes) - min(sizes) <= 1
 
 
+@settings(deadline=None)
 @given(st.integers(2, 400), st.integers(2, 40), st.integers(1, 16))
 def test_all_steps_but_the_last_have_the_global_batch(num_images: int, batch: int, workers: int) -> None:
     assume(num_images >= 2 * workers)
@@ -79,6 +81,7 @@ def test_all_steps_but_the_last_have_the_global_batch(num_images: int, batch: in
     assert sizes[-1] < (batch + 2) * workers  # at most what was left is added
 
 
+@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 1000), st.integers(0, 200))
 def test_slices_do_not_depend_on_how_workers_are_spread(workers: int, processes: int, start: int, size: int) -> None:
     assume(processes <= workers)
@@ -93,6 +96,7 @@ def test_slices_do_not_depend_on_how_workers_are_spread(workers: int, processes:
 
 
 @pytest.mark.fault(39, "validation is never padded: each image once on any number of processes")
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 64))
 def test_evaluation_shares_cover_each_image_once(num_images: int, size: int) -> None:
     shares = [share_bounds(num_images=num_images, rank=rank, size=size) for rank in range(size)]

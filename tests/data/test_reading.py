@@ -291,7 +291,7 @@ def started(unkept: Pixels, tmp_path: Path, *arguments: str) -> subprocess.Popen
 
 
 def test_a_script_is_not_run_again_by_its_decoders(kept: Pixels, unkept: Pixels, tmp_path: Path) -> None:
-    output, _ = started(unkept, tmp_path).communicate(timeout=60)
+    output, _ = started(unkept, tmp_path).communicate(timeout=180)
     lines = [json.loads(line) for line in output.splitlines()]
     assert [(line["sum"], line["torch"]) for line in lines] == [(int(kept.images.sum(dtype=np.int64)), False)]
 
@@ -302,7 +302,7 @@ def test_decoders_end_with_their_parent(unkept: Pixels, tmp_path: Path) -> None:
     decoders = [psutil.Process(pid) for pid in json.loads(process.stdout.readline())["pids"]]
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs(decoders, timeout=10)
+    _, alive = psutil.wait_procs(decoders, timeout=180)
     for decoder in alive:
         decoder.kill()
     assert not alive

@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import torch
 from PIL import Image
 
 from running import request, weights
+from struck import is_alive, processes_of, waits_for
 from turnaround import recipes
 from turnaround.errors import DataError, ProcessFailedError
 from turnaround.launch import conduct, local
@@ -33,25 +33,6 @@ SETTINGS = ("data.size_px=32", "training.epochs=1", "workers.count=2")
 def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNAROUND_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def processes_of(out: Path) -> list[psutil.Process]:
-    """Whatever works for this run, the command itself included."""
-    found = [p for p in psutil.process_iter(["pid", "cmdline"]) if str(out) in (p.info["cmdline"] or [])]
-    return [p for p in found if is_alive(p)]
-
-
-def is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def waits_for(condition: Callable[[], bool], *, seconds: float = 60) -> None:
-    latest_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < latest_s, "waited too long"
-        time.sleep(0.02)
 
 
 def started_by(processes: int) -> int:

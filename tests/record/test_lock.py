@@ -39,7 +39,7 @@ def start_holder(path, start_s=0.0):
 
 
 def end(process):
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=60)
     return out
 
 
@@ -87,7 +87,7 @@ def kill_a_holder(path):
     holder = start_holder(path)
     assert holder.stdout.readline() == "won\n"
     os.kill(holder.pid, signal.SIGKILL)
-    holder.communicate(timeout=10)
+    holder.communicate(timeout=60)
     assert path.exists()
 
 
@@ -107,7 +107,7 @@ def test_the_lock_of_a_zombie_is_taken_over(tmp_path):
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # dead, and not collected
     with RunLock(path):
         pass
-    holder.communicate(timeout=10)
+    holder.communicate(timeout=60)
 
 
 @pytest.mark.fault(24, "several take the lock at once, free or stale: exactly one gets it")

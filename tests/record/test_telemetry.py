@@ -1,5 +1,6 @@
 """Samples come in time, and nothing that fails in there reaches the training."""
 
+import itertools
 import threading
 import time
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from turnaround.record import telemetry as telemetry_module
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.telemetry import Telemetry
@@ -44,20 +46,33 @@ def directory(tmp_path, monkeypatch):
     return directory
 
 
-def record(directory, time_s=0.0, **options):
-    with Telemetry(directory.telemetry("here"), INTERVAL_S, **options) as telemetry:
-        time.sleep(time_s)
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A busy machine is not a hung driver."""
+    monkeypatch.setattr(telemetry_module, "STOP_TIMEOUT_S", 60.0)
+
+
+def record(directory, until_samples=0, **options):
+    path = directory.telemetry("here")
+    with Telemetry(path, INTERVAL_S, **options) as telemetry:
+        latest_s = time.monotonic() + 60
+        while until_samples and (not path.exists() or path.read_text().count('"time_s"') < until_samples):
+            assert time.monotonic() < latest_s
+            time.sleep(0.01)
     assert not [thread for thread in threading.enumerate() if thread.name == "telemetry"]
     run = Run.load(directory.path)
     return telemetry, run.telemetry().get("here", []), run.telemetry_notes().get("here", [])
 
 
 def test_samples_come_at_the_interval_with_the_real_probes(directory):
-    _, samples, notes = record(directory, 6.5 * INTERVAL_S)
-    assert 4 <= len(samples) <= 8
+    _, samples, notes = record(directory, 12)
     assert notes == []
-    times_s = [sample.time_s for sample in samples]
-    assert times_s == sorted(times_s)
+    # Each of them in an interval of its own, and none before its first was over; the last comes with the end.
+    slots = [int(sample.time_s / INTERVAL_S + 0.1) for sample in samples[:-1]]
+    assert slots[0] >= 1
+    assert slots == sorted(set(slots))
+    assert 1 in [later - slot for slot, later in itertools.pairwise(slots)]  # and none is left out, if there is time
+    assert samples[-1].time_s >= samples[-2].time_s
     for sample in samples:
         assert 0 <= sample.cpu_percent <= 100
         assert 0 < sample.process_rss_gib < sample.memory_used_gib + 1
@@ -68,7 +83,7 @@ def test_even_the_shortest_run_has_a_last_sample_and_ends_at_once(directory):
     start_s = time.monotonic()
     with Telemetry(directory.telemetry("here"), 30.0):
         pass
-    assert time.monotonic() - start_s < 5
+    assert time.monotonic() - start_s < 25
     assert len(Run.load(directory.path).telemetry()["here"]) == 1
 
 
@@ -103,7 +118,7 @@ def test_a_pynvml_without_the_old_call_tells_the_temperature_by_the_new_one(dire
 
 def test_a_lost_gpu_is_noted_once(directory):
     nvml = fake_nvml(nvmlDeviceGetUtilizationRates=fail, nvmlDeviceGetMemoryInfo=fail)
-    _, samples, notes = record(directory, 3.5 * INTERVAL_S, nvml=nvml)
+    _, samples, notes = record(directory, 2, nvml=nvml)
     assert len(samples) >= 2
     assert notes == ["GPU 0: the driver tells nothing about it", "GPU 1: the driver tells nothing about it"]
 
@@ -117,7 +132,7 @@ def test_a_driver_that_cannot_list_its_gpus_is_noted(directory):
 def test_a_failing_probe_is_noted_once_and_the_others_go_on(directory, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", fail)
     monkeypatch.setattr(psutil, "Process", fail)
-    _, samples, notes = record(directory, 3.5 * INTERVAL_S)
+    _, samples, notes = record(directory, 2)
     assert len(samples) >= 2
     assert samples[-1].memory_used_gib is samples[-1].process_rss_gib is None
     assert samples[-1].cpu_percent is not None

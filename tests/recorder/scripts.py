@@ -37,5 +37,5 @@ def start(code: str, folder: Path, *flags: str, **variables: str) -> subprocess.
 def run(code: str, folder: Path, *flags: str, **variables: str) -> tuple[int, str, str]:
     """Its exit status, what it printed, and what it complained about."""
     process = start(code, folder, *flags, **variables)
-    printed, complained = process.communicate(timeout=60)
+    printed, complained = process.communicate(timeout=180)
     return process.returncode, printed, complained

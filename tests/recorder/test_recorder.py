@@ -263,7 +263,7 @@ def test_a_device_that_cannot_be_waited_for(tmp_path: Path) -> None:
     with pytest.warns(RecorderWarning, match=message) as said, Recorder(tmp_path / "r", synchronize=broken) as rec:
         train(rec)
     assert len(said) == 1
-    deadline_s = time.monotonic() + 10  # nobody waits for a record that was given up
+    deadline_s = time.monotonic() + 60  # nobody waits for a record that was given up
     while Run.load(tmp_path / "r").status.state == "running" and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert Run.load(tmp_path / "r").status.state == "interrupted"
@@ -287,8 +287,9 @@ def test_it_needs_neither_torch_nor_numpy(tmp_path: Path) -> None:
 
 def test_a_full_disk(tmp_path: Path) -> None:
     """The operating system refuses every byte beyond the limit, as a full disk does."""
-    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); time.sleep(0.02);"
-    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 1200)) if batch == 0 else None"
+    limit = "import os, resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); time.sleep(0.02)\n"
+    limit += "            while not os.path.exists('run/machine.json'): time.sleep(0.01)\n"  # the disk fills later
+    limit += "            resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 1200)) if batch == 0 else None"
     status, printed, complained = run(LOOP.format(step=limit), tmp_path)
     assert (status, printed) == (0, "trained\n")
     assert complained.count("RecorderWarning") == 1
@@ -301,13 +302,13 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_killed_program_leaves_a_record_that_can_be_read(tmp_path: Path) -> None:
-    process = start(LOOP.format(step="time.sleep(0.05); print(batch, flush=True)"), tmp_path)
-    assert process.stdout is not None
-    for _ in range(15):
-        process.stdout.readline()
-    time.sleep(0.2)
+    process = start(LOOP.format(step="time.sleep(600 if (epoch, batch) == (1, 5) else 0.01)"), tmp_path)
+    epochs, deadline_s = tmp_path / "run" / "epochs.jsonl", time.monotonic() + 60
+    while not (epochs.exists() and epochs.read_text().endswith("\n")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     record = Run.load(tmp_path / "run")
     assert record.status.state == "running"
     assert len(record.epochs) >= 1
@@ -360,13 +361,15 @@ RANKS = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", 
 
 def test_two_processes_write_one_run(tmp_path: Path) -> None:
     """Each only what it must. The second comes first, and finds the directory that is not there yet."""
-    code = LOOP.format(step="time.sleep(0.02)")
-    second = start(code, tmp_path, RANK="1", LOCAL_RANK="1", **RANKS)
+    # Whoever is quicker waits in its first epoch until it has seen the other: a busy machine may start one much later.
+    seen = "time.sleep(0.02)\n            while not __import__('os').path.exists('run/{}'): time.sleep(0.01)"
+    code = LOOP.format(step=seen.format("logs/rank-1.json"))
+    second = start(LOOP.format(step=seen.format("recipe.json")), tmp_path, RANK="1", LOCAL_RANK="1", **RANKS)
     time.sleep(0.3)
     first = start(code, tmp_path, RANK="0", LOCAL_RANK="0", **RANKS)
     # Process 0 goes first: where both end at once, the other one must have found the directory before.
     for process in (first, second):
-        printed, complained = process.communicate(timeout=60)
+        printed, complained = process.communicate(timeout=180)
         assert (process.returncode, printed, complained) == (0, "trained\n", "")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     record = Run.load(tmp_path / "run")

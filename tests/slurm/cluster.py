@@ -114,7 +114,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def run(self, *command: str, timeout_s: float = 30) -> str:
+    def run(self, *command: str, timeout_s: float = 90) -> str:
         """The output of one of Slurm's commands."""
         arguments = [str(self.commands / command[0]), *command[1:]]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -138,11 +138,11 @@ class Cluster:
         jobs = self.run("squeue", "-h", "-o", "%A").split()
         if jobs:
             self.run("scancel", *sorted(set(jobs)))
-        _wait_for(lambda: not self.run("squeue", "-h"), "the jobs to end", 30)
+        _wait_for(lambda: not self.run("squeue", "-h"), "the jobs to end", 120)
         for node in NODES:
             if self._state(node).startswith(("down", "drain")):
                 self.run("scontrol", "update", f"nodename={node}", "state=resume")
-        _wait_for(lambda: all(self._state(node) == "idle" for node in NODES), "the nodes to come back", 30)
+        _wait_for(lambda: all(self._state(node) == "idle" for node in NODES), "the nodes to come back", 120)
 
     @contextlib.contextmanager
     def configured_without(self, line: str) -> Iterator[None]:
@@ -242,11 +242,11 @@ class Cluster:
         files = [f"--key-file={munge}/key", f"--socket={munge}/socket", f"--seed-file={munge}/seed"]
         files += [f"--pid-file={self.root}/run/munged.pid", f"--log-file={self.root}/log/munged.log"]
         self._start("munged", "--foreground", "--force", *files)  # --force: whoever owns the folders above
-        _wait_for(lambda: (munge / "socket").exists(), "munge", 20)
+        _wait_for(lambda: (munge / "socket").exists(), "munge", 90)
         self._start("slurmctld", "-D", host=CONTROLLER)
         for node in NODES:
             self._start("slurmd", "-D", "-N", node, host=node)
-        _wait_for(self._all_idle, "the nodes", 60)
+        _wait_for(self._all_idle, "the nodes", 180)
 
     def _all_idle(self) -> bool:
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
@@ -281,7 +281,7 @@ def _which(name: str) -> str | None:
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run([_which("ip") or "ip", *arguments], check=True, capture_output=True, timeout=20)
+    subprocess.run([_which("ip") or "ip", *arguments], check=True, capture_output=True, timeout=90)
 
 
 def _wait_for(condition: Callable[[], bool], what: str, timeout_s: float) -> None:

@@ -52,7 +52,7 @@ class Submitted:
     def state(self) -> JobState:
         return client.job_state(self.job_id)
 
-    def wait(self, condition: Callable[[JobState], object], timeout_s: float = 60) -> JobState:
+    def wait(self, condition: Callable[[JobState], object], timeout_s: float = 240) -> JobState:
         """The first state that fulfils the condition."""
         end_s = time.monotonic() + timeout_s
         while not condition(state := self.state()):

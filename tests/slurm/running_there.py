@@ -27,7 +27,7 @@ def command(verb: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "turnaround", verb, *arguments]
 
 
-def turnaround(verb: str, *arguments: str, cwd: Path, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+def turnaround(verb: str, *arguments: str, cwd: Path, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
     """A verb on the login node, to its end."""
     return subprocess.run(
         command(verb, *arguments), cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -60,7 +60,7 @@ def printed(run: Path) -> str:
     return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')}" for file in files if file.exists())
 
 
-def wait_for(condition: Callable[[], object], run: Path, timeout_s: float = 120) -> None:
+def wait_for(condition: Callable[[], object], run: Path, timeout_s: float = 300) -> None:
     end_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end_s, f"waited {timeout_s:g} s\n{printed(run)}"

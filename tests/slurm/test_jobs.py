@@ -140,7 +140,7 @@ def test_the_states_and_the_queue_time(submit: Submit, cluster: Cluster) -> None
     assert ended.ended_at >= ended.started_at
     queue_time_s = ended.queue_time_s()
     assert queue_time_s is not None
-    assert 1 <= queue_time_s < 60
+    assert 1 <= queue_time_s < 600
     assert client.job_states()[second.job_id] == ended
 
 
@@ -163,7 +163,7 @@ def test_cancelled_after_the_warning_stays_cancelled(submit: Submit, cluster: Cl
     job = submit("run", do="late", gpus_per_host=0)
     job.wait_for_start()
     cluster.run("scancel", "--signal=USR2", "--batch", job.job_id)
-    time.sleep(1)
+    time.sleep(3)
     cluster.run("scancel", job.job_id)
     job.wait(lambda state: state.is_over)
     time.sleep(3)
@@ -197,9 +197,9 @@ def test_time_is_up_and_the_job_goes_on_by_itself(submit: Submit) -> None:
     """The whole promise: USR2 before the limit, saved, back into the queue, resumed, finished."""
     job = submit("run", do="save", gpu="t4", gpus_per_host=1, hosts=2, time="1", signal_lead_s=55)
     job.wait_for_start(nodes=2)
-    waiting = job.wait(lambda state: state.is_waiting, timeout_s=90)
+    waiting = job.wait(lambda state: state.is_waiting)
     assert waiting.hosts == ()
-    state = job.wait(lambda state: state.is_over, timeout_s=90)
+    state = job.wait(lambda state: state.is_over)
     assert (state.state, state.restarts) == ("COMPLETED", 1), job.printed()
     words = job.start(restart=1)["arguments"]
     assert words[words.index("turnaround") + 1 :] == [
@@ -238,7 +238,7 @@ def test_requeued_by_hand(submit: Submit) -> None:
     job = submit("run", do="deaf", gpus_per_host=0)
     job.wait_for_start()
     client.requeue(job.job_id)
-    state = job.wait(lambda state: state.is_over and state.restarts == 1, timeout_s=90)
+    state = job.wait(lambda state: state.is_over and state.restarts == 1)
     assert state.succeeded, job.printed()
     assert "resume" in job.start(restart=1)["arguments"]
 
@@ -250,7 +250,7 @@ def test_preempted_by_a_higher_partition(submit: Submit) -> None:
     low.wait_for_start(nodes=2)
     high = submit("high", partition="gpu", gpu="v100", gpus_per_host=2, hosts=2)
     assert high.wait(lambda state: state.is_over).succeeded, high.printed()
-    state = low.wait(lambda state: state.is_over and state.restarts == 1, timeout_s=90)
+    state = low.wait(lambda state: state.is_over and state.restarts == 1)
     assert state.succeeded, low.printed()
     assert "resume" in low.start(restart=1)["arguments"]
 
@@ -262,7 +262,7 @@ def test_preempted_on_a_cluster_that_sends_only_term(submit: Submit, cluster: Cl
         low.wait_for_start(nodes=2)
         high = submit("high", partition="gpu", gpu="v100", gpus_per_host=2, hosts=2)
         assert high.wait(lambda state: state.is_over).succeeded, high.printed()
-        state = low.wait(lambda state: state.is_over, timeout_s=90)
+        state = low.wait(lambda state: state.is_over)
         assert (state.state, state.restarts) == ("COMPLETED", 1), low.printed()
         assert "resume" in low.start(restart=1)["arguments"]
 
@@ -274,7 +274,7 @@ def test_a_node_is_lost(submit: Submit, cluster: Cluster) -> None:
     lost = job.state().hosts[0]
     job.wait(lambda state: RunDirectory(job.job.directory).lock.exists())
     cluster.run("scontrol", "update", f"nodename={lost}", "state=down", "reason=test")
-    state = job.wait(lambda state: state.is_over and state.restarts == 1, timeout_s=90)
+    state = job.wait(lambda state: state.is_over and state.restarts == 1)
     assert state.succeeded, job.printed()
     assert state.hosts[0] != lost
     assert f"An earlier start of this job on {lost} was ended by Slurm" in job.printed()

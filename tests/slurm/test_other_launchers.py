@@ -37,7 +37,7 @@ def test_two_hosts_train_one_run(cluster: Cluster, tmp_path: Path, monkeypatch: 
                 text=True,
             )
         )
-    printed = [host.communicate(timeout=180)[0] for host in hosts]
+    printed = [host.communicate(timeout=400)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], "\n".join(printed)
     run = Run.load(out)
     assert (run.status.state, run.machine["workers"], run.machine["processes"]) == ("finished", 2, 2)

@@ -41,7 +41,7 @@ def test_two_kinds_of_nodes_killed_on_the_way_and_started_again(cluster: Cluster
     first = begin("study", *asked, cwd=tmp_path)
     wait_for(lambda: len(list(folder.glob("*-seed0/status.json"))) >= 3, folder)
     os.kill(first.pid, signal.SIGKILL)
-    first.communicate(timeout=30)
+    first.communicate(timeout=180)
     before = {path.parent.name: job_of(path.parent).job_id for path in folder.glob("*-seed0/status.json")}
     done = turnaround("study", *asked, cwd=tmp_path, timeout_s=500)
     assert done.returncode == 0, done.stderr + printed_by(folder)
@@ -87,7 +87,7 @@ def test_left_cancelled_and_taken_up_again(cluster: Cluster, tmp_path: Path, mon
         following = begin("study", *asked, cwd=tmp_path)
         wait_for(lambda: has_saved(run, 1), run)
     following.send_signal(signal.SIGINT)
-    told, _ = following.communicate(timeout=60)
+    told, _ = following.communicate(timeout=180)
     assert following.returncode == 75, told
     assert "Ctrl-C again within 3 s cancels them" in told
     assert "The jobs go on. The same command joins them again; with --cancel it ends them." in told
@@ -109,7 +109,7 @@ def test_left_cancelled_and_taken_up_again(cluster: Cluster, tmp_path: Path, mon
 
 def test_a_job_cancelled_from_outside_is_named_at_the_end(cluster: Cluster, tmp_path: Path) -> None:
     busy = tmp_path / "busy.sh"
-    busy.write_text("#!/bin/bash\n#SBATCH --nodes=2 --gres=gpu:t4:2 --output=/dev/null\nsleep 60\n")
+    busy.write_text("#!/bin/bash\n#SBATCH --nodes=2 --gres=gpu:t4:2 --output=/dev/null\nsleep 900\n")
     client.submit_script(busy)
     run = tmp_path / "s" / "1w-t4-seed0"
     following = begin("study", *THERE, "--workers", "1", "--gpu", "t4", "--set", "training.epochs=1", cwd=tmp_path)
@@ -117,7 +117,7 @@ def test_a_job_cancelled_from_outside_is_named_at_the_end(cluster: Cluster, tmp_
     while "queued (Resources)" not in (line := following.stdout.readline()):
         assert line, "it ended"
     client.cancel(job_of(run).job_id)
-    told, _ = following.communicate(timeout=60)
+    told, _ = following.communicate(timeout=180)
     assert following.returncode == 1
     assert "was cancelled from outside" in told
     assert "1 of 1 runs did not finish" in told

@@ -77,7 +77,7 @@ def test_a_recorded_program_killed_rejoined_and_put_back(cluster: Cluster, tmp_p
     first = begin("study", *words, cwd=tmp_path)
     wait_for(lambda: (run / "epochs.jsonl").exists() and (run / "epochs.jsonl").read_text().count("\n") == 1, run)
     os.kill(first.pid, signal.SIGKILL)
-    first.communicate(timeout=30)
+    first.communicate(timeout=180)
     before = job_of(run).job_id  # the recorder has kept whose job it is
     client.requeue(before)
     wait_for(lambda: status(run).slurm and status(run).slurm.starts == 2, run)  # type: ignore[union-attr]
@@ -96,7 +96,7 @@ def test_time_that_is_up_and_a_study_that_is_cancelled(cluster: Cluster, tmp_pat
     (tmp_path / "mine.py").write_text(PLAIN)
     (tmp_path / "wait").touch()
     run = tmp_path / "s" / "1w-t4-seed0"
-    limit = ("--time", "1", "--slurm", "signal_lead_s=50")
+    limit = ("--time", "1", "--slurm", "signal_lead_s=30")
     short = turnaround("study", *asked("--workers", "1", "--gpu", "t4", *limit), cwd=tmp_path)
     assert short.returncode == 1, short.stderr
     assert "its job's time limit was near, or others go first. Give it more time (--time)" in short.stderr

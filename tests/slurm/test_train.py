@@ -62,11 +62,11 @@ def test_left_with_ctrl_c_rejoined_and_cancelled(
     """One Ctrl-C leaves the job alone; a second one, later and from another command, cancels it; then it goes on."""
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,ms=300")
     run = tmp_path / "run"
-    asked = ("fruitbowl", "--device", "cpu", "--on", "slurm", *settings("training.epochs=60"))
+    asked = ("fruitbowl", "--device", "cpu", "--on", "slurm", *settings("training.epochs=600"))  # cancelled long before
     following = begin("train", *asked, "--out", "run", cwd=tmp_path)
     wait_for(lambda: has_saved(run), run)
     following.send_signal(signal.SIGINT)
-    told, _ = following.communicate(timeout=60)
+    told, _ = following.communicate(timeout=180)
     assert following.returncode == 75
     assert "the jobs go on. Ctrl-C again within 3 s cancels them" in told
     assert job_of(run).state == "RUNNING"
@@ -83,7 +83,7 @@ def test_left_with_ctrl_c_rejoined_and_cancelled(
     while "Ctrl-C again" not in (line := rejoined.stdout.readline()):
         assert line, "it ended"
     rejoined.send_signal(signal.SIGINT)
-    told, _ = rejoined.communicate(timeout=60)
+    told, _ = rejoined.communicate(timeout=180)
     assert rejoined.returncode == 75, told
     assert "is cancelled; it saves what it has" in told
     stopped = status(run)
@@ -105,7 +105,7 @@ def test_left_with_ctrl_c_rejoined_and_cancelled(
 
 def test_cancelled_from_outside_before_it_started(cluster: Cluster, tmp_path: Path) -> None:
     busy = tmp_path / "busy.sh"
-    busy.write_text("#!/bin/bash\n#SBATCH --nodes=2 --gres=gpu:t4:2 --output=/dev/null\nsleep 60\n")
+    busy.write_text("#!/bin/bash\n#SBATCH --nodes=2 --gres=gpu:t4:2 --output=/dev/null\nsleep 900\n")
     client.submit_script(busy)
     asked = ("fruitbowl", "--device", "cpu", "--on", "slurm", "--gpu", "t4", *settings("training.epochs=1"))
     submitted = turnaround("train", *asked, "--no-wait", "--json", "--out", "run", cwd=tmp_path)
@@ -120,7 +120,7 @@ def test_cancelled_from_outside_before_it_started(cluster: Cluster, tmp_path: Pa
     while "in the queue (Resources)" not in (line := following.stdout.readline()):
         assert line, "it ended"
     client.cancel(job_of(tmp_path / "run").job_id)
-    told, _ = following.communicate(timeout=60)
+    told, _ = following.communicate(timeout=180)
     assert following.returncode == 75
     assert "was cancelled from outside. " in told
     assert "`turnaround resume" in told
@@ -201,7 +201,7 @@ def test_killed_before_it_could_release_the_job(cluster: Cluster, tmp_path: Path
     kill = "import os, sys; from turnaround.launch.slurm import client; client.release = lambda job_id: os._exit(9); "
     kill += "sys.argv[0] = 'turnaround'; from turnaround.cli import main; main()"
     words = [sys.executable, "-c", kill, "train", *asked, "--out", "run"]
-    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=60, check=False).returncode == 9
+    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=300, check=False).returncode == 9
     assert (job_of(run).state, job_of(run).reason) == ("PENDING", "JobHeldUser")
     done = turnaround("resume", "run", "--on", "slurm", cwd=tmp_path)
     assert done.returncode == 0, done.stderr + printed(run)

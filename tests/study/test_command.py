@@ -101,7 +101,7 @@ def watch(
 ) -> subprocess.CompletedProcess[str]:
     own = {**os.environ, "SLURM_JOB_ID": job_id} if job_id else None
     words = watched(tmp_path, script, run)
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=own)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=180, env=own)
 
 
 def test_a_program_that_knows_nothing_of_us(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
     words = Program.parse(f"{program} {{workers}}").watched(TWO, tmp_path / TWO.name, tmp_path / "log")
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=180)
     assert (done.returncode, done.stderr) == (1, "")
     found = state_of(TWO, tmp_path)
     assert found.standing == "failed"
@@ -207,7 +207,7 @@ def test_a_warning_that_time_is_up_ends_it_for_good(tmp_path: Path) -> None:
         for _ in range(3):  # it comes again and again
             process.send_signal(signal.SIGUSR2)
             time.sleep(0.1)
-        assert process.wait(timeout=30) != 0
+        assert process.wait(timeout=120) != 0
     status = Run.load(directory.path).status
     assert status.state == "failed"
     assert "its job's time limit was near, or others go first. Give it more time (--time)" in str(status.cause)
@@ -268,7 +268,7 @@ def test_stopped_it_leaves_nothing_running_and_no_run(tmp_path: Path, stubborn: 
         assert process.poll() is None
         process.terminate()
     assert process.wait(timeout=20) == 75
-    assert psutil.wait_procs(family, timeout=60)[1] == []
+    assert psutil.wait_procs(family, timeout=180)[1] == []
     assert state_of(TWO, tmp_path).standing == "missing"
 
 
@@ -287,7 +287,7 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     assert len(family) == 3
     os.kill(study.pid, signal.SIGKILL)
     study.wait()
-    assert psutil.wait_procs(family, timeout=60)[1] == []
+    assert psutil.wait_procs(family, timeout=180)[1] == []
 
 
 def test_the_last_words(tmp_path: Path) -> None:

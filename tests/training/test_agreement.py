@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,10 +92,19 @@ def test_process_0_alone_says_when_it_is_time_to_save(monkeypatch: pytest.Monkey
     assert decided(2, 30, [0.005, 0.005], save=1005) == [[], []]  # the other's clock does not count
 
 
-def test_messages_are_about_a_second_apart_and_every_step_of_a_slow_training() -> None:
+def still(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that only the test moves."""
+    now_s = [50.0]
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    return now_s
+
+
+def test_messages_are_about_a_second_apart_and_every_step_of_a_slow_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = still(monkeypatch)
     workers = Together(0, 1, Meeting(1))
     made = Agreement(workers, stop_asked=lambda: False)
     for _ in range(600):
+        now_s[0] += 1e-6
         made.after_step(GOOD, is_time=lambda: False)
     assert workers.messages <= 600 // agreement.MOST_STEPS + 2  # steps of microseconds: as few as is allowed
     made.step_s = 3.0
@@ -103,9 +113,11 @@ def test_messages_are_about_a_second_apart_and_every_step_of_a_slow_training() -
     assert made._steps_between() == 10
 
 
-def test_what_happens_between_steps_is_not_their_time() -> None:
+def test_what_happens_between_steps_is_not_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = still(monkeypatch)
     made = Agreement(Single(count=1, device=CPU), stop_asked=lambda: False)
-    time.sleep(0.1)
+    now_s[0] += 0.1
     made.begin()
+    now_s[0] += 0.02
     made.after_step(GOOD, is_time=lambda: False)
-    assert made.step_s < 0.05
+    assert made.step_s == pytest.approx(0.02)

@@ -1,6 +1,6 @@
 """Whole trainings in real processes: what they record, and that a kill, damage or divergence loses nothing.
 
-Every training takes seconds to start, so the tests share five of them.
+Every training takes seconds to start, so the tests share a few of them, and most resumes are forked.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 import torch
 
+from forking import ForkingLauncher
 from running import largest_difference, request, traced, train, weights
 from turnaround.errors import DivergedError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import conduct
@@ -34,6 +36,14 @@ SETTINGS = (
     "augment.flip=true",
 )
 TIMES = ("epoch_time_s", "images_per_s", "evaluation_time_s", "segment")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """In every process, however it is started: sums by several threads round otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -179,8 +189,10 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(killed: Path, whole: Ru
     assert again.status == resumed.status
 
 
-def test_it_may_go_on_with_another_number_of_processes(killed: Path, whole: Run, tmp_path: Path) -> None:
-    resumed = conduct.resume(request(copied(killed, tmp_path / "run"), processes=2))
+def test_it_may_go_on_with_another_number_of_processes(
+    killed: Path, whole: Run, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    resumed = conduct.resume(request(copied(killed, tmp_path / "run"), processes=2, launcher=forking))
     assert resumed.status.state == "finished"
     assert resumed.machine["processes"] == 2
     assert largest_difference(weights(resumed), weights(whole)) < 1e-5
@@ -189,13 +201,13 @@ def test_it_may_go_on_with_another_number_of_processes(killed: Path, whole: Run,
     assert all(resumed.spans(rank) for rank in (0, 1))
 
 
-def test_a_damaged_checkpoint_is_passed_over(whole: Run, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over(whole: Run, tmp_path: Path, forking: ForkingLauncher) -> None:
     out = copied(whole.path, tmp_path / "run")
     status = json.loads((out / "status.json").read_text())
     (out / "status.json").write_text(json.dumps({**status, "state": "interrupted"}))
     file = out / "checkpoint" / "epoch-00003" / "weights.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    resumed = conduct.resume(request(out))
+    resumed = conduct.resume(request(out, launcher=forking))
     assert identical(resumed, whole)
     assert lines(resumed) == lines(whole)
     assert [e.segment for e in resumed.epochs] == [1, 1, 2]
@@ -204,14 +216,16 @@ def test_a_damaged_checkpoint_is_passed_over(whole: Run, tmp_path: Path) -> None
     assert checkpoint.newest_valid(out / "checkpoint") == (out / "checkpoint" / "epoch-00003", [])
 
 
-def test_a_run_that_diverges_says_so_and_keeps_the_last_good_state(killed: Path, tmp_path: Path) -> None:
+def test_a_run_that_diverges_says_so_and_keeps_the_last_good_state(
+    killed: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
     out = copied(killed, tmp_path / "run")
     recipe = json.loads((out / "recipe.json").read_text())
     recipe["training"]["learning_rate"] = 10_000.0  # epoch 1 was trained gently; now it goes wrong
     (out / "recipe.json").write_text(json.dumps(recipe))
     good = checkpoint.newest_valid(out / "checkpoint")
     with pytest.raises(DivergedError, match="no longer a number in epoch 2") as error:
-        conduct.resume(request(out))
+        conduct.resume(request(out, launcher=forking))
     assert "lower training.learning_rate" in str(error.value)
     run = Run.load(out)
     assert run.status.state == "diverged"
@@ -222,13 +236,15 @@ def test_a_run_that_diverges_says_so_and_keeps_the_last_good_state(killed: Path,
     assert all(torch.isfinite(v).all() for v in weights(run).values() if v.is_floating_point())
 
 
-def test_without_a_usable_checkpoint_it_does_not_start_over(whole: Run, tmp_path: Path) -> None:
+def test_without_a_usable_checkpoint_it_does_not_start_over(
+    whole: Run, tmp_path: Path, forking: ForkingLauncher
+) -> None:
     out = copied(whole.path, tmp_path / "run")
     status = json.loads((out / "status.json").read_text())
     (out / "status.json").write_text(json.dumps({**status, "state": "interrupted"}))
     for file in (out / "checkpoint").rglob("weights.safetensors"):
         file.write_bytes(b"damaged")
     with pytest.raises(RunDirectoryError, match=r"can be used: epoch-00003 is damaged .* start a new run"):
-        conduct.resume(request(out))
+        conduct.resume(request(out, launcher=forking))
     assert Run.load(out).status.state == "failed"
     assert lines(Run.load(out)) == lines(whole)  # the curve that was recorded is still there

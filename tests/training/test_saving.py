@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from training.test_checkpoint import optimizer_of, position
 from turnaround.errors import StorageError
 from turnaround.recipe import TrainingRecipe
-from turnaround.training import checkpoint
+from turnaround.training import checkpoint, saving
 from turnaround.training.checkpoint import Snapshot, newest_valid, snapshot
 from turnaround.training.saving import Due, Saver
 
@@ -27,11 +27,13 @@ def due(**keys: object) -> Due:
     return Due(TrainingRecipe(**keys))  # type: ignore[arg-type]
 
 
-def test_by_seconds_an_epoch_that_ends_soon_is_waited_for() -> None:
+def test_by_seconds_an_epoch_that_ends_soon_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [50.0]
+    monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     made = due(checkpoint_every_s=0.05)
     assert not made.after_epoch()
     assert not made.within_epoch(rest_s=100)
-    time.sleep(0.06)
+    now_s[0] += 0.06
     assert made.after_epoch()
     assert made.within_epoch(rest_s=100)
     assert not made.within_epoch(rest_s=0.004)
@@ -61,7 +63,7 @@ class Slow:
         def slow(tensors: dict[str, torch.Tensor], path: Path) -> None:
             self.writing += 1
             self.most = max(self.most, self.writing)
-            self.may_write.wait(10)
+            self.may_write.wait(60)
             plain(tensors, path)
             self.writing -= 1
 

@@ -3,53 +3,70 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from turnaround.record.schema import Span
+from turnaround.training import step_timer
 from turnaround.training.step_timer import SPAN_EVERY_STEPS, StepTimer
 
 CPU = torch.device("cpu")
 NAP_S = 0.02
 
 
-def steps(timer: StepTimer, updates: range, *, reduces: bool = False) -> list[Span]:
+class HostClock:
+    """A host's clock that a test moves: on a busy machine a nap of 5 ms may take 50."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr(step_timer, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch) -> HostClock:
+    return HostClock(monkeypatch)
+
+
+def steps(host: HostClock, timer: StepTimer, updates: range, *, reduces: bool = False) -> list[Span]:
     spans: list[Span] = []
     for update in updates:
         timer.begin(update, epoch=3)
         for part in ("wait", "copy"):
             timer.mark(part)
-        time.sleep(NAP_S / 4)
+        host.sleep(NAP_S / 4)
         if reduces:
             timer.last_gradient()
-            time.sleep(NAP_S)
+            host.sleep(NAP_S)
         timer.mark("compute")
         timer.mark("update")
         spans += timer.spans()
     return spans
 
 
-def test_one_step_in_sixteen_is_taken_apart() -> None:
-    found = steps(StepTimer(CPU), range(3 * SPAN_EVERY_STEPS))
+def test_one_step_in_sixteen_is_taken_apart(host: HostClock) -> None:
+    found = steps(host, StepTimer(CPU), range(3 * SPAN_EVERY_STEPS))
     assert [span.step for span in found] == [9, 25, 41]  # counted from 1
     assert all(span.epoch == 3 for span in found)
-    assert all(span.compute_s >= NAP_S / 4 for span in found)
+    assert [span.compute_s for span in found] == pytest.approx([NAP_S / 4] * 3)
     assert all(span.reduce_s == 0 for span in found)
 
 
-def test_waiting_for_the_others_is_not_computing() -> None:
-    (span,) = steps(StepTimer(CPU), range(8, 9), reduces=True)
-    assert span.reduce_s >= NAP_S
-    assert NAP_S / 4 <= span.compute_s < NAP_S
-    (span,) = steps(StepTimer(CPU), range(8, 9))
+def test_waiting_for_the_others_is_not_computing(host: HostClock) -> None:
+    (span,) = steps(host, StepTimer(CPU), range(8, 9), reduces=True)
+    assert (span.compute_s, span.reduce_s) == pytest.approx((NAP_S / 4, NAP_S))
+    (span,) = steps(host, StepTimer(CPU), range(8, 9))
     assert span.reduce_s == 0
 
 
-def test_an_earlier_steps_last_gradient_is_forgotten() -> None:
+def test_an_earlier_steps_last_gradient_is_forgotten(host: HostClock) -> None:
     timer = StepTimer(CPU)
-    steps(timer, range(8, 9), reduces=True)
-    (span,) = steps(timer, range(24, 25))
+    steps(host, timer, range(8, 9), reduces=True)
+    (span,) = steps(host, timer, range(24, 25))
     assert span.reduce_s == 0
     assert span.compute_s > 0
 

@@ -84,7 +84,7 @@ def test_the_cards_own_examples_run_without_turnaround(
         card = exported[name].with_name(f"{exported[name].name}.md").read_text()
         code += card.partition("```python\n")[2].partition("```")[0]
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     ours = Predictor(trained, device="cpu").classify([tmp_path / "picture.jpg"], top=1)[0][0].name
     assert done.stdout.split() == [ours] * 3

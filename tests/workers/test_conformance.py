@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from running import TESTS, contract_told, largest_difference, request, train, weights
+from running import TESTS, contract_told, largest_difference, request, weights
 from turnaround import recipes
 from turnaround.data import fruitbowl
 from turnaround.errors import ProcessFailedError
@@ -219,26 +219,3 @@ def test_an_error_a_kill_and_two_resumes_change_nothing(
     assert [e.epoch for e in run.epochs] == [1, 2, 3]
     assert largest_difference(weights(run), weights(whole(engine))) == 0  # bit for bit
     assert run.epochs[-1].val_loss == whole(engine).epochs[-1].val_loss
-
-
-# --- process shapes
-
-
-@pytest.fixture(scope="module")
-def eight_workers(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Run]:
-    @functools.cache
-    def on(processes: int) -> Run:
-        settings = (*SHARED, "training.batch_per_worker=2", "training.epochs=1", "workers.count=8")
-        return train(images, tmp_path_factory.mktemp("eight") / "run", *settings, processes=processes)
-
-    return on
-
-
-@pytest.mark.parametrize("processes", [2, 4, 8])
-def test_eight_workers_on_any_number_of_processes(processes: int, eight_workers: Callable[[int], Run]) -> None:
-    """1 x 8, 2 x 4, 4 x 2 and 8 x 1 are one training."""
-    one, several = eight_workers(1), eight_workers(processes)
-    assert several.machine["processes"] == processes
-    assert largest_difference(weights(one), weights(several)) < 1e-12
-    assert several.final == one.final
-    assert several.epochs[0].images == one.epochs[0].images

@@ -1,17 +1,20 @@
 """A worker is mathematics, a process is hardware: 4 workers on 1, 2 and 4 processes are the same training.
 
-On a GPU the processes share it and speak over Gloo. With one process the batch norm of its four workers is computed in
-one pass, by our kernels in single precision and slice by slice in double; with four processes it is torch's own.
+On the CPU the processes are forked; on a GPU they share it and speak over Gloo. With one process the batch
+norm of its four workers is computed in one pass, by our kernels in single precision and slice by slice in double; with
+four processes it is torch's own.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
 
+from forking import ForkingLauncher
 from running import largest_difference, traced, train, weights
 from turnaround.model.network import build
 from turnaround.recipe import ModelRecipe
@@ -47,11 +50,22 @@ def ten_steps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fruitbowl.generate(tmp_path_factory.mktemp("images") / "ten", images=200, size_px=32, seed=5)
 
 
-def run_on(processes: int, source: Path, out: Path, *overrides: str, device: str = "cpu") -> Run:
-    settings = (*SHARED, *overrides, "data.holdout=0.2")
-    run = train(source, out / f"{processes}", *settings, processes=processes, device=device)
-    assert run.machine["engine"] == ("Single" if processes == 1 else "torch gloo")
-    assert run.machine["choices"]["device"]["value"].startswith(device)
+RunOn = Callable[..., Run]
+
+
+@pytest.fixture
+def run_on(ten_steps_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> RunOn:
+    """Trains on so many processes."""
+
+    def run(processes: int, *overrides: str, device: str = "cpu") -> Run:
+        launcher = forking if device == "cpu" else None
+        out, settings = tmp_path / f"{processes}", (*SHARED, *overrides, "data.holdout=0.2")
+        run = train(ten_steps_folder, out, *settings, processes=processes, device=device, launcher=launcher)
+        assert run.machine["engine"] == ("Single" if processes == 1 else "torch gloo")
+        assert run.machine["choices"]["device"]["value"].startswith(device)
+        assert (run.machine["workers"], run.machine["processes"]) == (run.recipe["workers"]["count"], processes)
+        return run
+
     return run
 
 
@@ -76,11 +90,7 @@ def steps(folder: Path) -> list[dict[str, object]]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_same_steps_and_weights_in_float32(
-    network: str,
-    device: str,
-    ten_steps_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    network: str, device: str, run_on: RunOn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # torch lets a GPU's convolutions round their input to TF32, 10 bits: weights near zero then agree to a few per cent
     # only, all together to 1e-5 (docs/LOG.md).
@@ -91,7 +101,7 @@ def test_same_steps_and_weights_in_float32(
         trace = tmp_path / f"trace-{processes}"
         trace.mkdir()
         traced(monkeypatch, steps=str(trace))
-        runs[processes] = run_on(processes, ten_steps_folder, tmp_path, *settings, device=device)
+        runs[processes] = run_on(processes, *settings, device=device)
         traces[processes] = steps(trace)
     assert len(traces[1]) == 10
     assert [len(step["ids"]) for step in traces[1]] == [16] * 9 + [14]  # type: ignore[arg-type]
@@ -106,11 +116,9 @@ def test_same_steps_and_weights_in_float32(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_same_weights_in_float64_after_twenty_steps(
-    network: str, device: str, ten_steps_folder: Path, tmp_path: Path
-) -> None:
+def test_same_weights_in_float64_after_twenty_steps(network: str, device: str, run_on: RunOn) -> None:
     settings = (*NETWORKS[network], "training.epochs=2", "training.precision=fp64")
-    runs = {n: run_on(n, ten_steps_folder, tmp_path, *settings, device=device) for n in (1, 2, 4)}
+    runs = {n: run_on(n, *settings, device=device) for n in (1, 2, 4)}
     assert [e.steps for e in runs[1].epochs] == [10, 10]
     for processes in (2, 4):
         assert largest_difference(weights(runs[1]), weights(runs[processes])) < 1e-12
@@ -126,24 +134,33 @@ NOT_VARIED = ("augment.rotation_degrees=0", "augment.zoom=0", "augment.shift=0",
     ids=["varied", "not varied"],
 )
 def test_a_frozen_backbone_is_the_same_training_too(
-    augment: tuple[str, ...], features: str, ten_steps_folder: Path, tmp_path: Path
+    augment: tuple[str, ...], features: str, run_on: RunOn, tmp_path: Path
 ) -> None:
     """Its features are computed for several steps at once, or once for all: by one process, or a share by each."""
     backbone = tmp_path / "backbone.safetensors"
     network = build(ModelRecipe(name="small"), num_classes=3, seed=1)
     save_file({name: tensor.contiguous() for name, tensor in network.module.state_dict().items()}, backbone)
     settings = (f"model.weights={backbone}", "model.fine_tune=false", "training.epochs=2", "training.precision=fp64")
-    runs = {n: run_on(n, ten_steps_folder, tmp_path, *settings, *augment, "data.size_px=32") for n in (1, 2)}
+    runs = {n: run_on(n, *settings, *augment, "data.size_px=32") for n in (1, 2)}
     assert runs[1].machine["choices"]["features"]["value"] == features
     assert largest_difference(weights(runs[1]), weights(runs[2])) < 1e-12
     assert [e.val_accuracy for e in runs[1].epochs] == [e.val_accuracy for e in runs[2].epochs]
 
 
-def test_unequal_shares_are_the_same_training_too(ten_steps_folder: Path, tmp_path: Path) -> None:
+def test_unequal_shares_are_the_same_training_too(run_on: RunOn) -> None:
     """3 processes host 1, 1 and 2 of 4 workers, and 7 images a worker leave a smaller last step."""
     settings = ("training.batch_per_worker=7", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
-    one = train(ten_steps_folder, tmp_path / "1", *SHARED, *settings, processes=1)
-    three = train(ten_steps_folder, tmp_path / "3", *SHARED, *settings, processes=3)
+    one, three = run_on(1, *settings), run_on(3, *settings)
     assert one.epochs[0].images == 158
     assert largest_difference(weights(one), weights(three)) < 1e-12
     assert one.final == three.final
+
+
+def test_eight_workers_on_any_number_of_processes(run_on: RunOn) -> None:
+    """1 x 8, 2 x 4, 4 x 2 and 8 x 1 are one training."""
+    settings = ("training.batch_per_worker=2", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
+    one, *several = [run_on(n, *settings, "workers.count=8") for n in (1, 2, 4, 8)]
+    for run in several:
+        assert largest_difference(weights(one), weights(run)) < 1e-12
+        assert run.final == one.final
+        assert run.epochs[0].images == one.epochs[0].images

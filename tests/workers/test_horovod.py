@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from running import largest_difference, train, weights
+from struck import is_alive
 from turnaround.errors import MissingPartError
 from turnaround.launch import horovod as launcher
 from turnaround.launch import local
@@ -159,7 +160,7 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
 
 
 def alive(processes: list[psutil.Process]) -> list[int]:
-    return [p.pid for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return [p.pid for p in processes if is_alive(p)]
 
 
 @pytest.mark.horovod
@@ -169,9 +170,9 @@ def test_a_polite_stop_and_another_engine_afterwards(fruit_folder: Path, tmp_pat
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) == 3  # the starter and two workers
         process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=180)
         assert process.returncode == 75, stderr
-        assert alive(family) == []
+        wait_for(lambda: alive(family) == [], timeout_s=30)
     stopped = Run.load(out)
     assert stopped.status.state == "interrupted"
     recipe = json.loads(stopped.directory.recipe.read_text())
@@ -191,4 +192,4 @@ def test_nothing_outlives_the_launcher(fruit_folder: Path, tmp_path: Path) -> No
         family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
-        wait_for(lambda: alive(family) == [], timeout_s=10)
+        wait_for(lambda: alive(family) == [], timeout_s=30)

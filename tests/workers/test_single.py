@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -15,6 +15,7 @@ from turnaround.workers.single import Single
 CPU = torch.device("cpu")
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300))
 def test_every_worker_is_hosted_once(size: int, count: int) -> None:
     assume(size <= count)

@@ -183,7 +183,7 @@ def test_what_tensorboard_reads(tmp_path: Path) -> None:
 )
 def test_the_command_line_refuses(tmp_path: Path, arguments: list[str], message: str) -> None:
     command = [sys.executable, "-m", "turnaround", "train", "fruitbowl", "--out", str(tmp_path / "run"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "run").exists()

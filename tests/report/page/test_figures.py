@@ -168,7 +168,7 @@ def test_times_that_cannot_be_leave_plain_json(tmp_path: Path, time_s: float) ->
 def test_many_configurations_stay_small_and_are_named(tmp_path: Path) -> None:
     for number in range(50):
         training = {"learning_rate": 0.001 * (number + 1)}
-        build(tmp_path / f"r{number}", Plan(accuracy=rising(epochs=400, seed=number), training=training))
+        build(tmp_path / f"r{number}", Plan(accuracy=rising(epochs=240, seed=number), training=training))
     shown = figures_of(job_in(tmp_path))
     accuracy = figure(shown, "accuracy")
     lines = [trace for trace in accuracy.data if trace["meta"]["role"] == "validation"]

@@ -34,10 +34,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page([folder / "runs"], out=folder / "page.html")
 
 
-@pytest.fixture
-def lab(samples: Path, tmp_path: Path) -> Path:
-    write_runs(read_runs(samples / "lab" / "runs.csv", given=Given()).runs, tmp_path / "lab")
-    return write_page([tmp_path / "lab"], out=tmp_path / "page.html")
+@pytest.fixture(scope="module")
+def lab(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lab")
+    write_runs(read_runs(samples / "lab" / "runs.csv", given=Given()).runs, folder / "lab")
+    return write_page([folder / "lab"], out=folder / "page.html")
 
 
 def check_access(page: Page) -> None:
@@ -131,8 +132,7 @@ def test_light_and_dark_are_chosen_and_remembered(browser: Any, study: Path) -> 
         page.locator("#theme").click()
         assert page.locator("#theme").get_attribute("aria-pressed") == "true"
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 25)"
-        page.wait_for_timeout(500)
-        assert page.evaluate(ink) != before
+        page.wait_for_function(f"before => {ink} !== before", arg=before)  # the figures follow when there is time
         page.reload()
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
         check_access(page)
@@ -178,8 +178,9 @@ def test_blocks_are_replaced_in_place(browser: Any, study: Path) -> None:
         assert table.locator("details").get_attribute("open") is not None
         json = {"title": "New", "caption": "c", "alt": "a", "data": [{"y": [1, 2, 3]}], "layout": {}}
         page.evaluate(put, {"id": figure.get_attribute("data-block"), "figure": json})
-        page.wait_for_timeout(500)
-        assert figure.locator("h4").inner_text() == "New"
+        figure.locator("h4", has_text="New").wait_for()
+        drawn = "(id) => document.querySelector(`[data-block='${id}'] .plot`)?.data?.[0]?.y?.length === 3"
+        page.wait_for_function(drawn, arg=figure.get_attribute("data-block"))
         assert figure.evaluate("(e) => e.querySelector('.plot').layout.xaxis.range.map(Math.round)") == [2, 5]
         page.evaluate(put, {"id": "note", "html": "<p>new</p>", "after": "answer"})
         assert page.evaluate("document.getElementById('answer').nextElementSibling.id") == "note"

@@ -1,0 +1,100 @@
+"""After a fault a run starts again by itself, or goes on with another number of processes: the same training."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from forking import ForkingLauncher
+from running import request
+from struck import SETTINGS, assert_same_curve, identical, lines, struck
+from turnaround import recipes
+from turnaround.errors import DivergedError, ProcessFailedError
+from turnaround.launch import conduct
+from turnaround.record.reader import Run
+
+
+def restarted(folder: Path, out: Path, fault: str, *, restarts: int, forking: ForkingLauncher | None = None) -> Run:
+    """On two processes, or on one that is forked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURNAROUND_FAULT", fault)
+        asked = request(out, processes=1, launcher=forking) if forking else request(out, processes=2)
+        asked = dataclasses.replace(asked, restarts=restarts)
+        return conduct.start(recipes.find(str(folder), list(SETTINGS)), asked)
+
+
+@pytest.mark.fault(1, "--restarts: started again by itself from the last checkpoint, to the same weights")
+def test_a_run_starts_again_by_itself(fruit_folder: Path, tmp_path: Path, whole_on_two: Run) -> None:
+    fault = "kind=kill,step=8,rank=1;kind=raise,step=17,rank=0,segment=2"
+    run = restarted(fruit_folder, tmp_path / "run", fault, restarts=2)
+    assert (run.status.state, run.status.segments) == ("finished", 3)
+    first, second = run.status.restarts
+    assert first.startswith("Process 1 (host ")
+    assert "a fault on purpose" in second
+    assert identical(run, whole_on_two)
+    assert lines(run) == lines(whole_on_two)
+    assert run.status.time_s["lost"] > 0
+
+
+def test_it_gives_up_after_as_many_restarts_as_were_asked_for(
+    fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    fault = "kind=raise,step=8;kind=raise,step=8,segment=2"
+    with pytest.raises(ProcessFailedError, match="a fault on purpose"):
+        restarted(fruit_folder, tmp_path / "run", fault, restarts=1, forking=forking)
+    status = Run.load(tmp_path / "run").status
+    assert (status.state, status.segments, len(status.restarts)) == ("failed", 2, 1)
+
+
+def test_what_would_happen_again_is_not_tried_again(
+    fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    with pytest.raises(DivergedError):
+        restarted(fruit_folder, tmp_path / "run", "kind=nan,step=8", restarts=3, forking=forking)
+    assert Run.load(tmp_path / "run").status.segments == 1
+
+
+@pytest.mark.fault(1, "--restarts: the same process fails twice with nothing saved in between: it goes on without it")
+def test_a_run_goes_on_with_the_processes_that_are_left(fruit_folder: Path, tmp_path: Path, whole_on_two: Run) -> None:
+    fault = "kind=kill,step=8,rank=1;kind=kill,step=7,rank=1,segment=2"
+    run = restarted(fruit_folder, tmp_path / "run", fault, restarts=2)
+    assert (run.status.state, run.status.segments, run.machine["processes"]) == ("finished", 3, 1)
+    first, second = run.status.restarts
+    assert "instead of" not in first
+    fewer = "It goes on with 1 process instead of 2: process 1 failed twice in a row before anything new was saved."
+    assert second.startswith("Process 1 (host ")
+    assert second.endswith(fewer)
+    assert "start 3: processes 2 -> 1" in run.machine["changed"]
+    assert_same_curve(run, whole_on_two)
+
+
+@pytest.mark.fault(2, "SIGKILL of process 0: the same; the record is valid up to its last line")
+@pytest.mark.fault(31, "resumed with another number of processes within an epoch: the same curve")
+def test_the_first_of_two_is_killed_and_one_goes_on(
+    fruit_folder: Path, tmp_path: Path, whole_on_two: Run, forking: ForkingLauncher
+) -> None:
+    out = tmp_path / "run"
+    error = struck("kind=kill,step=20,rank=0", fruit_folder, out, ProcessFailedError, processes=2)
+    assert re.match(r"Process 0 \(host [^)]*\) died without a word", str(error))
+    run = Run.load(out)
+    assert (len(run.epochs), run.bad_lines) == (1, 0)
+    resumed = conduct.resume(request(out, processes=1, launcher=forking))
+    assert resumed.machine["processes"] == 1
+    assert_same_curve(resumed, whole_on_two)
+
+
+@pytest.mark.fault(25, "a file system shows the checkpoint late: process 0 says which one, the others wait for it")
+@pytest.mark.fault(31, "killed on one process, resumed on two: the same curve")
+def test_one_is_killed_and_two_go_on(
+    fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    struck("kind=kill,step=20", fruit_folder, out, ProcessFailedError)
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=slowfs,rank=1,segment=2,ms=1500")
+    resumed = conduct.resume(request(out, processes=2, launcher=forking))
+    assert resumed.machine["processes"] == 2
+    assert "start 2: processes 1 -> 2" in resumed.machine["changed"]
+    assert_same_curve(resumed, whole)
