@@ -237,9 +237,8 @@ def table_text(rows: list[Row], *, num_images: int) -> str:
                 f"{row.training_images_per_s:>12,.0f}{texts[1]:>8}{row.first_epoch_end_s:>18,.1f} s"
             )
             if row.parts_s:
-                per_s = num_images / row.parts_s["decode"] if row.parts_s["decode"] else 0.0
                 lines.append(
-                    f"    of which decoding {num_images:,} images {row.parts_s['decode']:.1f} s ({per_s:,.0f}/s), "
+                    f"    of which waiting for {num_images:,} images to be decoded {row.parts_s['decode']:.1f} s, "
                     f"start-up {row.parts_s['start_up']:.1f} s, first epoch {row.parts_s['training_cold']:.1f} s"
                 )
     return "\n".join([*lines, "", "ratio: turnaround / this one"])

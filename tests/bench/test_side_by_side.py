@@ -56,7 +56,7 @@ def test_turnarounds_first_epoch_is_told_in_parts(told: dict[str, Any]) -> None:
     ours = told["rows"][-1]
     assert ours["first_epoch_end_s"] == pytest.approx(sum(ours["parts_s"].values()))
     assert ours["parts_s"].keys() == {"decode", "start_up", "training_cold"}
-    assert ours["parts_s"]["decode"] > 0  # it began cold
+    assert ours["parts_s"]["decode"] >= 0  # as long as it was waited for: start-up may hide all of it
 
 
 def test_the_settings_are_told(told: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def test_the_table_has_ratios_and_says_what_failed(side_by_side: Any) -> None:
         ["timm's", "loader", "and", "prefetcher", "100", "1.0", "50", "8.0", "9.0", "s"]
     ]
     assert any(line.startswith("Keras") and line.endswith("no result within 7 s") for line in lines)
-    assert "    of which decoding 60 images 2.0 s (30/s), start-up 3.0 s, first epoch 4.0 s" in lines
+    assert "    of which waiting for 60 images to be decoded 2.0 s, start-up 3.0 s, first epoch 4.0 s" in lines
 
 
 def test_a_contender_that_hangs_is_ended_with_all_it_started(side_by_side: Any, tmp_path: Path) -> None:

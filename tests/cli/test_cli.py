@@ -165,8 +165,8 @@ def test_json_for_programs(
     assert (result["state"], result["workers"], result["processes"], result["epochs"]) == ("finished", 1, 1, 1)
     assert 0 <= result["final_val_accuracy"] <= 1
     assert result["turnaround_s"] == pytest.approx(sum(result["turnaround_parts_s"].values()))
-    assert result["turnaround_parts_s"]["decode"] > 0  # --no-cache: decoded for this run alone ...
-    assert not (tmp_path / "out" / ".pixels").exists()  # ... and gone after it
+    assert result["turnaround_parts_s"]["decode"] >= 0  # what was waited for it: start-up may hide all of it
+    assert not (tmp_path / "out" / ".pixels").exists()  # --no-cache: decoded for this run alone, and gone after it
     again = run("resume", str(tmp_path / "out"), "--json")
     assert json.loads(again.stdout) == result
 

@@ -33,7 +33,7 @@ State = Literal["queued", "running", "finished", "failed", "diverged", "interrup
 TimePart = Literal[
     # The first seven do not overlap; together they are the program's time less a small rest.
     "start_up",  # program start to first step, without decode
-    "decode",  # images to the pixel cache; 0 when the cache was there
+    "decode",  # waiting for images to reach the pixel cache; 0 when they were there
     "training_cold",  # steps of the first epoch after a start: compilation, cold caches
     "training_steady",  # steps of the other epochs
     "evaluation",
