@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "fuzz.py"
+BENCH = Path(__file__).parents[2] / "bench"
 CASES = {"recipe": 300, "run": 200, "logs": 200, "checkpoint": 150, "image": 600}
 
 
 @pytest.fixture(scope="module")
-def fuzz() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fuzz", SCRIPT)
+def fuzz() -> Iterator[ModuleType]:
+    """The command, by its path: tests have a `fuzz` too. What it imports is found in its folder."""
+    spec = importlib.util.spec_from_file_location("bench_fuzz", BENCH / "fuzz.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["fuzz"] = module  # its dataclasses look themselves up there
+    sys.modules["bench_fuzz"] = module  # its dataclasses look themselves up there
+    sys.path.append(str(BENCH))
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(BENCH))
 
 
 @pytest.mark.fault(22, "run directories and checkpoints mutated at random: values or our errors (bench/fuzz.py)")
@@ -37,6 +41,6 @@ def test_what_should_not_come_out_is_found(
     fuzz: ModuleType, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hunt itself: an exception that is not ours is raised, with the case."""
-    monkeypatch.setattr(fuzz, "decode_bytes", lambda data, size_px, path: {}[len(data)])
+    monkeypatch.setattr("fuzz_cases.decode_bytes", lambda data, size_px, path: {}[len(data)])
     with pytest.raises(KeyError):
         fuzz.hunt("image", fuzz.Sample(trained_run, tmp_path), cases=5)

@@ -37,7 +37,7 @@ def study_there(work: Work, subject: Subject, flags: Flags, *, is_dry: bool) -> 
         raise InputError(f"--on slurm starts the engine torch, not {engine}.")
     cluster, console = cluster_here(is_dry=is_dry), err()
     wishes, planned = _spread(subject.planned, flags, device=work.device, cluster=cluster)
-    jobs = {run: _with_program(job_for(_training(run, work), wishes(run), cluster), run, work) for run in planned}
+    jobs = {run: _watched(run, work, job_for(_training(run, work), wishes(run), cluster)) for run in planned}
     conductor = SlurmConductor(
         work=work,
         planned=planned,
@@ -106,14 +106,14 @@ def _training(run: PlannedRun, work: Work) -> Training:
     return Training(words=words, out=work.folder / run.name, processes=run.processes, device=work.device)
 
 
-def _with_program(job: SlurmJob, run: PlannedRun, work: Work) -> SlurmJob:
+def _watched(run: PlannedRun, work: Work, job: SlurmJob) -> SlurmJob:
     """Of somebody else's program: the same hosts and GPUs, and a watcher in place of the training."""
     from turnaround.study.state import log_of
 
     if work.program is None:
         return job
     _, *words = work.program.watched(run, job.directory, log_of(run, work.folder.absolute()))
-    return replace(job, watcher=tuple(words))
+    return replace(job, train=(), watcher=tuple(words))
 
 
 def _print_scripts(
