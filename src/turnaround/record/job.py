@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from turnaround.errors import RunDirectoryError
 from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import SlurmStatus, Status, from_json
+from turnaround.record.schema import Status, from_json
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 
@@ -30,10 +30,3 @@ def job_status(directory: RunDirectory) -> Status | None:
     """The status of a run that is a job of a cluster, started or not; None of any other."""
     status = status_of(directory)
     return status if status and status.slurm else None
-
-
-def slurm_here(directory: RunDirectory) -> SlurmStatus | None:
-    """What the batch system says, when the run is the job that this process belongs to."""
-    status = status_of(directory)
-    slurm = status.slurm if status else None
-    return slurm if slurm and slurm.job_id == own_job() else None

@@ -32,7 +32,7 @@ from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.launch.parent import die_with_parent
 from turnaround.launch.queued import JOB_LOGS
 from turnaround.record.files import read_json
-from turnaround.record.job import slurm_here, status_of
+from turnaround.record.job import own_job, status_of
 from turnaround.record.layout import RunDirectory, default_run_path
 from turnaround.record.machine import describe
 from turnaround.record.reader import Run
@@ -110,8 +110,8 @@ def _parsed(arguments: Sequence[str] | None) -> Watched:
 def clear(path: Path) -> None:
     """A directory to begin in. Nothing is deleted, and what the job has brought in which this runs stays."""
     directory = RunDirectory(path)
-    slurm = slurm_here(directory)
-    entries = set(path.glob("*"))
+    status, entries = status_of(directory), set(path.glob("*"))
+    slurm = status.slurm if status and status.slurm and status.slurm.job_id == own_job() else None
     if slurm:
         entries |= set(directory.logs.glob("*")) - set(directory.logs.glob(JOB_LOGS))
         entries -= {directory.status, directory.job_script, directory.logs}
@@ -120,9 +120,8 @@ def clear(path: Path) -> None:
         target = earlier / entry.relative_to(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         entry.rename(target)
-    if (
-        entries and slurm and (status := status_of(directory))
-    ):  # it has waited, run and been taken back: all that is queue
+    if entries and status and slurm:
+        # It has waited, run, and been taken back: all of that is queue now.
         anew = Status(state="queued", submitted_at=status.submitted_at, slurm=replace(slurm, requeued_s=0.0))
         write_json(directory.status, to_json(anew))
     path.mkdir(parents=True, exist_ok=True)
