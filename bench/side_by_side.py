@@ -264,11 +264,11 @@ def compare(options: argparse.Namespace, work: Path) -> tuple[Task, ImageTable, 
     write_weights(Path(task.weights), model=task.model, num_classes=task.num_classes)
     read_all(table)
     rows: list[Row] = []
+    ours = [run_turnaround(options.source, task, work, mode=mode, limit_s=options.limit) for mode in task.modes]
+    told(ours)  # first: every ratio needs it
     for name in CONTENDERS:
         rows += told(run_plain(name, task, work, limit_s=options.limit))
-    for mode in task.modes:
-        rows += told([run_turnaround(options.source, task, work, mode=mode, limit_s=options.limit)])
-    return task, table, rows
+    return task, table, [*rows, *ours]
 
 
 def told(rows: list[Row]) -> list[Row]:

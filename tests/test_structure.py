@@ -58,7 +58,8 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "__init__": {"api"},
 }
-KERNELS = ("model/grouped_norm_triton.py", "data/inputs_triton.py")  # a kernel's parameters are its pointers and sizes
+KERNELS = ("model/grouped_norm_triton.py", "model/depthwise_triton.py", "data/inputs_triton.py")
+"""A kernel's parameters are its pointers and sizes."""
 READING_SIDE = (
     "errors",
     "web",

@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +24,8 @@ from turnaround.launch import conduct
 from turnaround.record.reader import Run
 from turnaround.record.schema import DISJOINT_TIME_PARTS
 from turnaround.training import checkpoint
+from turnaround.training.run import get_ready
+from turnaround.workers.environment import Place
 
 EPOCHS, STEPS = 3, 6
 SETTINGS = (
@@ -248,3 +252,19 @@ def test_without_a_usable_checkpoint_it_does_not_start_over(
         conduct.resume(request(out, launcher=forking))
     assert Run.load(out).status.state == "failed"
     assert lines(Run.load(out)) == lines(whole)  # the curve that was recorded is still there
+
+
+@pytest.mark.parametrize(("network", "loaded"), [("resnet18", True), ("small", False), (None, False)])
+def test_getting_ready_loads_the_code_of_the_network_alone(network: str | None, loaded: bool) -> None:
+    pytest.importorskip("timm")
+    code = (
+        "import sys; from turnaround.training.run import get_ready; from turnaround.workers.environment import Place\n"
+        f"get_ready('cpu', Place(), network={network!r}); print('timm' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(loaded)
+
+
+def test_what_goes_wrong_while_getting_ready_is_said_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    get_ready("no such device", Place(), network="resnet18")

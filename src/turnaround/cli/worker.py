@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _assignment(options: argparse.Namespace, directory: RunDirectory, here: Place) -> Assignment | None:
     """What we were told; without images only when the word comes that they are there, and None when it never will."""
     from turnaround.launch.joined import wait_for_launcher
-    from turnaround.training.run import Assignment, touch_device
+    from turnaround.training.run import Assignment, get_ready
 
     assignment = Assignment(
         directory=directory,
@@ -80,7 +80,7 @@ def _assignment(options: argparse.Namespace, directory: RunDirectory, here: Plac
     )
     if options.pixels is not None:
         return assignment
-    touch_device(options.device, here)
+    get_ready(options.device, here, network=options.network)
     begun_at_s, ready_at_s = time.monotonic() - _age_s(), time.monotonic()
     word = wait_for_launcher(directory)
     if word is None:
@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="turnaround.cli.worker", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--pixels", type=Path)
+    parser.add_argument("--network", help="without --pixels: whose code is loaded meanwhile")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--begun-at-s", type=float, required=True)
     parser.add_argument("--decode-time-s", type=float, default=0.0)

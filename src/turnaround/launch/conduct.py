@@ -261,6 +261,7 @@ def _plan(
         decoded_at_s=time.monotonic(),
         shows_progress=request.shows_progress,
         engine=recipe.workers.engine,
+        network=recipe.model.name,
         place=request.place,
     )
 

@@ -34,6 +34,8 @@ class LaunchPlan:
     """When the images were there, by the same clock."""
     shows_progress: bool = True
     engine: str = "torch"
+    network: str | None = None
+    """What will be trained: processes that start before the images are there load its code meanwhile."""
     measured_for_s: float | None = None
     """The processes measure each part of a training for so long (training/bench.py) instead of training."""
     place: Place = field(default_factory=Place)
@@ -51,6 +53,7 @@ class LaunchPlan:
         return [
             str(self.directory.path),
             *(() if self.pixels_dir is None else ("--pixels", str(self.pixels_dir))),
+            *(() if self.pixels_dir is not None or self.network is None else ("--network", self.network)),
             *("--device", self.device),
             *("--begun-at-s", f"{self.begun_at_s:.3f}", "--decode-time-s", f"{self.decode_time_s:.3f}"),
             *(() if self.shows_progress else ("--quiet",)),

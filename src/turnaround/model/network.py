@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from turnaround.errors import MissingPartError, ModelError
+from turnaround.model.depthwise import compute_depthwise_ourselves
 from turnaround.model.full_window import multiply_full_windows
 from turnaround.model.small import SmallNetwork
 from turnaround.model.weights import load_weights
@@ -68,6 +69,7 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
     else:
         module = _timm_module(recipe, num_classes=num_classes)
         multiply_full_windows(module)
+        compute_depthwise_ourselves(module)
         config = getattr(module, "pretrained_cfg", {})
         mean, std = tuple(config.get("mean", IMAGENET_MEAN)), tuple(config.get("std", IMAGENET_STD))
     if recipe.weights not in ("none", "imagenet"):
@@ -78,6 +80,12 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
         module.requires_grad_(False)
         classifier_of(module).requires_grad_(True)
     return Network(module=module, mean=mean, std=std, fine_tune=recipe.fine_tune)
+
+
+def load_code(name: str) -> None:
+    """What a network of this name needs to be imported."""
+    if name != SMALL_NETWORK:
+        _timm()
 
 
 def classifier_of(module: nn.Module) -> nn.Module:

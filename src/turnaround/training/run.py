@@ -17,6 +17,7 @@ import torch
 
 from turnaround.data.pixels import Pixels, open_pixels
 from turnaround.errors import InputError, RunDirectoryError
+from turnaround.model.network import load_code
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
@@ -88,8 +89,8 @@ def train(
     workers.close()  # not after an error: the others would report that we are gone before we have said why
 
 
-def touch_device(asked: str, place: Place) -> None:
-    """Makes a GPU's context, which takes seconds, while there is nothing to compute yet.
+def get_ready(asked: str, place: Place, *, network: str | None) -> None:
+    """What takes seconds and needs no images: a GPU's context, the code that networks come from.
 
     Whatever goes wrong goes wrong again when it is needed, and is said there.
     """
@@ -97,6 +98,9 @@ def touch_device(asked: str, place: Place) -> None:
         device = choose_device(asked, place).device
         if device.type == "cuda":
             torch.zeros(1, device=device)
+    with suppress(Exception):
+        if network is not None:
+            load_code(network)
 
 
 def bench(assignment: Assignment, place: Place, *, part_s: float) -> None:

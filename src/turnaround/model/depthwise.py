@@ -1,0 +1,130 @@
+"""Depthwise convolutions (every channel on its own) that do not wait for a plan whenever the number of images is new.
+
+cuDNN since 9.10 compiles code at run time for each of these layers and each shape, in every process: on an H200
+MobileNetV2 waited 9 s for a new number of images, and a training has several (a full batch, the last one of an epoch,
+what is measured, what is evaluated). The Triton kernels of depthwise_triton.py hold for all of them and stay on the
+disk. Where they cannot be used, and in a compiled network, the layer takes the ordinary way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    _Layer = nn.Conv2d
+else:
+    _Layer = object
+
+SINGLE_OR_LESS = (torch.float32, torch.bfloat16, torch.float16)
+SAME_AS_TENSORFLOW = "Conv2dSame"
+"""timm's, for weights from there: zeros around the picture as needed, at the end one more than at the beginning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """What slides over a picture."""
+
+    height: int
+    width: int
+    stride: int
+    dilation: int
+    above: int
+    """Rows of zeros above the picture."""
+    left: int
+    """Columns of zeros left of it."""
+
+
+class _Axis(NamedTuple):
+    window: int
+    stride: int
+    dilation: int
+    padding: int | None  # None: as much as `SAME_AS_TENSORFLOW` asks for
+
+    def laid_over(self, length: int) -> tuple[int, int]:
+        """The output's length, and the zeros before the input."""
+        covered = self.dilation * (self.window - 1) + 1
+        if self.padding is not None:
+            return (length + 2 * self.padding - covered) // self.stride + 1, self.padding
+        made = -(-length // self.stride)
+        return made, max(0, (made - 1) * self.stride + covered - length) // 2
+
+
+class _Depthwise(_Layer):
+    """In front of a class of convolutions: the same parameters under the same names."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        kernels = _kernels_for(input, self.weight)
+        if kernels is None:
+            return super().forward(input)
+        if torch.is_autocast_enabled(input.device.type):
+            input = input.to(torch.get_autocast_dtype(input.device.type))
+        down, across = self._axes()
+        window, size = _laid(down, across, input.shape[2], input.shape[3])
+        output: Tensor = kernels.DepthwiseConvolution.apply(input, self.weight, window, size)
+        return output if self.bias is None else output + self.bias.to(output.dtype)[:, None, None]
+
+    def _axes(self) -> tuple[_Axis, _Axis]:
+        is_same = type(self).__name__.endswith(SAME_AS_TENSORFLOW)
+        paddings = (None, None) if is_same else self.padding
+        axes = zip(self.kernel_size, self.stride, self.dilation, paddings, strict=True)
+        down, across = (_Axis(*axis) for axis in axes)  # type: ignore[arg-type]  # padding is no text: _is_plain
+        return down, across
+
+
+def compute_depthwise_ourselves(module: nn.Module) -> None:
+    """Every depthwise convolution that the kernels can compute, in place."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d) and _is_plain(layer):
+            layer.__class__ = _in_front_of(type(layer))  # type: ignore[arg-type]  # a class can be hashed
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    is_known = type(layer) is nn.Conv2d or type(layer).__name__ == SAME_AS_TENSORFLOW
+    is_depthwise = layer.groups == layer.in_channels == layer.out_channels > 1
+    is_even = layer.stride[0] == layer.stride[1] and layer.dilation[0] == layer.dilation[1]
+    return (
+        is_known and is_depthwise and is_even and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    )
+
+
+@cache
+def _in_front_of(kind: type[nn.Conv2d]) -> type[nn.Conv2d]:
+    return type(f"Depthwise{kind.__name__}", (_Depthwise, kind), {})
+
+
+@cache  # the same few pictures at every step
+def _laid(down: _Axis, across: _Axis, height: int, width: int) -> tuple[Window, tuple[int, int]]:
+    """The window, and height and width of the output."""
+    (made_height, above), (made_width, left) = down.laid_over(height), across.laid_over(width)
+    window = Window(
+        height=down.window,
+        width=across.window,
+        stride=down.stride,
+        dilation=down.dilation,
+        above=above,
+        left=left,
+    )
+    return window, (made_height, made_width)
+
+
+def _kernels_for(input: Tensor, weight: Tensor) -> ModuleType | None:
+    """Not where somebody takes the network apart: a compiler, or an export."""
+    is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    is_theirs = input.is_cuda and input.dim() == 4 and {input.dtype, weight.dtype}.issubset(SINGLE_OR_LESS)
+    return _kernels() if is_theirs and not is_traced else None
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """The Triton kernels, or None where Triton is not."""
+    try:
+        from turnaround.model import depthwise_triton
+    except ImportError:
+        return None
+    return depthwise_triton

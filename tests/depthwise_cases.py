@@ -1,0 +1,77 @@
+"""Depthwise layers by torch and by our kernels, for test_depthwise.py.
+
+As a program, `TRITON_INTERPRET=1 python depthwise_cases.py`, it computes all cases on the CPU with Triton's
+interpreter, which must be chosen before Triton is imported, and prints the differences.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from turnaround.model import depthwise
+from turnaround.model.depthwise import compute_depthwise_ourselves
+
+WINDOWS = {
+    "3x3": {"kernel_size": 3, "padding": 1},
+    "3x3, stride 2": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "5x5, stride 2": {"kernel_size": 5, "stride": 2, "padding": 2},
+    "7x7": {"kernel_size": 7, "padding": 3},
+    "stride 3": {"kernel_size": 3, "stride": 3, "padding": 1},
+    "dilated": {"kernel_size": 3, "padding": 2, "dilation": 2},
+    "dilated, stride 2": {"kernel_size": 3, "stride": 2, "padding": 2, "dilation": 2},
+    "not square, without zeros": {"kernel_size": (1, 3), "padding": 0},
+    "with bias": {"kernel_size": 3, "padding": (1, 0), "bias": True},
+}
+SAME_STRIDES = {"same": 1, "same, stride 2": 2}
+"""timm's Conv2dSame, 3 x 3."""
+SIZES = ((5, 9, 8), (33, 7, 6))
+"""Channels, height and width: less and more than a block of channels, odd and even."""
+
+
+def layer_of(case: str, *, channels: int) -> nn.Conv2d:
+    if case not in SAME_STRIDES:
+        return nn.Conv2d(channels, channels, groups=channels, **{"bias": False, **WINDOWS[case]})
+    from timm.layers import Conv2dSame
+
+    return Conv2dSame(channels, channels, 3, stride=SAME_STRIDES[case], groups=channels, bias=False)
+
+
+def differences(case: str, size: tuple[int, int, int], *, images: int, device: str) -> list[float]:
+    """Of the output and every gradient: ours in single precision against torch's in double, largest value = 1."""
+    torch.manual_seed(1)
+    layer = layer_of(case, channels=size[0])
+    pictures, seed = torch.randn(images, *size), None
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        layer.to(device, dtype).zero_grad()
+        if dtype == torch.float32:
+            compute_depthwise_ourselves(layer)
+            assert type(layer).__name__.startswith("Depthwise")
+        x = pictures.to(device, dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
+        output = layer(x)
+        seed = torch.randn_like(output) if seed is None else seed
+        output.backward(seed.to(dtype))
+        results.append([output, x.grad, *(p.grad.clone() for p in layer.parameters() if p.grad is not None)])
+    return [_difference(theirs, ours) for theirs, ours in zip(*results, strict=True)]
+
+
+def _difference(theirs: Tensor, ours: Tensor) -> float:
+    assert theirs.shape == ours.shape
+    return ((theirs - ours).abs().max() / theirs.abs().max()).item()
+
+
+def _all() -> Iterator[tuple[str, list[float]]]:
+    for case in (*WINDOWS, *SAME_STRIDES):
+        yield case, [d for size in SIZES for d in differences(case, size, images=2, device="cpu")]
+
+
+if __name__ == "__main__":
+    from turnaround.model import depthwise_triton
+
+    depthwise_triton._programs = lambda _device: 6
+    depthwise._kernels_for = lambda _input, weight: depthwise_triton if weight.dtype == torch.float32 else None
+    print(json.dumps(dict(_all())))

@@ -1,0 +1,124 @@
+"""Depthwise convolutions by our kernels = by torch, for any window, and only where the kernels can be used."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import depthwise_cases
+from depthwise_cases import SAME_STRIDES, SIZES, WINDOWS, differences
+from turnaround.model.depthwise import compute_depthwise_ourselves
+
+CLOSE = 1e-6
+CASES = [*WINDOWS, *SAME_STRIDES]
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, list[float]]:
+    """All cases on the CPU: the same kernels, in Triton's interpreter."""
+    for package in ("triton", "timm"):
+        pytest.importorskip(package)
+    program = Path(depthwise_cases.__file__)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_output_and_gradients_are_those_of_torch(case: str, interpreted: dict[str, list[float]]) -> None:
+    assert len(interpreted[case]) >= 3 * len(SIZES)
+    assert max(interpreted[case]) < CLOSE
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("size", [*SIZES, (96, 29, 28)])
+@pytest.mark.gpu
+def test_on_a_gpu_output_and_gradients_are_those_of_torch(case: str, size: tuple[int, int, int]) -> None:
+    assert max(differences(case, size, images=7, device="cuda")) < CLOSE
+
+
+@pytest.mark.parametrize(("autocast", "far"), [(torch.float32, 0.02), (torch.bfloat16, 0.2)])
+@pytest.mark.gpu
+def test_a_network_learns_as_with_cudnn_and_a_new_number_of_images_compiles_nothing(
+    autocast: torch.dtype, far: float
+) -> None:
+    import triton
+
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(1)
+    theirs = timm.create_model("mobilenetv2_100", num_classes=5).cuda().to(memory_format=torch.channels_last).eval()
+    ours = copy.deepcopy(theirs)
+    compute_depthwise_ourselves(ours)
+    compiled: list[object] = []
+    for count in (8, 3):
+        images = torch.randn(count, 3, 96, 96, device="cuda").contiguous(memory_format=torch.channels_last)
+        outputs = []
+        for network in (theirs, ours):
+            with torch.autocast("cuda", dtype=autocast, enabled=autocast != torch.float32):
+                outputs.append(network(images).float())
+            outputs[-1].square().sum().backward()
+        assert (outputs[1] - outputs[0]).norm() < far * outputs[0].norm()
+        triton.knobs.runtime.jit_post_compile_hook = lambda **facts: compiled.append(facts)
+    triton.knobs.runtime.jit_post_compile_hook = None
+    assert not compiled
+    for name, mine in ours.named_parameters():
+        other = theirs.get_parameter(name).grad
+        assert mine.grad is not None
+        assert mine.grad.dtype == torch.float32
+        assert (mine.grad - other).norm() < far * other.norm(), name
+
+
+def test_without_a_gpu_the_layer_takes_the_ordinary_way_to_the_bit() -> None:
+    layer = nn.Conv2d(4, 4, 3, padding=1, groups=4)
+    images = torch.randn(2, 4, 6, 6)
+    before, names = layer(images), list(layer.state_dict())
+    compute_depthwise_ourselves(layer)
+    assert type(layer).__name__ == "DepthwiseConv2d"
+    assert torch.equal(layer(images), before)
+    assert list(layer.state_dict()) == names
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 4, 3),
+        nn.Conv2d(4, 8, 3, groups=4),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.Conv2d(1, 1, 3),
+        nn.Conv2d(4, 4, 3, stride=(1, 2), groups=4),
+        nn.Conv2d(4, 4, 3, padding="same", groups=4),
+        nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect", groups=4),
+        nn.ConvTranspose2d(4, 4, 3, groups=4),
+    ],
+    ids=lambda layer: str(layer),
+)
+def test_other_convolutions_stay_what_they_are(layer: nn.Module) -> None:
+    kind = type(layer)
+    compute_depthwise_ourselves(layer)
+    assert type(layer) is kind
+
+
+def test_the_networks_that_have_them_get_them() -> None:
+    pytest.importorskip("timm")
+    from turnaround.model.network import build
+    from turnaround.recipe import ModelRecipe
+
+    for name, count in (("mobilenetv2_100", 17), ("tf_efficientnet_lite0", 16), ("resnet18", 0)):
+        module = build(ModelRecipe(name=name), num_classes=3, seed=0).module
+        assert sum(type(m).__name__.startswith("Depthwise") for m in module.modules()) >= count, name
+        assert (count == 0) == (not any(type(m).__name__.startswith("DepthwiseConv2d") for m in module.modules()))
