@@ -8,14 +8,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import depthwise_cases
 from depthwise_cases import SAME_STRIDES, SIZES, WINDOWS, differences
-from turnaround.model.depthwise import compute_depthwise_ourselves
+from turnaround.model import depthwise
+from turnaround.model.depthwise import compute_depthwise_ourselves, leave_to_library
 
 CLOSE = 1e-6
 CASES = [*WINDOWS, *SAME_STRIDES]
@@ -91,6 +93,43 @@ def test_without_a_gpu_the_layer_takes_the_ordinary_way_to_the_bit() -> None:
     assert type(layer).__name__ == "DepthwiseConv2d"
     assert torch.equal(layer(images), before)
     assert list(layer.state_dict()) == names
+
+
+def test_planned_numbers_of_images_are_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1, groups=4))
+    compute_depthwise_ourselves(network)
+    ours: list[int] = []
+
+    def apply(images: Tensor, *_: object) -> Tensor:
+        ours.append(len(images))
+        return images
+
+    kernels = SimpleNamespace(DepthwiseConvolution=SimpleNamespace(apply=apply))
+    monkeypatch.setattr(depthwise, "_kernels_for", lambda _input, _weight: kernels)
+    leave_to_library(network, [8, 32])
+    for count in (8, 7, 32, 1):
+        network(torch.randn(count, 3, 5, 5))
+    assert ours == [7, 1]
+
+
+def test_a_compiler_sees_the_ordinary_layer_as_a_whole() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1, groups=4))
+    compute_depthwise_ourselves(network)
+    leave_to_library(network, [2])
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True, dynamic=False)  # a break would be an error
+    images = torch.randn(2, 3, 5, 5)
+    torch.testing.assert_close(compiled(images), network(images))
+    compiled(images).sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+
+
+def test_an_exported_layer_takes_any_number_of_images() -> None:
+    layer = nn.Conv2d(4, 4, 3, padding=1, groups=4)
+    compute_depthwise_ourselves(layer)
+    shapes = {"input": {0: torch.export.Dim("N", min=1, max=64)}}
+    program = torch.export.export(layer, (torch.randn(2, 4, 5, 5),), dynamic_shapes=shapes)
+    images = torch.randn(7, 4, 5, 5)
+    torch.testing.assert_close(program.module()(images), layer(images))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from turnaround.errors import MissingPartError
-from turnaround.training.choices import choose_device, choose_precision
+from turnaround.training.choices import choose_depthwise, choose_device, choose_precision
 from turnaround.workers.environment import Place
 
 CPU = torch.device("cpu")
@@ -92,3 +92,23 @@ def test_what_is_asked_for_is_taken(asked: str, parameters: torch.dtype, autocas
     assert (found.name, found.parameters, found.autocast) == (asked, parameters, autocast)
     assert found.reason == "asked for"
     assert found.scales_loss == (asked == "fp16")
+
+
+@pytest.mark.parametrize(
+    ("steps", "images", "can_record", "by_library"),
+    [
+        (1_999, 63_968, False, False),
+        (2_000, 64_000, False, True),
+        (30_000, 960_000, True, False),
+        (31_250, 1_000_000, True, True),
+        (100, 1_000_000, False, True),
+    ],
+)
+def test_cudnn_plans_depthwise_layers_where_that_pays(
+    steps: int, images: int, can_record: bool, by_library: bool
+) -> None:
+    found = choose_depthwise(steps=steps, images=images, can_record=can_record)
+    assert found.by_library == by_library
+    assert found.value == ("cuDNN for full passes" if by_library else "our kernels")
+    assert ("would not pay" in found.reason) != by_library
+    assert f"{steps:,} steps" in found.reason or f"{images:,} images" in found.reason

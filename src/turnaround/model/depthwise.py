@@ -3,11 +3,13 @@
 cuDNN since 9.10 compiles code at run time for each of these layers and each shape, in every process: on an H200
 MobileNetV2 waited 9 s for a new number of images, and a training has several (a full batch, the last one of an epoch,
 what is measured, what is evaluated). The Triton kernels of depthwise_triton.py hold for all of them and stay on the
-disk. Where they cannot be used, and in a compiled network, the layer takes the ordinary way.
+disk. Where they cannot be used, in a compiled network, and for a number of images that comes so often that a plan pays,
+the layer takes the ordinary way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -58,9 +60,12 @@ class _Axis(NamedTuple):
 class _Depthwise(_Layer):
     """In front of a class of convolutions: the same parameters under the same names."""
 
+    planned: frozenset[int] = frozenset()
+    """Numbers of images that are left to the library."""
+
     def forward(self, input: Tensor) -> Tensor:
         kernels = _kernels_for(input, self.weight)
-        if kernels is None:
+        if kernels is None or len(input) in self.planned:
             return super().forward(input)
         if torch.is_autocast_enabled(input.device.type):
             input = input.to(torch.get_autocast_dtype(input.device.type))
@@ -82,6 +87,19 @@ def compute_depthwise_ourselves(module: nn.Module) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d) and _is_plain(layer):
             layer.__class__ = _in_front_of(type(layer))  # type: ignore[arg-type]  # a class can be hashed
+
+
+def has_depthwise(module: nn.Module) -> bool:
+    """Whether there is one that we compute ourselves on a GPU."""
+    weights = [layer.weight for layer in module.modules() if isinstance(layer, _Depthwise)]
+    return _kernels() is not None and any(weight.dtype in SINGLE_OR_LESS for weight in weights)
+
+
+def leave_to_library(module: nn.Module, images: Iterable[int]) -> None:
+    """Passes over so many images come often enough for a plan to pay."""
+    for layer in module.modules():
+        if isinstance(layer, _Depthwise):
+            layer.planned = frozenset(images)
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
@@ -115,9 +133,10 @@ def _laid(down: _Axis, across: _Axis, height: int, width: int) -> tuple[Window, 
 
 def _kernels_for(input: Tensor, weight: Tensor) -> ModuleType | None:
     """Not where somebody takes the network apart: a compiler, or an export."""
-    is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return None
     is_theirs = input.is_cuda and input.dim() == 4 and {input.dtype, weight.dtype}.issubset(SINGLE_OR_LESS)
-    return _kernels() if is_theirs and not is_traced else None
+    return _kernels() if is_theirs else None
 
 
 @cache

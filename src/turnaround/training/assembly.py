@@ -10,15 +10,22 @@ from dataclasses import replace
 import torch
 
 from turnaround.data.augment import Augmentation
-from turnaround.data.batches import Batches, Residency, Slicing, choose_residency
+from turnaround.data.batches import Batches, Residency, Slicing, StepBatch, choose_residency
 from turnaround.data.inputs import Inputs
 from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels
 from turnaround.model.cost import cost
+from turnaround.model.depthwise import has_depthwise, leave_to_library
 from turnaround.model.network import Network, build
 from turnaround.recipe import Recipe
 from turnaround.record.pulse import Pulse
-from turnaround.training.choices import DeviceChoice, PrecisionChoice, choose_precision
+from turnaround.training.choices import (
+    DepthwiseChoice,
+    DeviceChoice,
+    PrecisionChoice,
+    choose_depthwise,
+    choose_precision,
+)
 from turnaround.training.feed import Feed
 from turnaround.training.graph import leave_default_stream
 from turnaround.training.learner import Amount, Learner, make_learner
@@ -60,6 +67,7 @@ class Assembly:
         bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
         self.steps_per_epoch = len(bounds)
         self.pulse = pulse or Pulse()
+        self.depthwise: DepthwiseChoice | None = None
         timer = StepTimer(workers.device, on_last_gradient=self.pulse.waits)
         self.learner: Learner = make_learner(
             self.network,
@@ -148,12 +156,31 @@ class Assembly:
             on_pass=self.pulse.beat,
         )
         self.network.train_mode()
+        if workers.device.type != "cuda":
+            self.feed.warm_up()
+            return
+        batch = next(self.feed.batches.steps(self.feed.slicing, epoch=1))
+        self._choose_depthwise(batch)
         self.feed.warm_up()
-        if workers.device.type == "cuda":
-            batch = next(self.feed.batches.steps(self.feed.slicing, epoch=1))
-            if self.learner.backbone is not None:
-                batch = replace(batch, features=self.learner.backbone(self.feed.inputs.varied(batch, epoch=1)))
-            self.step.warm_up(batch)
+        if self.learner.backbone is not None:
+            batch = replace(batch, features=self.learner.backbone(self.feed.inputs.varied(batch, epoch=1)))
+        self.step.warm_up(batch)
+
+    def _choose_depthwise(self, batch: StepBatch) -> None:
+        """Who computes depthwise convolutions; a compiled network leaves them to the library whatever is chosen."""
+        if not has_depthwise(self.network.module) or self.learner.compiled.value:
+            return
+        backbone, images = self.learner.backbone, self._amount().images_in_all
+        if backbone is not None and self.feed.inputs.augmentation.is_none:
+            images = self.pixels.num_train  # their features are kept
+        self.depthwise = choose_depthwise(
+            steps=self.recipe.training.epochs * self.steps_per_epoch,
+            images=images,
+            can_record=backbone is not None or self.step.can_be_recorded(batch),
+        )
+        if self.depthwise.by_library:
+            full = self.step.pass_images(batch) if backbone is None else [backbone.pass_images]
+            leave_to_library(self.network.module, full)
 
     def choices(self) -> dict[str, dict[str, object]]:
         """What was chosen for the user, each choice with its reason."""
@@ -174,4 +201,6 @@ class Assembly:
             "passes": (passes, why_passes),
             "scaling": (self.scaling.factor, self.scaling.reason),
         }
+        if self.depthwise is not None:
+            chosen["depthwise"] = (self.depthwise.value, self.depthwise.reason)
         return {name: {"value": value, "reason": reason} for name, (value, reason) in chosen.items()}

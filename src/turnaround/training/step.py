@@ -152,16 +152,21 @@ class Step:
             synchronize(self.parts.workers.device)
             whole_s = time.perf_counter() - begun_s
             self.parts.optimizer.zero_grad(set_to_none=True)
-        if self._can_be_graphed(passes):
+        if self.can_be_recorded(batch):
             self.graph_choice = worth_it(queueing_s=queueing_s, whole_s=whole_s)
         if self.graph_choice.value:
             self._record(passes[0].sizes, images, batch)
         self.statistics.begin_pass()  # back to where they were
         self.totals.zero_()
 
-    def _can_be_graphed(self, passes: list[Pass]) -> bool:
+    def can_be_recorded(self, batch: StepBatch) -> bool:
+        """Whether a step like this one could be a graph, if the host is the limit."""
         workers, simple = self.parts.workers, not (self.is_random or self.scaler.is_enabled())
-        return can_record(workers.device) and workers.size == 1 and len(passes) == 1 and simple
+        return can_record(workers.device) and workers.size == 1 and len(self.pass_images(batch)) == 1 and simple
+
+    def pass_images(self, batch: StepBatch) -> list[int]:
+        """Over how many images each pass of an ordinary step goes."""
+        return [sum(a_pass.sizes) for a_pass in self._passes(batch, in_two=False)]
 
     def _record(self, sizes: tuple[int, ...], images: Tensor, batch: StepBatch) -> None:
         def run(images: Tensor, labels: Tensor) -> None:

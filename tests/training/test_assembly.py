@@ -1,0 +1,86 @@
+"""The parts of a training as they fit together: who computes depthwise convolutions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from turnaround import recipes
+from turnaround.data.batches import Batches, StepBatch
+from turnaround.data.pixels import Pixels
+from turnaround.model import depthwise
+from turnaround.model.depthwise import has_depthwise
+from turnaround.training.assembly import Assembly
+from turnaround.training.choices import choose_device
+from turnaround.workers.environment import Place
+from turnaround.workers.single import Single
+
+NUM_TRAIN, NUM_VALIDATION, SIDE_PX = 40, 8, 32
+
+
+@pytest.fixture
+def pixels(tmp_path: Path) -> Pixels:
+    count = NUM_TRAIN + NUM_VALIDATION
+    np.save(tmp_path / "images.npy", np.zeros((count, SIDE_PX, SIDE_PX, 3), np.uint8))
+    return Pixels(
+        images=np.load(tmp_path / "images.npy", mmap_mode="r"),
+        labels=np.arange(count, dtype=np.int64) % 2,
+        num_train=NUM_TRAIN,
+        classes=("a", "b"),
+        files=tuple(map(str, range(count))),
+        fingerprint="0",
+        skipped=(),
+        cache_dir=tmp_path,
+        from_cache=True,
+        decode_time_s=0.0,
+    )
+
+
+def assembled(pixels: Pixels, *settings: str) -> tuple[Assembly, StepBatch]:
+    """On the CPU, after its warm-up; and its first step."""
+    pytest.importorskip("triton", reason="without it depthwise convolutions are the library's")
+    defaults = ("model.name=mobilenetv2_100", f"data.size_px={SIDE_PX}", "training.batch_per_worker=8", *settings)
+    recipe = recipes.find("fruitbowl", list(defaults)).resolved()
+    device = torch.device("cpu")
+    made = Assembly(
+        recipe,
+        Single(count=recipe.workers.count, device=device),
+        pixels,
+        place=Place(),
+        chosen=choose_device("cpu", Place()),
+    )
+    made.warm_up()
+    batches: Batches = made.feed.batches
+    return made, next(batches.steps(made.feed.slicing, epoch=1))
+
+
+def planned(module: nn.Module) -> set[frozenset[int]]:
+    return {layer.planned for layer in module.modules() if isinstance(layer, depthwise._Depthwise)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("training.epochs=399",), frozenset()),  # 1,995 steps
+        (("training.epochs=400",), {8}),
+        (("training.epochs=400", "workers.count=2"), frozenset()),  # 3 steps an epoch
+        (("training.epochs=800", "workers.count=2"), {16}),
+    ],
+)
+def test_full_passes_are_left_to_cudnn_where_a_plan_pays(
+    settings: tuple[str, ...], expected: set[int], pixels: Pixels
+) -> None:
+    made, batch = assembled(pixels, *settings)
+    assert has_depthwise(made.network.module)
+    made._choose_depthwise(batch)
+    assert planned(made.network.module) == {frozenset(expected)}
+    assert made.choices()["depthwise"]["value"] == ("cuDNN for full passes" if expected else "our kernels")
+
+
+def test_on_a_cpu_nothing_is_said_about_it(pixels: Pixels) -> None:
+    made, _ = assembled(pixels)
+    assert "depthwise" not in made.choices()
