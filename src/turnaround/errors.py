@@ -6,7 +6,8 @@
     │   ├── DataError                      no images, one class, an unreadable image
     │   ├── ModelError                     unknown network, weights that do not fit
     │   ├── RunDirectoryError              not a run, or already another run
-    │   ├── StorageError                   not enough space, not writable
+    │   ├── StorageError                   not writable
+    │   │   └── DiskFullError                  not enough space: a training can go on without what it would have saved
     │   └── MissingPartError               an optional part is not installed, or no network
     ├── TrainingError                  1   it started and did not finish
     │   ├── DivergedError                  the loss is no longer a number
@@ -47,6 +48,10 @@ class RunDirectoryError(InputError):
 
 class StorageError(InputError):
     """A disk is full or cannot be written."""
+
+
+class DiskFullError(StorageError):
+    """A disk or a quota has no room left; what was there before stays."""
 
 
 class MissingPartError(InputError):

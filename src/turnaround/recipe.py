@@ -93,6 +93,7 @@ class TrainingRecipe:
         60.0, "saved this often: after an epoch, or within it when it is long; 0 = after every epoch", low=0.0, high=1e9
     )
     checkpoint_every_steps: int | None = key(None, "saved also after every so many updates", low=1, high=10**9)
+    stop_on_full_disk: bool = key(False, "no room for a checkpoint ends the training; else it goes on and tries again")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from struck import (
     newest,
     struck,
 )
-from turnaround.errors import ProcessFailedError, StorageError
+from turnaround.errors import DiskFullError, ProcessFailedError, StorageError
 from turnaround.record.reader import Run
 
 
@@ -31,13 +31,58 @@ def test_a_flipped_bit(fruit_folder: Path, tmp_path: Path, whole: Run, forking: 
     assert passed_over.startswith("epoch-00001-step-00008 is damaged (weights.safetensors has another SHA-256")
 
 
-@pytest.mark.fault(19, "the disk is full when a checkpoint is saved: said plainly, the one before is kept")
-def test_a_full_disk(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
-    error = struck("kind=disk_full,step=15", fruit_folder, tmp_path / "run", StorageError, launcher=forking)
-    assert "Cannot save a checkpoint" in str(error)
-    assert "is full" in str(error)
-    assert Run.load(tmp_path / "run").status.state == "failed"
+FULL = "the disk or your quota is full"
+
+
+@pytest.mark.fault(19, "the disk is full when a checkpoint is saved: said loudly, the training goes on and tries again")
+def test_a_full_disk(fruit_folder: Path, tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=disk_full,step=15")
+    run = train(fruit_folder, tmp_path / "run", *SETTINGS)
+    log = (run.directory.logs / "processes.log").read_text()  # these trainings show no progress
+    (said,) = [line for line in log.splitlines() if line.startswith("warning: ")]
+    assert "Cannot save a checkpoint" in said
+    assert FULL in said
+    assert "Training goes on without this checkpoint (the last one is epoch-00000-step-00010) and tries again." in said
+    assert identical(run, whole)
+    assert lines(run) == lines(whole)
+    assert (run.status.state, run.status.not_saved) == ("finished", None)
+    assert newest(tmp_path / "run") == "epoch-00002"
+
+
+@pytest.mark.fault(19, "after a full disk a crash loses what came since the last checkpoint; the record says why")
+def test_a_crash_after_a_full_disk(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
+    strikes = "kind=disk_full,step=15;kind=kill,step=18"
+    struck(strikes, fruit_folder, tmp_path / "run", ProcessFailedError)
     assert newest(tmp_path / "run") == "epoch-00000-step-00010"
+    assert FULL in (Run.load(tmp_path / "run").status.not_saved or "")
+    resumed = goes_on_to_the_same_end(tmp_path / "run", whole, forking)
+    assert resumed.status.not_saved is None
+
+
+@pytest.mark.fault(19, "a full disk ends the training if asked to, and at its last checkpoint; the one before is kept")
+@pytest.mark.parametrize(
+    ("step", "settings", "kept"),
+    [
+        (15, ("training.stop_on_full_disk=true",), "epoch-00000-step-00010"),
+        (24, (), "epoch-00001-step-00008"),
+    ],
+)
+def test_a_full_disk_that_ends_it(
+    step: int,
+    settings: tuple[str, ...],
+    kept: str,
+    fruit_folder: Path,
+    tmp_path: Path,
+    whole: Run,
+    forking: ForkingLauncher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TURNAROUND_FAULT", f"kind=disk_full,step={step}")
+    with pytest.raises(DiskFullError, match=f"Cannot save a checkpoint .*{FULL}"):
+        train(fruit_folder, tmp_path / "run", *SETTINGS, *settings, launcher=forking)
+    assert Run.load(tmp_path / "run").status.state == "failed"
+    assert newest(tmp_path / "run") == kept
+    monkeypatch.delenv("TURNAROUND_FAULT")
     goes_on_to_the_same_end(tmp_path / "run", whole, forking)
 
 

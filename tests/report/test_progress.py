@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from turnaround.record.schema import EpochRecord
@@ -86,3 +87,14 @@ def test_the_choice_is_the_streams() -> None:
             return True
 
     assert isinstance(progress_for(Terminal()), BarProgress)
+
+
+def test_a_warning_is_shown_at_once_whatever_shows_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "no room for [bold]epoch-00003[/bold]"
+    plain, bar = io.StringIO(), io.StringIO()
+    PlainProgress(plain).warn(text)
+    with BarProgress(Console(file=bar, force_terminal=True, width=120, color_system=None)) as progress:
+        progress.warn(text)
+    SilentProgress().warn(text)
+    shown = [plain.getvalue(), bar.getvalue(), capsys.readouterr().err]
+    assert all(f"warning: {text}" in said for said in shown)

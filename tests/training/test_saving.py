@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from training.test_checkpoint import optimizer_of, position
-from turnaround.errors import StorageError
+from turnaround.errors import DiskFullError, StorageError
 from turnaround.recipe import TrainingRecipe
 from turnaround.training import checkpoint, saving
 from turnaround.training.checkpoint import Snapshot, newest_valid, snapshot
@@ -98,10 +98,39 @@ def test_one_write_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert newest_valid(tmp_path) == (tmp_path / "epoch-00003", [])
 
 
-def test_what_goes_wrong_is_raised_in_the_training_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
-        raise OSError(28, "No space left on device")
+def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    raise OSError(28, "No space left on device")
 
+
+def test_of_a_full_disk_somebody_may_be_told_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[DiskFullError] = []
+    saver = Saver(tmp_path, on_full_disk=told.append)
+    with monkeypatch.context() as disk:
+        disk.setattr(checkpoint, "save_file", full)
+        saver.begin(taken(1))
+        saver.wait()
+        saver.begin(taken(2))
+        with pytest.raises(DiskFullError, match="Cannot save a checkpoint"):
+            saver.wait(must_hold=True)
+    (error,) = told
+    assert "is full" in str(error)
+    saver.begin(taken(3))
+    saver.wait(must_hold=True)
+    assert newest_valid(tmp_path) == (tmp_path / "epoch-00003", [])
+
+
+def test_other_troubles_of_a_disk_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def readonly(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(checkpoint, "save_file", readonly)
+    saver = Saver(tmp_path, on_full_disk=lambda error: None)
+    saver.begin(taken(1))
+    with pytest.raises(StorageError, match="the file system is read-only"):
+        saver.wait()
+
+
+def test_what_goes_wrong_is_raised_in_the_training_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saver = Saver(tmp_path)
     saver.begin(taken(1))
     saver.wait()

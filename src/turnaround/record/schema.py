@@ -135,6 +135,8 @@ class Status:
     """Seconds by part, over all segments."""
     restarts: list[str] = dataclasses.field(default_factory=list)
     """Why it was started again by itself, one cause for each time."""
+    not_saved: str | None = None
+    """Why the newest checkpoint could not be written, while the training goes on without it."""
     slurm: SlurmStatus | None = None
     """Only of a run that is a job of a Slurm cluster."""
 

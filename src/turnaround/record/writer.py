@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from turnaround.errors import StorageError
+from turnaround.errors import DiskFullError, StorageError
 from turnaround.record.coding import FORMAT_VERSION, plain
 
 SCAN_BLOCK_BYTES = 64 * 1024
@@ -29,8 +29,9 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     """The message for a disk that refuses: what was tried, why it failed, what to do."""
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EDQUOT):
-        reason = f"the disk or your quota is full ({_free_text(path)}). Free some space"
-    elif number == errno.EROFS:
+        full = f"the disk or your quota is full ({_free_text(path)}). Free some space"
+        return DiskFullError(f"Cannot {action} {path}: {full}.")
+    if number == errno.EROFS:
         reason = "the file system is read-only. Choose a writable directory with --out"
     elif number in (errno.EACCES, errno.EPERM):
         reason = "permission denied. Choose a writable directory with --out"

@@ -5,6 +5,7 @@ Each is a context manager, and what the training side calls `Progress`.
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import IO, Self
 
@@ -44,6 +45,9 @@ class SilentProgress:
     def epoch_done(self, record: EpochRecord) -> None:
         pass
 
+    def warn(self, text: str) -> None:
+        print(f"warning: {text}", file=sys.stderr, flush=True)  # of a process of ours: into its log
+
 
 class PlainProgress(SilentProgress):
     """One line an epoch, for logs and pipes."""
@@ -57,6 +61,9 @@ class PlainProgress(SilentProgress):
 
     def epoch_done(self, record: EpochRecord) -> None:
         print(epoch_line(record, epochs=self.epochs), file=self.stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        print(f"warning: {text}", file=self.stream, flush=True)
 
 
 class BarProgress(SilentProgress):
@@ -97,6 +104,9 @@ class BarProgress(SilentProgress):
     def epoch_done(self, record: EpochRecord) -> None:
         self.bar.console.print(epoch_line(record, epochs=self.epochs), highlight=False)
         self.bar.update(self.task, accuracy=f"validation {record.val_accuracy:.3f}")
+
+    def warn(self, text: str) -> None:
+        self.bar.console.print(f"warning: {text}", style="bold yellow", highlight=False, markup=False)
 
 
 class _Rate(ProgressColumn):

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from turnaround.data.batches import StepBatch
+from turnaround.errors import DiskFullError
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import EpochRecord, Evaluation, Status, to_json, utc_now
 from turnaround.record.writer import Lines, write_json
@@ -27,6 +28,7 @@ class Progress(Protocol):
     def epoch_begins(self, *, epoch: int, epochs: int, steps: int) -> None: ...
     def step_done(self, *, images: int) -> None: ...
     def epoch_done(self, record: EpochRecord) -> None: ...
+    def warn(self, text: str) -> None: ...
 
 
 class RunRecorder:
@@ -38,7 +40,9 @@ class RunRecorder:
         self.directory, self.clock, self.step, self.progress = directory, clock, step, progress
         self.status = status
         self.is_first = step.parts.workers.rank == 0
-        self.saver = Saver(directory.checkpoint)
+        stops = step.parts.recipe.stop_on_full_disk
+        self.saver = Saver(directory.checkpoint, on_full_disk=None if stops else self._not_saved)
+        self._last_before_full: checkpoint.Position | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -63,6 +67,8 @@ class RunRecorder:
         """Where the run stands now, with the clock's totals."""
         if self.saver.last is not None:
             changes["epochs_done"] = self.saver.last.epoch
+            if self.saver.last != self._last_before_full:
+                changes.setdefault("not_saved", None)
         self.status = replace(self.status, time_s=self.clock.totals_s(), **changes)
         if self.is_first:
             write_json(self.directory.status, to_json(self.status))
@@ -106,9 +112,16 @@ class RunRecorder:
             )
             self.saver.begin(taken)
         if waits:
-            self.saver.wait()
+            self.saver.wait(must_hold=True)
             step.parts.workers.barrier()
         self.set_status()
+
+    def _not_saved(self, error: DiskFullError) -> None:
+        last = self.saver.last
+        kept = f"the last one is {last.name}" if last else "there is none yet of this start"
+        self._last_before_full = last
+        self.progress.warn(f"{error} Training goes on without this checkpoint ({kept}) and tries again.")
+        self.set_status(not_saved=str(error))
 
     def finish(self, evaluation: Evaluation) -> None:
         """The last two files of a run that came to its end."""

@@ -1,14 +1,17 @@
 """Checkpoints are written beside the training: it waits for the copy to host memory, not for the disk.
 
-One write at a time. What goes wrong in one (a full disk) is raised in the training, at its next step.
+One write at a time. What goes wrong in one is raised in the training, at its next step. A full disk need not end it: it
+goes on without this checkpoint, and tries again when the next one is due.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from turnaround.errors import DiskFullError
 from turnaround.recipe import TrainingRecipe
 from turnaround.training import checkpoint
 from turnaround.training.checkpoint import Position, Snapshot
@@ -43,8 +46,9 @@ class Due:
 class Saver:
     """Writes checkpoints of one run, in a thread."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, on_full_disk: Callable[[DiskFullError], None] | None = None) -> None:
+        """`on_full_disk` is told of a checkpoint that had no room; without it that is an error like any other."""
+        self.folder, self.on_full_disk = folder, on_full_disk
         self.last: Position | None = None
         """Of the last one that is whole and on the disk."""
         self._thread: threading.Thread | None = None
@@ -56,17 +60,19 @@ class Saver:
         self._thread = threading.Thread(target=self._write, args=(taken,), name="checkpoint", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Until nothing is being written any more."""
+    def wait(self, *, must_hold: bool = False) -> None:
+        """Until nothing is being written any more; `must_hold`: nothing follows that could make up for it."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self.check()
+        self.check(must_hold=must_hold)
 
-    def check(self) -> None:
+    def check(self, *, must_hold: bool = False) -> None:
         """Raises what went wrong in a write; costs nothing when nothing did."""
         error, self._error = self._error, None
-        if error is not None:
+        if isinstance(error, DiskFullError) and self.on_full_disk is not None and not must_hold:
+            self.on_full_disk(error)
+        elif error is not None:
             raise error
 
     def _write(self, taken: Snapshot) -> None:

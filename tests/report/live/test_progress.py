@@ -219,6 +219,14 @@ def test_a_disk_that_fills_up() -> None:
     assert (full.text, full.is_problem) == ("The disk is nearly full: 0.50 GiB are free.", True)
 
 
+def test_a_checkpoint_that_had_no_room(watched: Watched) -> None:
+    assert [w.kind for w in watched.look().warnings if w.kind == "unsaved"] == []
+    not_saved = "Cannot save a checkpoint runs/a: the disk or your quota is full (0.00 GiB free). Free some space."
+    write_json(watched.directory.status, to_json(Status(state="running", not_saved=not_saved)))
+    (warning,) = (w for w in watched.look().warnings if w.kind == "unsaved")
+    assert (warning.text, warning.is_problem) == (f"{not_saved} The training goes on.", True)
+
+
 def test_pulses_of_others_are_data(watched: Watched) -> None:
     pulse = watched.directory.logs / "pulse-0.json"
     for content in ("[]", '{"rank": "<b>"}', "{" * 10_000, json.dumps({"rank": 0, "step": 10**400}), "x" * 100_000):

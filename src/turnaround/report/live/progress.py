@@ -46,7 +46,7 @@ MOST_CAUSE_LETTERS = 2000
 class Warn:
     """Something that goes wrong while one could still act."""
 
-    kind: Literal["loss", "starving", "disk", "silent", "gone"]
+    kind: Literal["loss", "starving", "disk", "unsaved", "silent", "gone"]
     text: str
     is_problem: bool = False
     """Whether the run is lost, or nearly; otherwise it only loses time."""
@@ -209,8 +209,14 @@ class RunWatch:
             yield from disk_warnings(list(self._free), left_s)
         if state == "running":
             yield from loss_warnings(epochs)
+            yield from self._unsaved()
             yield from self._starving(processes)
             yield from self._silence(processes)
+
+    def _unsaved(self) -> Iterator[Warn]:
+        status = _or_none(lambda: self.run.snapshot.status)
+        if status is not None and status.not_saved:
+            yield Warn(kind="unsaved", text=f"{status.not_saved} The training goes on.", is_problem=True)
 
     def _starving(self, processes: list[Seen]) -> Iterator[Warn]:
         if not processes or processes[0].beats <= 1:
