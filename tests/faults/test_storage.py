@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import unicodedata
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forking import ForkingLauncher
-from running import train
+from running import request, train
 from struck import (
     SETTINGS,
     goes_on_to_the_same_end,
@@ -19,7 +20,8 @@ from struck import (
     newest,
     struck,
 )
-from turnaround.errors import DiskFullError, ProcessFailedError, StorageError
+from turnaround.errors import DiskFullError, ProcessFailedError, RunDirectoryError, StorageError
+from turnaround.launch import conduct
 from turnaround.record.reader import Run
 
 
@@ -83,6 +85,26 @@ def test_a_full_disk_that_ends_it(
     assert Run.load(tmp_path / "run").status.state == "failed"
     assert newest(tmp_path / "run") == kept
     monkeypatch.delenv("TURNAROUND_FAULT")
+    goes_on_to_the_same_end(tmp_path / "run", whole, forking)
+
+
+@pytest.mark.fault(
+    33, "recipe.json was edited before a resume: refused, every key that differs is named"
+)
+def test_an_edited_recipe(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
+    struck("kind=kill,step=18", fruit_folder, tmp_path / "run", ProcessFailedError)
+    file = tmp_path / "run" / "recipe.json"
+    before = file.read_text()
+    recipe = json.loads(before)
+    recipe["training"] |= {"learning_rate": 0.5, "epochs": 3, "checkpoint_every_steps": 7}
+    recipe["augment"]["flip"] = False
+    file.write_text(json.dumps(recipe))
+    with pytest.raises(RunDirectoryError, match=r"recipe\.json was changed after the run began: ") as caught:
+        conduct.resume(request(tmp_path / "run", launcher=forking))
+    for change in ("learning_rate was 0.001, is 0.5", "epochs was 2, is 3", "flip was True, is False"):
+        assert change in str(caught.value)
+    assert "checkpoint_every_steps" not in str(caught.value)  # how often it is saved may change
+    file.write_text(before)
     goes_on_to_the_same_end(tmp_path / "run", whole, forking)
 
 

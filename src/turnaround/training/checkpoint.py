@@ -69,6 +69,8 @@ class Position:
     """Training time of those steps."""
     noise: list[list[float]] = field(default_factory=list)
     """The noise meter's window: update, noise, signal."""
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """The keys that decide what is learnt, as they were (recipe_changes.py)."""
 
     @property
     def name(self) -> str:
@@ -84,6 +86,7 @@ class Position:
         return (
             all(type(count) is int and count >= 0 for count in counts)
             and isinstance(self.scaler, dict)
+            and isinstance(self.recipe, dict)
             and all(type(seconds) in (int, float) and 0 <= seconds < math.inf for seconds in times)
             and all(len(row) == 3 and all(type(value) in (int, float, NoneType) for value in row) for row in rows)
         )
@@ -234,6 +237,11 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
             "The recipe was changed after the run began; start a new run."
         ) from error
     return _position(manifest)
+
+
+def position_of(path: Path) -> Position:
+    """Where a valid checkpoint stands."""
+    return _position(json.loads((path / "manifest.json").read_text()))
 
 
 def _position(manifest: dict[str, Any]) -> Position:

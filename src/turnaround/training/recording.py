@@ -35,10 +35,18 @@ class RunRecorder:
     """The loop's recorder on one process."""
 
     def __init__(
-        self, directory: RunDirectory, *, clock: Clock, step: Step, status: Status, progress: Progress
+        self,
+        directory: RunDirectory,
+        *,
+        clock: Clock,
+        step: Step,
+        status: Status,
+        progress: Progress,
+        recipe: dict[str, Any],
     ) -> None:
+        """`recipe` is what a checkpoint keeps of it."""
         self.directory, self.clock, self.step, self.progress = directory, clock, step, progress
-        self.status = status
+        self.status, self.recipe = status, recipe
         self.is_first = step.parts.workers.rank == 0
         stops = step.parts.recipe.stop_on_full_disk
         self.saver = Saver(directory.checkpoint, on_full_disk=None if stops else self._not_saved)
@@ -106,6 +114,7 @@ class RunRecorder:
                 clock_s=self.clock.totals_s(),
                 scaler=step.scaler.state_dict(),
                 noise=step.noise.window(update=update),
+                recipe=self.recipe,
             )
             taken = checkpoint.snapshot(
                 module=step.parts.network.module, optimizer=step.parts.optimizer, position=position

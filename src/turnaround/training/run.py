@@ -34,6 +34,7 @@ from turnaround.training.choices import DeviceChoice, choose_device
 from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import evaluate, final_evaluation
 from turnaround.training.loop import Loop
+from turnaround.training.recipe_changes import deciding_keys, refuse_changes
 from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import Due
 from turnaround.training.schedule import schedule
@@ -159,6 +160,7 @@ class _Session:
             )
         self.start, self.status = checkpoint.Position(epoch=0, update=0, clock_s={}, scaler={}), _status(self.directory)
         if path is not None:
+            refuse_changes(checkpoint.position_of(path).recipe, self.made.recipe, self.directory.path)
             self.start = checkpoint.restore(path, module=self.made.network.module, optimizer=self.step.parts.optimizer)
             self.step.noise.restore(self.start.noise)
             if self.start.scaler:  # empty when the device before this one needed no scaling
@@ -200,7 +202,12 @@ class _Session:
 
     def recorder(self, progress: Progress) -> RunRecorder:
         self.record = RunRecorder(
-            self.directory, clock=self.clock, step=self.step, status=self.status, progress=progress
+            self.directory,
+            clock=self.clock,
+            step=self.step,
+            status=self.status,
+            progress=progress,
+            recipe=deciding_keys(self.made.recipe),
         )
         return self.record
 

@@ -1,0 +1,47 @@
+"""Is a run resumed with the recipe that it began with?
+
+recipe.json can be edited, and a training that goes on with another learning rate is neither run. So every checkpoint
+keeps the keys that decide what is learnt, and a resume that finds others names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnaround.errors import RunDirectoryError
+from turnaround.recipe import Recipe
+from turnaround.record.coding import plain
+
+DECIDING = {
+    "data": ("size_px",),
+    "model": ("name", "fine_tune"),
+    "training": None,
+    "augment": None,
+    "workers": ("count",),
+}
+"""Keys by section, None: all. The images are known by their fingerprint, and the weights are in the checkpoint."""
+HARMLESS = {
+    *("training.checkpoint_every_s", "training.checkpoint_every_steps", "training.stop_on_full_disk"),
+    "training.compile",
+}
+
+
+def deciding_keys(recipe: Recipe) -> dict[str, Any]:
+    """SECTION.KEY: value, of everything that decides what is learnt."""
+    sections = plain(recipe.to_dict())
+    keys = ((section, key) for section, some in DECIDING.items() for key in (some or sections[section]))
+    found = {f"{section}.{key}": sections[section][key] for section, key in keys}
+    return {key: value for key, value in found.items() if key not in HARMLESS}
+
+
+def refuse_changes(before: Mapping[str, Any], recipe: Recipe, run: Path) -> None:
+    """RunDirectoryError with every key that is not what it was. A key that was not known then has not changed."""
+    now = deciding_keys(recipe)
+    changed = [f"{key} was {before[key]}, is {now[key]}" for key in now if key in before and before[key] != now[key]]
+    if changed:
+        raise RunDirectoryError(
+            f"{run / 'recipe.json'} was changed after the run began: {'; '.join(changed)}. Put it back to go on, or "
+            "start a new run with the other values (--set)."
+        )
