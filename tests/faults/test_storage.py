@@ -88,9 +88,7 @@ def test_a_full_disk_that_ends_it(
     goes_on_to_the_same_end(tmp_path / "run", whole, forking)
 
 
-@pytest.mark.fault(
-    33, "recipe.json was edited before a resume: refused, every key that differs is named"
-)
+@pytest.mark.fault(33, "recipe.json was edited before a resume: refused, every key that differs is named")
 def test_an_edited_recipe(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
     struck("kind=kill,step=18", fruit_folder, tmp_path / "run", ProcessFailedError)
     file = tmp_path / "run" / "recipe.json"
