@@ -158,7 +158,8 @@ def test_a_submission_is_made_once(login_node: Path) -> None:
 
 
 def test_how_a_job_goes_on_stands_in_its_script(login_node: Path) -> None:
-    for flag in ("processes", "restarts"):
-        done = turnaround("resume", "runs/x", "--on", "slurm", f"--{flag}", "2", cwd=login_node)
+    pytest.importorskip("tensorboard")
+    for flag, value in (("processes", "2"), ("restarts", "2"), ("log", "tensorboard")):
+        done = turnaround("resume", "runs/x", "--on", "slurm", f"--{flag}", value, cwd=login_node)
         assert done.returncode == 2
-        assert f"--{flag} 2: a job goes on as its script says" in done.stderr
+        assert f"--{flag} {value}: a job goes on as its script says" in done.stderr

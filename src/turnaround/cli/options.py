@@ -22,6 +22,11 @@ Set = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
 ]
 
+Log = Annotated[
+    list[str] | None,
+    typer.Option(help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated."),
+]
+
 # --- of a study
 
 StudySource = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from turnaround.cli.options import On
+from turnaround.cli.options import Log, On
 
 
 def resume(
@@ -22,6 +22,7 @@ def resume(
         int, typer.Option(min=0, help="Start again by itself from the last checkpoint when a process fails: how often.")
     ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    log: Log = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
     on: On = "local",
 ) -> None:
@@ -30,23 +31,23 @@ def resume(
     [bold]turnaround resume runs/x[/bold]                on this machine
     [bold]turnaround resume runs/x --on slurm[/bold]     follow the run's job, or submit it again when it has ended
     """
-    from turnaround.cli.console import checked_device, err, preparation
+    from turnaround.cli.console import checked_device, err
     from turnaround.cli.on_slurm import Flags, refuse_if_queued, rejoin
-    from turnaround.cli.page import page_on_failure
-    from turnaround.cli.train import announce, print_result
+    from turnaround.cli.train import announce, print_result, surroundings
     from turnaround.launch.conduct import Request
     from turnaround.launch.conduct import resume as go_on
     from turnaround.record.reader import Run
+    from turnaround.record.viewers.follow import chosen
     from turnaround.workers.environment import place
 
-    console = err()
+    console, viewers = err(), chosen(log or ())
     if Flags(on=on).is_slurm:
-        _refuse_other_flags(processes=processes, engine=engine, restarts=restarts)
+        _refuse_other_flags(processes=processes, engine=engine, restarts=restarts, log=",".join(viewers))
         rejoin(directory, (lambda line: None) if json_ else lambda line: console.print(line, markup=False))
         return print_result(Run.load(directory), as_json=json_)
     refuse_if_queued(directory)
     here = place()
-    with page_on_failure(directory, is_quiet=json_, is_first=here.rank == 0), preparation(console, quiet=json_) as show:
+    with surroundings(directory, viewers, here=here, is_quiet=json_) as show:
         request = Request(
             out=directory,
             show=show,

@@ -16,6 +16,7 @@ from turnaround.cli.options import (
     Engine,
     Gpu,
     Hosts,
+    Log,
     More,
     NoWait,
     On,
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
     from turnaround.recipe import Recipe
     from turnaround.record.reader import Run
     from turnaround.workers.environment import Place
-
-Log = Annotated[
-    list[str] | None,
-    typer.Option(help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated."),
-]
 
 
 def train(
@@ -95,7 +91,7 @@ def train(
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
     console = err()
-    with _surroundings(target, viewers, here=here, is_quiet=json_) as show:
+    with surroundings(target, viewers, here=here, is_quiet=json_) as show:
         request = Request(
             out=target,
             show=show,
@@ -111,7 +107,7 @@ def train(
 
 
 @contextmanager
-def _surroundings(target: Path, viewers: tuple[str, ...], *, here: Place, is_quiet: bool) -> Iterator[Show]:
+def surroundings(target: Path, viewers: tuple[str, ...], *, here: Place, is_quiet: bool) -> Iterator[Show]:
     """Of a training here: bars while it is prepared, other viewers while it trains, a page when it fails."""
     from turnaround.cli.console import err, preparation
     from turnaround.cli.page import page_on_failure

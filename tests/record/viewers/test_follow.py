@@ -27,6 +27,7 @@ class Heard:
 
     def __init__(self, breaks_at: str = "") -> None:
         self.breaks_at = breaks_at
+        self.known: set[int] = set()
         self.calls: list[str] = []
 
     def _hear(self, what: str) -> None:
@@ -34,8 +35,9 @@ class Heard:
         if what == self.breaks_at:
             raise ConnectionError("nobody\nthere")
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Run) -> set[int]:
         self._hear(f"begin {run.recipe['name']}")
+        return self.known
 
     def epoch(self, record: EpochRecord) -> None:
         self._hear(f"epoch {record.epoch}")
@@ -122,6 +124,25 @@ def test_epochs_that_are_repeated_after_a_restart(tmp_path: Path, viewers: dict[
     assert viewers["mlflow"].calls == [*ALL[:4], "epoch 3"]
 
 
+def test_a_viewer_of_a_resumed_run_hears_what_it_missed_and_what_is_done_again(
+    tmp_path: Path, viewers: dict[str, Heard]
+) -> None:
+    train(tmp_path / "run")
+    viewers["tensorboard"].known = {1, 3}
+    follower = follow.Follower(RunDirectory(tmp_path / "run"), list(viewers), tell=pytest.fail)
+    follower.viewers |= viewers
+    follower.look()
+    epochs = tmp_path / "run" / "epochs.jsonl"
+    third = epochs.read_text().splitlines()[2].replace('"segment":1', '"segment":2')
+    truncate_epochs(epochs, 2)
+    follower.look()
+    with epochs.open("a") as file:
+        file.write(third + "\n")
+    follower.look()
+    assert viewers["tensorboard"].calls == ["begin run", "epoch 2", "epoch 3"]
+    assert viewers["mlflow"].calls == ["begin run", "epoch 1", "epoch 2", "epoch 3", "epoch 3"]
+
+
 # --- the option
 
 
@@ -168,6 +189,18 @@ def test_what_tensorboard_reads(tmp_path: Path) -> None:
         (2, 0.1),
         (3, 0.2),
     ]
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="no tensorboard here")
+def test_tensorboard_knows_what_it_has(tmp_path: Path) -> None:
+    from turnaround.record.viewers.tensorboard import TensorBoard
+
+    with followed(tmp_path / "run", ["tensorboard"], tell=pytest.fail):
+        train(tmp_path / "run")
+    run = Run.load(tmp_path / "run")
+    again = TensorBoard()
+    assert again.begin(run) == {1, 2, 3}
+    again.end(run)
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="no tensorboard here")

@@ -62,26 +62,30 @@ def turnaround_train(folder: Path, fruit: Path, *arguments: str, **variables: st
     settings = ["data.size_px=32", "training.epochs=3", "training.checkpoint_every_s=0"]
     command = [sys.executable, "-m", "turnaround", "train", str(fruit), "--device", "cpu", "--out", str(folder / "run")]
     command += [*(part for setting in settings for part in ("--set", setting)), *arguments]
+    return called(folder, command, **variables)
+
+
+def called(folder: Path, command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, check=False, cwd=folder
     )
 
 
-def test_a_training_in_both(tmp_path: Path, fruit_folder: Path) -> None:
+@pytest.mark.parametrize("fault", ["", "kind=kill,step=9"])
+def test_a_training_in_both_resumed_if_need_be(fault: str, tmp_path: Path, fruit_folder: Path) -> None:
     port = free_port()
     store = f"sqlite:///{tmp_path / 'mlflow.db'}"
     arguments = ["mlflow", "server", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port)]
     arguments += ["--artifacts-destination", str(tmp_path / "artifacts"), "--workers", "1"]
     with server(arguments, tmp_path, f"http://127.0.0.1:{port}", path="/health") as mlflow:
-        done = turnaround_train(
-            tmp_path,
-            fruit_folder,
-            "--log",
-            "tensorboard,mlflow",
-            MLFLOW_TRACKING_URI=mlflow,
-            MLFLOW_EXPERIMENT_NAME="lab",
-        )
+        variables = {"MLFLOW_TRACKING_URI": mlflow, "MLFLOW_EXPERIMENT_NAME": "lab"}
+        log = ("--log", "tensorboard,mlflow")
+        done = turnaround_train(tmp_path, fruit_folder, *log, **variables, TURNAROUND_FAULT=fault)
+        if fault:  # in the second epoch
+            assert done.returncode == 1, done.stderr
+            go_on = [sys.executable, "-m", "turnaround", "resume", str(tmp_path / "run"), "--device", "cpu", *log]
+            done = called(tmp_path, go_on, **variables)
         assert done.returncode == 0, done.stderr
         assert "left out" not in done.stderr
         api = f"{mlflow}/api/2.0/mlflow"

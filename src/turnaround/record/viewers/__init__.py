@@ -6,5 +6,5 @@ training waits for nobody, and a viewer that cannot be reached is said once and 
     follow.py        which viewers, and a thread that hands them every new epoch
     scalars.py       an epoch as named numbers, a recipe as named settings
     tensorboard.py   event files in logs/tensorboard of the run, written by TensorBoard's own writer
-    mlflow.py        a run of the server that MLFLOW_TRACKING_URI names
+    mlflow.py        a run of the server that MLFLOW_TRACKING_URI names, the same one after a resume
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ LONGEST_END_S = 20.0
 class Viewer(Protocol):
     """What a viewer must do; anything it raises ends it, and nothing else."""
 
-    def begin(self, run: Run) -> None: ...
+    def begin(self, run: Run) -> set[int]: ...  # the epochs of this run that it has already
     def epoch(self, record: EpochRecord) -> None: ...
     def end(self, run: Run) -> None: ...
 
@@ -72,7 +72,8 @@ class Follower:
         self._names = names
         self._has_begun = False
         self._size = -1
-        self._sent: set[tuple[int, int]] = set()
+        self._sent: dict[str, set[tuple[int, int]]] = {name: set() for name in names}
+        """By viewer: segment and epoch."""
 
     def run(self) -> None:
         for name in self._names:
@@ -91,7 +92,7 @@ class Follower:
         if not self._has_begun and self.directory.is_run():
             self._has_begun = True
             for name, viewer in list(self.viewers.items()):
-                self._try(name, partial(viewer.begin, Run(self.directory)))
+                self._try(name, partial(self._begin, name, viewer))
         try:
             size = self.directory.epochs.stat().st_size
         except OSError:
@@ -104,10 +105,17 @@ class Follower:
         except RunDirectoryError:
             return  # unreadable now; the report will say so
         for record in records:
-            if (key := (record.segment, record.epoch)) not in self._sent:
-                self._sent.add(key)
-                for name, viewer in list(self.viewers.items()):
+            for name, viewer in list(self.viewers.items()):
+                if (key := (record.segment, record.epoch)) not in self._sent[name]:
+                    self._sent[name].add(key)
                     self._try(name, partial(viewer.epoch, record))
+
+    def _begin(self, name: str, viewer: Viewer) -> None:
+        """Of a run that is resumed, a viewer hears what it missed; and what is done again, as after a restart."""
+        run = Run(self.directory)
+        known = viewer.begin(run)
+        with suppress(RunDirectoryError):  # there are no epochs yet
+            self._sent[name] |= {(r.segment, r.epoch) for r in run.epochs if r.epoch in known}
 
     def _make(self, name: str) -> None:
         self.viewers[name] = _viewer(name)

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
+from turnaround.errors import RunDirectoryError
+from turnaround.record.files import read_json
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
 from turnaround.record.viewers.scalars import scalars_of, settings_of
+from turnaround.record.writer import write_json
 
 EXPERIMENT = "turnaround"
 MOST_SETTINGS = 100  # MLflow takes no more in one call
 # A server that does not answer is given up after a few seconds; MLflow itself would try for minutes.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 STATES = {"finished": "FINISHED", "failed": "FAILED", "diverged": "FAILED", "interrupted": "KILLED"}
+
+
+def _note(run: Run) -> Path:
+    """Which run of which server this one is, for a resume."""
+    return run.directory.logs / "mlflow.json"
 
 
 class MLflow:
@@ -27,12 +36,33 @@ class MLflow:
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
         from mlflow.entities import Metric, Param
+        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
-        self._metric, self._param = Metric, Param
+        self._metric, self._param, self._error = Metric, Param, MlflowException
         self._client = MlflowClient()
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Run) -> set[int]:
+        known = self._go_on(run)
+        if known is None:
+            self._create(run)
+            known = set()
+        return known
+
+    def _go_on(self, run: Run) -> set[int] | None:
+        """With the run that an earlier start has made on this server, if it is still there."""
+        try:
+            before = read_json(_note(run))
+            if before.get("server") != self._client.tracking_uri:
+                return None
+            self._id = str(before["run_id"])
+            self._client.update_run(self._id, status="RUNNING")
+        except (RunDirectoryError, KeyError, self._error):
+            return None
+        names = self._client.get_run(self._id).data.metrics
+        return {metric.step for name in names for metric in self._client.get_metric_history(self._id, name)}
+
+    def _create(self, run: Run) -> None:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         known = self._client.get_experiment_by_name(name)
         experiment = known.experiment_id if known is not None else self._client.create_experiment(name)
@@ -41,6 +71,7 @@ class MLflow:
         self._id = made.info.run_id
         settings = [self._param(key, value) for key, value in settings_of(run.recipe).items()]
         self._client.log_batch(self._id, params=settings[:MOST_SETTINGS])
+        write_json(_note(run), {"server": self._client.tracking_uri, "run_id": self._id})
 
     def epoch(self, record: EpochRecord) -> None:
         now_ms = int(time.time() * 1000)

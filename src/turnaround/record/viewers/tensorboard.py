@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
@@ -32,8 +33,11 @@ class TensorBoard:
 
         self._event, self._summary, self._make_writer = event_pb2.Event, summary_pb2.Summary, EventFileWriter
 
-    def begin(self, run: Run) -> None:
-        self._writer = self._make_writer(str(run.directory.logs / "tensorboard"))
+    def begin(self, run: Run) -> set[int]:
+        folder = run.directory.logs / "tensorboard"
+        known = _epochs_in(folder) if folder.is_dir() else set()
+        self._writer = self._make_writer(str(folder))
+        return known
 
     def epoch(self, record: EpochRecord) -> None:
         """Written through at once: whoever looks sees the last epoch."""
@@ -47,3 +51,10 @@ class TensorBoard:
 
     def end(self, run: Run) -> None:
         self._writer.close()
+
+
+def _epochs_in(folder: Path) -> set[int]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder)).Reload()
+    return {event.step for tag in events.Tags()["scalars"] for event in events.Scalars(tag)}
