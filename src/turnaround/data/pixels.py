@@ -114,7 +114,7 @@ def prepare(
     Pixels that are not wanted, or that the disk has no room for, are not kept: they are None in what is returned.
     skip_bad = None leaves unreadable images out even when nothing is left of a class: enough for a check.
     """
-    cache, key = cache.expanduser().absolute(), _key(table, size_px=size_px, skip_bad=skip_bad)
+    cache, key = cache.expanduser().absolute(), key_of(table, size_px=size_px, skip_bad=skip_bad)
     if keeps_pixels and (found := _reuse(cache / f"pixels-{key}")) is not None:
         return found
     try:
@@ -205,7 +205,7 @@ def _reuse(entry: Path) -> Pixels | None:
     return found
 
 
-def _key(table: ImageTable, *, size_px: int, skip_bad: bool | None) -> str:
+def key_of(table: ImageTable, *, size_px: int, skip_bad: bool | None) -> str:
     """All that decides the entry's contents, as far as it is known without opening a file."""
     digest = hashlib.sha256()
     root = os.path.realpath(table.root)

@@ -6,16 +6,19 @@ Enters: a resolved recipe and a cache directory. Leaves: the table of files and 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from turnaround.data.check import CHECK_VERSION
 from turnaround.data.check.copies import Copies, find_copies, sentences
 from turnaround.data.decoders import Show as Show
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.order import step_bounds
-from turnaround.data.pixels import Pixels, default_cache, prepare, space_needed_bytes
+from turnaround.data.pixels import Pixels, default_cache, key_of, prepare, space_needed_bytes
 from turnaround.data.source import folder_of
-from turnaround.data.split_file import read_split
+from turnaround.data.split_file import read_split, write_split
+from turnaround.errors import DataError, StorageError
 from turnaround.recipe import Recipe
 
 NOT_KEPT = "none"
@@ -73,12 +76,24 @@ def _table(recipe: Recipe, folder: Path, *, cache: Path, show: Show) -> ImageTab
         return scan(folder, holdout=data.holdout, seed=seed)
     if data.split_by_photo != AUTOMATIC:
         return scan(folder, holdout=data.holdout, seed=seed, given=read_split(Path(data.split_by_photo)))
+    parts = _by_photo(scan(folder, holdout=data.holdout, seed=seed), recipe, cache=cache, show=show)
+    return scan(folder, holdout=data.holdout, seed=seed, given=parts)
+
+
+def _by_photo(table: ImageTable, recipe: Recipe, *, cache: Path, show: Show) -> dict[str, str]:
+    """File -> part. Comparing takes minutes, so the cache remembers it: for a resume, and the next run of a study."""
+    holdout, seed = recipe.data.holdout, recipe.training.seed
+    key = key_of(table, size_px=0, skip_bad=None)
+    remembered = cache.expanduser() / f"split-{CHECK_VERSION}-{holdout:g}-{seed}-{key}.json"
+    with suppress(DataError):  # not there yet, or damaged
+        return read_split(remembered)
     # Only here: it brings scipy, and every training would wait for it.
     from turnaround.data.check.folder_check import check_table, split_by_photo
 
-    checked = check_table(scan(folder, holdout=data.holdout, seed=seed), cache=cache, show=show)
-    parts = split_by_photo(checked, holdout=data.holdout, seed=seed)
-    return scan(folder, holdout=data.holdout, seed=seed, given=parts)
+    parts = split_by_photo(check_table(table, cache=cache, show=show), holdout=holdout, seed=seed)
+    with suppress(StorageError):
+        write_split(remembered, parts, holdout=holdout, seed=seed)
+    return parts
 
 
 def _why_not_kept(pixels: Pixels) -> str:

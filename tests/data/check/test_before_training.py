@@ -12,6 +12,7 @@ from PIL import Image
 from turnaround import recipes
 from turnaround.analysis.findings import find_all
 from turnaround.analysis.jobs import jobs_of
+from turnaround.data.check import folder_check
 from turnaround.data.prepare import Prepared, prepare_images
 from turnaround.launch.conduct import image_facts
 from turnaround.recipe import Recipe
@@ -70,6 +71,32 @@ def test_auto_keeps_copies_on_one_side(folder: Path, tmp_path: Path) -> None:
     assert found.copies.leaking == ()
     assert found.copies.sets  # they are still there
     assert len(found.pixels.labels) > found.pixels.num_train
+
+
+def test_what_was_compared_once_is_remembered_until_the_images_change(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos, compared = tmp_path / "photos", []
+    shutil.copytree(folder, photos)
+    check = folder_check.check_table
+    monkeypatch.setattr(
+        folder_check, "check_table", lambda table, **how: compared.append(len(table.files)) or check(table, **how)
+    )
+
+    def found(*overrides: str) -> str:
+        return prepared(photos, tmp_path / "cache", "data.split_by_photo=auto", *overrides)[1].pixels.fingerprint
+
+    first = found()
+    assert found() == first
+    assert len(compared) == 1
+    (remembered,) = (tmp_path / "cache").glob("split-*.json")
+    remembered.write_text("half a li")
+    assert found() == first
+    assert len(compared) == 2
+    assert found("training.seed=1") != first
+    next((photos / "fresh_apple").iterdir()).unlink()
+    assert found() != first
+    assert len(compared) == 4
 
 
 def test_a_split_file_decides(folder: Path, tmp_path: Path) -> None:

@@ -14,3 +14,6 @@ Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unread
     folder_check.py all of it for a folder
     thumbnails.py   small pictures for a page
 """
+
+CHECK_VERSION = 1
+"""Rises when the check finds other relatives than before: splits that were remembered are then made anew."""
