@@ -13,7 +13,7 @@ from turnaround import recipes
 from turnaround.data.batches import Batches, StepBatch
 from turnaround.data.pixels import Pixels
 from turnaround.model import depthwise
-from turnaround.model.depthwise import has_depthwise
+from turnaround.training import assembly
 from turnaround.training.assembly import Assembly
 from turnaround.training.choices import choose_device
 from turnaround.workers.environment import Place
@@ -42,7 +42,7 @@ def pixels(tmp_path: Path) -> Pixels:
 
 def assembled(pixels: Pixels, *settings: str) -> tuple[Assembly, StepBatch]:
     """On the CPU, after its warm-up; and its first step."""
-    pytest.importorskip("triton", reason="without it depthwise convolutions are the library's")
+    pytest.importorskip("timm")
     defaults = ("model.name=mobilenetv2_100", f"data.size_px={SIDE_PX}", "training.batch_per_worker=8", *settings)
     recipe = recipes.find("fruitbowl", list(defaults)).resolved()
     device = torch.device("cpu")
@@ -72,10 +72,10 @@ def planned(module: nn.Module) -> set[frozenset[int]]:
     ],
 )
 def test_full_passes_are_left_to_cudnn_where_a_plan_pays(
-    settings: tuple[str, ...], expected: set[int], pixels: Pixels
+    settings: tuple[str, ...], expected: set[int], pixels: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, batch = assembled(pixels, *settings)
-    assert has_depthwise(made.network.module)
+    monkeypatch.setattr(assembly, "has_depthwise", lambda module: True)  # as on a GPU
     made._choose_depthwise(batch)
     assert planned(made.network.module) == {frozenset(expected)}
     assert made.choices()["depthwise"]["value"] == ("cuDNN for full passes" if expected else "our kernels")

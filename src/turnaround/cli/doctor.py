@@ -48,9 +48,10 @@ def examine() -> dict[str, Any]:
 def _torch_facts() -> dict[str, Any]:
     """Asked of a process of its own: torch takes seconds to import, and may not import at all."""
     code = (
-        "import json, torch; print(json.dumps({'cuda': torch.cuda.is_available(), 'gpus': torch.cuda.device_count(), "
-        "'cuda_version': torch.version.cuda, 'mps': torch.backends.mps.is_available(), "
-        "'nccl': torch.distributed.is_nccl_available(), 'gloo': torch.distributed.is_gloo_available()}))"
+        "import json, torch; from turnaround.kernels.available import why_none; print(json.dumps({"
+        "'cuda': torch.cuda.is_available(), 'gpus': torch.cuda.device_count(), 'cuda_version': torch.version.cuda, "
+        "'mps': torch.backends.mps.is_available(), 'nccl': torch.distributed.is_nccl_available(), "
+        "'gloo': torch.distributed.is_gloo_available(), 'no_kernels': why_none()}))"
     )
     return _answer([sys.executable, "-c", code], None)
 
@@ -119,6 +120,15 @@ def _problems(facts: dict[str, Any]) -> list[str]:
     return problems
 
 
+def _kernels(why_none: str | None) -> str:
+    if why_none is None:
+        return "Triton compiles and runs them"
+    return (
+        f"none ({why_none}): training works, but slower. Triton needs a C compiler and the headers of Python "
+        "(Debian: apt install gcc python3-dev)"
+    )
+
+
 def _print(facts: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
@@ -131,6 +141,8 @@ def _print(facts: dict[str, Any]) -> None:
     table.add_row("machine", f"{facts['hostname']}: {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB")
     gpus = [f"{g['name']} ({g['memory_gib']} GiB)" for g in facts["gpus"]]
     table.add_row("GPUs", "\n".join(gpus) or "none: training runs on the CPU")
+    if facts["torch"].get("cuda"):
+        table.add_row("GPU kernels", _kernels(facts["torch"]["no_kernels"]))
     table.add_row("system", f"{facts['os']}, Python {facts['python']}")
     table.add_row("versions", ", ".join(f"{name} {v or 'missing'}" for name, v in facts["versions"].items()))
     table.add_row("cache", f"{facts['cache']['directory']}, {facts['cache']['free_gb']} GB free")

@@ -8,14 +8,12 @@ One Triton kernel does it all on a CUDA device (inputs_triton.py), at close to t
 
 from __future__ import annotations
 
-from functools import cache
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
 from turnaround.data.augment import Augmentation, normalise, to_float
 from turnaround.data.batches import EvaluationBatch, StepBatch
+from turnaround.kernels import available
 
 
 class Inputs:
@@ -35,7 +33,9 @@ class Inputs:
         """`dtype` is that of the weights; under `autocast` the network's first layer takes the narrower one anyway."""
         self.augmentation, self.mean, self.std, self.num_train, self.dtype = augmentation, mean, std, num_train, dtype
         self.narrow = autocast or dtype
-        self.kernel = _kernel() if device.type == "cuda" and dtype == torch.float32 else None
+        is_theirs = device.type == "cuda" and dtype == torch.float32
+        self.kernel = available.load("turnaround.data.inputs_triton") if is_theirs else None
+        self.why_none = available.why_none() if is_theirs else "it is for CUDA devices and single precision"
 
     @property
     def dtype_of_images(self) -> torch.dtype:
@@ -47,7 +47,7 @@ class Inputs:
         """For the record: the way that is taken, and why."""
         if self.kernel:
             return "one Triton kernel", "gathers, varies and normalises in one pass over the GPU's memory"
-        return "plain torch", "the Triton kernel needs a CUDA device, Triton, and single precision"
+        return "plain torch", f"no Triton kernel: {self.why_none}"
 
     def varied(self, batch: StepBatch, *, epoch: int) -> Tensor:
         """The images of a step, each varied as (seed, epoch, sample) says."""
@@ -84,13 +84,3 @@ class Inputs:
             dtype=self.dtype_of_images,
         )
         return made
-
-
-@cache
-def _kernel() -> ModuleType | None:
-    """The Triton kernel, or None where Triton is not."""
-    try:
-        from turnaround.data import inputs_triton
-    except ImportError:
-        return None
-    return inputs_triton

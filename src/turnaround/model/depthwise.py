@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from turnaround.kernels import available
+
 if TYPE_CHECKING:
     _Layer = nn.Conv2d
 else:
     _Layer = object
 
+KERNELS = "turnaround.model.depthwise_triton"
 SINGLE_OR_LESS = (torch.float32, torch.bfloat16, torch.float16)
 SAME_AS_TENSORFLOW = "Conv2dSame"
 """timm's, for weights from there: zeros around the picture as needed, at the end one more than at the beginning."""
@@ -64,14 +67,14 @@ class _Depthwise(_Layer):
     """Numbers of images that are left to the library."""
 
     def forward(self, input: Tensor) -> Tensor:
-        kernels = _kernels_for(input, self.weight)
-        if kernels is None or len(input) in self.planned:
+        ours = _kernels_for(input, self.weight)
+        if ours is None or len(input) in self.planned:
             return super().forward(input)
         if torch.is_autocast_enabled(input.device.type):
             input = input.to(torch.get_autocast_dtype(input.device.type))
         down, across = self._axes()
         window, size = _laid(down, across, input.shape[2], input.shape[3])
-        output: Tensor = kernels.DepthwiseConvolution.apply(input, self.weight, window, size)
+        output: Tensor = ours.DepthwiseConvolution.apply(input, self.weight, window, size)
         return output if self.bias is None else output + self.bias.to(output.dtype)[:, None, None]
 
     def _axes(self) -> tuple[_Axis, _Axis]:
@@ -92,7 +95,7 @@ def compute_depthwise_ourselves(module: nn.Module) -> None:
 def has_depthwise(module: nn.Module) -> bool:
     """Whether there is one that we compute ourselves on a GPU."""
     weights = [layer.weight for layer in module.modules() if isinstance(layer, _Depthwise)]
-    return _kernels() is not None and any(weight.dtype in SINGLE_OR_LESS for weight in weights)
+    return available.load(KERNELS) is not None and any(weight.dtype in SINGLE_OR_LESS for weight in weights)
 
 
 def leave_to_library(module: nn.Module, images: Iterable[int]) -> None:
@@ -136,14 +139,4 @@ def _kernels_for(input: Tensor, weight: Tensor) -> ModuleType | None:
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return None
     is_theirs = input.is_cuda and input.dim() == 4 and {input.dtype, weight.dtype}.issubset(SINGLE_OR_LESS)
-    return _kernels() if is_theirs else None
-
-
-@cache
-def _kernels() -> ModuleType | None:
-    """The Triton kernels, or None where Triton is not."""
-    try:
-        from turnaround.model import depthwise_triton
-    except ImportError:
-        return None
-    return depthwise_triton
+    return available.load(KERNELS) if is_theirs else None

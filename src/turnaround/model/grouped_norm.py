@@ -13,14 +13,14 @@ Every batch norm inside is affected, whatever module computes it. On a GPU one T
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from turnaround.kernels import available
 
 
 class by_worker(TorchFunctionMode):  # noqa: N801 - reads as a statement, like torch.no_grad
@@ -52,12 +52,12 @@ def _batch_norm(  # noqa: PLR0913 - the signature of torch.nn.functional.batch_n
     if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     assert sum(sizes) == len(input), f"{sizes} images of workers, but a batch of {len(input)}"
-    kernels = _kernels()
-    if kernels and kernels.can_handle(input, sizes, weight, bias):
-        output, mean, variance = kernels.GroupedNorm.apply(input, weight, bias, len(sizes), eps)
+    ours = available.load("turnaround.model.grouped_norm_triton") if input.is_cuda else None
+    if ours and ours.can_handle(input, sizes, weight, bias):
+        output, mean, variance = ours.GroupedNorm.apply(input, weight, bias, len(sizes), eps)
         if running_mean is not None and running_var is not None:
             rows = input.numel() // (len(sizes) * input.shape[1])
-            kernels.move_running((running_mean, running_var), mean, variance, rows=rows, momentum=momentum)
+            ours.move_running((running_mean, running_var), mean, variance, rows=rows, momentum=momentum)
         return output  # type: ignore[no-any-return]
     return _slice_by_slice(sizes, input, (running_mean, running_var), weight, bias, (momentum, eps))
 
@@ -81,13 +81,3 @@ def _slice_by_slice(
         if target is not None:
             target.copy_(torch.stack(results).mean(dim=0))
     return torch.cat(outputs)
-
-
-@cache
-def _kernels() -> ModuleType | None:
-    """The Triton kernels, or None where Triton is not (CPU-only machines, macOS)."""
-    try:
-        from turnaround.model import grouped_norm_triton
-    except ImportError:
-        return None
-    return grouped_norm_triton
