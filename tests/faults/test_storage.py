@@ -96,10 +96,16 @@ def test_an_edited_recipe(fruit_folder: Path, tmp_path: Path, whole: Run, forkin
     recipe = json.loads(before)
     recipe["training"] |= {"learning_rate": 0.5, "epochs": 3, "checkpoint_every_steps": 7}
     recipe["augment"]["flip"] = False
+    recipe["data"]["size_px"] = 48
     file.write_text(json.dumps(recipe))
     with pytest.raises(RunDirectoryError, match=r"recipe\.json was changed after the run began: ") as caught:
         conduct.resume(request(tmp_path / "run", launcher=forking))
-    for change in ("learning_rate was 0.001, is 0.5", "epochs was 2, is 3", "flip was True, is False"):
+    for change in (
+        "learning_rate was 0.001, is 0.5",
+        "epochs was 2, is 3",
+        "flip was True, is False",
+        "size_px was 32, is 48",
+    ):
         assert change in str(caught.value)
     assert "checkpoint_every_steps" not in str(caught.value)  # how often it is saved may change
     file.write_text(before)

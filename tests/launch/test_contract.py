@@ -72,9 +72,9 @@ def test_what_a_worker_is_told(pixels_dir: Path | None, shows_progress: bool) ->
         begun_at_s=12.34567,
         decode_time_s=0.5,
         shows_progress=shows_progress,
-        network="resnet18",
+        network="-odd name",
     )
-    images = ["--pixels", "/cache/x"] if pixels_dir else ["--network", "resnet18"]
+    images = ["--pixels", "/cache/x"] if pixels_dir else ["--network=-odd name"]
     expected = ["runs/a b", *images, "--device", "cpu"]
     expected += ["--begun-at-s", "12.346", "--decode-time-s", "0.500"]
     assert plan.worker_arguments() == expected + ([] if shows_progress else ["--quiet"])

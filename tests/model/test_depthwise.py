@@ -47,6 +47,10 @@ def test_output_and_gradients_are_those_of_torch(case: str, interpreted: dict[st
     assert max(interpreted[case]) < CLOSE
 
 
+def test_of_no_images_gradients_are_zero(interpreted: dict[str, list[float]]) -> None:
+    assert interpreted[depthwise_cases.NO_IMAGES] == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("size", [*SIZES, (96, 29, 28)])
 @pytest.mark.gpu

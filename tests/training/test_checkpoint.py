@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from turnaround.errors import RunDirectoryError, StorageError
+from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
 from turnaround.recipe import LEARNING_RATES, OPTIMIZERS, TrainingRecipe
 from turnaround.record.schema import FORMAT_VERSION
+from turnaround.record.writer import storage_error
 from turnaround.training import checkpoint
 from turnaround.training.checkpoint import Position, checkpoints, newest_valid, restore, save
 from turnaround.training.optimizer import make_optimizer
@@ -425,3 +426,15 @@ def test_room_for_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     save(tmp_path / "checkpoint", module=module, optimizer=optimizer_of(module), position=position(1))
     (tmp_path / "checkpoint" / "epoch-00001" / "optimizer.safetensors").write_bytes(bytes(16_000_000))
     checkpoint.require_room(tmp_path / "checkpoint", module)
+
+
+def test_no_room_for_the_manifest_leaves_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, 1)
+
+    def full(path: Path, _payload: object) -> None:
+        raise storage_error("write", path, OSError(28, "No space left")) from OSError(28, "No space left")
+
+    monkeypatch.setattr(checkpoint, "write_json", full)
+    with pytest.raises(DiskFullError, match=r"Cannot save a checkpoint .*epoch-00002: the disk or your quota is full"):
+        saved(tmp_path, 2)
+    assert names(tmp_path) == ["epoch-00001"]

@@ -33,7 +33,7 @@ def resume(
     """
     from turnaround.cli.console import checked_device, err
     from turnaround.cli.on_slurm import Flags, refuse_if_queued, rejoin
-    from turnaround.cli.train import announce, print_result, surroundings
+    from turnaround.cli.train import print_result, surroundings
     from turnaround.launch.conduct import Request
     from turnaround.launch.conduct import resume as go_on
     from turnaround.record.reader import Run
@@ -47,7 +47,7 @@ def resume(
         return print_result(Run.load(directory), as_json=json_)
     refuse_if_queued(directory)
     here = place()
-    with surroundings(directory, viewers, here=here, is_quiet=json_) as show:
+    with surroundings(directory, viewers, here=here, is_quiet=json_) as (show, announced):
         request = Request(
             out=directory,
             show=show,
@@ -57,7 +57,7 @@ def resume(
             place=here,
             restarts=restarts,
             shows_progress=not json_,
-            announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
+            announce=announced,
         )
         run = go_on(request)
     return print_result(run, as_json=json_) if here.rank == 0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -67,7 +67,7 @@ def train(
     [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]   on 8 GPUs of a cluster
     """
     from turnaround import recipes
-    from turnaround.cli.console import checked_device, err
+    from turnaround.cli.console import checked_device
     from turnaround.cli.on_slurm import Flags
     from turnaround.launch.conduct import Request, start
     from turnaround.record.layout import default_run_path
@@ -90,8 +90,7 @@ def train(
         return _train_there(training, flags, is_dry=dry_run, as_json=json_)
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
-    console = err()
-    with surroundings(target, viewers, here=here, is_quiet=json_) as show:
+    with surroundings(target, viewers, here=here, is_quiet=json_) as (show, announced):
         request = Request(
             out=target,
             show=show,
@@ -100,15 +99,20 @@ def train(
             place=here,
             restarts=restarts,
             shows_progress=not json_,
-            announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
+            announce=announced,
         )
         run = start(recipe, request)
     return print_result(run, as_json=json_) if here.rank == 0 else None
 
 
 @contextmanager
-def surroundings(target: Path, viewers: tuple[str, ...], *, here: Place, is_quiet: bool) -> Iterator[Show]:
-    """Of a training here: bars while it is prepared, other viewers while it trains, a page when it fails."""
+def surroundings(
+    target: Path, viewers: tuple[str, ...], *, here: Place, is_quiet: bool
+) -> Iterator[tuple[Show, Callable[[Recipe, Prepared, int], None]]]:
+    """Of a training here: bars while it is prepared, other viewers while it trains, a page when it fails.
+
+    The second is to be called when the run is ours and begins.
+    """
     from turnaround.cli.console import err, preparation
     from turnaround.cli.page import page_on_failure
     from turnaround.record.viewers.follow import followed
@@ -117,9 +121,17 @@ def surroundings(target: Path, viewers: tuple[str, ...], *, here: Place, is_quie
     with (
         page_on_failure(target, is_quiet=is_quiet, is_first=is_first),
         preparation(console, quiet=is_quiet) as show,
-        followed(target, viewers if is_first else (), tell=lambda note: console.print("note:", note, markup=False)),
+        followed(
+            target, viewers if is_first else (), tell=lambda note: console.print("note:", note, markup=False)
+        ) as follow,
     ):
-        yield show
+
+        def announced(recipe: Recipe, prepared: Prepared, processes: int) -> None:
+            follow()
+            if not is_quiet:
+                announce(console, recipe, prepared, processes)
+
+        yield show, announced
 
 
 def _under_a_launcher(recipe: Recipe, here: Place, *, out: Path | None, says_workers: bool) -> Recipe:

@@ -40,6 +40,7 @@ from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
+from turnaround.record.recipe_changes import began_with, refuse_changes
 from turnaround.record.schema import State, Status, TimePart, to_json, utc_now
 from turnaround.record.writer import write_json
 from turnaround.workers.engines import require
@@ -111,6 +112,7 @@ def resume(request: Request) -> Run:
     processes = _processes(recipe, request, before=_processes_before(run))
     if request.place.rank > 0:
         return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
+    refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path)
     with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
         _refuse_changed_images(run, prepared)
         write_json(directory.recipe, {**run.recipe, **recipe.to_dict()})
@@ -291,7 +293,9 @@ def _next_segment(directory: RunDirectory, status: Status) -> Status:
     """Of a run that is started again; its processes knew better than its status how long they ran."""
     program_s = max(status.time_s.get("program", 0.0), pulse.program_s(directory))
     time_s: dict[TimePart, float] = {**status.time_s, "program": program_s}
-    return replace(status, segments=status.segments + 1, state="queued", cause=None, ended_at=None, time_s=time_s)
+    return replace(
+        status, segments=status.segments + 1, state="queued", cause=None, ended_at=None, not_saved=None, time_s=time_s
+    )
 
 
 def _ended(status: Status, error: TurnaroundError) -> Status:

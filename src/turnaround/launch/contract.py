@@ -53,7 +53,7 @@ class LaunchPlan:
         return [
             str(self.directory.path),
             *(() if self.pixels_dir is None else ("--pixels", str(self.pixels_dir))),
-            *(() if self.pixels_dir is not None or self.network is None else ("--network", self.network)),
+            *(() if self.pixels_dir is not None or self.network is None else (f"--network={self.network}",)),
             *("--device", self.device),
             *("--begun-at-s", f"{self.begun_at_s:.3f}", "--decode-time-s", f"{self.decode_time_s:.3f}"),
             *(() if self.shows_progress else ("--quiet",)),

@@ -63,6 +63,7 @@ class _Axis(NamedTuple):
 class _Depthwise(_Layer):
     """In front of a class of convolutions: the same parameters under the same names."""
 
+    axes: tuple[_Axis, _Axis]
     planned: frozenset[int] = frozenset()
     """Numbers of images that are left to the library."""
 
@@ -72,24 +73,18 @@ class _Depthwise(_Layer):
             return super().forward(input)
         if torch.is_autocast_enabled(input.device.type):
             input = input.to(torch.get_autocast_dtype(input.device.type))
-        down, across = self._axes()
-        window, size = _laid(down, across, input.shape[2], input.shape[3])
+        window, size = _laid(*self.axes, input.shape[2], input.shape[3])
         output: Tensor = ours.DepthwiseConvolution.apply(input, self.weight, window, size)
         return output if self.bias is None else output + self.bias.to(output.dtype)[:, None, None]
-
-    def _axes(self) -> tuple[_Axis, _Axis]:
-        is_same = type(self).__name__.endswith(SAME_AS_TENSORFLOW)
-        paddings = (None, None) if is_same else self.padding
-        axes = zip(self.kernel_size, self.stride, self.dilation, paddings, strict=True)
-        down, across = (_Axis(*axis) for axis in axes)  # type: ignore[arg-type]  # padding is no text: _is_plain
-        return down, across
 
 
 def compute_depthwise_ourselves(module: nn.Module) -> None:
     """Every depthwise convolution that the kernels can compute, in place."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d) and _is_plain(layer):
+            axes = _axes_of(layer)
             layer.__class__ = _in_front_of(type(layer))  # type: ignore[arg-type]  # a class can be hashed
+            layer.axes = axes  # type: ignore[assignment]  # mypy sees a module's attributes as tensors
 
 
 def has_depthwise(module: nn.Module) -> bool:
@@ -112,6 +107,13 @@ def _is_plain(layer: nn.Conv2d) -> bool:
     return (
         is_known and is_depthwise and is_even and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     )
+
+
+def _axes_of(layer: nn.Conv2d) -> tuple[_Axis, _Axis]:
+    paddings = (None, None) if type(layer).__name__ == SAME_AS_TENSORFLOW else layer.padding
+    axes = zip(layer.kernel_size, layer.stride, layer.dilation, paddings, strict=True)
+    down, across = (_Axis(*axis) for axis in axes)  # type: ignore[arg-type]  # padding is no text: _is_plain
+    return down, across
 
 
 @cache

@@ -10,6 +10,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     writer.py      whole files by temporary name, fsync and rename; lines by appending
     pulse.py       where each process is, once a second; who is gone or silent
     job.py         what a batch system has written into a run before its program began
+    recipe_changes.py   a resume with another recipe than the run began with is refused
     lock.py        one live run in a directory at a time
     reader.py      a run directory as values; the runs below a folder
     machine.py     what the run ran on: host, GPUs, versions, commit

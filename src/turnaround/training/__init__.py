@@ -19,7 +19,6 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     learner.py     what learns, what is frozen, what is compiled
     frozen.py      a backbone that does not learn, in passes of one size
     feed.py        what steps and evaluations take in: images, or features of a frozen backbone
-    recipe_changes.py   a resume with another recipe than the run began with is refused
     recording.py   what happens in the loop -> the run directory and the progress display
     clock.py       where the time goes: parts of the run
     step_timer.py  parts of a step, on the device's own timeline

@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from turnaround.errors import RunDirectoryError, StorageError
+from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
 from turnaround.record.coding import plain
 from turnaround.record.schema import FORMAT_VERSION, TimePart
 from turnaround.record.writer import storage_error, sync_folder, write_json
@@ -70,7 +70,7 @@ class Position:
     noise: list[list[float]] = field(default_factory=list)
     """The noise meter's window: update, noise, signal."""
     recipe: dict[str, Any] = field(default_factory=dict)
-    """The keys that decide what is learnt, as they were (recipe_changes.py)."""
+    """The keys that decide what is learnt, as they were (record/recipe_changes.py)."""
 
     @property
     def name(self) -> str:
@@ -122,13 +122,13 @@ def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, p
 
 
 def require_room(folder: Path, module: nn.Module) -> None:
-    """StorageError when the disk cannot hold the checkpoints of this network: those kept, and one being written."""
+    """DiskFullError when the disk cannot hold the checkpoints of this network: those kept, and one being written."""
     weights = sum(v.nbytes for v in module.state_dict().values())
     moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)  # no optimiser keeps more
     there = sum(path.stat().st_size for path in folder.glob("*/*.safetensors")) if folder.is_dir() else 0
     needed, free = (KEPT + 1) * (weights + moments) - there, shutil.disk_usage(folder.parent).free
     if free < needed:
-        raise StorageError(
+        raise DiskFullError(
             f"{folder.parent} has {free / 2**20:,.0f} MiB free, but the checkpoints of this network need up to "
             f"{needed / 2**20:,.0f} MiB. Free some space, or choose another directory with --out."
         )
@@ -153,9 +153,10 @@ def write(folder: Path, taken: Snapshot) -> Path:
         temporary.rename(target)
         sync_folder(folder)
         strike("saved", step=update, target=Target(path=target))
-    except OSError as error:
+    except (OSError, StorageError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise storage_error("save a checkpoint", target, error) from error
+        cause = error.__cause__ if isinstance(error, StorageError) else error  # whoever wrote the manifest has said it
+        raise storage_error("save a checkpoint", target, cause if isinstance(cause, OSError) else error) from error
     others = [
         path for path in checkpoints(folder) if path != target
     ]  # a later name may be a damaged one, not a newer one

@@ -48,8 +48,8 @@ class RunRecorder:
         self.directory, self.clock, self.step, self.progress = directory, clock, step, progress
         self.status, self.recipe = status, recipe
         self.is_first = step.parts.workers.rank == 0
-        stops = step.parts.recipe.stop_on_full_disk
-        self.saver = Saver(directory.checkpoint, on_full_disk=None if stops else self._not_saved)
+        self.stops_on_full_disk = step.parts.recipe.stop_on_full_disk
+        self.saver = Saver(directory.checkpoint, on_full_disk=None if self.stops_on_full_disk else self._not_saved)
         self._last_before_full: checkpoint.Position | None = None
         self._open = ExitStack()
 
@@ -79,7 +79,11 @@ class RunRecorder:
                 changes.setdefault("not_saved", None)
         self.status = replace(self.status, time_s=self.clock.totals_s(), **changes)
         if self.is_first:
-            write_json(self.directory.status, to_json(self.status))
+            try:
+                write_json(self.directory.status, to_json(self.status))
+            except DiskFullError:
+                if self.stops_on_full_disk or self.status.state != "running":
+                    raise  # otherwise the next one says it all again
 
     def epoch_begins(self, *, epoch: int, steps: int) -> None:
         self.progress.epoch_begins(epoch=epoch, epochs=self.step.parts.recipe.epochs, steps=steps)
@@ -129,7 +133,8 @@ class RunRecorder:
         last = self.saver.last
         kept = f"the last one is {last.name}" if last else "there is none yet of this start"
         self._last_before_full = last
-        self.progress.warn(f"{error} Training goes on without this checkpoint ({kept}) and tries again.")
+        if self.status.not_saved is None:  # else it was said already
+            self.progress.warn(f"{error} Training goes on without this checkpoint ({kept}) and tries again.")
         self.set_status(not_saved=str(error))
 
     def finish(self, evaluation: Evaluation) -> None:

@@ -23,6 +23,7 @@ from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import changed_since, describe
 from turnaround.record.pulse import Pulse, PulseFile
+from turnaround.record.recipe_changes import deciding_keys, refuse_changes
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
@@ -34,7 +35,6 @@ from turnaround.training.choices import DeviceChoice, choose_device
 from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import evaluate, final_evaluation
 from turnaround.training.loop import Loop
-from turnaround.training.recipe_changes import deciding_keys, refuse_changes
 from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import Due
 from turnaround.training.schedule import schedule
@@ -160,7 +160,7 @@ class _Session:
             )
         self.start, self.status = checkpoint.Position(epoch=0, update=0, clock_s={}, scaler={}), _status(self.directory)
         if path is not None:
-            refuse_changes(checkpoint.position_of(path).recipe, self.made.recipe, self.directory.path)
+            refuse_changes(checkpoint.position_of(path).recipe, self.made.recipe.to_dict(), self.directory.path)
             self.start = checkpoint.restore(path, module=self.made.network.module, optimizer=self.step.parts.optimizer)
             self.step.noise.restore(self.start.noise)
             if self.start.scaler:  # empty when the device before this one needed no scaling
@@ -175,7 +175,13 @@ class _Session:
         self.clock.add("decode", self.assignment.decode_time_s)
         started_at = self.status.started_at or utc_now()
         self.status = replace(
-            self.status, state="running", cause=None, epochs_done=self.start.epoch, started_at=started_at, ended_at=None
+            self.status,
+            state="running",
+            cause=None,
+            epochs_done=self.start.epoch,
+            started_at=started_at,
+            ended_at=None,
+            not_saved=None,
         )
 
     def describe(self) -> None:
@@ -207,7 +213,7 @@ class _Session:
             step=self.step,
             status=self.status,
             progress=progress,
-            recipe=deciding_keys(self.made.recipe),
+            recipe=deciding_keys(self.made.recipe.to_dict()),
         )
         return self.record
 

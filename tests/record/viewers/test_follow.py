@@ -67,7 +67,8 @@ ALL = ["begin run", "epoch 1", "epoch 2", "epoch 3", "end finished"]
 
 def test_every_viewer_hears_everything_once(tmp_path: Path, viewers: dict[str, Heard]) -> None:
     said: list[str] = []
-    with followed(tmp_path / "run", ["tensorboard", "mlflow"], tell=said.append):
+    with followed(tmp_path / "run", ["tensorboard", "mlflow"], tell=said.append) as begin:
+        begin()
         train(tmp_path / "run")
     assert said == []
     assert [viewer.calls for viewer in viewers.values()] == [ALL, ALL]
@@ -77,7 +78,8 @@ def test_every_viewer_hears_everything_once(tmp_path: Path, viewers: dict[str, H
 def test_one_that_breaks_is_left_out_and_said_once(tmp_path: Path, viewers: dict[str, Heard], breaks_at: str) -> None:
     viewers["mlflow"].breaks_at = breaks_at
     said: list[str] = []
-    with followed(tmp_path / "run", ["tensorboard", "mlflow"], tell=said.append):
+    with followed(tmp_path / "run", ["tensorboard", "mlflow"], tell=said.append) as begin:
+        begin()
         train(tmp_path / "run")
     assert said == ["mlflow is left out, the training goes on: ConnectionError: nobody"]
     assert viewers["mlflow"].calls == ALL[: ALL.index(breaks_at) + 1]
@@ -88,8 +90,21 @@ def test_a_run_that_never_begins_and_one_that_fails(tmp_path: Path, viewers: dic
     with followed(tmp_path / "none", ["mlflow"], tell=pytest.fail):
         pass
     assert viewers["mlflow"].calls == []
-    with pytest.raises(ZeroDivisionError), followed(tmp_path / "run", ["mlflow"], tell=pytest.fail):
-        train(tmp_path / "run", epochs=1 // 0)
+
+    def fails() -> None:
+        with followed(tmp_path / "run", ["mlflow"], tell=pytest.fail) as begin:
+            begin()
+            train(tmp_path / "run", epochs=1 // 0)
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert viewers["mlflow"].calls == []
+
+
+def test_of_a_run_that_is_not_ours_nobody_hears(tmp_path: Path, viewers: dict[str, Heard]) -> None:
+    train(tmp_path / "run")
+    with followed(tmp_path / "run", ["mlflow"], tell=pytest.fail):
+        time.sleep(0.1)  # the command is refused meanwhile
     assert viewers["mlflow"].calls == []
 
 
@@ -101,7 +116,8 @@ def test_a_server_that_hangs_is_waited_for_only_so_long(
     monkeypatch.setattr(Heard, "end", lambda self, run: answers.wait(60))
     said: list[str] = []
     began_s = time.monotonic()
-    with followed(tmp_path / "run", ["mlflow"], tell=said.append):
+    with followed(tmp_path / "run", ["mlflow"], tell=said.append) as begin:
+        begin()
         train(tmp_path / "run", epochs=1)
     assert time.monotonic() - began_s < 30
     answers.set()
@@ -112,6 +128,7 @@ def test_epochs_that_are_repeated_after_a_restart(tmp_path: Path, viewers: dict[
     train(tmp_path / "run")
     follower = follow.Follower(RunDirectory(tmp_path / "run"), ["mlflow"], tell=pytest.fail)
     follower.viewers["mlflow"] = viewers["mlflow"]
+    follower.is_ours.set()
     follower.look()
     assert viewers["mlflow"].calls == ALL[:4]
     epochs = tmp_path / "run" / "epochs.jsonl"
@@ -131,6 +148,7 @@ def test_a_viewer_of_a_resumed_run_hears_what_it_missed_and_what_is_done_again(
     viewers["tensorboard"].known = {1, 3}
     follower = follow.Follower(RunDirectory(tmp_path / "run"), list(viewers), tell=pytest.fail)
     follower.viewers |= viewers
+    follower.is_ours.set()
     follower.look()
     epochs = tmp_path / "run" / "epochs.jsonl"
     third = epochs.read_text().splitlines()[2].replace('"segment":1', '"segment":2')
@@ -180,7 +198,8 @@ def test_numbers_and_settings(tmp_path: Path) -> None:
 def test_what_tensorboard_reads(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with followed(tmp_path / "run", ["tensorboard"], tell=pytest.fail):
+    with followed(tmp_path / "run", ["tensorboard"], tell=pytest.fail) as begin:
+        begin()
         train(tmp_path / "run")
     events = EventAccumulator(str(tmp_path / "run" / "logs" / "tensorboard"))
     events.Reload()
@@ -195,7 +214,8 @@ def test_what_tensorboard_reads(tmp_path: Path) -> None:
 def test_tensorboard_knows_what_it_has(tmp_path: Path) -> None:
     from turnaround.record.viewers.tensorboard import TensorBoard
 
-    with followed(tmp_path / "run", ["tensorboard"], tell=pytest.fail):
+    with followed(tmp_path / "run", ["tensorboard"], tell=pytest.fail) as begin:
+        begin()
         train(tmp_path / "run")
     run = Run.load(tmp_path / "run")
     again = TensorBoard()

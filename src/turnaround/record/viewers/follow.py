@@ -45,16 +45,19 @@ def chosen(said: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def followed(path: Path, names: Sequence[str], *, tell: Callable[[str], None]) -> Iterator[None]:
-    """While the body makes the run at `path`, its epochs go to the viewers; `tell` hears of each that fails, once."""
+def followed(path: Path, names: Sequence[str], *, tell: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """While the body makes the run at `path`, its epochs go to the viewers; `tell` hears of each that fails, once.
+
+    From the call of what it gives on: before that the directory may be another's, and ours be refused.
+    """
     if not names:
-        yield
+        yield lambda: None
         return
     follower = Follower(RunDirectory(path), names, tell=tell)
     thread = threading.Thread(target=follower.run, name="viewers", daemon=True)
     thread.start()
     try:
-        yield
+        yield follower.is_ours.set
     finally:
         follower.ended.set()
         thread.join(LONGEST_END_S)
@@ -67,7 +70,7 @@ class Follower:
 
     def __init__(self, directory: RunDirectory, names: Sequence[str], *, tell: Callable[[str], None]) -> None:
         self.directory, self.tell = directory, tell
-        self.ended = threading.Event()
+        self.is_ours, self.ended = threading.Event(), threading.Event()
         self.viewers: dict[str, Viewer] = {}
         self._names = names
         self._has_begun = False
@@ -89,6 +92,8 @@ class Follower:
 
     def look(self) -> None:
         """Hands on what is new. Of an epoch that was repeated after a restart both are shown, as they were."""
+        if not self.is_ours.is_set():
+            return
         if not self._has_begun and self.directory.is_run():
             self._has_begun = True
             for name, viewer in list(self.viewers.items()):

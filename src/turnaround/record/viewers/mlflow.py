@@ -6,6 +6,7 @@ MLFLOW_TRACKING_USERNAME, _PASSWORD or _TOKEN who asks.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -21,6 +22,8 @@ EXPERIMENT = "turnaround"
 MOST_SETTINGS = 100  # MLflow takes no more in one call
 # A server that does not answer is given up after a few seconds; MLflow itself would try for minutes.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE")
+"""What MLflow says of a run that was deleted."""
 STATES = {"finished": "FINISHED", "failed": "FAILED", "diverged": "FAILED", "interrupted": "KILLED"}
 
 
@@ -41,6 +44,8 @@ class MLflow:
 
         self._metric, self._param, self._error = Metric, Param, MlflowException
         self._client = MlflowClient()
+        # Not in plain text: the address may hold a password, and run directories are shared.
+        self._server = hashlib.sha256(str(self._client.tracking_uri).encode()).hexdigest()
 
     def begin(self, run: Run) -> set[int]:
         known = self._go_on(run)
@@ -53,12 +58,16 @@ class MLflow:
         """With the run that an earlier start has made on this server, if it is still there."""
         try:
             before = read_json(_note(run))
-            if before.get("server") != self._client.tracking_uri:
+            if before.get("server") != self._server:
                 return None
             self._id = str(before["run_id"])
             self._client.update_run(self._id, status="RUNNING")
-        except (RunDirectoryError, KeyError, self._error):
+        except (RunDirectoryError, KeyError):
             return None
+        except self._error as error:
+            if error.error_code in GONE:
+                return None
+            raise
         names = self._client.get_run(self._id).data.metrics
         return {metric.step for name in names for metric in self._client.get_metric_history(self._id, name)}
 
@@ -71,7 +80,7 @@ class MLflow:
         self._id = made.info.run_id
         settings = [self._param(key, value) for key, value in settings_of(run.recipe).items()]
         self._client.log_batch(self._id, params=settings[:MOST_SETTINGS])
-        write_json(_note(run), {"server": self._client.tracking_uri, "run_id": self._id})
+        write_json(_note(run), {"server": self._server, "run_id": self._id})
 
     def epoch(self, record: EpochRecord) -> None:
         now_ms = int(time.time() * 1000)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from turnaround import recipes
 from turnaround.errors import RunDirectoryError
-from turnaround.recipe import Recipe
-from turnaround.training.recipe_changes import deciding_keys, refuse_changes
+from turnaround.record.recipe_changes import began_with, deciding_keys, refuse_changes
 
 RUN = Path("runs/a")
 
 
-def recipe(*settings: str) -> Recipe:
-    return recipes.find("fruitbowl", list(settings)).resolved()
+def recipe(*settings: str) -> dict[str, Any]:
+    return recipes.find("fruitbowl", list(settings)).resolved().to_dict()
 
 
 @pytest.mark.parametrize(
@@ -33,12 +34,13 @@ def test_what_may_change(setting: str) -> None:
     ("setting", "said"),
     [
         ("training.seed=3", "training.seed was 0, is 3"),
-        ("training.optimizer=adam", ", is adam"),
+        ("training.optimizer=adam", ", is 'adam'"),
         ("training.batch_total=64", "training.batch_total was None, is 64"),
         ("augment.zoom=0.5", "augment.zoom was "),
         ("workers.count=2", "workers.count was 1, is 2"),
         ("data.size_px=96", "data.size_px was 64, is 96"),
-        ("model.name=resnet18", "model.name was small, is resnet18"),
+        ("data.holdout=0.3", "data.holdout was 0.2, is 0.3"),
+        ("model.name=resnet18", "model.name was 'small', is 'resnet18'"),
     ],
 )
 def test_what_must_stay(setting: str, said: str) -> None:
@@ -51,3 +53,21 @@ def test_what_must_stay(setting: str, said: str) -> None:
 def test_a_checkpoint_of_an_older_turnaround_knows_fewer_keys() -> None:
     refuse_changes({}, recipe(), RUN)
     refuse_changes({"training.seed": 0, "training.key_of_tomorrow": 1}, recipe(), RUN)
+
+
+def test_what_checkpoints_say(tmp_path: Path) -> None:
+    assert began_with(tmp_path / "none") == {}
+    for number, content in enumerate(
+        ("nonsense", "[" * 100_000, "[]", "{}", '{"recipe": 3}', '{"recipe": {"a.b": 1}}')
+    ):
+        (tmp_path / f"epoch-{number:05d}").mkdir()
+        (tmp_path / f"epoch-{number:05d}" / "manifest.json").write_text(content)
+    assert began_with(tmp_path) == {"a.b": 1}
+
+
+def test_long_values_are_cut() -> None:
+    before = deciding_keys(recipe())
+    with pytest.raises(RunDirectoryError) as caught:
+        refuse_changes({**before, "model.name": "x" * 50_000}, recipe(), RUN)
+    assert len(str(caught.value)) < 500
+    json.dumps(before)
