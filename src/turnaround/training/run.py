@@ -17,6 +17,7 @@ import torch
 
 from turnaround.data.pixels import Pixels, open_pixels
 from turnaround.errors import InputError, RunDirectoryError
+from turnaround.kernels import available
 from turnaround.model.network import load_code
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
@@ -91,7 +92,7 @@ def train(
 
 
 def get_ready(asked: str, place: Place, *, network: str | None) -> None:
-    """What takes seconds and needs no images: a GPU's context, the code that networks come from.
+    """What takes seconds and needs no images: a GPU's context, its first kernel, the code that networks come from.
 
     Whatever goes wrong goes wrong again when it is needed, and is said there.
     """
@@ -99,6 +100,7 @@ def get_ready(asked: str, place: Place, *, network: str | None) -> None:
         device = choose_device(asked, place).device
         if device.type == "cuda":
             torch.zeros(1, device=device)
+            available.why_none()
     with suppress(Exception):
         if network is not None:
             load_code(network)
