@@ -101,8 +101,12 @@ def test_ctrl_c_in_the_midst_of_a_start(fruit_folder: Path, tmp_path: Path, monk
         return made[0]
 
     monkeypatch.setattr(local, "_start", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train(fruit_folder, tmp_path / "run", processes=1)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(fruit_folder, tmp_path / "run", processes=1)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert [process.returncode for process in made] == [-signal.SIGKILL]
     assert not (tmp_path / "run").exists()
 

@@ -221,12 +221,12 @@ def test_a_damaged_checkpoint_is_passed_over(whole: Run, tmp_path: Path, forking
 
 
 def test_a_run_that_diverges_says_so_and_keeps_the_last_good_state(
-    killed: Path, tmp_path: Path, forking: ForkingLauncher
+    killed: Path, tmp_path: Path, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = copied(killed, tmp_path / "run")
-    recipe = json.loads((out / "recipe.json").read_text())
-    recipe["training"]["learning_rate"] = 10_000.0  # epoch 1 was trained gently; now it goes wrong
-    (out / "recipe.json").write_text(json.dumps(recipe))
+    monkeypatch.setenv(
+        "TURNAROUND_FAULT", f"kind=nan,step={STEPS + 2},segment=2"
+    )  # epoch 1 was trained well; now it goes wrong
     good = checkpoint.newest_valid(out / "checkpoint")
     with pytest.raises(DivergedError, match="no longer a number in epoch 2") as error:
         conduct.resume(request(out, launcher=forking))
