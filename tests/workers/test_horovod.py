@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -164,9 +163,14 @@ def alive(processes: list[psutil.Process]) -> list[int]:
 
 
 @pytest.mark.horovod
-def test_a_polite_stop_and_another_engine_afterwards(fruit_folder: Path, tmp_path: Path) -> None:
+def test_a_polite_stop_and_another_engine_afterwards(
+    fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "run"
-    with running(out, fruit_folder, epochs=500) as process:
+    monkeypatch.setenv(
+        "TURNAROUND_FAULT", "kind=slow,ms=500"
+    )  # the first start only: it is stopped long before its end
+    with running(out, fruit_folder, epochs=30) as process:
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) == 3  # the starter and two workers
         process.send_signal(signal.SIGTERM)
@@ -175,9 +179,7 @@ def test_a_polite_stop_and_another_engine_afterwards(fruit_folder: Path, tmp_pat
         wait_for(lambda: alive(family) == [], timeout_s=30)
     stopped = Run.load(out)
     assert stopped.status.state == "interrupted"
-    recipe = json.loads(stopped.directory.recipe.read_text())
-    recipe["training"]["epochs"] = len(stopped.epochs) + 2  # the one it was stopped in, and one more
-    stopped.directory.recipe.write_text(json.dumps(recipe))
+    assert len(stopped.epochs) < 30
     done = turnaround("resume", str(out), "--engine", "torch", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     run = Run.load(out)
