@@ -167,9 +167,7 @@ def test_a_polite_stop_and_another_engine_afterwards(
     fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    monkeypatch.setenv(
-        "TURNAROUND_FAULT", "kind=slow,ms=500"
-    )  # the first start only: it is stopped long before its end
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,ms=500")  # of the first start only, which is stopped
     with running(out, fruit_folder, epochs=30) as process:
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) == 3  # the starter and two workers
