@@ -10,6 +10,7 @@ import pytest
 
 from turnaround import recipes
 from turnaround.errors import RunDirectoryError
+from turnaround.record.files import own_digest
 from turnaround.record.recipe_changes import began_with, deciding_keys, refuse_changes
 
 RUN = Path("runs/a")
@@ -57,9 +58,10 @@ def test_a_checkpoint_of_an_older_turnaround_knows_fewer_keys() -> None:
 
 def test_what_checkpoints_say(tmp_path: Path) -> None:
     assert began_with(tmp_path / "none") == {}
-    for number, content in enumerate(
-        ("nonsense", "[" * 100_000, "[]", "{}", '{"recipe": 3}', '{"recipe": {"a.b": 1}}')
-    ):
+    whole = {"recipe": {"a.b": 1}}
+    said = ["nonsense", "[" * 100_000, "[]", "{}", '{"recipe": 3}', '{"recipe": {"a.b": 2}}']
+    said += ['{"recipe": {"a.b": 2}, "digest": 7}', json.dumps({"format": 1, **whole, "digest": own_digest(whole)})]
+    for number, content in enumerate(said):
         (tmp_path / f"epoch-{number:05d}").mkdir()
         (tmp_path / f"epoch-{number:05d}" / "manifest.json").write_text(content)
     assert began_with(tmp_path) == {"a.b": 1}
@@ -70,4 +72,3 @@ def test_long_values_are_cut() -> None:
     with pytest.raises(RunDirectoryError) as caught:
         refuse_changes({**before, "model.name": "x" * 50_000}, recipe(), RUN)
     assert len(str(caught.value)) < 500
-    json.dumps(before)

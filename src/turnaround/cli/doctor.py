@@ -142,7 +142,7 @@ def _print(facts: dict[str, Any]) -> None:
     gpus = [f"{g['name']} ({g['memory_gib']} GiB)" for g in facts["gpus"]]
     table.add_row("GPUs", "\n".join(gpus) or "none: training runs on the CPU")
     if facts["torch"].get("cuda"):
-        table.add_row("GPU kernels", _kernels(facts["torch"]["no_kernels"]))
+        table.add_row("GPU kernels", escape(_kernels(facts["torch"]["no_kernels"])))
     table.add_row("system", f"{facts['os']}, Python {facts['python']}")
     table.add_row("versions", ", ".join(f"{name} {v or 'missing'}" for name, v in facts["versions"].items()))
     table.add_row("cache", f"{facts['cache']['directory']}, {facts['cache']['free_gb']} GB free")

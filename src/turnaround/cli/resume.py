@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from turnaround.cli.options import Log, On
+from turnaround.cli.options import Log, On, Restarts
 
 
 def resume(
@@ -18,9 +18,7 @@ def resume(
     engine: Annotated[
         str | None, typer.Option(help="Another engine than before: torch or horovod; the result stays the same.")
     ] = None,
-    restarts: Annotated[
-        int, typer.Option(min=0, help="Start again by itself from the last checkpoint when a process fails: how often.")
-    ] = 0,
+    restarts: Restarts = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     log: Log = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,

@@ -4,14 +4,15 @@ recipe.json can be edited, and a training that goes on with another learning rat
 keeps the keys that decide what is learnt, and a resume that finds others names them.
 """
 
-import json
 import reprlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from turnaround.errors import RunDirectoryError
 from turnaround.record.coding import plain
+from turnaround.record.files import own_digest, read_json
 
 DECIDING = {
     "data": ("size_px", "holdout", "images"),
@@ -37,13 +38,12 @@ def deciding_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def began_with(checkpoints: Path) -> dict[str, Any]:
     """What the checkpoints of a run say; nothing where there are none that say it."""
-    for manifest in sorted(checkpoints.glob("epoch-*/manifest.json")):
-        try:
-            recipe = json.loads(manifest.read_text(encoding="utf-8")).get("recipe")
-        except (OSError, ValueError, AttributeError, RecursionError):
-            continue  # damaged: whoever needs this checkpoint says so
-        if isinstance(recipe, dict) and recipe:
-            return recipe
+    for file in sorted(checkpoints.glob("epoch-*/manifest.json")):
+        with suppress(RunDirectoryError):  # damaged: whoever needs this checkpoint says so
+            manifest = read_json(file)
+            recipe = manifest.get("recipe")
+            if isinstance(recipe, dict) and manifest.get("digest") == own_digest(manifest):
+                return recipe
     return {}
 
 

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
 from turnaround.record.coding import plain
+from turnaround.record.files import own_digest
 from turnaround.record.schema import FORMAT_VERSION, TimePart
 from turnaround.record.writer import storage_error, sync_folder, write_json
 from turnaround.training.faults import Target, strike
@@ -146,7 +147,7 @@ def write(folder: Path, taken: Snapshot) -> Path:
         strike("checkpoint", step=update, target=Target(path=temporary / "weights.safetensors"))
         digests["optimizer.safetensors"] = _write(temporary / "optimizer.safetensors", taken.moments)
         manifest = plain({**asdict(taken.position), "sha256": digests, "optimizer": taken.optimizer})
-        write_json(temporary / "manifest.json", {**manifest, "digest": _own_digest(manifest)})
+        write_json(temporary / "manifest.json", {**manifest, "digest": own_digest(manifest)})
         sync_folder(temporary)
         if target.exists():  # the same position, saved before a resume: ours is newer and whole
             shutil.rmtree(target)
@@ -240,11 +241,6 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
     return _position(manifest)
 
 
-def position_of(path: Path) -> Position:
-    """Where a valid checkpoint stands."""
-    return _position(json.loads((path / "manifest.json").read_text()))
-
-
 def _position(manifest: dict[str, Any]) -> Position:
     return Position(**{f.name: manifest[f.name] for f in fields(Position) if f.name in manifest})
 
@@ -281,7 +277,7 @@ def _problem(path: Path) -> str | None:
         manifest = json.loads((path / "manifest.json").read_text())
         if manifest["format"] > FORMAT_VERSION:
             return f"format {manifest['format']}, written by a newer turnaround"
-        if "digest" in manifest and manifest["digest"] != _own_digest(manifest):
+        if "digest" in manifest and manifest["digest"] != own_digest(manifest):
             return "its manifest has another SHA-256 than it says"
         position = _position(manifest) if manifest.keys() >= MANIFEST_KEYS else None
         if position is None or not position.is_sound or position.name != path.name:
@@ -297,12 +293,6 @@ def _problem(path: Path) -> str | None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _own_digest(manifest: dict[str, Any]) -> str:
-    """Of what a manifest says, itself left out: a flipped bit in it is noticed too."""
-    said = {key: value for key, value in manifest.items() if key not in ("format", "digest")}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:

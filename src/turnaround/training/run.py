@@ -24,7 +24,7 @@ from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import changed_since, describe
 from turnaround.record.pulse import Pulse, PulseFile
-from turnaround.record.recipe_changes import deciding_keys, refuse_changes
+from turnaround.record.recipe_changes import deciding_keys
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
@@ -162,7 +162,6 @@ class _Session:
             )
         self.start, self.status = checkpoint.Position(epoch=0, update=0, clock_s={}, scaler={}), _status(self.directory)
         if path is not None:
-            refuse_changes(checkpoint.position_of(path).recipe, self.made.recipe.to_dict(), self.directory.path)
             self.start = checkpoint.restore(path, module=self.made.network.module, optimizer=self.step.parts.optimizer)
             self.step.noise.restore(self.start.noise)
             if self.start.scaler:  # empty when the device before this one needed no scaling

@@ -124,23 +124,6 @@ def test_a_server_that_hangs_is_waited_for_only_so_long(
     assert said == ["mlflow did not take the last epochs within 0 s."]
 
 
-def test_epochs_that_are_repeated_after_a_restart(tmp_path: Path, viewers: dict[str, Heard]) -> None:
-    train(tmp_path / "run")
-    follower = follow.Follower(RunDirectory(tmp_path / "run"), ["mlflow"], tell=pytest.fail)
-    follower.viewers["mlflow"] = viewers["mlflow"]
-    follower.is_ours.set()
-    follower.look()
-    assert viewers["mlflow"].calls == ALL[:4]
-    epochs = tmp_path / "run" / "epochs.jsonl"
-    again = epochs.read_text().splitlines()[2].replace('"segment":1', '"segment":2')
-    truncate_epochs(epochs, 2)
-    follower.look()
-    with epochs.open("a") as file:
-        file.write(again + "\n")
-    follower.look()
-    assert viewers["mlflow"].calls == [*ALL[:4], "epoch 3"]
-
-
 def test_a_viewer_of_a_resumed_run_hears_what_it_missed_and_what_is_done_again(
     tmp_path: Path, viewers: dict[str, Heard]
 ) -> None:
