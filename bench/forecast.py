@@ -44,7 +44,7 @@ from forecast_laws import EPOCHS_LAWS, THROUGHPUT_LAWS, Law, Ours, our_epochs, o
 from turnaround.forecast import epochs, scaling
 from turnaround.forecast.contract import Forecast
 
-FEWEST_INSIDE, MOST_INSIDE = 0.72, 0.88
+MIN_INSIDE, MAX_INSIDE = 0.72, 0.88
 SPLITS = ("", "second", "third")
 """Salts of the hash that makes the halves; the first is the split that the package's constants come from."""
 
@@ -102,7 +102,7 @@ def table(title: str, rows: dict[str, Score]) -> str:
 def wanted(ours: Score, *, most_error: float) -> str:
     """Whether the figures are what we want of them."""
     missed = [f"the median error is {100 * ours.median:.1f} %"] if ours.median > most_error else []
-    if not FEWEST_INSIDE <= ours.coverage <= MOST_INSIDE:
+    if not MIN_INSIDE <= ours.coverage <= MAX_INSIDE:
         missed.append(f"{100 * ours.coverage:.0f} % are inside")
     limits = f"median error at most {100 * most_error:.0f} %, 72 to 88 % inside the 80 % interval"
     return f"Wanted of ours: {limits}. {'MISSED: ' + ', '.join(missed) if missed else 'Held'}.\n"

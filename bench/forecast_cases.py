@@ -14,8 +14,8 @@ from statistics import mean, median, stdev
 
 from turnaround.forecast.scaling import MORE_THAN_LINEAR
 
-FEWEST_COUNTS = 3
-FEWEST_BATCHES = 3
+MIN_COUNTS = 3
+MIN_BATCHES = 3
 SPREAD_OF_BATCHES = 2.0
 GPUS_PER_HOST = {"DGX-2": 16}
 """The column `nodes` is empty; a DGX-2 has 16 GPUs, a DGX-1 and a DGX A100 have 8."""
@@ -114,7 +114,7 @@ def _positive(text: str) -> float | None:
 
 def largest_held_out(series: dict[str, list[Point]]) -> list[Case]:
     """One case for each series with three or more counts."""
-    kept = {name: points for name, points in series.items() if len(points) >= FEWEST_COUNTS}
+    kept = {name: points for name, points in series.items() if len(points) >= MIN_COUNTS}
     return [Case(series=name, known=tuple(points[:-1]), asked=points[-1]) for name, points in kept.items()]
 
 
@@ -127,7 +127,7 @@ def next_batch_held_out(series: dict[str, list[Point]]) -> list[Case]:
     """Each batch in turn is held out as the largest; known are the smaller ones, three or more over a factor of 2."""
     cases = []
     for name, points in series.items():
-        for k in range(FEWEST_BATCHES, len(points)):
+        for k in range(MIN_BATCHES, len(points)):
             if points[k - 1].x >= SPREAD_OF_BATCHES * points[0].x:
                 cases.append(Case(series=name, known=tuple(points[:k]), asked=points[k]))
     return cases
@@ -146,7 +146,7 @@ def in_order(names: Iterable[str], salt: str = "") -> list[str]:
 
 def one_count_halves(series: dict[str, list[Point]], salt: str = "") -> tuple[list[Case], list[Case]]:
     """The cases of from_one_count; a series with three or more counts is in the half that `halves` puts it in."""
-    many = {name: points for name, points in series.items() if len(points) >= FEWEST_COUNTS}
+    many = {name: points for name, points in series.items() if len(points) >= MIN_COUNTS}
     few = {name: points for name, points in series.items() if name not in many}
     parts = [halves(from_one_count(some), salt) for some in (many, few)]
     return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]

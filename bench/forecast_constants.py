@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from forecast_cases import FEWEST_BATCHES, SPREAD_OF_BATCHES, Case, Point, in_order, next_batch_held_out
+from forecast_cases import MIN_BATCHES, SPREAD_OF_BATCHES, ConfigurationRuns, Point, in_order, next_batch_held_out
 from forecast_laws import _fitted, our_epochs, our_step_time
 from scipy.optimize import nnls
 
@@ -74,8 +74,8 @@ def rounded_up(value: float) -> float:
 class Fits:
     """What the law with each point of STEP_GRID says about each case: the share lost, and the relative error."""
 
-    cases: Sequence[Case]
-    one_count: Sequence[Case]
+    cases: Sequence[ConfigurationRuns]
+    one_count: Sequence[ConfigurationRuns]
     grid: list[Constants]
     lost: np.ndarray
     error: np.ndarray
@@ -84,7 +84,7 @@ class Fits:
     """Of the forecasts from one count."""
 
     @classmethod
-    def of(cls, cases: Sequence[Case], one_count: Sequence[Case]) -> Fits:
+    def of(cls, cases: Sequence[ConfigurationRuns], one_count: Sequence[ConfigurationRuns]) -> Fits:
         grid = [dict(zip(STEP_GRID, point, strict=True)) for point in product(*STEP_GRID.values())]
         lost, error = np.zeros((len(grid), len(cases))), np.zeros((len(grid), len(cases)))
         for g, values in enumerate(grid):
@@ -93,11 +93,11 @@ class Fits:
                     law = _fitted(case)
                     value = float(scaling.features(case.asked.x, "weak") @ law.coefficients_)
                     lost[g, k], error[g, k] = 1 - law.coefficients_[0] / value, case.asked.y / value - 1
-        far = [max(scaling.how_far(c.asked.x, [p.x for p in c.known]), 2.0) for c in cases]
+        far = [max(scaling.extrapolation_factor(c.asked.x, [p.x for p in c.known]), 2.0) for c in cases]
         # From one count the typical values alone decide, so twelve points of the grid are all.
-        typical = [tuple(values[name] for name in ("TYPICAL_RING", "TYPICAL_DOUBLING")) for values in grid]
+        prior_rows = [tuple(values[name] for name in ("TYPICAL_RING", "TYPICAL_DOUBLING")) for values in grid]
         of_one = {}
-        for pair in set(typical):
+        for pair in set(prior_rows):
             with constants(scaling, dict(zip(("TYPICAL_RING", "TYPICAL_DOUBLING"), pair, strict=True))):
                 of_one[pair] = [c.asked.y / our_step_time(c).value - 1 for c in one_count]
         return cls(
@@ -107,10 +107,10 @@ class Fits:
             lost=lost,
             error=error,
             growth=np.sqrt(np.array(far) / 2),
-            error_of_one=np.array([of_one[pair] for pair in typical]),
+            error_of_one=np.array([of_one[pair] for pair in prior_rows]),
         )
 
-    def only(self, cases: Sequence[Case], one_count: Sequence[Case]) -> Fits:
+    def only(self, cases: Sequence[ConfigurationRuns], one_count: Sequence[ConfigurationRuns]) -> Fits:
         """The same for some of the cases."""
         own = [self.cases.index(c) for c in cases]
         return replace(
@@ -163,13 +163,13 @@ def step_constants(fits: Fits) -> Constants:
         rows = []
         for case in fits.one_count:
             error_of_one = case.asked.y / our_step_time(case).value - 1
-            rows.append(error_of_one / max(math.log2(case.asked.x / case.known[0].x), scaling.FEWEST_DOUBLINGS))
+            rows.append(error_of_one / max(math.log2(case.asked.x / case.known[0].x), scaling.MIN_DOUBLINGS))
     chosen["FASTER_FROM_ONE"] = rounded_up(max(conformal([-r for r in rows], 0.9), 0.001))
     chosen["SLOWER_FROM_ONE"] = rounded_up(max(conformal(rows, 0.9), 0.001))
     return chosen
 
 
-def _least_factor(case: Case, values: Constants) -> float:
+def _least_factor(case: ConfigurationRuns, values: Constants) -> float:
     """What the half-widths must be multiplied with so that the interval holds the case."""
 
     def is_inside(factor: float) -> bool:
@@ -190,7 +190,7 @@ def epochs_constants(series: dict[str, list[Point]]) -> Constants:
        batches; the 80 % quantile with its finite-sample correction, each benchmark counting as much as another.
        TWO_BATCHES is how much wider fits to two batches must be, the median over the distances.
     """
-    usable = {n: p for n, p in series.items() if len(p) >= FEWEST_BATCHES and p[-1].x >= SPREAD_OF_BATCHES * p[0].x}
+    usable = {n: p for n, p in series.items() if len(p) >= MIN_BATCHES and p[-1].x >= SPREAD_OF_BATCHES * p[0].x}
     errors: dict[int, list[Missed]] = {2: [], 3: []}
     for name, points in usable.items():
         with constants(epochs, typical_slopes({n: p for n, p in usable.items() if n != name})):
@@ -230,7 +230,7 @@ def _choices(name: str, points: Sequence[Point], count: int) -> Iterator[Missed]
         if known[-1].x < SPREAD_OF_BATCHES * known[0].x:
             continue
         for asked in (p for p in points if p not in known and p.x <= DISTANCES[-1] * known[-1].x):
-            forecast = our_epochs(Case(series=name, known=known, asked=asked))
+            forecast = our_epochs(ConfigurationRuns(series=name, known=known, asked=asked))
             where = BELOW if asked.x < known[0].x else next(d for d in DISTANCES[1:] if asked.x <= d * known[-1].x)
             yield Missed(series=name, where=where, error=abs(asked.y / forecast.value - 1))
 

@@ -26,8 +26,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from turnaround import recipes
 from turnaround.errors import TurnaroundError
 
-LONGEST_CASE_S = 20.0
-MOST_BYTES = 2**30
+MAX_CASE_S = 20.0
+MAX_BYTES = 2**30
 
 
 @dataclass(kw_only=True)
@@ -59,19 +59,19 @@ def hunt(kind: str, sample: Sample, *, cases: int, number: int = 0) -> Tally:
             tally.ours += 1
         taken_s = time.process_time() - begun_s
         tally.cases, tally.slowest_s = tally.cases + 1, max(tally.slowest_s, taken_s)
-        assert taken_s < LONGEST_CASE_S, f"took {taken_s:.0f} s"
+        assert taken_s < MAX_CASE_S, f"took {taken_s:.0f} s"
 
     one()
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
     tally.memory_mib = grown / 2**20
-    assert grown < MOST_BYTES, f"{kind}: {grown / 2**20:.0f} MiB of memory"
+    assert grown < MAX_BYTES, f"{kind}: {grown / 2**20:.0f} MiB of memory"
     return tally
 
 
 def trained(folder: Path) -> Path:
     """A small real run."""
     from turnaround.data import fruitbowl
-    from turnaround.launch.conduct import Request, start
+    from turnaround.launch.lifecycle import Request, start
 
     images = fruitbowl.generate(folder / "images", images=60, size_px=32, seed=3)
     wanted = ["data.size_px=32", "training.epochs=3", "training.checkpoint_every_s=0", f"data.cache={folder / 'cache'}"]

@@ -18,13 +18,13 @@ from PIL import Image
 from turnaround import recipes
 from turnaround.analysis.balance import balance
 from turnaround.analysis.bottleneck import bottleneck
-from turnaround.analysis.findings import find_all
-from turnaround.analysis.jobs import jobs_of
+from turnaround.analysis.workloads import jobs_of
 from turnaround.data.decode import decode_bytes
 from turnaround.errors import TurnaroundError
+from turnaround.findings import find_all
 from turnaround.launch import failure
 from turnaround.recipe import SECTIONS, Recipe
-from turnaround.record import pulse
+from turnaround.record import heartbeat
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.report.charts import glyphs_for
@@ -110,8 +110,8 @@ def read_logs(sample: Sample, case: Any) -> None:
     )
     for path in list(directory.logs.iterdir()):
         path.write_bytes(applied(path.read_bytes(), case))
-    pulse.Watch(directory, patience_s=1.0).look()
-    pulse.program_s(directory)
+    heartbeat.HeartbeatMonitor(directory, patience_s=1.0).look()
+    heartbeat.program_s(directory)
     error = failure.first_cause(directory, exit_status=1, log=directory.logs / "x.log")
     assert isinstance(error, TurnaroundError)
 

@@ -37,7 +37,7 @@ from PIL import Image
 
 from turnaround.data import pixels as pixels_module
 from turnaround.data.decode import DIGEST_BYTES, decode_to
-from turnaround.data.decoders import Decoded, Progress, Target
+from turnaround.data.decoders import Decoded, DecodeTarget, Progress
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.order import epoch_order, step_bounds
 
@@ -133,7 +133,7 @@ def timed(task: Callable[[], T]) -> tuple[T, dict[str, float]]:
     }
 
 
-def not_decoded(target: Target, files: tuple[str, ...], on_progress: Progress | None = None) -> Decoded:
+def not_decoded(target: DecodeTarget, files: tuple[str, ...], on_progress: Progress | None = None) -> Decoded:
     """In place of the decoding: the pixels stay a hole in the file."""
     return Decoded(digests=np.zeros((len(files), DIGEST_BYTES), np.uint8), bad={}, images_per_s=1.0)
 

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from turnaround.data.check.folder_check import check_folder
-from turnaround.data.check.pairs import SIZE_PX
+from turnaround.check.folder_check import check_folder
+from turnaround.check.pairs import SIZE_PX
 from turnaround.data.folder import IMAGE_EXTENSIONS, scan
 from turnaround.data.pixels import prepare
 

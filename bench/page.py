@@ -55,10 +55,10 @@ def main() -> None:
 def measure(runs: Path, page: Path, *, opened: int) -> None:
     """Prints the figures."""
     from turnaround.cli.page import page_of, page_view
-    from turnaround.cli.report import look
+    from turnaround.cli.report import survey_of
 
     begun_s = time.process_time()  # of the processor: others may use the machine
-    view = page_view(look([runs]), [runs], out=page)
+    view = page_view(survey_of([runs]), [runs], out=page)
     read_s = time.process_time() - begun_s
     text = page_of(view)
     made_s = time.process_time() - begun_s - read_s

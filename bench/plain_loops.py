@@ -40,7 +40,7 @@ LEARNING_RATE = 1e-4
 WARM_UP_SHARE = 0.25
 """Of the seconds that are measured: queues that were filled beforehand are empty then, and kernels are chosen."""
 KERAS_QUEUE = 10
-LONGEST_WAIT_S = 60
+MAX_WAIT_S = 60
 
 Batch = tuple[Tensor, Tensor]
 
@@ -145,7 +145,7 @@ def keras_batches(task: Task) -> Iterator[Batch]:
 
     threading.Thread(target=produce, daemon=True).start()
     while True:
-        yield ready.get(timeout=LONGEST_WAIT_S)  # the thread may have died; its reason is in the log
+        yield ready.get(timeout=MAX_WAIT_S)  # the thread may have died; its reason is in the log
 
 
 def keras_image(path: Path, size_px: int, random: np.random.Generator) -> NDArray[np.float32]:

@@ -25,9 +25,9 @@ from turnaround.training.clock import synchronize
 from turnaround.training.graph import leave_default_stream
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.optimizer import make_optimizer
-from turnaround.training.step import Parts, Step
+from turnaround.training.step import Step, StepComponents
 from turnaround.training.step_timer import StepTimer
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 from turnaround.workers.single import Single
 
 BATCH_PER_WORKER = 32
@@ -49,7 +49,7 @@ def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int
     engine = Single(count=workers, device=device)
     timer = StepTimer(device)
     precision = choose_precision("auto", device)
-    parts = Parts(
+    parts = StepComponents(
         network=network,
         learner=network.module,
         wrapped=engine.wrap(network.module, on_last_gradient=timer.last_gradient),
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--size-px", type=int, default=224)
     parser.add_argument("--kinds", default=",".join(KINDS), help="frozen, fine-tuned, or both, separated by a comma")
     options = parser.parse_args()
-    device = choose_device(options.device, Place()).device
+    device = choose_device(options.device, RankInfo()).device
     leave_default_stream(device)
     for model in options.model.split(","):
         for kind in options.kinds.split(","):

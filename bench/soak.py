@@ -34,10 +34,9 @@ from pathlib import Path
 import psutil
 from safetensors.torch import load_file
 
-from turnaround import recipes
-from turnaround.data import fruitbowl
+from turnaround import fruitbowl, recipes
 from turnaround.errors import RunDirectoryError, TurnaroundError
-from turnaround.launch.conduct import Request, resume, start
+from turnaround.launch.lifecycle import Request, resume, start
 from turnaround.launch.parent import die_with_parent
 from turnaround.record.reader import Run
 from turnaround.training.checkpoint import newest_valid
@@ -63,10 +62,10 @@ ELSEWHERE = ("kill,phase=start", "raise,phase=start", "kill,phase=evaluation")
 HARMLESS = ("slow,ms=20", "clock,ms=3600000", "clock,ms=-3600000", "slowfs,ms=500", "slow,phase=checkpoint,ms=200")
 """These change nothing, whatever else strikes."""
 WATCHDOG_S = 10
-LIMIT_VARIABLE, LONGEST_START_S = "SOAK_LIMIT_S", 120.0
+LIMIT_VARIABLE, MAX_START_S = "SOAK_LIMIT_S", 120.0
 """What counts as a hang; a machine with other work needs longer."""
-LONGEST_ORPHAN_S = 10.0
-MOST_STARTS = 12
+MAX_ORPHAN_S = 10.0
+MAX_STARTS = 12
 TOLERANCE = 1e-4
 
 
@@ -162,7 +161,7 @@ def limited(starts: int) -> Iterator[None]:
         raise HangError
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, starts * float(os.environ.get(LIMIT_VARIABLE, LONGEST_START_S)))
+    signal.setitimer(signal.ITIMER_REAL, starts * float(os.environ.get(LIMIT_VARIABLE, MAX_START_S)))
     try:
         yield
     finally:
@@ -206,7 +205,7 @@ def play(images: Path, folder: Path, case: Case) -> Outcome:
     outcome, out = Outcome(trainings=1), folder / f"run-{case.number}"
     used: set[int] = set()
     said: list[str] = []
-    for number in range(MOST_STARTS):
+    for number in range(MAX_STARTS):
         os.environ["TURNAROUND_FAULT"] = case.variable
         processes = case.processes[min(number, len(case.processes) - 1)]
         begun_s, before = time.monotonic(), _segments(out)
@@ -284,7 +283,7 @@ def steps_lost(out: Path, case: Case, *, segment: int) -> int:
 
 def left_over(out: Path) -> list[psutil.Process]:
     """Processes that still work for a run whose launcher has ended, some seconds after it."""
-    latest_s = time.monotonic() + LONGEST_ORPHAN_S
+    latest_s = time.monotonic() + MAX_ORPHAN_S
     while found := [p for p in psutil.process_iter(["cmdline"]) if str(out) in (p.info["cmdline"] or [])]:
         living = [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
         if not living or time.monotonic() > latest_s:
@@ -371,7 +370,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=1, help="trainings side by side; each has up to 4 processes")
     parser.add_argument("--seconds", type=float, default=600.0, help="no training is begun after these")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit-s", type=float, default=LONGEST_START_S, help="a start that takes longer is a hang")
+    parser.add_argument("--limit-s", type=float, default=MAX_START_S, help="a start that takes longer is a hang")
     parser.add_argument("--most-processes", type=int, choices=(1, 2), default=2, help="of one training")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")

@@ -28,9 +28,9 @@ from pathlib import Path
 
 import psutil
 
+from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
-from turnaround.record.pulse import Pulse, PulseFile
 from turnaround.record.schema import EpochRecord, GpuSample, Span, Status, TelemetrySample, to_json, utc_now
 from turnaround.record.writer import Lines, write_json, write_lines
 
@@ -90,17 +90,17 @@ def growing(directories: list[RunDirectory], *, workers: int) -> Iterator[None]:
     ended = threading.Event()
 
     def write(stack: contextlib.ExitStack) -> None:
-        pulses = [Pulse() for _ in directories]
+        pulses = [Heartbeat() for _ in directories]
         epochs, telemetry = [], []
-        for directory, pulse in zip(directories, pulses, strict=True):
-            stack.enter_context(PulseFile(directory, rank=0, pulse=pulse, program_s=time.monotonic))
+        for directory, heartbeat in zip(directories, pulses, strict=True):
+            stack.enter_context(HeartbeatFile(directory, rank=0, heartbeat=heartbeat, program_s=time.monotonic))
             epochs.append(stack.enter_context(Lines(directory.epochs, sync=True)))
             telemetry.append(stack.enter_context(Lines(directory.telemetry(HOST), sync=False, max_lines=1)))
         second = 0
         while not ended.wait(1.0):
             second += 1
-            for pulse, lines, samples in zip(pulses, epochs, telemetry, strict=True):
-                pulse.beat("computes", 312 * 10 // workers + 60 * second)
+            for heartbeat, lines, samples in zip(pulses, epochs, telemetry, strict=True):
+                heartbeat.beat("computes", 312 * 10 // workers + 60 * second)
                 samples.write(to_json(sample(600 + second)))
                 if second % 5 == 0:
                     lines.write(to_json(epoch(10 + second // 5, workers)))

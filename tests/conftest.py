@@ -18,7 +18,7 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from forking import ForkingLauncher
-from turnaround.data import fruitbowl
+from turnaround import fruitbowl
 from turnaround.workers.environment import VARIABLES
 
 SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().parents[2] / "shared"))

@@ -19,10 +19,10 @@ from pathlib import Path
 from turnaround.launch import failure, local
 from turnaround.launch.contract import LaunchPlan
 from turnaround.launch.parent import LAUNCHER_VARIABLE
-from turnaround.record import pulse
+from turnaround.record import heartbeat
 from turnaround.record.reader import Run
 
-LONGEST_TRAINING_S = 300.0
+MAX_TRAINING_S = 300.0
 TOLD = ("TRACED_", "TURNAROUND_FAULT")
 """Variables of the test, by how they begin, that the processes of its trainings get; the others are as at first."""
 
@@ -46,7 +46,7 @@ class ForkingLauncher:
         """One training, or the error that production would raise."""
         assert plan.device == "cpu"
         failure.clear(plan.directory)
-        pulse.clear(plan.directory)
+        heartbeat.clear(plan.directory)
         told = {name: value for name, value in os.environ.items() if name.startswith(TOLD)}
         exit_statuses = self._answer(
             {
@@ -74,11 +74,11 @@ class ForkingLauncher:
         assert self._parent.stdout is not None
         self._parent.stdin.write(json.dumps(asked) + "\n")
         self._parent.stdin.flush()
-        is_there, _, _ = select.select([self._parent.stdout], [], [], LONGEST_TRAINING_S)
+        is_there, _, _ = select.select([self._parent.stdout], [], [], MAX_TRAINING_S)
         answer = self._parent.stdout.readline() if is_there else ""
         if not answer:
             self.close()
-            raise AssertionError(f"no answer within {LONGEST_TRAINING_S:.0f} s:\n{self.log.read_text()[-5000:]}")
+            raise AssertionError(f"no answer within {MAX_TRAINING_S:.0f} s:\n{self.log.read_text()[-5000:]}")
         found: list[int] = json.loads(answer)
         return found
 

@@ -17,7 +17,7 @@ import http_client
 from http_client import Reply
 from turnaround.cli.watch import LiveView
 from turnaround.report.live.folder import FollowedFolder
-from turnaround.report.live.kitchen import Kitchen
+from turnaround.report.live.page_builder import PageBuilder
 from turnaround.report.live.server import LiveServer, LiveService, Pacing
 from turnaround.web.guard import Access
 from turnaround.web.sockets import listen
@@ -38,7 +38,7 @@ def watching(folder: Path, pacing: Pacing = QUICK, *, port: int = 0) -> Iterator
     """A real server on a port of this machine; yields the port and what answers there."""
     followed = FollowedFolder(folder)
     view = LiveView(followed)
-    service = LiveService(Kitchen(followed, view, title=view.title), pacing)
+    service = LiveService(PageBuilder(followed, view, title=view.title), pacing)
     server = LiveServer(service, Access(token=TOKEN))
     with listen("127.0.0.1", port) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

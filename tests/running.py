@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from turnaround import recipes
-from turnaround.launch import conduct, local
+from turnaround.launch import lifecycle, local
 from turnaround.launch.contract import Launcher
 from turnaround.record.reader import Run
 
@@ -30,8 +30,10 @@ def silent(what: str, done: int, total: int) -> None:
     pass
 
 
-def request(out: Path, *, processes: int = 1, device: str = "cpu", launcher: Launcher | None = None) -> conduct.Request:
-    asked = conduct.Request(out=out, show=silent, processes=processes, device=device, shows_progress=False)
+def request(
+    out: Path, *, processes: int = 1, device: str = "cpu", launcher: Launcher | None = None
+) -> lifecycle.Request:
+    asked = lifecycle.Request(out=out, show=silent, processes=processes, device=device, shows_progress=False)
     return asked if launcher is None else replace(asked, launcher=launcher)
 
 
@@ -45,7 +47,7 @@ def train(
 ) -> Run:
     """A whole run in real processes, on the CPU unless told otherwise."""
     asked = request(out, processes=processes, device=device, launcher=launcher)
-    return conduct.start(recipes.find(str(source), list(overrides)), asked)
+    return lifecycle.start(recipes.find(str(source), list(overrides)), asked)
 
 
 def contract_told(folder: Path, *arguments: str, start: list[str], processes: int) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import torch
 
 from running import largest_difference, request, train, weights
 from turnaround.errors import TurnaroundError
-from turnaround.launch import conduct
+from turnaround.launch import lifecycle
 from turnaround.launch.contract import Launcher
 from turnaround.record.reader import Run
 from turnaround.training import checkpoint
@@ -77,7 +77,7 @@ def identical(one: Run, other: Run) -> bool:
 
 def goes_on_to_the_same_end(out: Path, undisturbed: Run, launcher: Launcher, *, processes: int = 1) -> Run:
     """Resumed, it ends with the same weights and the same record, to the bit."""
-    resumed = conduct.resume(request(out, processes=processes, launcher=launcher))
+    resumed = lifecycle.resume(request(out, processes=processes, launcher=launcher))
     assert resumed.status.state == "finished"
     assert identical(resumed, undisturbed)
     assert lines(resumed) == lines(undisturbed)

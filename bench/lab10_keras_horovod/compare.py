@@ -52,7 +52,7 @@ COLUMNS = ("input alone", "model alone", "training", "s/epoch", "start-up", "acc
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Workload:
     """A network, and what of it learns."""
 
     backbone: str
@@ -90,7 +90,7 @@ class Row:
 class Task:
     """What both programs are to do."""
 
-    job: Job
+    job: Workload
     processes: int
     folder: Path
     size_px: int
@@ -103,13 +103,13 @@ class Task:
         return f"{self.job.backbone}-{self.job.learns}-{self.processes}"
 
 
-def parse_job(text: str) -> Job:
+def parse_job(text: str) -> Workload:
     """`small:frozen`."""
     backbone, _, learns = text.partition(":")
     if backbone not in OUR_NAMES or learns not in OPTIMIZERS:
         known = f"{', '.join(OUR_NAMES)}, each with :{' or :'.join(OPTIMIZERS)}"
         raise argparse.ArgumentTypeError(f"{text!r} is no job; known: {known}")
-    return Job(backbone=backbone, learns=learns)
+    return Workload(backbone=backbone, learns=learns)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 from turnaround.recorder import Recorder
 
 if TYPE_CHECKING:
-    from turnaround.analysis.findings import Finding
-    from turnaround.analysis.jobs import Survey
     from turnaround.analysis.summary import RunSummary
+    from turnaround.analysis.workloads import Survey
+    from turnaround.findings import Finding
     from turnaround.forecast.question import Prediction
     from turnaround.record.reader import Run
     from turnaround.use.export import Exported
@@ -143,7 +143,7 @@ def train(
     """
     from turnaround import recipes
     from turnaround.cli.console import checked_device, err, preparation
-    from turnaround.launch.conduct import Request, start
+    from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
 
     chosen = {**(settings or {}), **({"workers.count": workers} if workers is not None else {})}
@@ -162,12 +162,12 @@ def train(
 
 def report(directories: Sequence[AnyPath], *, job: str | None = None) -> Report:
     """Compares runs, or all runs below folders: `turnaround report`."""
-    from turnaround.analysis.findings import find_all
-    from turnaround.cli.report import look, only
+    from turnaround.cli.report import filter_jobs, survey_of
+    from turnaround.findings import find_all
 
-    found = look([Path(directory) for directory in directories])
+    found = survey_of([Path(directory) for directory in directories])
     if job is not None:
-        found = only(found, job)
+        found = filter_jobs(found, job)
     return Report(survey=found, findings=tuple(find_all(found)))
 
 
@@ -184,13 +184,13 @@ def predict(
     """Forecasts a configuration that nobody has run: `turnaround predict`. A figure has value, low and high (80 %)."""
     from dataclasses import replace
 
-    from turnaround.cli.report import look
+    from turnaround.cli.report import survey_of
     from turnaround.forecast.next_run import next_run
     from turnaround.forecast.predict import forecaster
     from turnaround.forecast.question import Question
 
     question = Question(workers=workers, gpu=gpu, hosts=hosts, price=price, job=job, target=target)
-    asked = forecaster(look([Path(directory) for directory in directories]), question)
+    asked = forecaster(survey_of([Path(directory) for directory in directories]), question)
     prediction = asked.predict(workers)
     return replace(prediction, next_run=next_run(asked, prediction))
 

@@ -29,7 +29,7 @@ GENERATED = ("fruitbowl",)
 DOWNLOADABLE = ("caltech256", "fruit")
 
 SMALL_NETWORK = "small"
-MOST_PER_WORKER = 65_536
+MAX_PER_WORKER = 65_536
 """The name of our own network; every other name is looked up in timm."""
 
 
@@ -69,7 +69,7 @@ class TrainingRecipe:
     """How the weights move."""
 
     epochs: int = key(10, "passes over the training images", low=1, high=100_000)
-    batch_per_worker: int = key(32, "images a worker takes at each step", low=1, high=MOST_PER_WORKER)
+    batch_per_worker: int = key(32, "images a worker takes at each step", low=1, high=MAX_PER_WORKER)
     batch_total: int | None = key(
         None,
         "fixes the global batch instead: without batch norm, workers then change nothing",
@@ -227,9 +227,9 @@ def _joint_problems(recipe: Recipe) -> list[str]:
             f"training.batch_total = {training.batch_total} cannot be shared evenly by {count} workers. "
             f"Use {' or '.join(near)}, or another number of workers."
         )
-    elif training.batch_total is not None and training.batch_total // count > MOST_PER_WORKER:
+    elif training.batch_total is not None and training.batch_total // count > MAX_PER_WORKER:
         problems.append(
-            f"training.batch_total = {training.batch_total} is more than {MOST_PER_WORKER} images a worker with "
+            f"training.batch_total = {training.batch_total} is more than {MAX_PER_WORKER} images a worker with "
             f"workers.count = {count}. Use a smaller batch_total, or more workers."
         )
     if not recipe.model.fine_tune and recipe.model.weights == "none":

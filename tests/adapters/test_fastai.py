@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapters.examples import example, run_script
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.workloads import survey
 from turnaround.record.reader import Run
 
 pytestmark = pytest.mark.frameworks

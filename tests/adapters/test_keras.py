@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from adapters.examples import example, page_of, run_script
-from turnaround.analysis.findings import find_all
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.workloads import survey
+from turnaround.findings import find_all
 from turnaround.record.reader import Run
 
 pytestmark = pytest.mark.frameworks

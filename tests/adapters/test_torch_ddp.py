@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from adapters.examples import example, run_script
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.workloads import survey
 from turnaround.record.reader import Run
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from turnaround.record.importers.read import read_runs
-from turnaround.record.importers.values import Given
+from turnaround.record.importers.values import ImportOptions
 from turnaround.record.importers.write import write_runs
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
@@ -107,7 +107,7 @@ def import_table(text: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "runs.csv"
     table.write_text(text)
-    write_runs(read_runs(table, given=Given()).runs, folder / "runs")
+    write_runs(read_runs(table, given=ImportOptions()).runs, folder / "runs")
     return folder / "runs"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from analysis.build import LAB, Plan, build, built, import_table, rising
-from turnaround.analysis.compare import Difference, differences, fairness
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.compare import Difference, differences, unintended_differences
+from turnaround.analysis.workloads import survey
 from turnaround.record.reader import Run
 
 
@@ -85,10 +85,10 @@ def test_equal_sets_of_seeds_are_fair(tmp_path: Path) -> None:
         for seed in (0, 1):
             build(tmp_path / f"{workers}-{seed}", Plan(workers=workers, training={"seed": seed}))
     two, four = survey([tmp_path]).jobs[0].cases
-    assert [difference.what for difference in fairness(two, four)] == ["global batch"]
+    assert [difference.what for difference in unintended_differences(two, four)] == ["global batch"]
     build(tmp_path / "8", Plan(workers=8))  # with seed 0, which the others have too
     build(tmp_path / "16", Plan(workers=16, training={"seed": 7}))
     _, _, eight, sixteen = survey([tmp_path]).jobs[0].cases
-    assert [difference.what for difference in fairness(two, eight)] == ["global batch"]
-    seed = next(difference for difference in fairness(two, sixteen) if difference.what == "seed")
+    assert [difference.what for difference in unintended_differences(two, eight)] == ["global batch"]
+    seed = next(difference for difference in unintended_differences(two, sixteen) if difference.what == "seed")
     assert (seed.left, seed.right) == ("0 / 1", "7")

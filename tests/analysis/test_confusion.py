@@ -9,7 +9,7 @@ import pytest
 
 from analysis.build import Plan, build
 from turnaround.analysis.confusion import best_evaluated, confused_pairs, most_confused_classes, row_shares
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.workloads import survey
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import ClassResult, Evaluation, to_json
 from turnaround.record.writer import write_json

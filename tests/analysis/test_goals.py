@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
-from turnaround.analysis.findings.best import time_to_target_s
 from turnaround.analysis.goals import goals
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.workloads import survey
+from turnaround.findings.best import time_to_target_s
 
 
 def test_the_labs_comparison(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.build import Plan, build, built, rising
-from turnaround.analysis.cases import Spread
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import Spread
 from turnaround.analysis.repeats import curve_band, drawn_runs, epoch_band, evenly, means_of_groups
 from turnaround.analysis.summary import summarise
+from turnaround.analysis.workloads import survey
 
 
 def test_a_band_spans_the_repeats_that_know_an_epoch(tmp_path: Path) -> None:

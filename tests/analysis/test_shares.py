@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table
-from turnaround.analysis.cases import Case
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.shares import step_parts_s, turnaround_parts_s
+from turnaround.analysis.workloads import survey
 
 
-def only_case(folder: Path) -> Case:
+def only_case(folder: Path) -> ConfigurationRuns:
     (job,) = survey([folder]).jobs
     (case,) = job.cases
     return case

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table
-from turnaround.analysis.jobs import survey
 from turnaround.analysis.speed import speedups
+from turnaround.analysis.workloads import survey
 
 
 def test_the_labs_figures_by_one_definition(tmp_path: Path) -> None:

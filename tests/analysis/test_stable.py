@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from turnaround.analysis.curves import Array
-from turnaround.analysis.stable import Stable, epochs_to_target, stable_epoch, stable_over_repeats
+from turnaround.analysis.stable import EpochEstimate, epochs_to_target, stable_epoch, stable_over_repeats
 
 NAN = float("nan")
 NUM_VALIDATION = 2500
@@ -215,9 +215,9 @@ def test_a_target_that_is_only_just_reached_has_no_upper_end() -> None:
 # --- repeats
 
 
-def one(epoch: float | None, status: str = "stable", width: float | None = 2.0, level: float = 0.9) -> Stable:
+def one(epoch: float | None, status: str = "stable", width: float | None = 2.0, level: float = 0.9) -> EpochEstimate:
     known = epoch is not None and width is not None
-    return Stable(
+    return EpochEstimate(
         status=status,  # type: ignore[arg-type]
         epoch=epoch,
         low=epoch - width if known else None,

@@ -14,10 +14,10 @@ from types import ModuleType
 
 import pytest
 
+from turnaround import fruitbowl
 from turnaround.analysis.bottleneck import bottleneck
-from turnaround.analysis.findings import find_all
-from turnaround.analysis.jobs import survey
-from turnaround.data import fruitbowl
+from turnaround.analysis.workloads import survey
+from turnaround.findings import find_all
 from turnaround.record.reader import Run
 
 BENCH = Path(__file__).parents[2] / "bench" / "lab10_keras_horovod"

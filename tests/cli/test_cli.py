@@ -22,7 +22,7 @@ import pytest
 
 from turnaround import recipes
 from turnaround.analysis.summary import RunSummary, summarise
-from turnaround.record import pulse
+from turnaround.record import heartbeat
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 
@@ -106,7 +106,7 @@ def num_epochs(directory: Path) -> int:
 
 def step(directory: Path) -> int:
     """The step that process 0 has begun, as it says once a second."""
-    return next((seen.step for seen in pulse.read(RunDirectory(directory)) if seen.rank == 0), 0)
+    return next((seen.step for seen in heartbeat.read(RunDirectory(directory)) if seen.rank == 0), 0)
 
 
 def slowed(environment: dict[str, str], fault: str) -> dict[str, str]:

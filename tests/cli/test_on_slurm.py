@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from turnaround.launch.slurm.script import SlurmJob, job_script
-from turnaround.launch.slurm.settings import SlurmSettings
+from turnaround.launch.clusters.slurm.script import SlurmJob, job_script
+from turnaround.launch.clusters.slurm.settings import SlurmSettings
 
 SETTINGS = """\
 partition = "gpu"

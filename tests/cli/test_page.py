@@ -18,8 +18,8 @@ from PIL import Image
 
 from analysis.build import LAB, Plan, build, import_table
 from console import Console, Done
-from turnaround.analysis.jobs import survey
-from turnaround.cli.page import MOST_PICTURES, page_view
+from turnaround.analysis.workloads import survey
+from turnaround.cli.page import MAX_PICTURES, page_view
 from turnaround.record.files import read_json
 from turnaround.record.writer import write_json
 
@@ -106,7 +106,7 @@ def test_train_leaves_a_page_with_examples_of_confused_classes(
     assert done.code == 0
     assert done.err.splitlines()[-1] == "page: run/page.html"
     pictures = pictures_in(Path("run/page.html").read_text())
-    assert 0 < len(pictures) <= MOST_PICTURES
+    assert 0 < len(pictures) <= MAX_PICTURES
     for picture in pictures:
         with Image.open(BytesIO(picture)) as image:
             assert max(image.size) <= 96

@@ -17,7 +17,7 @@ import pytest
 
 from analysis.build import Plan, build, rising
 from live_helpers import Stream, ask, wait_for
-from turnaround.cli.watch import Place, tunnel
+from turnaround.cli.watch import PageAddress, tunnel
 
 
 @contextlib.contextmanager
@@ -177,10 +177,10 @@ def test_a_port_that_is_taken_names_another(tmp_path: Path) -> None:
 
 
 def test_places() -> None:
-    here = Place(directory=Path("runs"), host="::1", port=80, token="x", is_kept=True)
+    here = PageAddress(directory=Path("runs"), host="::1", port=80, token="x", is_kept=True)
     assert here.url == "http://[::1]:80/?token=x"
     assert (here.is_opened, here.access.is_opened, here.access.token) == (False, False, "x")
-    there = Place(directory=Path("runs"), host="lab-7", port=80, token="x", is_kept=True)
+    there = PageAddress(directory=Path("runs"), host="lab-7", port=80, token="x", is_kept=True)
     assert there.access.allows_host("LAB-7:80")
     assert there.access.allows_host("10.0.0.1")
     assert not there.access.allows_host("evil.com")

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from PIL.Image import Transpose
 
 from turnaround.data.decode import UnreadableImage, decode, decode_to
-from turnaround.data.decoders import Target, decode_into
+from turnaround.data.decoders import DecodeTarget, decode_into
 
 WHITE, RED = (255, 255, 255), (200, 30, 40)
 
@@ -378,7 +378,7 @@ def twenty(tmp_path: Path) -> tuple[str, ...]:
 def test_many_files_go_to_their_places(tmp_path: Path, twenty: tuple[str, ...]) -> None:
     out = tmp_path / "out"
     out.write_bytes(bytes(5 + 20 * 192))
-    target = Target(path=out, offset_bytes=5, root=tmp_path, size_px=8)
+    target = DecodeTarget(path=out, offset_bytes=5, root=tmp_path, size_px=8)
     seen: list[tuple[int, int]] = []
     decoded = decode_into(target, twenty, lambda done, total: seen.append((done, total)))
     assert decoded.bad == {3: "empty file"}
@@ -393,7 +393,7 @@ def test_many_files_go_to_their_places(tmp_path: Path, twenty: tuple[str, ...]) 
 
 def test_many_files_checked_and_not_kept(tmp_path: Path, twenty: tuple[str, ...]) -> None:
     before = sorted(path.name for path in tmp_path.iterdir())
-    decoded = decode_into(Target(path=None, offset_bytes=0, root=tmp_path, size_px=8), twenty)
+    decoded = decode_into(DecodeTarget(path=None, offset_bytes=0, root=tmp_path, size_px=8), twenty)
     assert decoded.bad == {3: "empty file"}
     assert decoded.digests.any(axis=1).tolist() == [index != 3 for index in range(20)]
     assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -76,15 +76,15 @@ def test_plain_images_are_not_varied() -> None:
 
 def test_the_variations_of_all_samples_are_those_of_each_batch() -> None:
     augmentation, ids = Augmentation(EVERYTHING, seed=5), torch.tensor([3, 22, 0])
-    maps, light = augmentation.of_all(epoch=4, num_samples=COUNT, device=CPU)
+    maps, light = augmentation.epoch_transforms(epoch=4, num_samples=COUNT, device=CPU)
     assert maps is not None
     assert light is not None
     alone = Augmentation(EVERYTHING, seed=5)
     one = alone(torch.full((3, 8, 8, 3), 100, dtype=torch.uint8), ids, epoch=4, dtype=torch.float32)
     assert torch.allclose(one[:, 0, 4, 4], (light[ids] * 100 / 255).clamp(0, 1), atol=1e-6)
-    again, _ = augmentation.of_all(epoch=4, num_samples=COUNT, device=CPU)
+    again, _ = augmentation.epoch_transforms(epoch=4, num_samples=COUNT, device=CPU)
     assert again is maps  # kept within the epoch
-    other, _ = augmentation.of_all(epoch=5, num_samples=COUNT, device=CPU)
+    other, _ = augmentation.epoch_transforms(epoch=5, num_samples=COUNT, device=CPU)
     assert not torch.equal(other, maps)
 
 

@@ -13,7 +13,7 @@ from running import request
 from struck import SETTINGS, assert_same_curve, identical, lines, struck
 from turnaround import recipes
 from turnaround.errors import DivergedError, ProcessFailedError
-from turnaround.launch import conduct
+from turnaround.launch import lifecycle
 from turnaround.record.reader import Run
 
 
@@ -23,7 +23,7 @@ def restarted(folder: Path, out: Path, fault: str, *, restarts: int, forking: Fo
         patch.setenv("TURNAROUND_FAULT", fault)
         asked = request(out, processes=1, launcher=forking) if forking else request(out, processes=2)
         asked = dataclasses.replace(asked, restarts=restarts)
-        return conduct.start(recipes.find(str(folder), list(SETTINGS)), asked)
+        return lifecycle.start(recipes.find(str(folder), list(SETTINGS)), asked)
 
 
 @pytest.mark.fault(1, "--restarts: started again by itself from the last checkpoint, to the same weights")
@@ -81,7 +81,7 @@ def test_the_first_of_two_is_killed_and_one_goes_on(
     assert re.match(r"Process 0 \(host [^)]*\) died without a word", str(error))
     run = Run.load(out)
     assert (len(run.epochs), run.bad_lines) == (1, 0)
-    resumed = conduct.resume(request(out, processes=1, launcher=forking))
+    resumed = lifecycle.resume(request(out, processes=1, launcher=forking))
     assert resumed.machine["processes"] == 1
     assert_same_curve(resumed, whole_on_two)
 
@@ -94,7 +94,7 @@ def test_one_is_killed_and_two_go_on(
     out = tmp_path / "run"
     struck("kind=kill,step=20", fruit_folder, out, ProcessFailedError)
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=slowfs,rank=1,segment=2,ms=1500")
-    resumed = conduct.resume(request(out, processes=2, launcher=forking))
+    resumed = lifecycle.resume(request(out, processes=2, launcher=forking))
     assert resumed.machine["processes"] == 2
     assert "start 2: processes 1 -> 2" in resumed.machine["changed"]
     assert_same_curve(resumed, whole)

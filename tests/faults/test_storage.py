@@ -21,7 +21,7 @@ from struck import (
     struck,
 )
 from turnaround.errors import DiskFullError, ProcessFailedError, RunDirectoryError, StorageError
-from turnaround.launch import conduct
+from turnaround.launch import lifecycle
 from turnaround.record.reader import Run
 
 
@@ -99,7 +99,7 @@ def test_an_edited_recipe(fruit_folder: Path, tmp_path: Path, whole: Run, forkin
     recipe["data"]["size_px"] = 48
     file.write_text(json.dumps(recipe))
     with pytest.raises(RunDirectoryError, match=r"recipe\.json was changed after the run began: ") as caught:
-        conduct.resume(request(tmp_path / "run", launcher=forking))
+        lifecycle.resume(request(tmp_path / "run", launcher=forking))
     for change in (
         "learning_rate was 0.001, is 0.5",
         "epochs was 2, is 3",

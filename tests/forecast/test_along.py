@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.build import Plan, build, rising
-from turnaround.analysis.cases import Job
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.workloads import survey
 from turnaround.forecast.along import (
     baseline_of,
     epochs_planned,
@@ -22,7 +22,7 @@ from turnaround.forecast.predict import forecaster
 from turnaround.forecast.question import Question
 
 
-def lab_job(lab: Path) -> Job:
+def lab_job(lab: Path) -> Workload:
     return next(job for job in survey([lab]).jobs if job.name == "caltech256, frozen")
 
 

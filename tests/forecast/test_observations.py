@@ -9,11 +9,11 @@ import pytest
 from analysis.build import Plan, build
 from forecast.conftest import BATCH, curve, real, rehearsal, step_s
 from turnaround.analysis.compare import Fact
-from turnaround.analysis.jobs import Job, survey
+from turnaround.analysis.workloads import Workload, survey
 from turnaround.forecast.observations import facts_in_words, observe
 
 
-def job(folder: Path, name: str = "") -> Job:
+def job(folder: Path, name: str = "") -> Workload:
     return next(job for job in survey([folder]).jobs if job.name.startswith(name))
 
 

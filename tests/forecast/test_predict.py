@@ -11,7 +11,7 @@ import pytest
 
 from analysis.build import LAB, import_table
 from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.workloads import survey
 from turnaround.errors import InputError
 from turnaround.forecast.next_run import next_run
 from turnaround.forecast.predict import Forecaster, forecaster

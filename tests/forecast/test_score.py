@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.workloads import survey
 from turnaround.errors import StorageError
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import forecaster

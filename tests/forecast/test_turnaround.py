@@ -12,27 +12,27 @@ from hypothesis import strategies as st
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.observations import Overheads
 from turnaround.forecast.turnaround import (
-    Parts,
-    after_epoch,
+    TurnaroundParts,
     best_of,
     cost,
-    exactly,
+    exact,
+    fixed_overhead,
     job_time,
-    once,
+    per_epoch_overhead,
     share_below,
 )
 
 
-def parts(epoch_s: Forecast, after_s: float = 0.0, once_s: float = 0.0) -> Parts:
-    return Parts(epoch_s=epoch_s, after_epoch_s=exactly(after_s), once_s=exactly(once_s))
+def parts(epoch_s: Forecast, after_s: float = 0.0, once_s: float = 0.0) -> TurnaroundParts:
+    return TurnaroundParts(epoch_s=epoch_s, after_epoch_s=exact(after_s), once_s=exact(once_s))
 
 
 def test_exact_parts_give_an_exact_time() -> None:
-    assert job_time(parts(exactly(10.0), 2.0, 60.0), exactly(30.0)) == pytest.approx(exactly(30 * 12 + 60.0))
+    assert job_time(parts(exact(10.0), 2.0, 60.0), exact(30.0)) == pytest.approx(exact(30 * 12 + 60.0))
 
 
 def test_one_uncertain_part_keeps_its_interval() -> None:
-    time_s = job_time(parts(Forecast(value=10, low=8, high=13)), exactly(30.0))
+    time_s = job_time(parts(Forecast(value=10, low=8, high=13)), exact(30.0))
     assert (time_s.low, time_s.value, time_s.high) == pytest.approx((240, 300, 390), rel=0.005)
 
 
@@ -78,18 +78,18 @@ def test_an_evaluation_is_shared_and_a_checkpoint_is_not() -> None:
         Overheads(processes=1, evaluation_s=16.0, checkpoint_s=1.0),
         Overheads(processes=4, evaluation_s=4.4, checkpoint_s=1.0),
     ]
-    assert after_epoch(measured, 4) == exactly(5.4)
-    sixteen = after_epoch(measured, 16)
+    assert per_epoch_overhead(measured, 4) == exact(5.4)
+    sixteen = per_epoch_overhead(measured, 16)
     assert (sixteen.low, sixteen.value, sixteen.high) == pytest.approx((2.1, 2.1, 3.2))
-    one = after_epoch(measured[1:], 1)
+    one = per_epoch_overhead(measured[1:], 1)
     assert one.low < one.value == pytest.approx(18.6)
-    assert after_epoch([], 3) == exactly(0.0)
+    assert per_epoch_overhead([], 3) == exact(0.0)
 
 
 def test_what_happens_once_is_the_median_and_its_extremes() -> None:
     three = [Overheads(processes=n, once_s=t) for n, t in ((1, 60.0), (2, 100.0), (4, 105.0), (8, None))]
-    assert once(three) == Forecast(value=100, low=60, high=120)
-    assert once([Overheads(processes=1)]) == exactly(0.0)
+    assert fixed_overhead(three) == Forecast(value=100, low=60, high=120)
+    assert fixed_overhead([Overheads(processes=1)]) == exact(0.0)
 
 
 def test_the_best_number_of_gpus() -> None:

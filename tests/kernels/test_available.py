@@ -29,10 +29,10 @@ REASON = "RuntimeError: Failed to find C compiler. Please specify via CC."
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """What this machine has said is forgotten, and what it says here too."""
-    for function in (available.why_none, available.load):
+    for function in (available.unavailable_reason, available.load):
         function.cache_clear()
     yield
-    for function in (available.why_none, available.load):
+    for function in (available.unavailable_reason, available.load):
         function.cache_clear()
 
 
@@ -60,13 +60,13 @@ def inputs() -> Inputs:
 
 def test_without_a_gpu_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert available.why_none() == "there is no CUDA device"
+    assert available.unavailable_reason() == "there is no CUDA device"
     assert available.load("turnaround.errors") is None
 
 
 def test_with_a_gpu_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     as_if(monkeypatch, None)
-    assert available.why_none() is None
+    assert available.unavailable_reason() is None
     loaded = available.load("turnaround.errors")
     assert loaded is not None
     assert loaded.__name__ == "turnaround.errors"
@@ -79,7 +79,7 @@ def test_where_they_do_not_run_torch_does_everything_and_the_record_says_why(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_if(monkeypatch, error)
-    reason = available.why_none()
+    reason = available.unavailable_reason()
     assert reason is not None
     assert reason.startswith(type(error).__name__)
     assert "\n" not in reason
@@ -112,4 +112,4 @@ def test_the_small_kernel_writes() -> None:
 
 @pytest.mark.gpu
 def test_the_small_kernel_runs_on_this_gpu() -> None:
-    assert available.why_none() is None
+    assert available.unavailable_reason() is None

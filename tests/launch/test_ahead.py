@@ -22,7 +22,7 @@ from running import request, weights
 from struck import is_alive, processes_of, waits_for
 from turnaround import recipes
 from turnaround.errors import DataError, ProcessFailedError
-from turnaround.launch import conduct, local
+from turnaround.launch import lifecycle, local
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 
@@ -48,7 +48,7 @@ def train(folder: Path, out: Path, *, processes: int, waits: bool = True) -> Run
             waits_for(lambda: len(processes_of(out)) >= started_by(processes))
 
     asked = replace(request(out, processes=processes), show=show)
-    return conduct.start(recipes.find(str(folder), list(SETTINGS)), asked)
+    return lifecycle.start(recipes.find(str(folder), list(SETTINGS)), asked)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -12,7 +12,7 @@ import pytest
 from turnaround import errors
 from turnaround.errors import DataError, DivergedError, InterruptedRunError, ProcessFailedError, TurnaroundError
 from turnaround.launch import failure
-from turnaround.record import pulse
+from turnaround.record import heartbeat
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 
@@ -114,7 +114,7 @@ def test_who_went_without_a_word_is_the_cause_of_lost_connections(directory: Run
 def test_who_was_seen_to_go_first_is_the_cause(directory: RunDirectory) -> None:
     seen(directory, 0, step=9)
     seen(directory, 1, step=8)  # ended by us, afterwards
-    (first_gone, _) = pulse.read(directory)
+    (first_gone, _) = heartbeat.read(directory)
     found = failure.first_cause(directory, exit_status=-9, log=directory.logs / "x", gone=first_gone)
     assert str(found).startswith("Process 0 (host node7, step 9) died without a word")
 

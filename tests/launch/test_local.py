@@ -148,7 +148,7 @@ def test_a_patience_that_is_no_time_is_refused(text: str) -> None:
 
 def test_two_different_requests_are_one_wish() -> None:
     """A batch system sends SIGUSR2 first and SIGTERM later; a person presses Ctrl-C twice."""
-    requests = local._Requests()
+    requests = local._StopSignals()
     requests.received += [signal.SIGUSR2, signal.SIGTERM]
     assert not requests.is_urgent
     requests.received.append(signal.SIGUSR2)
@@ -159,6 +159,6 @@ def test_two_different_requests_are_one_wish() -> None:
 
 def test_what_a_launcher_passes_on_twice_is_one_wish() -> None:
     """scancel sends SIGTERM to every process, and torch.distributed.run to its own once more."""
-    requests = local._Requests(is_alone=False)
+    requests = local._StopSignals(is_alone=False)
     requests.received += [signal.SIGTERM, signal.SIGTERM]
     assert not requests.is_urgent

@@ -14,11 +14,11 @@ import pytest
 
 import turnaround
 from recorder.scripts import LOOP, run, start
-from turnaround.analysis.findings import find_all
-from turnaround.analysis.jobs import survey
 from turnaround.analysis.summary import summarise
+from turnaround.analysis.workloads import survey
 from turnaround.errors import InputError
-from turnaround.launch.conduct import Request, resume
+from turnaround.findings import find_all
+from turnaround.launch.lifecycle import Request, resume
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import is_held
 from turnaround.record.reader import Run

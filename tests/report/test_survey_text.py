@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from turnaround.analysis.cases import Spread
-from turnaround.analysis.findings import Evidence, Finding, find_all
-from turnaround.analysis.jobs import LeftOut, Survey, survey
-from turnaround.analysis.stable import Stable
+from turnaround.analysis.configurations import Spread
+from turnaround.analysis.stable import EpochEstimate
+from turnaround.analysis.workloads import LeftOut, Survey, survey
+from turnaround.findings import Evidence, Finding, find_all
 from turnaround.record.importers.read import read_runs
-from turnaround.record.importers.values import Given
+from turnaround.record.importers.values import ImportOptions
 from turnaround.record.importers.write import write_runs
 from turnaround.report.charts import ASCII, BLOCKS, Glyphs
 from turnaround.report.job_table import accuracy_text, number, spread_text, stable_text, target_text
@@ -64,7 +64,7 @@ def imported(folder: Path, table: str = TABLE, curves: str | None = None) -> Sur
     if curves is not None:
         (folder / "curves.csv").write_text(curves)
     path = folder / "curves.csv" if curves is not None else None
-    given = Given(
+    given = ImportOptions(
         workers=None,
         gpu=None,
         batch_per_worker=None,
@@ -250,7 +250,7 @@ def test_names_cannot_write_on_the_screen(tmp_path: Path) -> None:
     text.encode("utf-8")
 
 
-STABLE = Stable(
+STABLE = EpochEstimate(
     status="stable", epoch=12.0, low=10.0, high=14.5, level=0.7, band=0.01, noise=0.01, method="smooth", repeats=1
 )
 
@@ -267,7 +267,7 @@ STABLE = Stable(
         (replace(STABLE, status="unknown", epoch=None), "-"),
     ],
 )
-def test_the_stable_epoch_in_a_cell(stable: Stable, expected: str) -> None:
+def test_the_stable_epoch_in_a_cell(stable: EpochEstimate, expected: str) -> None:
     assert stable_text(stable) == expected
 
 
@@ -280,7 +280,7 @@ def test_the_stable_epoch_in_a_cell(stable: Stable, expected: str) -> None:
         (replace(STABLE, status="unknown", epoch=None), "-"),
     ],
 )
-def test_the_common_target_in_a_cell(reached: Stable | None, expected: str) -> None:
+def test_the_common_target_in_a_cell(reached: EpochEstimate | None, expected: str) -> None:
     assert target_text(reached) == expected
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from rich.console import Console, RenderableType
 
-from turnaround.analysis.findings import RULES, Finding
 from turnaround.analysis.summary import RunSummary
+from turnaround.findings import RULES, Finding
 from turnaround.record.reader import Run
 from turnaround.record.schema import DISJOINT_TIME_PARTS, ClassResult, EpochRecord, Evaluation
 from turnaround.report.text import (

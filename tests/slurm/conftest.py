@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from slurm.cluster import Cluster, missing
-from turnaround.launch.slurm import client
-from turnaround.launch.slurm.script import SlurmJob
-from turnaround.launch.slurm.settings import SlurmSettings
-from turnaround.launch.slurm.states import JobState
+from turnaround.launch.clusters.slurm import client
+from turnaround.launch.clusters.slurm.script import SlurmJob
+from turnaround.launch.clusters.slurm.settings import SlurmSettings
+from turnaround.launch.clusters.slurm.states import JobState
 
 STANDIN = Path(__file__).parent / "standin.py"
 
@@ -85,7 +85,8 @@ def submit(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     python = tmp_path / "python"
     real, standin = shlex.quote(sys.executable), shlex.quote(str(STANDIN))
     python.write_text(
-        f'#!/bin/bash\ncase "$2" in turnaround.launch.slurm.*) exec {real} "$@" ;; esac\nexec {real} {standin} "$@"\n'
+        f'#!/bin/bash\ncase "$2" in turnaround.launch.clusters.slurm.*) exec {real} "$@" ;; esac\n'
+        f'exec {real} {standin} "$@"\n'
     )
     python.chmod(0o755)
 

@@ -10,10 +10,10 @@ import pytest
 from slurm.cluster import CPUS_PER_NODE, GPUS_PER_NODE, MEMORY_MB, NODES, Cluster
 from slurm.conftest import Submit
 from turnaround.errors import InputError
-from turnaround.launch.slurm import client, probe
-from turnaround.launch.slurm.cluster import check, partitions
-from turnaround.launch.slurm.script import SlurmJob
-from turnaround.launch.slurm.settings import SlurmSettings
+from turnaround.launch.clusters.slurm import client, probe
+from turnaround.launch.clusters.slurm.cluster import check, partitions
+from turnaround.launch.clusters.slurm.script import SlurmJob
+from turnaround.launch.clusters.slurm.settings import SlurmSettings
 
 pytestmark = pytest.mark.slurm
 

@@ -16,7 +16,7 @@ import pytest
 from running import largest_difference, train, weights
 from slurm.cluster import Cluster
 from slurm.running_there import TINY, has_saved, job_of, printed, settings, status, turnaround, wait_for
-from turnaround.launch.slurm import client
+from turnaround.launch.clusters.slurm import client
 from turnaround.record.reader import Run
 
 pytestmark = pytest.mark.slurm

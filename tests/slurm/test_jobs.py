@@ -10,8 +10,8 @@ import pytest
 from slurm.cluster import CPUS_PER_NODE, Cluster
 from slurm.conftest import Submit
 from turnaround.errors import InterruptedRunError
-from turnaround.launch.slurm import client
-from turnaround.launch.slurm.states import why_lost
+from turnaround.launch.clusters.slurm import client
+from turnaround.launch.clusters.slurm.states import why_lost
 from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 

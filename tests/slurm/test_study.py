@@ -10,7 +10,7 @@ import pytest
 
 from slurm.cluster import Cluster
 from slurm.running_there import begin, has_saved, job_of, printed, settings, status, turnaround, wait_for
-from turnaround.launch.slurm import client
+from turnaround.launch.clusters.slurm import client
 from turnaround.record.reader import Run, find_runs
 
 pytestmark = pytest.mark.slurm

@@ -11,7 +11,7 @@ import pytest
 
 from slurm.cluster import Cluster
 from slurm.running_there import begin, job_of, printed, status, turnaround, wait_for
-from turnaround.launch.slurm import client
+from turnaround.launch.clusters.slurm import client
 from turnaround.record.reader import Run, find_runs
 
 pytestmark = pytest.mark.slurm

@@ -12,7 +12,7 @@ import pytest
 
 from slurm.cluster import Cluster
 from slurm.running_there import begin, has_saved, job_of, printed, settings, status, turnaround, wait_for
-from turnaround.launch.slurm import client
+from turnaround.launch.clusters.slurm import client
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import SlurmStatus, Status, to_json
@@ -195,7 +195,8 @@ def test_killed_before_it_could_note_the_jobs_number(cluster: Cluster, tmp_path:
 def test_killed_before_it_could_release_the_job(cluster: Cluster, tmp_path: Path) -> None:
     run = tmp_path / "run"
     asked = ("fruitbowl", "--device", "cpu", "--on", "slurm", *settings("training.epochs=1"))
-    kill = "import os, sys; from turnaround.launch.slurm import client; client.release = lambda job_id: os._exit(9); "
+    kill = "import os, sys; from turnaround.launch.clusters.slurm import client; "
+    kill += "client.release = lambda job_id: os._exit(9); "
     kill += "sys.argv[0] = 'turnaround'; from turnaround.cli import main; main()"
     words = [sys.executable, "-c", kill, "train", *asked, "--out", "run"]
     assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=300, check=False).returncode == 9

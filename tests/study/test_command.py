@@ -14,16 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from turnaround.analysis.findings import find_all
-from turnaround.analysis.jobs import survey
 from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import summarise
+from turnaround.analysis.workloads import survey
 from turnaround.errors import InputError
+from turnaround.findings import find_all
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import SlurmStatus, Status, to_json
 from turnaround.record.writer import write_json
-from turnaround.study.conduct import Work
+from turnaround.study.lifecycle import Work
 from turnaround.study.outside import tail
 from turnaround.study.plan import PlannedRun, plan
 from turnaround.study.program import Program

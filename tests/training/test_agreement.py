@@ -106,7 +106,7 @@ def test_messages_are_about_a_second_apart_and_every_step_of_a_slow_training(mon
     for _ in range(600):
         now_s[0] += 1e-6
         made.after_step(GOOD, is_time=lambda: False)
-    assert workers.messages <= 600 // agreement.MOST_STEPS + 2  # steps of microseconds: as few as is allowed
+    assert workers.messages <= 600 // agreement.MAX_STEPS + 2  # steps of microseconds: as few as is allowed
     made.step_s = 3.0
     assert made._steps_between() == 1
     made.step_s = 0.1

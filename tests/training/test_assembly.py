@@ -16,7 +16,7 @@ from turnaround.model import depthwise
 from turnaround.training import assembly
 from turnaround.training.assembly import Assembly
 from turnaround.training.choices import choose_device
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 from turnaround.workers.single import Single
 
 NUM_TRAIN, NUM_VALIDATION, SIDE_PX = 40, 8, 32
@@ -50,8 +50,8 @@ def assembled(pixels: Pixels, *settings: str) -> tuple[Assembly, StepBatch]:
         recipe,
         Single(count=recipe.workers.count, device=device),
         pixels,
-        place=Place(),
-        chosen=choose_device("cpu", Place()),
+        place=RankInfo(),
+        chosen=choose_device("cpu", RankInfo()),
     )
     made.warm_up()
     batches: Batches = made.feed.batches

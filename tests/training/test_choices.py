@@ -7,7 +7,7 @@ import torch
 
 from turnaround.errors import MissingPartError
 from turnaround.training.choices import choose_depthwise, choose_device, choose_precision
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, count: int, *, capability: tuple[int, 
 def test_the_cpu_when_asked_for_and_when_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    asked, auto = choose_device("cpu", Place()), choose_device("auto", Place())
+    asked, auto = choose_device("cpu", RankInfo()), choose_device("auto", RankInfo())
     assert asked.device == auto.device == CPU
     assert asked.reason == "asked for"
     assert auto.reason == "the best device here"
@@ -36,15 +36,15 @@ def test_missing_devices_are_refused_with_what_to_use(monkeypatch: pytest.Monkey
     gpus(monkeypatch, 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(MissingPartError, match=r"sees no CUDA device here\. Use --device cpu or auto"):
-        choose_device("cuda", Place())
+        choose_device("cuda", RankInfo())
     with pytest.raises(MissingPartError, match=r"there is no Apple GPU here\. Use --device cpu or auto"):
-        choose_device("mps", Place())
+        choose_device("mps", RankInfo())
 
 
 def test_every_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     current = gpus(monkeypatch, 2)
     for rank in (0, 1):
-        found = choose_device("auto", Place(rank=rank, size=2, local_rank=rank, local_size=2))
+        found = choose_device("auto", RankInfo(rank=rank, size=2, local_rank=rank, local_size=2))
         assert found.device == torch.device("cuda", rank)
         assert not found.shares_device
         assert "2 GPU" in found.reason
@@ -53,7 +53,7 @@ def test_every_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_more_processes_than_gpus_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
-    found = [choose_device("cuda", Place(rank=r, size=4, local_rank=r, local_size=4)) for r in range(4)]
+    found = [choose_device("cuda", RankInfo(rank=r, size=4, local_rank=r, local_size=4)) for r in range(4)]
     assert [c.device.index for c in found] == [0, 1, 0, 1]
     assert all(c.shares_device for c in found)
 
@@ -105,9 +105,9 @@ def test_what_is_asked_for_is_taken(asked: str, parameters: torch.dtype, autocas
     ],
 )
 def test_cudnn_plans_depthwise_layers_where_that_pays(
-    steps: int, images: int, can_record: bool, by_library: bool
+    steps: int, images: int, can_capture: bool, by_library: bool
 ) -> None:
-    found = choose_depthwise(steps=steps, images=images, can_record=can_record)
+    found = choose_depthwise(steps=steps, images=images, can_capture=can_capture)
     assert found.by_library == by_library
     assert found.value == ("cuDNN for full passes" if by_library else "our kernels")
     assert ("would not pay" in found.reason) != by_library

@@ -17,7 +17,7 @@ from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import evaluate as evaluate_module
 from turnaround.training.choices import choose_precision
 from turnaround.training.evaluate import Counts, evaluate, final_evaluation
-from turnaround.training.step import Parts
+from turnaround.training.step import StepComponents
 from turnaround.workers.contract import Workers
 from turnaround.workers.single import Single
 
@@ -62,13 +62,15 @@ class Others(Single):
             tensor += self.theirs.pop(0)
 
 
-def parts(num_classes: int, workers: Workers | None = None, precision: str = "fp32", **recipe: object) -> Parts:
+def parts(
+    num_classes: int, workers: Workers | None = None, precision: str = "fp32", **recipe: object
+) -> StepComponents:
     torch.manual_seed(0)
     network = Network(module=Guessing(num_classes), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), fine_tune=True)
     choice = choose_precision(precision, CPU)
     network.module.to(choice.parameters)
     network.train_mode()
-    return Parts(
+    return StepComponents(
         network=network,
         learner=network.module,
         wrapped=network.module,
@@ -101,7 +103,7 @@ def batches(num_classes: int, size: int, part: slice = slice(None)) -> Iterator[
         yield EvaluationBatch(pixels=pixels[i : i + size], labels=labels[i : i + size])
 
 
-def plain(made: Parts, num_classes: int) -> dict[str, object]:
+def plain(made: StepComponents, num_classes: int) -> dict[str, object]:
     """Image by image."""
     pixels, labels = images(num_classes)
     module = made.network.module.eval()
@@ -120,7 +122,7 @@ def plain(made: Parts, num_classes: int) -> dict[str, object]:
     return {"top1": top1, "top5": top5, "loss": loss, "confusion": confusion}
 
 
-def counted(made: Parts, num_classes: int, size: int = 16, part: slice = slice(None)) -> Counts:
+def counted(made: StepComponents, num_classes: int, size: int = 16, part: slice = slice(None)) -> Counts:
     return evaluate(made, batches(num_classes, size, part), num_classes=num_classes, with_confusion=True)
 
 
@@ -183,7 +185,7 @@ def test_no_confusion_unless_asked_for() -> None:
 def test_too_many_classes_for_a_matrix_keep_their_figures(num_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     names = tuple(f"class {i}" for i in range(num_classes))
     full = final_evaluation(counted(parts(num_classes), num_classes), epoch=3, classes=names)
-    monkeypatch.setattr(evaluate_module, "MOST_CLASSES_IN_CONFUSION", 2)
+    monkeypatch.setattr(evaluate_module, "MAX_CLASSES_IN_CONFUSION", 2)
     found = counted(parts(num_classes), num_classes)
     assert found.confusion is not None
     assert found.confusion.shape == (num_classes, 2)
@@ -214,10 +216,10 @@ def test_the_final_evaluation_says_what_was_counted() -> None:
 
 
 def test_top5_is_told_from_six_classes_on() -> None:
-    for num_classes, is_told in [(5, False), (6, True)]:
+    for num_classes, has_failures in [(5, False), (6, True)]:
         names = tuple(map(str, range(num_classes)))
         found = final_evaluation(counted(parts(num_classes), num_classes), epoch=1, classes=names)
-        assert (found.top5 is not None) == is_told
+        assert (found.top5 is not None) == has_failures
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp64"])

@@ -12,7 +12,7 @@ from torch import nn
 
 from turnaround.errors import InputError
 from turnaround.training import faults
-from turnaround.training.faults import Fault, Target, arm, planned, strike
+from turnaround.training.faults import Fault, FaultTarget, arm, planned, strike
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_a_poisoned_weight_makes_the_loss_no_number(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=nan")
     arm(rank=0, segment=1)
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
-    strike("step", step=1, target=Target(module=module))
+    strike("step", step=1, target=FaultTarget(module=module))
     assert torch.isnan(module(torch.ones(1, 3))).all()
 
 
@@ -81,7 +81,7 @@ def test_nothing_strikes_where_nothing_was_said(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.delenv("TURNAROUND_FAULT", raising=False)
     arm(rank=0, segment=1)
     for phase in faults.PHASES:
-        strike(phase, step=1, target=Target(path=tmp_path))
+        strike(phase, step=1, target=FaultTarget(path=tmp_path))
 
 
 def test_a_file_system_that_shows_files_late(monkeypatch: pytest.MonkeyPatch) -> None:

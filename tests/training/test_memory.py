@@ -7,7 +7,7 @@ import torch
 
 from turnaround.errors import TrainingError
 from turnaround.recipe import Recipe
-from turnaround.record.pulse import Pulse
+from turnaround.record.heartbeat import Heartbeat
 from turnaround.training.memory import explained, too_large
 from turnaround.workers.single import Single
 
@@ -37,11 +37,11 @@ def test_what_else_helps_is_named_where_it_can() -> None:
 
 
 def test_inside_it_the_error_is_ours() -> None:
-    pulse = Pulse()
+    heartbeat = Heartbeat()
 
     def fails() -> None:
-        with explained(recipe(), Single(count=2, device=CPU), pulse):
-            pulse.beat("computes", 7)
+        with explained(recipe(), Single(count=2, device=CPU), heartbeat):
+            heartbeat.beat("computes", 7)
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(TrainingError, match=r"out of memory at step 7 .*2 workers"):

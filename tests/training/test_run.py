@@ -20,12 +20,12 @@ import torch
 from forking import ForkingLauncher
 from running import largest_difference, request, traced, train, weights
 from turnaround.errors import DivergedError, ProcessFailedError, RunDirectoryError
-from turnaround.launch import conduct
+from turnaround.launch import lifecycle
 from turnaround.record.reader import Run
 from turnaround.record.schema import DISJOINT_TIME_PARTS
 from turnaround.training import checkpoint
 from turnaround.training.run import get_ready
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 
 EPOCHS, STEPS = 3, 6
 SETTINGS = (
@@ -174,7 +174,7 @@ def test_a_killed_run_says_so_and_keeps_what_was_saved(killed: Path) -> None:
 
 @pytest.mark.fault(36, "resume of a finished run: at once, and nothing changes")
 def test_after_a_kill_it_ends_as_if_nothing_had_happened(killed: Path, whole: Run, tmp_path: Path) -> None:
-    resumed = conduct.resume(request(copied(killed, tmp_path / "run")))
+    resumed = lifecycle.resume(request(copied(killed, tmp_path / "run")))
     assert resumed.status.state == "finished"
     assert resumed.status.segments == 2
     assert identical(resumed, whole)  # bit for bit
@@ -189,14 +189,14 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(killed: Path, whole: Ru
     assert resumed.status.time_s["start_up"] > first.time_s["start_up"]
     assert resumed.status.time_s["lost"] > 0  # epoch 2 was trained twice
     assert resumed.status.time_s["program"] > first.time_s["program"] + resumed.status.time_s["training"] / 3
-    again = conduct.resume(request(tmp_path / "run"))  # nothing left to do: at once, and nothing changes
+    again = lifecycle.resume(request(tmp_path / "run"))  # nothing left to do: at once, and nothing changes
     assert again.status == resumed.status
 
 
 def test_it_may_go_on_with_another_number_of_processes(
     killed: Path, whole: Run, tmp_path: Path, forking: ForkingLauncher
 ) -> None:
-    resumed = conduct.resume(request(copied(killed, tmp_path / "run"), processes=2, launcher=forking))
+    resumed = lifecycle.resume(request(copied(killed, tmp_path / "run"), processes=2, launcher=forking))
     assert resumed.status.state == "finished"
     assert resumed.machine["processes"] == 2
     assert largest_difference(weights(resumed), weights(whole)) < 1e-5
@@ -211,7 +211,7 @@ def test_a_damaged_checkpoint_is_passed_over(whole: Run, tmp_path: Path, forking
     (out / "status.json").write_text(json.dumps({**status, "state": "interrupted"}))
     file = out / "checkpoint" / "epoch-00003" / "weights.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    resumed = conduct.resume(request(out, launcher=forking))
+    resumed = lifecycle.resume(request(out, launcher=forking))
     assert identical(resumed, whole)
     assert lines(resumed) == lines(whole)
     assert [e.segment for e in resumed.epochs] == [1, 1, 2]
@@ -229,7 +229,7 @@ def test_a_run_that_diverges_says_so_and_keeps_the_last_good_state(
     )  # epoch 1 was trained well; now it goes wrong
     good = checkpoint.newest_valid(out / "checkpoint")
     with pytest.raises(DivergedError, match="no longer a number in epoch 2") as error:
-        conduct.resume(request(out, launcher=forking))
+        lifecycle.resume(request(out, launcher=forking))
     assert "lower training.learning_rate" in str(error.value)
     run = Run.load(out)
     assert run.status.state == "diverged"
@@ -249,7 +249,7 @@ def test_without_a_usable_checkpoint_it_does_not_start_over(
     for file in (out / "checkpoint").rglob("weights.safetensors"):
         file.write_bytes(b"damaged")
     with pytest.raises(RunDirectoryError, match=r"can be used: epoch-00003 is damaged .* start a new run"):
-        conduct.resume(request(out, launcher=forking))
+        lifecycle.resume(request(out, launcher=forking))
     assert Run.load(out).status.state == "failed"
     assert lines(Run.load(out)) == lines(whole)  # the curve that was recorded is still there
 
@@ -267,4 +267,4 @@ def test_getting_ready_loads_the_code_of_the_network_alone(network: str | None, 
 
 def test_what_goes_wrong_while_getting_ready_is_said_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    get_ready("no such device", Place(), network="resnet18")
+    get_ready("no such device", RankInfo(), network="resnet18")

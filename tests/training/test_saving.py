@@ -14,17 +14,17 @@ from training.test_checkpoint import optimizer_of, position
 from turnaround.errors import DiskFullError, StorageError
 from turnaround.recipe import TrainingRecipe
 from turnaround.training import checkpoint, saving
-from turnaround.training.checkpoint import Snapshot, newest_valid, snapshot
-from turnaround.training.saving import Due, Saver
+from turnaround.training.checkpoint import StateSnapshot, newest_valid, snapshot
+from turnaround.training.saving import CheckpointSchedule, Saver
 
 
-def taken(epoch: int, module: nn.Module | None = None) -> Snapshot:
+def taken(epoch: int, module: nn.Module | None = None) -> StateSnapshot:
     module = module or nn.Linear(3, 2)
     return snapshot(module=module, optimizer=optimizer_of(module), position=position(epoch))
 
 
-def due(**keys: object) -> Due:
-    return Due(TrainingRecipe(**keys))  # type: ignore[arg-type]
+def due(**keys: object) -> CheckpointSchedule:
+    return CheckpointSchedule(TrainingRecipe(**keys))  # type: ignore[arg-type]
 
 
 def test_by_seconds_an_epoch_that_ends_soon_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

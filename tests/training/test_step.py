@@ -20,7 +20,7 @@ from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import step as step_module
 from turnaround.training.choices import PrecisionChoice, choose_precision
 from turnaround.training.noise import NoiseMeter
-from turnaround.training.step import Parts, Step, _dropout_seed
+from turnaround.training.step import Step, StepComponents, _dropout_seed
 from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers, hosted_range
 from turnaround.workers.single import Single
@@ -106,7 +106,7 @@ def made(
 ) -> Step:
     workers = workers or Single(count=4, device=CPU)
     choice = choose_precision(precision, workers.device)
-    parts = Parts(
+    parts = StepComponents(
         network=net,
         learner=net.module,
         wrapped=workers.wrap(net.module, on_last_gradient=lambda: None),
@@ -190,7 +190,7 @@ def test_the_fused_pass_equals_separate_passes(kind: dict[str, bool], sizes: tup
 
 def test_many_workers_are_fused_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = made(network(norm=True))
-    monkeypatch.setattr(step_module, "MOST_IMAGES_PER_FUSED_PASS", 10)  # two workers of four or five images
+    monkeypatch.setattr(step_module, "MAX_IMAGES_PER_FUSED_PASS", 10)  # two workers of four or five images
     portions = made(network(norm=True))
     assert [len(p.sizes) for p in portions._passes(batch(UNEQUAL), in_two=False)] == [2, 2]
     found = gradients(portions, batch(UNEQUAL))

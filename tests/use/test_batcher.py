@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from turnaround.use.batcher import MOST_WAITING, Batcher, BusyError
+from turnaround.use.batcher import MAX_WAITING, Batcher, BusyError
 from turnaround.use.images import Square
 from turnaround.use.predictor import Guess
 
@@ -56,13 +56,13 @@ def test_too_many_are_refused_and_the_others_answered() -> None:
     async def scene() -> int:
         network = Slow()
         async with Batcher(network, top=1) as batcher:
-            tasks = [*await waiting(batcher, 1), *await waiting(batcher, MOST_WAITING)]
+            tasks = [*await waiting(batcher, 1), *await waiting(batcher, MAX_WAITING)]
             with pytest.raises(BusyError):
                 await batcher.ask(square(0))
             network.goes.set()
             return len(await asyncio.gather(*tasks))
 
-    assert asyncio.run(scene()) == MOST_WAITING + 1
+    assert asyncio.run(scene()) == MAX_WAITING + 1
 
 
 def test_whoever_has_gone_is_not_asked_about() -> None:

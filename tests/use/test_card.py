@@ -11,10 +11,10 @@ import pytest
 from turnaround.record.reader import Run
 from turnaround.record.schema import ClassResult, Evaluation
 from turnaround.use.card import card, text
-from turnaround.use.export import Agreement
+from turnaround.use.export import ExportAgreement
 from turnaround.use.trained import Trained, load_trained
 
-AGREED = Agreement(num_images=48, pictures="validation images", same_top1=48, largest_difference=3e-7)
+AGREED = ExportAgreement(num_images=48, pictures="validation images", same_top1=48, largest_difference=3e-7)
 
 
 @pytest.fixture(scope="module")

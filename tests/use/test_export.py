@@ -22,7 +22,7 @@ from turnaround.errors import InputError, MissingPartError, ModelError, StorageE
 from turnaround.model.network import build, classifier_of
 from turnaround.recipe import ModelRecipe
 from turnaround.use import formats
-from turnaround.use.export import Agreement, export_run, pictures_to_check, refuse_disagreement
+from turnaround.use.export import ExportAgreement, export_run, pictures_to_check, refuse_disagreement
 from turnaround.use.formats import FORMATS
 from turnaround.use.predictor import Predictor
 from turnaround.use.trained import Trained, load_trained
@@ -144,9 +144,11 @@ def test_a_network_that_an_exporter_cannot_follow(trained: Trained, tmp_path: Pa
 
 
 def test_numbers_that_are_none_do_not_agree() -> None:
-    refuse_disagreement(Agreement(num_images=1, pictures="", same_top1=0, largest_difference=9e-5), "onnx")
+    refuse_disagreement(ExportAgreement(num_images=1, pictures="", same_top1=0, largest_difference=9e-5), "onnx")
     with pytest.raises(ModelError, match="logits differ by up to inf"):
-        refuse_disagreement(Agreement(num_images=1, pictures="", same_top1=1, largest_difference=float("inf")), "onnx")
+        refuse_disagreement(
+            ExportAgreement(num_images=1, pictures="", same_top1=1, largest_difference=float("inf")), "onnx"
+        )
 
 
 def test_without_the_runs_images_pictures_are_drawn(trained: Trained) -> None:
@@ -168,7 +170,7 @@ def test_onnx_is_an_optional_part(trained: Trained, tmp_path: Path, monkeypatch:
 
 
 def test_onnx_has_a_limit(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "MOST_ONNX_BYTES", 1000)
+    monkeypatch.setattr(formats, "MAX_ONNX_BYTES", 1000)
     with pytest.raises(ModelError, match=r"do not fit into one ONNX file. Use --to torch-export"):
         export_run(trained, to="onnx", out=tmp_path / "a.onnx", show=silent)
 

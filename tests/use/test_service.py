@@ -258,7 +258,7 @@ def test_connections_that_say_nothing_are_closed(predictor: Predictor, monkeypat
 
 
 def test_more_connections_than_allowed_are_turned_away(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 5)
     with serving(predictor) as port:
         idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(5)]
         with pytest.raises(OSError):  # noqa: PT011  (closed, reset or a broken pipe: the kernel decides)

@@ -33,7 +33,7 @@ from turnaround.training.choices import DeviceChoice, choose_precision
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.recording import RunRecorder
-from turnaround.training.step import Parts, Step
+from turnaround.training.step import Step, StepComponents
 from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import place
@@ -159,7 +159,7 @@ def steps_against_single(workers):
 def training_step(workers, made):
     timer, recipe = StepTimer(workers.device), TrainingRecipe(optimizer="sgd", learning_rate=0.05)
     made.train_mode()
-    parts = Parts(
+    parts = StepComponents(
         network=made,
         learner=made.module,
         wrapped=workers.wrap(made.module, on_last_gradient=timer.last_gradient),

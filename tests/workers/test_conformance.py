@@ -14,10 +14,9 @@ import psutil
 import pytest
 
 from running import TESTS, contract_told, largest_difference, request, weights
-from turnaround import recipes
-from turnaround.data import fruitbowl
+from turnaround import fruitbowl, recipes
 from turnaround.errors import ProcessFailedError
-from turnaround.launch import conduct, local
+from turnaround.launch import lifecycle, local
 from turnaround.record.reader import Run
 
 ENGINES = ("single", "torch", pytest.param("horovod", marks=pytest.mark.horovod))
@@ -140,7 +139,7 @@ def troubled(patch: pytest.MonkeyPatch, **troubles: str) -> None:
 def start(engine: str, images: Path, out: Path) -> Run:
     named = "torch" if engine == "single" else engine
     settings = (*SHARED, "workers.count=2", f"workers.engine={named}", "training.epochs=3")
-    return conduct.start(recipes.find(str(images), list(settings)), request(out, processes=PROCESSES[engine]))
+    return lifecycle.start(recipes.find(str(images), list(settings)), request(out, processes=PROCESSES[engine]))
 
 
 @pytest.fixture(scope="module")
@@ -210,10 +209,10 @@ def test_an_error_a_kill_and_two_resumes_change_nothing(
     with pytest.MonkeyPatch.context() as patch:  # process 0 is killed between an epoch's line and its checkpoint
         troubled(patch, kill_after="2")
         with pytest.raises(ProcessFailedError):
-            conduct.resume(request(out, processes=PROCESSES[engine]))
+            lifecycle.resume(request(out, processes=PROCESSES[engine]))
     assert processes_of(out) == []
     assert [e.epoch for e in Run.load(out).epochs] == [1, 2]
-    run = conduct.resume(request(out, processes=PROCESSES[engine]))
+    run = lifecycle.resume(request(out, processes=PROCESSES[engine]))
     assert run.status.state == "finished"
     assert run.status.segments == 3
     assert [e.epoch for e in run.epochs] == [1, 2, 3]

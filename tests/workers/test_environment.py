@@ -7,14 +7,14 @@ import json
 import pytest
 
 from turnaround.errors import InputError
-from turnaround.workers.environment import Place, anywhere, place
+from turnaround.workers.environment import RankInfo, anywhere, place
 
 TORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 HOROVOD = {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
 
 
 def test_without_a_launcher_a_process_is_alone() -> None:
-    assert place({}) == Place()
+    assert place({}) == RankInfo()
     assert place({}).is_alone
 
 
@@ -114,7 +114,7 @@ def test_tensorflow_has_a_variable_of_its_own() -> None:
     ],
 )
 def test_what_means_nothing_leaves_a_process_alone(variables: dict[str, str]) -> None:
-    assert anywhere(variables) == Place()
+    assert anywhere(variables) == RankInfo()
 
 
 def test_starts_of_other_launchers_differ() -> None:
@@ -123,4 +123,4 @@ def test_starts_of_other_launchers_differ() -> None:
 
 
 def test_our_own_command_line_does_not_listen_to_them() -> None:
-    assert place(OMPI | SRUN) == Place()
+    assert place(OMPI | SRUN) == RankInfo()

@@ -12,7 +12,7 @@ from statistics import median
 from turnaround.record.reader import Run
 
 STRAGGLER_RATIO = 1.15
-FEWEST_SPANS = 3
+MIN_SPANS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def balance(run: Run) -> Balance | None:
     for rank, share in enumerate(_shares(run)):
         now = [s for s in run.spans(rank) if s.epoch >= first_epoch][1:]
         spans[rank] = [(s.wait_s + s.copy_s + s.compute_s) / share for s in now]
-    if len(spans) < 2 or min(map(len, spans.values())) < FEWEST_SPANS:
+    if len(spans) < 2 or min(map(len, spans.values())) < MIN_SPANS:
         return None
     compute_s = {rank: median(values) for rank, values in spans.items()}
     slowest = max(compute_s, key=lambda rank: compute_s[rank])

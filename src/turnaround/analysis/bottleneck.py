@@ -36,8 +36,8 @@ STRONG_SHARE = 0.20
 COMMUNICATION_SHARE = 0.10
 IDLE_SHARE = 0.30
 EVALUATION_SHARE = 0.15
-FEWEST_SPANS = 3
-FEWEST_SAMPLES = 10
+MIN_SPANS = 3
+MIN_SAMPLES = 10
 FASTER_INPUT = 1.2
 """An input that is this much faster alone, and still waited for, is held up by something else on the host."""
 
@@ -64,7 +64,7 @@ class Bottleneck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class StepPartTimes:
     """The parts of a typical step as shares of it, over the processes."""
 
     wait: float
@@ -97,14 +97,14 @@ def bottleneck(run: Run) -> Bottleneck:
     return Bottleneck(kind="compute", share=share, most_gain=None, why=why, probes=False)
 
 
-def step_parts(run: Run) -> Parts | None:
+def step_parts(run: Run) -> StepPartTimes | None:
     """Medians over the sampled steps of each process, without the first, which is cold; None for fewer than three."""
     by_rank = {rank: run.spans(rank)[1:] for rank in run.ranks}
-    shares = [_shares(spans) for spans in by_rank.values() if len(spans) >= FEWEST_SPANS]
+    shares = [_shares(spans) for spans in by_rank.values() if len(spans) >= MIN_SPANS]
     known = [share for share in shares if share is not None]
     if not known:
         return None
-    return Parts(
+    return StepPartTimes(
         wait=median(share["wait_s"] for share in known),
         copy=median(share["copy_s"] for share in known),
         reduce=min(share["reduce_s"] for share in known),
@@ -114,9 +114,9 @@ def step_parts(run: Run) -> Parts | None:
 
 def _shares(spans: list[Span]) -> dict[str, float] | None:
     names = ("wait_s", "copy_s", "compute_s", "reduce_s", "update_s")
-    typical = {name: median(_number(getattr(span, name)) for span in spans) for name in names}
-    step_s = sum(typical.values())
-    return {name: value / step_s for name, value in typical.items()} if step_s > 0 else None
+    prior_rows = {name: median(_number(getattr(span, name)) for span in spans) for name in names}
+    step_s = sum(prior_rows.values())
+    return {name: value / step_s for name, value in prior_rows.items()} if step_s > 0 else None
 
 
 def _number(value: float) -> float:
@@ -128,7 +128,7 @@ def _suspect(kind: Kind, share: float, why: str, *, probes: bool = False) -> Bot
     return Bottleneck(kind=kind, share=share, most_gain=1.0 / (1.0 - share), why=why, probes=probes)
 
 
-def _input(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+def _input(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     probes, rate = _probes(run), _images_per_s(run)
     replay = probes.get("replay_images_per_s")
     if replay is not None and rate is not None:
@@ -156,7 +156,7 @@ def _contention(probes: dict[str, float], rate: float) -> str:
     return f"; the input alone makes {alone:,.0f} images/s"
 
 
-def _communication(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+def _communication(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     probes = _probes(run)
     replay, nosync = probes.get("replay_images_per_s"), probes.get("nosync_images_per_s")
     if replay is not None and nosync is not None:
@@ -171,7 +171,7 @@ def _communication(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
         yield _suspect("communication", parts.reduce, why)
 
 
-def _straggler(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+def _straggler(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     try:
         found = balance(run)
     except (KeyError, TypeError, ZeroDivisionError):  # ranks or spans that are not ours
@@ -184,7 +184,7 @@ def _straggler(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
         yield _suspect("straggler", 1.0 - 1.0 / found.ratio, why)
 
 
-def _host(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+def _host(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     """A GPU that is idle though the input is there: small kernels, launched too slowly."""
     busy = gpu_busy(run)
     is_input = any(True for _ in _input(run, parts))
@@ -196,7 +196,7 @@ def _host(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
         yield _suspect("host", 1.0 - busy, why)
 
 
-def _evaluation(run: Run, parts: Parts | None) -> Iterator[Bottleneck]:
+def _evaluation(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     epochs = steady_epochs(run.epochs) or run.epochs
     timed = [(e.epoch_time_s, e.evaluation_time_s) for e in epochs if e.evaluation_time_s and e.epoch_time_s > 0]
     if not timed:
@@ -223,7 +223,7 @@ def gpu_busy(run: Run) -> float | None:
                 for gpu in sample.gpus:
                     if gpu.utilisation_percent is not None:
                         by_gpu.setdefault(gpu.index, []).append(gpu.utilisation_percent / 100)
-        busy = sorted((fmean(each) for each in by_gpu.values() if len(each) >= FEWEST_SAMPLES), reverse=True)
+        busy = sorted((fmean(each) for each in by_gpu.values() if len(each) >= MIN_SAMPLES), reverse=True)
         means += busy[: _num_processes(run.machine, host)]  # the others belong to nobody, or to somebody else
     return fmean(means) if means else None
 

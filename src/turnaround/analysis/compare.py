@@ -15,7 +15,7 @@ from turnaround.analysis.summary import device_name, steady_epochs
 from turnaround.record.reader import Run
 
 if TYPE_CHECKING:
-    from turnaround.analysis.jobs import Case
+    from turnaround.analysis.configurations import ConfigurationRuns
 
 Matters = Literal["time", "accuracy", "both"]
 
@@ -127,7 +127,9 @@ def differences(a: Run, b: Run, *, meant: frozenset[str] = MEANT) -> tuple[Diffe
     return _between([a], [b], meant)
 
 
-def fairness(case_a: Case, case_b: Case, *, meant: frozenset[str] = MEANT) -> tuple[Difference, ...]:
+def unintended_differences(
+    case_a: ConfigurationRuns, case_b: ConfigurationRuns, *, meant: frozenset[str] = MEANT
+) -> tuple[Difference, ...]:
     """The same for two configurations, over their repeats: with a seed in common, seeds are no difference."""
     return _between(case_a.records, case_b.records, meant)
 

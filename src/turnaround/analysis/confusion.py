@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnaround.analysis.cases import Case, Job
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.summary import RunSummary
 from turnaround.errors import RunDirectoryError
 from turnaround.record.reader import Run
@@ -16,7 +16,7 @@ from turnaround.record.schema import Evaluation
 class Confusion:
     """The evaluation that a job's confusion is shown of."""
 
-    case: Case
+    case: ConfigurationRuns
     summary: RunSummary
     run: Run
     evaluation: Evaluation
@@ -34,7 +34,7 @@ class Pair:
     """Of the images of the true class."""
 
 
-def best_evaluated(job: Job) -> Confusion | None:
+def best_evaluated(job: Workload) -> Confusion | None:
     """The run whose evaluation is the most accurate; None where no run has a whole confusion matrix."""
     found: list[Confusion] = []
     for case in job.cases:

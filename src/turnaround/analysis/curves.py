@@ -28,7 +28,7 @@ _LOG_B_STEP = float(_LOG_B[1] - _LOG_B[0])
 _REFINEMENTS = 4
 _REWEIGHTINGS = 5
 _DAMPING = 1.01
-_SMALLEST_SPREAD = 1e-12
+_MIN_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ def growth_fit(epochs: tuple[int, ...], curves: Array, weights: Array | None = N
     weights = np.full(len(epochs), 1.0 / len(epochs)) if weights is None else weights / weights.sum()
     grid = _grid(epochs)
     means = grid.shapes @ weights
-    spread = np.maximum(grid.squares @ weights - means**2, _SMALLEST_SPREAD)
+    spread = np.maximum(grid.squares @ weights - means**2, _MIN_SPREAD)
     centred = curves - (curves @ weights)[:, None]
     # The shapes fall: what grows is explained by a negative factor only.
     explained = np.minimum((centred * weights) @ grid.shapes.T, 0.0) / np.sqrt(spread)
@@ -201,7 +201,7 @@ def _projected(
 ) -> tuple[Array, Array, Array]:
     """The best fit of each row with its own (t, b), and the Gauss-Newton step to a better (t, b)."""
     shape, by_t, by_b = (each - (each @ weights)[:, None] for each in _shapes(epochs, log_t, log_b))
-    spread = np.maximum(shape**2 @ weights, _SMALLEST_SPREAD)
+    spread = np.maximum(shape**2 @ weights, _MIN_SPREAD)
     factor = np.minimum((shape * centred) @ weights / spread, 0.0)
     fitted = factor[:, None] * shape
     # L and A follow (t, b) by themselves: only what the derivatives have beside the shape can move the fit.

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from turnaround.analysis.cases import Case, Job, Spread
-from turnaround.analysis.stable import Stable
+from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
+from turnaround.analysis.stable import EpochEstimate
 
 Basis = Literal["target", "stable", "job"]
 
@@ -19,7 +19,7 @@ Basis = Literal["target", "stable", "job"]
 class Reached:
     """One configuration on its way to the goal."""
 
-    case: Case
+    case: ConfigurationRuns
     value_s: float
     low_s: float | None = None
     high_s: float | None = None
@@ -42,7 +42,7 @@ class Goal:
     """Of a target."""
 
 
-def goals(job: Job) -> tuple[Goal, ...]:
+def goals(job: Workload) -> tuple[Goal, ...]:
     """The goals that at least one configuration has a time to, the fairest first."""
     to_target = [_reached(case, case.to_target) for case in job.cases]
     to_stable = [_reached(case, case.stable) for case in job.cases]
@@ -55,7 +55,7 @@ def goals(job: Job) -> tuple[Goal, ...]:
     return tuple(goal for goal in found if goal.reached)
 
 
-def _reached(case: Case, epochs: Stable | None) -> Reached | None:
+def _reached(case: ConfigurationRuns, epochs: EpochEstimate | None) -> Reached | None:
     time_s = case.epoch_time_s
     if epochs is None or epochs.epoch is None or time_s is None or not math.isfinite(time_s.value):
         return None
@@ -68,7 +68,7 @@ def _reached(case: Case, epochs: Stable | None) -> Reached | None:
     )
 
 
-def _whole_job(case: Case) -> Reached | None:
+def _whole_job(case: ConfigurationRuns) -> Reached | None:
     time_s: Spread | None = case.job_time_s
     if time_s is None or not math.isfinite(time_s.value):
         return None

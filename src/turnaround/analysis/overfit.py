@@ -23,12 +23,12 @@ from typing import Literal
 
 import numpy as np
 
+from turnaround.analysis.cached import MAX_CURVES
 from turnaround.analysis.curves import Array, Curve, monotone_fit, moving_means, simulated, unimodal_fit
-from turnaround.analysis.remembered import MOST_CURVES
 from turnaround.analysis.stable import (
     BAND,
-    FEWEST_EPOCHS,
-    Fit,
+    MIN_EPOCHS,
+    CurveFit,
     curve_noise,
     fit_curve,
     is_still_rising,
@@ -39,7 +39,7 @@ from turnaround.analysis.stable import (
 Kind = Literal["harmful", "over-confident", "memorising", "none", "underfitting", "unknown"]
 
 NUM_SIMULATED = 400
-LARGEST_P = 0.02
+MAX_P = 0.02
 RISING_LOSS_PERCENT = 5.0
 LOSS_MEAN_EPOCHS = 3
 MEMORISING_GAP = 0.03
@@ -75,7 +75,7 @@ def overfitting(curve: Curve, *, num_validation: int | None, seed: int = 0) -> O
     kind: Kind = "none"
     if drop is None or p is None:
         kind = "unknown"
-    elif drop > band and p < LARGEST_P:
+    elif drop > band and p < MAX_P:
         kind = "harmful"
     elif loss_rise_percent is not None and loss_rise_percent > RISING_LOSS_PERCENT:
         kind = "over-confident"
@@ -96,8 +96,8 @@ def overfitting(curve: Curve, *, num_validation: int | None, seed: int = 0) -> O
     )
 
 
-@lru_cache(maxsize=MOST_CURVES)
-def _drop(fit: Fit, seed: int) -> tuple[float, int | None, float]:
+@lru_cache(maxsize=MAX_CURVES)
+def _drop(fit: CurveFit, seed: int) -> tuple[float, int | None, float]:
     """The drop, the last epoch before it, and the chance of a drop at least as large in a curve that never falls."""
     peak = float(fit.unimodal.max())
     drop = peak - float(fit.unimodal[-1])
@@ -118,14 +118,14 @@ def _noise_of_differences(values: Array) -> float:
 
 def _loss_rise_percent(val_loss: Sequence[float]) -> float | None:
     known = known_values(val_loss)[1]
-    if len(known) < FEWEST_EPOCHS:
+    if len(known) < MIN_EPOCHS:
         return None
     means = moving_means(known[None], LOSS_MEAN_EPOCHS)[0]
     lowest = float(means.min())
     return 100.0 * (float(means[-1]) / lowest - 1.0) if lowest > 0 else None
 
 
-def _gap(curve: Curve, fit: Fit | None, num_images: int | None) -> tuple[float | None, float | None]:
+def _gap(curve: Curve, fit: CurveFit | None, num_images: int | None) -> tuple[float | None, float | None]:
     """At the epoch nearest to the stable one at which both accuracies are known."""
     both = list(zip(curve.epochs, curve.train_accuracy, curve.val_accuracy, strict=True))
     both = [(epoch, train, val) for epoch, train, val in both if math.isfinite(train) and math.isfinite(val)]
@@ -142,7 +142,7 @@ def _gap(curve: Curve, fit: Fit | None, num_images: int | None) -> tuple[float |
 
 def _is_rising(train_accuracy: Sequence[float], num_images: int | None) -> bool:
     epochs, values = known_values(train_accuracy)
-    if len(epochs) < FEWEST_EPOCHS:
+    if len(epochs) < MIN_EPOCHS:
         return False
     noise = curve_noise(values, unimodal_fit(values[None])[0], num_images) or 0.0
     return is_still_rising(epochs, values, noise=noise, band=max(BAND, noise))

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from turnaround.analysis.cases import Case, Spread
+from turnaround.analysis.configurations import ConfigurationRuns, Spread
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 
-MOST_POINTS = 200
+MAX_POINTS = 200
 """Of one curve: more than a screen has room for."""
 
 
@@ -26,18 +26,18 @@ class Band:
     """How many runs have at least one value."""
 
 
-def curve_band(runs: Iterable[RunSummary], quantity: str, *, most: int = MOST_POINTS) -> Band | None:
+def curve_band(runs: Iterable[RunSummary], quantity: str, *, most: int = MAX_POINTS) -> Band | None:
     """Of `val_accuracy`, `train_accuracy`, `val_loss` or `train_loss`; None where no run has a value."""
     curves = [run.curve.filled() for run in runs]
     return _band((dict(zip(c.epochs, getattr(c, quantity), strict=True)) for c in curves), most)
 
 
-def epoch_band(runs: Iterable[Run], quantity: str, *, most: int = MOST_POINTS) -> Band | None:
+def epoch_band(runs: Iterable[Run], quantity: str, *, most: int = MAX_POINTS) -> Band | None:
     """Of any other number in the records of the epochs, such as `learning_rate`."""
     return _band(({e.epoch: getattr(e, quantity) for e in run.epochs} for run in runs), most)
 
 
-def drawn_runs(case: Case) -> tuple[tuple[RunSummary, Run], ...]:
+def drawn_runs(case: ConfigurationRuns) -> tuple[tuple[RunSummary, Run], ...]:
     """The runs whose curve counts; where all have diverged, those: a curve that broke off is better than none."""
     return case.curves or tuple(zip(case.runs, case.records, strict=True))
 

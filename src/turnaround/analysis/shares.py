@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from statistics import median
 
-from turnaround.analysis.bottleneck import FEWEST_SPANS
-from turnaround.analysis.cases import Case, Spread
+from turnaround.analysis.bottleneck import MIN_SPANS
+from turnaround.analysis.configurations import ConfigurationRuns, Spread
 from turnaround.analysis.summary import RunSummary
 from turnaround.errors import RunDirectoryError
 from turnaround.record.reader import Run
@@ -17,7 +17,7 @@ TURNAROUND_PARTS = ("queue", *DISJOINT_TIME_PARTS, "other")
 STEP_PARTS = ("wait", "copy", "compute", "reduce", "update")
 
 
-def turnaround_parts_s(case: Case) -> dict[str, float]:
+def turnaround_parts_s(case: ConfigurationRuns) -> dict[str, float]:
     """The median of each part over the finished runs, or over all as long as none is; nothing for rehearsals."""
     if case.configuration.is_rehearsal:
         return {}
@@ -35,7 +35,7 @@ def _parts_s(run: RunSummary) -> dict[str, float]:
     return {"training_steady": epochs_s, "other": run.job_time_s - epochs_s}
 
 
-def step_parts_s(case: Case) -> dict[str, float]:
+def step_parts_s(case: ConfigurationRuns) -> dict[str, float]:
     """Seconds of a typical step by part: medians over its steps, then over processes and runs."""
     if case.configuration.is_rehearsal:
         return {}
@@ -49,7 +49,7 @@ def _typical_steps(run: Run) -> Iterable[dict[str, float]]:
     except RunDirectoryError:  # of a newer format, or damaged: the bottleneck of the run says so
         return
     for spans in by_rank:
-        if len(spans) >= FEWEST_SPANS:
+        if len(spans) >= MIN_SPANS:
             yield {part: median(_known(span, part) for span in spans) for part in STEP_PARTS}
 
 

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnaround.analysis.cases import Case, Configuration, Job, Spread
 from turnaround.analysis.compare import Fact
+from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Spread, Workload
 
-LARGEST_EFFICIENCY = 1.05
+MAX_EFFICIENCY = 1.05
 """More than this is more than linear: one of the two times does not measure what the other does."""
 _WHOLE_SECOND_S = 0.5  # what rounding to a second can hide
 
@@ -30,12 +30,12 @@ class Speedup:
     """By more than 5 %, and by more than the rounding of a table's times can explain."""
 
 
-def speedups(job: Job) -> dict[Configuration, Speedup]:
+def speedups(job: Workload) -> dict[Configuration, Speedup]:
     """Every case that has times, baselines included: the fewest workers of its kind of GPU."""
     return {case.configuration: speedup_of(group[0], case) for group in comparable_in_time(job) for case in group}
 
 
-def job_speedups(job: Job) -> dict[Configuration, Spread]:
+def job_speedups(job: Workload) -> dict[Configuration, Spread]:
     """How many times faster the whole job is than with the fewest workers, where programs were timed from outside only.
 
     Where epochs were timed they are the better measure: a job's time has its start in it, which no worker shortens.
@@ -49,16 +49,16 @@ def job_speedups(job: Job) -> dict[Configuration, Spread]:
     return {c: _ratio_of(before, now if c != first.configuration else None) for c, now in times_s.items()}
 
 
-def comparable_in_time(job: Job) -> list[list[Case]]:
+def comparable_in_time(job: Workload) -> list[list[ConfigurationRuns]]:
     """The cases with times, by kind of GPU and by what else matters for time; in each group, fewest workers first."""
-    groups: defaultdict[tuple[str, tuple[Fact, ...]], list[Case]] = defaultdict(list)
+    groups: defaultdict[tuple[str, tuple[Fact, ...]], list[ConfigurationRuns]] = defaultdict(list)
     for case in job.cases:
         if case.epoch_time_s is not None and case.epoch_time_s.value > 0:
             groups[case.configuration.gpu, case.configuration.settings_for("time")].append(case)
     return list(groups.values())
 
 
-def speedup_of(baseline: Case, case: Case) -> Speedup:
+def speedup_of(baseline: ConfigurationRuns, case: ConfigurationRuns) -> Speedup:
     """Of two cases that have times."""
     before, now = baseline.epoch_time_s, case.epoch_time_s
     assert before is not None, "a baseline has times"
@@ -70,11 +70,11 @@ def speedup_of(baseline: Case, case: Case) -> Speedup:
         baseline=baseline.configuration,
         speedup=speedup,
         efficiency=_divided(speedup, ratio),
-        is_superlinear=speedup.value > LARGEST_EFFICIENCY * ratio and fewest > ratio,
+        is_superlinear=speedup.value > MAX_EFFICIENCY * ratio and fewest > ratio,
     )
 
 
-def ideal_time_s(baseline: Case, workers: int) -> float:
+def ideal_time_s(baseline: ConfigurationRuns, workers: int) -> float:
     """The epoch time that so many workers would have at an efficiency of 100 %."""
     assert baseline.epoch_time_s is not None, "a baseline has times"
     return baseline.epoch_time_s.value * baseline.configuration.workers / workers
@@ -100,7 +100,7 @@ def _divided(spread: Spread, by: float) -> Spread:
     return Spread(value=spread.value / by, low=spread.low / by, high=spread.high / by, sd=sd, count=spread.count)
 
 
-def _rounding_s(case: Case) -> float:
+def _rounding_s(case: ConfigurationRuns) -> float:
     """Tables of others have whole seconds."""
     times_s: Sequence[float] = [run.epoch_time_s for run in case.runs if run.epoch_time_s is not None]
     is_rounded = all(run.is_imported for run in case.runs) and all(time_s == round(time_s) for time_s in times_s)

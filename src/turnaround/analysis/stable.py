@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from turnaround.analysis.cached import cached_by_curve
 from turnaround.analysis.curves import (
     Array,
     growth_fit,
@@ -29,14 +30,13 @@ from turnaround.analysis.curves import (
     simulated,
     unimodal_fit,
 )
-from turnaround.analysis.remembered import remembered
 
 Status = Literal["stable", "not yet stable", "reached", "not reached", "too short", "unknown"]
 Method = Literal["smooth", "isotonic", "stated", "none"]
 
 BAND = 0.01
-FEWEST_EPOCHS = 6
-FEWEST_EPOCHS_FOR_GROWTH = 11
+MIN_EPOCHS = 6
+MIN_EPOCHS_FOR_GROWTH = 11
 NUM_SIMULATED = 200
 RISING_Z = 1.65
 # A growth law that misses by a twentieth of the band is good enough, however quiet the curve.
@@ -45,7 +45,7 @@ _Z_80 = 1.2816  # half-width of an 80 % interval in standard deviations
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stable:
+class EpochEstimate:
     """When one configuration's validation accuracy became stable, or reached a target."""
 
     status: Status
@@ -69,7 +69,7 @@ class Stable:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fit:
+class CurveFit:
     """One curve without its noise, at the epochs where it is known; for a given curve always the same object."""
 
     epochs: tuple[int, ...]
@@ -95,20 +95,22 @@ def known_values(values: Sequence[float]) -> tuple[tuple[int, ...], Array]:
     return tuple(int(epoch) for epoch in np.flatnonzero(is_known) + 1), everything[is_known]
 
 
-@remembered
-def fit_curve(accuracy: Sequence[float], *, num_images: int | None, band: float) -> Fit | None:
+@cached_by_curve
+def fit_curve(accuracy: Sequence[float], *, num_images: int | None, band: float) -> CurveFit | None:
     """The curve without its noise; None for fewer than six known epochs."""
     epochs, values = known_values(accuracy)
-    if len(epochs) < FEWEST_EPOCHS:
+    if len(epochs) < MIN_EPOCHS:
         return None
     unimodal = unimodal_fit(values[None])[0]
     noise = curve_noise(values, unimodal, num_images)
-    if len(epochs) >= FEWEST_EPOCHS_FOR_GROWTH:
+    if len(epochs) >= MIN_EPOCHS_FOR_GROWTH:
         growth = robust_growth_fit(epochs, values, noise or 0.0)
         variance = float(np.sum((values - growth) ** 2)) / (len(epochs) - 4)
         if variance <= max(2.0 * (noise or 0.0) ** 2, (EXACT_SHARE_OF_BAND * band) ** 2):
-            return Fit(epochs=epochs, values=values, unimodal=unimodal, fitted=growth, noise=noise, method="smooth")
-    return Fit(epochs=epochs, values=values, unimodal=unimodal, fitted=unimodal, noise=noise, method="isotonic")
+            return CurveFit(
+                epochs=epochs, values=values, unimodal=unimodal, fitted=growth, noise=noise, method="smooth"
+            )
+    return CurveFit(epochs=epochs, values=values, unimodal=unimodal, fitted=unimodal, noise=noise, method="isotonic")
 
 
 def curve_noise(values: Array, unimodal: Array, num_images: int | None) -> float | None:
@@ -131,10 +133,10 @@ def is_still_rising(epochs: Sequence[int], values: Array, *, noise: float, band:
     return slope > RISING_Z * se and slope * float(x[-1] - x[0]) > band / 2
 
 
-@remembered
+@cached_by_curve
 def stable_epoch(
     val_accuracy: Sequence[float], *, num_validation: int | None, band: float = BAND, seed: int = 0
-) -> Stable:
+) -> EpochEstimate:
     """The stable epoch of one run; `val_accuracy` has one value for each epoch from 1, NaN where it is not known."""
     fit = fit_curve(val_accuracy, num_images=num_validation, band=band)
     if fit is None:
@@ -145,7 +147,7 @@ def stable_epoch(
     is_rising = is_still_rising(fit.epochs, fit.values, noise=fit.noise or 0.0, band=width)
     is_stable = num_on_plateau >= max(3.0, 0.15 * count) and not is_rising
     low, high = _plateau_interval(fit, width, seed)
-    return Stable(
+    return EpochEstimate(
         status="stable" if is_stable else "not yet stable",
         epoch=epoch,
         low=None if low is None else min(low, epoch),
@@ -157,10 +159,10 @@ def stable_epoch(
     )
 
 
-@remembered
+@cached_by_curve
 def epochs_to_target(
     val_accuracy: Sequence[float], target: float, *, num_validation: int | None, seed: int = 0
-) -> Stable:
+) -> EpochEstimate:
     """The first epoch at which the curve without its noise is at `target`; `reached` or `not reached` is the status."""
     fit = fit_curve(val_accuracy, num_images=num_validation, band=BAND)
     if fit is None:
@@ -171,7 +173,7 @@ def epochs_to_target(
         curves = fit.refitted(simulated(fit.fitted, fit.noise, NUM_SIMULATED, seed))
         low, high = _middle_80(_first_at(curves, target, fit.epochs))
     has_reached = math.isfinite(epoch)
-    return Stable(
+    return EpochEstimate(
         status="reached" if has_reached else "not reached",
         epoch=epoch if has_reached else None,
         low=_finite(None if low is None else min(low, epoch)),
@@ -183,7 +185,7 @@ def epochs_to_target(
     )
 
 
-def plateau_epoch(fit: Fit, band: float) -> tuple[int, float]:
+def plateau_epoch(fit: CurveFit, band: float) -> tuple[int, float]:
     """The first epoch within `band` of the best level seen, and that level."""
     levels, positions = _plateaus(fit.fitted[None], fit.values[None], band, fit.method)
     return fit.epochs[int(positions[0])], float(levels[0])
@@ -197,7 +199,7 @@ def _plateaus(fitted: Array, curves: Array, band: float, method: Method) -> tupl
     return levels, np.argmax(fitted >= (levels - band)[:, None], axis=1)
 
 
-def _plateau_interval(fit: Fit, band: float, seed: int) -> tuple[float | None, float | None]:
+def _plateau_interval(fit: CurveFit, band: float, seed: int) -> tuple[float | None, float | None]:
     if fit.noise is None:
         return None, None
     curves = simulated(fit.fitted, fit.noise, NUM_SIMULATED, seed)
@@ -216,7 +218,7 @@ def _middle_80(found: Array) -> tuple[float, float]:
     return float(ordered[len(ordered) // 10]), float(ordered[-1 - len(ordered) // 10])
 
 
-def stable_over_repeats(each: Sequence[Stable]) -> Stable:
+def stable_over_repeats(each: Sequence[EpochEstimate]) -> EpochEstimate:
     """Repeats of one configuration as one answer: the median, with an interval for the mean.
 
     Runs that say nothing (too short, unknown) are left out, which `repeats` shows. Where half or more of the others
@@ -232,7 +234,7 @@ def stable_over_repeats(each: Sequence[Stable]) -> Stable:
     is_open = 2 * num_open >= len(known)
     epoch = _finite(median(values))
     low, high = _interval_over_repeats(known)
-    return Stable(
+    return EpochEstimate(
         status=_STATUS_OVER_REPEATS[is_target, is_open],
         epoch=None if is_target and is_open else epoch,
         low=low if low is None or epoch is None else max(1.0, min(low, epoch)),
@@ -253,7 +255,7 @@ _STATUS_OVER_REPEATS: dict[tuple[bool, bool], Status] = {
 }
 
 
-def _interval_over_repeats(known: Sequence[Stable]) -> tuple[float | None, float | None]:
+def _interval_over_repeats(known: Sequence[EpochEstimate]) -> tuple[float | None, float | None]:
     """80 %: by Student's t from the scatter of three or more; of two, from their own intervals and their distance."""
     values = [one.epoch for one in known if one.epoch is not None]
     if len(values) >= 3:
@@ -280,9 +282,9 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _no_answer(values: Sequence[float], band: float) -> Stable:
+def _no_answer(values: Sequence[float], band: float) -> EpochEstimate:
     known = known_values(values)[1]
-    return Stable(
+    return EpochEstimate(
         status="too short" if known.size else "unknown",
         epoch=None,
         low=None,
@@ -294,9 +296,9 @@ def _no_answer(values: Sequence[float], band: float) -> Stable:
     )
 
 
-def _nothing_known(each: Sequence[Stable]) -> Stable:
+def _nothing_known(each: Sequence[EpochEstimate]) -> EpochEstimate:
     """Of runs that say nothing, the one that says why."""
-    unknown = Stable(
+    unknown = EpochEstimate(
         status="unknown", epoch=None, low=None, high=None, level=None, band=BAND, noise=None, method="none", repeats=0
     )
     return next((one for one in each if one.status == "too short"), next(iter(each), unknown))

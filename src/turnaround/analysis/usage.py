@@ -11,7 +11,7 @@ from turnaround.errors import RunDirectoryError
 from turnaround.record.reader import Run
 from turnaround.record.schema import GpuSample, TelemetrySample
 
-MOST_POINTS = 300
+MAX_POINTS = 300
 
 Column = tuple[float | None, ...]
 
@@ -35,7 +35,7 @@ class Usage:
         return any(value is not None for value in getattr(self, column))
 
 
-def usages(run: Run, *, most: int = MOST_POINTS) -> tuple[Usage, ...]:
+def usages(run: Run, *, most: int = MAX_POINTS) -> tuple[Usage, ...]:
     """Every GPU of every host, or its processor where it has none; each point is the mean of a group of samples."""
     found: list[Usage] = []
     try:

@@ -34,7 +34,7 @@ def bench(
     from turnaround import recipes
     from turnaround.cli.console import checked_device, err, out, preparation, print_json
     from turnaround.cli.train import announce
-    from turnaround.launch.conduct import Request, measure
+    from turnaround.launch.lifecycle import Request, measure
     from turnaround.report.bench_text import bench_table, rates_of, sentence, verdict
 
     overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from turnaround.data.check.folder_check import Check
+    from turnaround.check.folder_check import Check
 
 PAGE_GROUPS = 200
 """On a page: the worst. All are in --json."""
@@ -35,8 +35,8 @@ def check(
     [bold]turnaround check photos/ --page check.html[/bold]                with the pictures
     [bold]turnaround check photos/ --split-by-photo split.json[/bold]    for train --set data.split_by_photo=split.json
     """
+    from turnaround.check.folder_check import check_folder
     from turnaround.cli.console import err, out, preparation, print_json, print_lines
-    from turnaround.data.check.folder_check import check_folder
     from turnaround.errors import InputError
     from turnaround.report.check_text import check_lines
 
@@ -70,7 +70,7 @@ def _check_can_write(*targets: Path | None) -> None:
 
 
 def _write_split(found: Check, path: Path, *, holdout: float, seed: int) -> dict[str, Any]:
-    from turnaround.data.check.folder_check import split_by_photo
+    from turnaround.check.folder_check import split_by_photo
     from turnaround.data.split_file import VALIDATION, write_split
 
     parts = split_by_photo(found, holdout=holdout, seed=seed)
@@ -80,7 +80,7 @@ def _write_split(found: Check, path: Path, *, holdout: float, seed: int) -> dict
 
 
 def _write_page(found: Check, payload: dict[str, Any], path: Path) -> None:
-    from turnaround.data.check.thumbnails import thumbnails
+    from turnaround.check.thumbnails import thumbnails
     from turnaround.errors import StorageError
     from turnaround.report.check_page import FILES_SHOWN, check_page
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from turnaround.use.trained import Trained
 
 BAR_CELLS = 20
-LONGEST_NAME = 60
+MAX_NAME = 60
 
 
 def classify(
@@ -115,7 +115,7 @@ def _bars(answer: Answer, full: str) -> Iterator[str]:
 def _rows(answers: Sequence[Answer]) -> Iterator[str]:
     from turnaround.report.lines import clean
 
-    width = min(LONGEST_NAME, max((len(answer.name) for answer in answers), default=0))
+    width = min(MAX_NAME, max((len(answer.name) for answer in answers), default=0))
     for answer in answers:
         told = ", ".join(f"{clean(guess.name)} {100 * guess.probability:.1f} %" for guess in answer.guesses)
         yield f"{clean(answer.name):<{width}}  {told}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OVERRIDES = ("data.images=1500", "training.epochs=10")
 TRAINED = (1, 2)
 REHEARSED = (4, 8)
-MOST_FINDINGS = 5
+MAX_FINDINGS = 5
 
 
 def demo(
@@ -37,8 +37,8 @@ def demo(
     from turnaround.analysis.summary import summarise
     from turnaround.cli.console import checked_device, err, preparation, print_json
     from turnaround.cli.page import leave_page
-    from turnaround.launch.conduct import Request, start
     from turnaround.launch.contract import choose_processes
+    from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
 
     folder = out or default_run_path(Path("runs"), "demo")
@@ -114,13 +114,13 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
 
 def _print_findings(summaries: Sequence[RunSummary], console: Console) -> None:
     """What the runs say, in a few sentences."""
-    from turnaround.analysis.findings import find_all
-    from turnaround.analysis.jobs import jobs_of
+    from turnaround.analysis.workloads import jobs_of
     from turnaround.cli.console import print_lines
+    from turnaround.findings import find_all
     from turnaround.record.reader import Run
     from turnaround.report.survey_text import Screen, short_findings
 
     findings = find_all(jobs_of([Run.load(Path(summary.directory)) for summary in summaries]))
     if findings:
         console.print("\n[bold]What the runs say[/bold]")
-        print_lines(console, short_findings(findings, Screen(width=console.width), most=MOST_FINDINGS))
+        print_lines(console, short_findings(findings, Screen(width=console.width), most=MAX_FINDINGS))

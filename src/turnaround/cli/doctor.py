@@ -120,11 +120,11 @@ def _problems(facts: dict[str, Any]) -> list[str]:
     return problems
 
 
-def _kernels(why_none: str | None) -> str:
-    if why_none is None:
+def _kernels(unavailable_reason: str | None) -> str:
+    if unavailable_reason is None:
         return "Triton compiles and runs them"
     return (
-        f"none ({why_none}): training works, but slower. Triton needs a C compiler and the headers of Python "
+        f"none ({unavailable_reason}): training works, but slower. Triton needs a C compiler and the headers of Python "
         "(Debian: apt install gcc python3-dev)"
     )
 

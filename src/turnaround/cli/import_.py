@@ -45,11 +45,11 @@ def import_(
     """
     from turnaround.analysis.summary import summarise
     from turnaround.record.importers.read import read_runs
-    from turnaround.record.importers.values import Given
+    from turnaround.record.importers.values import ImportOptions
     from turnaround.record.importers.write import write_runs
     from turnaround.record.reader import Run
 
-    given = Given(
+    given = ImportOptions(
         workers=workers,
         gpu=gpu,
         batch_per_worker=batch_per_worker,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from turnaround.errors import InputError, InterruptedRunError, TurnaroundError, one_of
 
 if TYPE_CHECKING:
-    from turnaround.launch.slurm.cluster import Partition
-    from turnaround.launch.slurm.script import SlurmJob
-    from turnaround.launch.slurm.settings import SlurmSettings
-    from turnaround.launch.slurm.states import JobState
+    from turnaround.launch.clusters.slurm.cluster import Partition
+    from turnaround.launch.clusters.slurm.script import SlurmJob
+    from turnaround.launch.clusters.slurm.settings import SlurmSettings
+    from turnaround.launch.clusters.slurm.states import JobState
     from turnaround.record.layout import RunDirectory
     from turnaround.record.schema import Status
 
@@ -53,7 +53,7 @@ class Flags:
 
     def wishes(self, **changes: Any) -> dict[str, Any]:
         """For SlurmSettings; `changes` go before what was typed."""
-        from turnaround.launch.slurm.settings import parsed
+        from turnaround.launch.clusters.slurm.settings import parsed
 
         typed: dict[str, Any] = parsed(self.more)
         named = {name: getattr(self, name) for name in ("gpu", "hosts", "partition", "account", "time")}
@@ -62,8 +62,8 @@ class Flags:
 
 def cluster_here(*, is_dry: bool) -> dict[str, Partition] | None:
     """What the cluster has; None for a dry run where there is none that answers."""
-    from turnaround.launch.slurm.client import require
-    from turnaround.launch.slurm.cluster import partitions
+    from turnaround.launch.clusters.slurm.client import require
+    from turnaround.launch.clusters.slurm.cluster import partitions
 
     try:
         require()
@@ -75,7 +75,7 @@ def cluster_here(*, is_dry: bool) -> dict[str, Partition] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainingJob:
     """One training as it would be typed, and where it goes."""
 
     words: tuple[str, ...]
@@ -85,10 +85,10 @@ class Training:
     device: str
 
 
-def job_for(training: Training, wishes: dict[str, Any], there: dict[str, Partition] | None) -> SlurmJob:
+def job_for(training: TrainingJob, wishes: dict[str, Any], there: dict[str, Partition] | None) -> SlurmJob:
     """The job of one training; InputError for what this cluster can never give."""
-    from turnaround.launch.slurm.script import SlurmJob
-    from turnaround.launch.slurm.spread import settings_for
+    from turnaround.launch.clusters.slurm.script import SlurmJob
+    from turnaround.launch.clusters.slurm.spread import settings_for
 
     settings = settings_for(wishes, processes=training.processes, device=training.device, there=there)
     return SlurmJob(
@@ -103,7 +103,7 @@ def job_for(training: Training, wishes: dict[str, Any], there: dict[str, Partiti
 
 def require_possible(job: SlurmJob, there: dict[str, Partition], tell: Callable[[str], None]) -> None:
     """Before anything is submitted: the cluster has what is asked for, and its nodes see the directory."""
-    from turnaround.launch.slurm.cluster import check
+    from turnaround.launch.clusters.slurm.cluster import check
 
     for note in check(job, there):
         tell(f"note: {note}")
@@ -112,7 +112,7 @@ def require_possible(job: SlurmJob, there: dict[str, Partition], tell: Callable[
 
 def require_seen(directory: Path, settings: SlurmSettings, tell: Callable[[str], None]) -> None:
     """InputError when the compute nodes do not see the directory; a note when they are too busy to look."""
-    from turnaround.launch.slurm.probe import require_visible
+    from turnaround.launch.clusters.slurm.probe import require_visible
 
     seen = require_visible(directory, settings)
     if seen.answer == "unknown":
@@ -121,7 +121,7 @@ def require_seen(directory: Path, settings: SlurmSettings, tell: Callable[[str],
 
 def train_there(job: SlurmJob, flags: Flags, there: dict[str, Partition], tell: Callable[[str], None]) -> bool:
     """Submits one run and follows it; whether it was followed to its end. An error of errors.py when it failed."""
-    from turnaround.launch.slurm.submission import how_to_rejoin, refuse_living, submit_run
+    from turnaround.launch.clusters.slurm.submission import how_to_rejoin, refuse_living, submit_run
     from turnaround.record.layout import RunDirectory
 
     directory = RunDirectory(job.directory)
@@ -141,9 +141,9 @@ def train_there(job: SlurmJob, flags: Flags, there: dict[str, Partition], tell: 
 
 def rejoin(path: Path, tell: Callable[[str], None]) -> None:
     """Follows the job of a run; submits it again when it has ended and the run has not."""
-    from turnaround.launch.slurm import client
-    from turnaround.launch.slurm.follow import settle
-    from turnaround.launch.slurm.submission import let_go, living_job, submit_again
+    from turnaround.launch.clusters.slurm import client
+    from turnaround.launch.clusters.slurm.follow import settle
+    from turnaround.launch.clusters.slurm.submission import let_go, living_job, submit_again
     from turnaround.record.job import status_of
     from turnaround.record.layout import RunDirectory
 
@@ -167,7 +167,7 @@ def rejoin(path: Path, tell: Callable[[str], None]) -> None:
 
 def refuse_if_queued(path: Path) -> None:
     """InputError when a job of this run waits or runs somewhere else: two must not train it."""
-    from turnaround.launch.slurm.submission import refuse_living
+    from turnaround.launch.clusters.slurm.submission import refuse_living
     from turnaround.record.job import job_status, own_job
     from turnaround.record.layout import RunDirectory
 
@@ -178,12 +178,12 @@ def refuse_if_queued(path: Path) -> None:
 
 def follow(directory: RunDirectory, job_id: str, tell: Callable[[str], None]) -> None:
     """To the job's end; InterruptedRunError when somebody leaves it, the run's own error when it has failed."""
-    from turnaround.launch.slurm import client
-    from turnaround.launch.slurm.follow import Follower, listening, settle
-    from turnaround.launch.slurm.submission import how_to_rejoin
+    from turnaround.launch.clusters.slurm import client
+    from turnaround.launch.clusters.slurm.follow import JobFollower, listening, settle
+    from turnaround.launch.clusters.slurm.submission import how_to_rejoin
     from turnaround.record.job import status_of
 
-    follower, lines, was_cancelled = Follower(tell), _Lines(tell), False
+    follower, lines, was_cancelled = JobFollower(tell), _Lines(tell), False
     with listening() as stop:
         while True:
             job = follower.states({job_id: None}).get(job_id)
@@ -203,7 +203,7 @@ def follow(directory: RunDirectory, job_id: str, tell: Callable[[str], None]) ->
 
 def _raise_unless_finished(status: Status, directory: RunDirectory) -> None:
     from turnaround.errors import DivergedError, TrainingError
-    from turnaround.launch.slurm.submission import how_to_rejoin
+    from turnaround.launch.clusters.slurm.submission import how_to_rejoin
 
     if status.state == "finished":
         return

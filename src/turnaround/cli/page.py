@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turnaround.analysis.jobs import Survey
+    from turnaround.analysis.workloads import Survey
     from turnaround.record.reader import Run
     from turnaround.report.page.blocks import PageView
 
-MOST_PICTURES = 24
+MAX_PICTURES = 24
 PICTURES_EACH = 2
 PICTURE_PX = 96
-MOST_SEARCHED = 50_000
+MAX_SEARCHED = 50_000
 """Images of a folder that is looked through for examples: more would keep people waiting."""
 
 
@@ -36,13 +36,13 @@ class Wanted:
 
 def write_page(directories: Sequence[Path], *, out: Path, wanted: Wanted | None = None) -> Path:
     """The page of all runs at or below the directories; `out` is replaced where it is such a page already."""
-    from turnaround.cli.report import look, only
+    from turnaround.cli.report import filter_jobs, survey_of
     from turnaround.record.writer import replace_file
 
     wanted = wanted or Wanted()
     refuse_place(out)
-    found = look(directories)
-    found = only(found, wanted.job) if wanted.job is not None else found
+    found = survey_of(directories)
+    found = filter_jobs(found, wanted.job) if wanted.job is not None else found
     text = page_of(page_view(found, directories, wanted=wanted, out=out))
     replace_file(out, text.encode("utf-8", "replace"))
     return out
@@ -62,8 +62,8 @@ def page_view(
     """Everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
     from datetime import datetime
 
-    from turnaround.analysis.findings import find_all
     from turnaround.cli.console import installed_version
+    from turnaround.findings import find_all
     from turnaround.forecast.along import forecasters_of
     from turnaround.forecast.score import saved_in, scored
     from turnaround.report.page.blocks import PageView
@@ -171,13 +171,13 @@ def _command(directories: Sequence[Path], wanted: Wanted, out: Path) -> str:
 def _pictures(found: Survey) -> tuple[dict[str, dict[str, tuple[str, ...]]], list[str]]:
     """Examples of the classes that are confused most, by job; and which jobs have none although they could."""
     from turnaround.analysis.confusion import best_evaluated, confused_pairs
-    from turnaround.report.page.blocks import MOST_CONFUSED
+    from turnaround.report.page.blocks import MAX_CONFUSED
 
     pictures: dict[str, dict[str, tuple[str, ...]]] = {}
-    notes, room = [], MOST_PICTURES
+    notes, room = [], MAX_PICTURES
     for job in found.jobs:
         best = best_evaluated(job)
-        pairs = confused_pairs(best.evaluation, most=MOST_CONFUSED) if best else ()
+        pairs = confused_pairs(best.evaluation, most=MAX_CONFUSED) if best else ()
         places = dict.fromkeys(place for pair in pairs for place in (pair.true, pair.predicted))
         if best is None or not places or room < 1:
             continue
@@ -194,7 +194,7 @@ def _examples(run: Run, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
     A record may come from others and name any folder: only one with the same classes and as many images is opened.
     """
-    from turnaround.data.check.thumbnails import thumbnails
+    from turnaround.check.thumbnails import thumbnails
     from turnaround.data.folder import scan
     from turnaround.data.pixels import default_cache
     from turnaround.data.source import folder_here
@@ -207,7 +207,7 @@ def _examples(run: Run, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     try:
         recipe = Recipe.from_record(run.recipe)
         folder = folder_here(recipe.data, size_px=recipe.size_px, cache=default_cache())
-        if folder is None or not 0 < _count(images) <= MOST_SEARCHED:
+        if folder is None or not 0 < _count(images) <= MAX_SEARCHED:
             return {}
         table = scan(folder, holdout=recipe.data.holdout, seed=recipe.training.seed)
     except (TurnaroundError, AssertionError, OSError, ValueError):

@@ -11,13 +11,13 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turnaround.analysis.jobs import Survey
+    from turnaround.analysis.workloads import Survey
     from turnaround.forecast.predict import Forecaster
     from turnaround.forecast.question import Prediction, Question
 
-MOST_SINGLE_STEPS = 128
+MAX_SINGLE_STEPS = 128
 """A longer range is looked at in powers of two."""
-MOST_WORKERS = 100_000
+MAX_WORKERS = 100_000
 
 
 def predict(
@@ -40,13 +40,13 @@ def predict(
     [bold]turnaround predict runs/ --workers 16 --gpu V100[/bold]      one answer, and what it rests on
     [bold]turnaround predict runs/ --workers 1-32 --price 2.48[/bold]  a table: the fastest and the cheapest
     """
-    from turnaround.cli.report import look
+    from turnaround.cli.report import survey_of
     from turnaround.forecast.predict import forecaster
     from turnaround.forecast.question import Question
 
     counts = asked_workers(workers)
     question = Question(workers=counts[-1], gpu=gpu, hosts=hosts, price=price, job=job, target=target)
-    found = look(directories)
+    found = survey_of(directories)
     asked = forecaster(found, question)
     _tell(found)
     if len(counts) == 1:
@@ -70,9 +70,9 @@ def asked_workers(text: str) -> list[int]:
     for part in text.split(","):
         ends = re.fullmatch(r"\s*([0-9]{1,7})\s*(?:-\s*([0-9]{1,7})\s*)?", part)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
-        if not 1 <= first <= last <= MOST_WORKERS:
+        if not 1 <= first <= last <= MAX_WORKERS:
             raise InputError(
-                f"--workers takes whole numbers from 1 to {MOST_WORKERS:,}: 16, a list 1,2,4 or a range 1-32. "
+                f"--workers takes whole numbers from 1 to {MAX_WORKERS:,}: 16, a list 1,2,4 or a range 1-32. "
                 f"Received: {text!r}."
             )
         numbers |= set(_steps(first, last))
@@ -80,7 +80,7 @@ def asked_workers(text: str) -> list[int]:
 
 
 def _steps(first: int, last: int) -> list[int]:
-    if last - first < MOST_SINGLE_STEPS:
+    if last - first < MAX_SINGLE_STEPS:
         return list(range(first, last + 1))
     return sorted({first, last} | {2**k for k in range(last.bit_length()) if first <= 2**k <= last})
 

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from turnaround.analysis.findings import Finding
-    from turnaround.analysis.jobs import LeftOut, Survey
+    from turnaround.analysis.workloads import LeftOut, Survey
+    from turnaround.findings import Finding
 
 TO_GET_RUNS = (
     "`turnaround train` records a run, `turnaround import FILE --out DIR` makes run directories of other people's runs."
@@ -38,8 +38,8 @@ def report(
     [bold]turnaround report runs/ --out page.html[/bold]          the same as a page, to look at or to hand in
     [bold]turnaround report runs/a runs/b --json[/bold]           two runs, for a program
     """
-    from turnaround.analysis.findings import find_all
     from turnaround.cli.console import print_json
+    from turnaround.findings import find_all
 
     if out is not None:
         _write_page(directories, out, job=job, price=price, has_pictures=pictures)
@@ -47,9 +47,9 @@ def report(
             return
     elif price is not None or not pictures:
         _refuse_without_page("--price" if price is not None else "--no-pictures")
-    found = look(directories)
+    found = survey_of(directories)
     if job is not None:
-        found = only(found, job)
+        found = filter_jobs(found, job)
     findings = find_all(found)
     if json_:
         from turnaround.report.survey_json import survey_payload
@@ -88,11 +88,11 @@ def _print_text(found: Survey, findings: Sequence[Finding]) -> None:
     print_lines(console, survey_lines(found, findings, screen))
 
 
-def look(directories: Sequence[Path]) -> Survey:
+def survey_of(directories: Sequence[Path]) -> Survey:
     """All runs at or below the directories. What holds none is left out, unless nothing else is there."""
     from dataclasses import replace
 
-    from turnaround.analysis.jobs import survey
+    from turnaround.analysis.workloads import survey
     from turnaround.errors import RunDirectoryError
 
     # By name: a folder may be given beside the one that it lies in.
@@ -111,7 +111,7 @@ def look(directories: Sequence[Path]) -> Survey:
 
 def _without_runs(directory: Path) -> Iterator[LeftOut]:
     """The directory itself when no run is in it, else those of its folders in which none is."""
-    from turnaround.analysis.jobs import LeftOut
+    from turnaround.analysis.workloads import LeftOut
     from turnaround.errors import RunDirectoryError
     from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import find_runs
@@ -131,7 +131,7 @@ def _without_runs(directory: Path) -> Iterator[LeftOut]:
                 yield LeftOut(directory=str(path), reason=str(error))
 
 
-def only(found: Survey, wanted: str) -> Survey:
+def filter_jobs(found: Survey, wanted: str) -> Survey:
     """The jobs of exactly this name; else those whose name contains it, in any case."""
     from dataclasses import replace
 

@@ -31,9 +31,9 @@ def resume(
     """
     from turnaround.cli.console import checked_device, err
     from turnaround.cli.on_slurm import Flags, refuse_if_queued, rejoin
-    from turnaround.cli.train import print_result, surroundings
-    from turnaround.launch.conduct import Request
-    from turnaround.launch.conduct import resume as go_on
+    from turnaround.cli.train import print_result, run_display
+    from turnaround.launch.lifecycle import Request
+    from turnaround.launch.lifecycle import resume as go_on
     from turnaround.record.reader import Run
     from turnaround.record.viewers.follow import chosen
     from turnaround.workers.environment import place
@@ -45,7 +45,7 @@ def resume(
         return print_result(Run.load(directory), as_json=json_)
     refuse_if_queued(directory)
     here = place()
-    with surroundings(directory, viewers, here=here, is_quiet=json_) as (show, announced):
+    with run_display(directory, viewers, here=here, is_quiet=json_) as (show, announced):
         request = Request(
             out=directory,
             show=show,

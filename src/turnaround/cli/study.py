@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from turnaround.cli.on_slurm import Flags
     from turnaround.recipe import Recipe
-    from turnaround.study.conduct import Conductor
+    from turnaround.study.lifecycle import Conductor
     from turnaround.study.on_slurm import SlurmConductor
     from turnaround.study.plan import PlannedRun
     from turnaround.study.program import Program
@@ -71,7 +71,7 @@ def study(
     from turnaround.cli.on_slurm import Flags
     from turnaround.cli.study_there import study_there
     from turnaround.record.gpus import describe_gpus
-    from turnaround.study.conduct import Conductor, Work
+    from turnaround.study.lifecycle import Conductor, Work
     from turnaround.study.plan import counts
 
     flags = Flags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, cancel)
@@ -252,7 +252,7 @@ def _prepare(recipe: Recipe) -> None:
     import tempfile
 
     from turnaround.cli.console import err, preparation
-    from turnaround.data.prepare import cache_root, prepare_images
+    from turnaround.launch.prepare import cache_root, prepare_images
 
     with tempfile.TemporaryDirectory() as temporary, preparation(err()) as show:
         prepare_images(recipe.resolved(), cache=cache_root(recipe, temporary=Path(temporary)), show=show)

@@ -13,11 +13,11 @@ from turnaround.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from turnaround.cli.on_slurm import Flags, Training
+    from turnaround.cli.on_slurm import Flags, TrainingJob
     from turnaround.cli.study import Subject
-    from turnaround.launch.slurm.cluster import Partition
-    from turnaround.launch.slurm.script import SlurmJob
-    from turnaround.study.conduct import Work
+    from turnaround.launch.clusters.slurm.cluster import Partition
+    from turnaround.launch.clusters.slurm.script import SlurmJob
+    from turnaround.study.lifecycle import Work
     from turnaround.study.on_slurm import SlurmConductor
     from turnaround.study.plan import PlannedRun
 
@@ -70,9 +70,9 @@ def _spread(
     base: tuple[PlannedRun, ...], flags: Flags, *, device: str, cluster: dict[str, Partition] | None
 ) -> tuple[Callable[[PlannedRun], dict[str, object]], tuple[PlannedRun, ...]]:
     """The runs for every kind and number of hosts, and the wishes of each."""
-    from turnaround.launch.slurm.cluster import spelled
-    from turnaround.launch.slurm.settings import SlurmSettings
-    from turnaround.launch.slurm.spread import settings_for, spread
+    from turnaround.launch.clusters.slurm.cluster import spelled
+    from turnaround.launch.clusters.slurm.settings import SlurmSettings
+    from turnaround.launch.clusters.slurm.spread import settings_for, spread
     from turnaround.study.plan import counts, plan_there
 
     plain = replace(flags, gpu=None, hosts=None)
@@ -98,12 +98,12 @@ def _spread(
     return wishes, plan_there(base, kinds=kinds or [None], hosts_for=hosts_for)
 
 
-def _training(run: PlannedRun, work: Work) -> Training:
-    from turnaround.cli.on_slurm import Training
+def _training(run: PlannedRun, work: Work) -> TrainingJob:
+    from turnaround.cli.on_slurm import TrainingJob
 
     settings = [*work.overrides, f"training.seed={run.seed}"]
     words = (work.source, "--workers", str(run.workers), *(part for value in settings for part in ("--set", value)))
-    return Training(words=words, out=work.folder / run.name, processes=run.processes, device=work.device)
+    return TrainingJob(words=words, out=work.folder / run.name, processes=run.processes, device=work.device)
 
 
 def _watched(run: PlannedRun, work: Work, job: SlurmJob) -> SlurmJob:
@@ -120,8 +120,8 @@ def _print_scripts(
     conductor: SlurmConductor, jobs: dict[PlannedRun, SlurmJob], cluster: dict[str, Partition] | None
 ) -> None:
     """Every script, under its run's name."""
-    from turnaround.launch.slurm.cluster import check
-    from turnaround.launch.slurm.script import job_script
+    from turnaround.launch.clusters.slurm.cluster import check
+    from turnaround.launch.clusters.slurm.script import job_script
 
     for state in conductor.states():
         job = jobs[state.planned]
@@ -135,7 +135,7 @@ def _require_possible(
 ) -> None:
     """Everything is checked before anything is submitted; nodes are asked once, unless they have been there before."""
     from turnaround.cli.on_slurm import require_seen
-    from turnaround.launch.slurm.cluster import check
+    from turnaround.launch.clusters.slurm.cluster import check
 
     for note in dict.fromkeys(note for job in jobs for note in check(job, cluster)):
         tell(f"note: {note}")

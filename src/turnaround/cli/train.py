@@ -31,11 +31,11 @@ from turnaround.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from turnaround.cli.on_slurm import Flags, Training
-    from turnaround.data.prepare import Prepared, Show
+    from turnaround.cli.on_slurm import Flags, TrainingJob
+    from turnaround.launch.prepare import Prepared, Show
     from turnaround.recipe import Recipe
     from turnaround.record.reader import Run
-    from turnaround.workers.environment import Place
+    from turnaround.workers.environment import RankInfo
 
 
 def train(
@@ -69,7 +69,7 @@ def train(
     from turnaround import recipes
     from turnaround.cli.console import checked_device
     from turnaround.cli.on_slurm import Flags
-    from turnaround.launch.conduct import Request, start
+    from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
     from turnaround.record.viewers.follow import chosen
     from turnaround.workers.environment import place
@@ -90,7 +90,7 @@ def train(
         return _train_there(training, flags, is_dry=dry_run, as_json=json_)
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
-    with surroundings(target, viewers, here=here, is_quiet=json_) as (show, announced):
+    with run_display(target, viewers, here=here, is_quiet=json_) as (show, announced):
         request = Request(
             out=target,
             show=show,
@@ -106,8 +106,8 @@ def train(
 
 
 @contextmanager
-def surroundings(
-    target: Path, viewers: tuple[str, ...], *, here: Place, is_quiet: bool
+def run_display(
+    target: Path, viewers: tuple[str, ...], *, here: RankInfo, is_quiet: bool
 ) -> Iterator[tuple[Show, Callable[[Recipe, Prepared, int], None]]]:
     """Of a training here: bars while it is prepared, other viewers while it trains, a page when it fails.
 
@@ -134,7 +134,7 @@ def surroundings(
         yield show, announced
 
 
-def _under_a_launcher(recipe: Recipe, here: Place, *, out: Path | None, says_workers: bool) -> Recipe:
+def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, says_workers: bool) -> Recipe:
     """horovodrun or torch.distributed.run runs this command once in each process: all must mean the same run."""
     from turnaround.errors import InputError
 
@@ -146,7 +146,7 @@ def _under_a_launcher(recipe: Recipe, here: Place, *, out: Path | None, says_wor
     return recipe.replace("workers", count=here.size) if is_default else recipe
 
 
-def _refuse_on_slurm(recipe: Recipe, *, restarts: int, here: Place, viewers: tuple[str, ...]) -> None:
+def _refuse_on_slurm(recipe: Recipe, *, restarts: int, here: RankInfo, viewers: tuple[str, ...]) -> None:
     from turnaround.errors import InputError
 
     if viewers:
@@ -168,21 +168,21 @@ def _refuse_on_slurm(recipe: Recipe, *, restarts: int, here: Place, viewers: tup
         )
 
 
-def _training(recipe: Recipe, words: list[str], target: Path, *, processes: int | None, device: str) -> Training:
-    from turnaround.cli.on_slurm import Training
+def _training(recipe: Recipe, words: list[str], target: Path, *, processes: int | None, device: str) -> TrainingJob:
+    from turnaround.cli.on_slurm import TrainingJob
     from turnaround.launch.contract import choose_processes
 
     workers = recipe.workers.count
     count = choose_processes(asked=workers if processes is None else processes, workers=workers, device=device)
-    return Training(words=tuple(words), out=target, processes=count, device=device)
+    return TrainingJob(words=tuple(words), out=target, processes=count, device=device)
 
 
-def _train_there(training: Training, flags: Flags, *, is_dry: bool, as_json: bool) -> None:
+def _train_there(training: TrainingJob, flags: Flags, *, is_dry: bool, as_json: bool) -> None:
     """As a job of a cluster; a dry run prints its script, which can be submitted as it is."""
     from turnaround.cli.console import err, print_json
     from turnaround.cli.on_slurm import cluster_here, job_for, train_there
-    from turnaround.launch.slurm.cluster import check
-    from turnaround.launch.slurm.script import job_script
+    from turnaround.launch.clusters.slurm.cluster import check
+    from turnaround.launch.clusters.slurm.script import job_script
     from turnaround.record.job import status_of
     from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import Run
@@ -226,11 +226,11 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
 
 def print_result(run: Run, *, as_json: bool) -> None:
     """The end of a run, for a person or for a program."""
-    from turnaround.analysis.findings import find_all
-    from turnaround.analysis.jobs import jobs_of
     from turnaround.analysis.summary import summarise
+    from turnaround.analysis.workloads import jobs_of
     from turnaround.cli.console import out, print_json
     from turnaround.cli.page import leave_page
+    from turnaround.findings import find_all
     from turnaround.report.text import run_end
 
     summary = summarise(run)

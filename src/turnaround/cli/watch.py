@@ -14,14 +14,14 @@ import typer
 if TYPE_CHECKING:
     import socket
 
-    from turnaround.analysis.jobs import Survey
+    from turnaround.analysis.workloads import Survey
     from turnaround.forecast.predict import Forecaster
     from turnaround.forecast.score import Score
     from turnaround.report.live.folder import FollowedFolder
     from turnaround.report.page.blocks import PageView
     from turnaround.web.guard import Access
 
-MOST_SCORED_BYTES = 2**20
+MAX_SCORED_BYTES = 2**20
 
 
 def watch(
@@ -52,7 +52,7 @@ def watch(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class PageAddress:
     """Where the page is, and for whom."""
 
     directory: Path
@@ -134,23 +134,23 @@ def _listening(host: str, port: int, path: Path | None) -> Iterator[socket.socke
         yield listening
 
 
-def _place(folder: FollowedFolder, listening: socket.socket, *, host: str, path: Path | None) -> Place:
+def _place(folder: FollowedFolder, listening: socket.socket, *, host: str, path: Path | None) -> PageAddress:
     from turnaround.web.tokens import kept_token
 
     token, is_kept = kept_token(f"watch {folder.root}")
     port = 0 if path is not None else listening.getsockname()[1]
-    return Place(directory=folder.given, host=host, port=port, token=token, is_kept=is_kept, socket=path)
+    return PageAddress(directory=folder.given, host=host, port=port, token=token, is_kept=is_kept, socket=path)
 
 
-def _serve(folder: FollowedFolder, place: Place, listening: socket.socket) -> None:
+def _serve(folder: FollowedFolder, place: PageAddress, listening: socket.socket) -> None:
     import hashlib
     import os
 
-    from turnaround.report.live.kitchen import Kitchen
+    from turnaround.report.live.page_builder import PageBuilder
     from turnaround.report.live.server import LiveServer, LiveService, Pacing, run_server
 
     view = LiveView(folder)
-    service = LiveService(Kitchen(folder, view, title=view.title), Pacing())
+    service = LiveService(PageBuilder(folder, view, title=view.title), Pacing())
     # Cookies do not know ports: two pages of one machine need two names.
     cookie = f"turnaround-{hashlib.sha256(os.fsencode(folder.root)).hexdigest()[:8]}"
     run_server(LiveServer(service, place.access, cookie=cookie), listening)
@@ -204,7 +204,7 @@ class LiveView:
 
         file = self.folder.root / FILE_NAME
         try:
-            is_readable = not RunDirectory(self.folder.root).is_run() and file.lstat().st_size <= MOST_SCORED_BYTES
+            is_readable = not RunDirectory(self.folder.root).is_run() and file.lstat().st_size <= MAX_SCORED_BYTES
         except OSError:
             return ()
         return tuple(scored(saved_in(self.folder.root), survey)) if is_readable else ()

@@ -26,7 +26,7 @@ from turnaround.launch.parent import die_with_parent
 if TYPE_CHECKING:
     from turnaround.record.layout import RunDirectory
     from turnaround.training.run import Assignment
-    from turnaround.workers.environment import Place
+    from turnaround.workers.environment import RankInfo
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,12 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
 
     from turnaround.errors import TurnaroundError
     from turnaround.launch import failure
+    from turnaround.record.heartbeat import Heartbeat
     from turnaround.record.layout import RunDirectory
-    from turnaround.record.pulse import Pulse
     from turnaround.report.progress import SilentProgress, progress_for
     from turnaround.workers.environment import place
 
-    directory, pulse = RunDirectory(options.run), Pulse()
+    directory, heartbeat = RunDirectory(options.run), Heartbeat()
     here = place()
     shows = here.rank == 0 and not options.quiet
     try:
@@ -54,9 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
             bench(assignment, here, part_s=options.bench)
             return 0
         with progress_for(sys.stdout) if shows else SilentProgress() as progress:
-            train(assignment, here, progress, pulse=pulse, stop_asked=lambda: bool(stop_asked))
+            train(assignment, here, progress, heartbeat=heartbeat, stop_asked=lambda: bool(stop_asked))
     except BaseException as error:
-        failure.tell(directory, rank=here.rank, error=error, step=pulse.step)
+        failure.tell(directory, rank=here.rank, error=error, step=heartbeat.step)
         if isinstance(error, TurnaroundError):
             return error.exit_code
         traceback.print_exc()
@@ -64,9 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _assignment(options: argparse.Namespace, directory: RunDirectory, here: Place) -> Assignment | None:
+def _assignment(options: argparse.Namespace, directory: RunDirectory, here: RankInfo) -> Assignment | None:
     """What we were told; without images only when the word comes that they are there, and None when it never will."""
-    from turnaround.launch.joined import wait_for_launcher
+    from turnaround.launch.handshake import wait_for_launcher
     from turnaround.training.run import Assignment, get_ready
 
     assignment = Assignment(

@@ -1,19 +1,14 @@
 """A folder of images -> batches on the device.
 
     source.py     a recipe's source -> a folder (generated, fetched, or the user's own)
-    fruitbowl.py  the generated set: works offline, in seconds
-    fruit_scene.py, fruit_shapes.py   how its pictures are drawn: apples, bananas, oranges; ellipses, arcs, noise
     folder.py     class folders -> table of files; split; warnings
     split_file.py a split that was decided beforehand
-    check/        what is wrong with the images: copies, leaks, unreadable and odd files
     decode.py     one file -> pixels, every format and mode handled by a stated rule
-    children.py   the processes that help: how they start and how they end
     decoders.py   many files at once, by such processes
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
     changes.py    what has happened to the images since a run began
     reading.py    rows of pixels from a disk, or decoded when they are needed
-    prepare.py    all of the above for a recipe, before anything is trained
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch
     batches.py    slices, residency (device / host / disk), prefetch, exact evaluation     needs torch

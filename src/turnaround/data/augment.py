@@ -48,7 +48,9 @@ class Augmentation:
             pixels = (pixels * self._light(draws)[:, None, None, None]).clamp(0, 1)
         return pixels
 
-    def of_all(self, *, epoch: int, num_samples: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    def epoch_transforms(
+        self, *, epoch: int, num_samples: int, device: torch.device
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The affine maps (num_samples, 2, 3) and brightness factors of all samples in an epoch; kept until the next.
 
         Made at once they take some thirty launches an epoch; made batch by batch, as many a step.

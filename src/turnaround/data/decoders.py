@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from turnaround.data import children
+from turnaround import children
 from turnaround.data.decode import DIGEST_BYTES, UnreadableImage, decode_to
 from turnaround.errors import DataError
 
-_FEWEST_FOR_PROCESSES = 64  # below it, starting processes (about 0.3 s) costs more than it saves
+_MIN_FOR_PROCESSES = 64  # below it, starting processes (about 0.3 s) costs more than it saves
 _CHUNK_IMAGES, _CHUNK_BYTES = 32, 8 << 20  # the most that one task decodes and holds
 
 Progress = Callable[[int, int], None]  # images done, images in all
@@ -42,7 +42,7 @@ _Chunk = tuple[int, tuple[str, ...]]  # the place of its first image, and its fi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class DecodeTarget:
     """Where the pixels of many images go: one file that has its full size already."""
 
     path: Path | None  # None: nowhere; the files are only checked
@@ -71,14 +71,14 @@ class Rows(NamedTuple):
     pixel_digests: tuple[bytes, ...] = ()  # only where the pixels are decoded to be kept or checked
 
 
-def decode_into(target: Target, files: tuple[str, ...], on_progress: Progress | None = None) -> Decoded:
+def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progress | None = None) -> Decoded:
     """Decode all files in parallel processes, each straight to its place."""
     num_processes = children.num_cpus()
     # Four chunks a process at least, so that a few slow images do not leave the other processes idle.
     most = min(_CHUNK_IMAGES, _CHUNK_BYTES // (target.size_px**2 * 3), len(files) // (4 * num_processes))
     step = max(1, most)
     chunks = [(start, files[start : start + step]) for start in range(0, len(files), step)]
-    if len(files) < _FEWEST_FOR_PROCESSES or not children.can_have_children():
+    if len(files) < _MIN_FOR_PROCESSES or not children.can_have_children():
         num_processes = 1
     digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
     pixel_digests = np.zeros_like(digests)
@@ -103,12 +103,12 @@ def as_rows(digests: list[bytes]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
-def _one_by_one(target: Target, chunks: list[_Chunk]) -> Generator[Rows, None, None]:
+def _one_by_one(target: DecodeTarget, chunks: list[_Chunk]) -> Generator[Rows, None, None]:
     for chunk in chunks:
         yield _decode_chunk(target, chunk)
 
 
-def _in_processes(target: Target, chunks: list[_Chunk], num_processes: int) -> Generator[Rows, None, None]:
+def _in_processes(target: DecodeTarget, chunks: list[_Chunk], num_processes: int) -> Generator[Rows, None, None]:
     num_processes = min(num_processes, len(chunks))
     with children.pool(num_processes) as pool:
         try:
@@ -145,7 +145,7 @@ def decode_rows(out: NDArray[np.uint8], root: Path, chunk: _Chunk) -> Rows:
     return Rows(start, digests, bad, time.perf_counter() - started_s)
 
 
-def _decode_chunk(target: Target, chunk: _Chunk) -> Rows:
+def _decode_chunk(target: DecodeTarget, chunk: _Chunk) -> Rows:
     start, files = chunk
     pixels = np.empty((len(files), target.size_px, target.size_px, 3), np.uint8)
     rows = decode_rows(pixels, target.root, chunk)

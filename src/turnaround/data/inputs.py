@@ -33,9 +33,11 @@ class Inputs:
         """`dtype` is that of the weights; under `autocast` the network's first layer takes the narrower one anyway."""
         self.augmentation, self.mean, self.std, self.num_train, self.dtype = augmentation, mean, std, num_train, dtype
         self.narrow = autocast or dtype
-        is_theirs = device.type == "cuda" and dtype == torch.float32
-        self.kernel = available.load("turnaround.data.inputs_triton") if is_theirs else None
-        self.why_none = available.why_none() if is_theirs else "it is for CUDA devices and single precision"
+        kernel_applies = device.type == "cuda" and dtype == torch.float32
+        self.kernel = available.load("turnaround.data.inputs_triton") if kernel_applies else None
+        self.unavailable_reason = (
+            available.unavailable_reason() if kernel_applies else "it is for CUDA devices and single precision"
+        )
 
     @property
     def dtype_of_images(self) -> torch.dtype:
@@ -47,14 +49,16 @@ class Inputs:
         """For the record: the way that is taken, and why."""
         if self.kernel:
             return "one Triton kernel", "gathers, varies and normalises in one pass over the GPU's memory"
-        return "plain torch", f"no Triton kernel: {self.why_none}"
+        return "plain torch", f"no Triton kernel: {self.unavailable_reason}"
 
     def varied(self, batch: StepBatch, *, epoch: int) -> Tensor:
         """The images of a step, each varied as (seed, epoch, sample) says."""
         if not self.kernel:
             pixels = self.augmentation(batch.images, batch.ids, epoch=epoch, dtype=self.dtype)
             return self._normalised(pixels)
-        variations = self.augmentation.of_all(epoch=epoch, num_samples=self.num_train, device=batch.pixels.device)
+        variations = self.augmentation.epoch_transforms(
+            epoch=epoch, num_samples=self.num_train, device=batch.pixels.device
+        )
         return self._by_kernel(batch.pixels, batch.rows, samples=batch.ids, variations=variations)
 
     def plain(self, batch: EvaluationBatch) -> Tensor:

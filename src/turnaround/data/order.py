@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from turnaround.errors import DataError
 
-FEWEST_PER_WORKER = 2
+MIN_PER_WORKER = 2
 
 
 def epoch_order(*, seed: int, epoch: int, num_images: int) -> npt.NDArray[np.int64]:
@@ -31,7 +31,7 @@ def epoch_order(*, seed: int, epoch: int, num_images: int) -> npt.NDArray[np.int
 
 def step_bounds(*, num_images: int, global_batch: int, workers: int) -> list[tuple[int, int]]:
     """Start and stop of every step within the epoch order."""
-    fewest = FEWEST_PER_WORKER * workers
+    fewest = MIN_PER_WORKER * workers
     if num_images < fewest:
         raise DataError(
             f"{workers} workers need at least {fewest} training images (two each); there are {num_images}. "

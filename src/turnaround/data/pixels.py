@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnaround.data.decode import DIGEST_BYTES
-from turnaround.data.decoders import Decoded, Progress, Target, decode_into
+from turnaround.data.decoders import Decoded, DecodeTarget, Progress, decode_into
 from turnaround.data.entry import building, locked, publish, remove_leftovers
 from turnaround.data.folder import ImageTable
 from turnaround.errors import DataError, StorageError
@@ -231,7 +231,7 @@ class _Build:
         table, started_s = self.table, time.perf_counter()
         with building(entry.parent) as place:
             images = self._make_room(place / "images.npy") if self.keeps_pixels else None
-            target = Target(
+            target = DecodeTarget(
                 path=images,
                 offset_bytes=len(self._header(len(table.files))),
                 root=table.root.absolute(),

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnaround.data import children
+from turnaround import children
 from turnaround.data.decoders import Rows, as_rows, decode_rows, killed
 from turnaround.data.pixels import Pixels
 from turnaround.errors import DataError, StorageError

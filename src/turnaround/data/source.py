@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from turnaround.data import fruitbowl
+from turnaround import fruitbowl
 from turnaround.errors import MissingPartError
 from turnaround.recipe import DataRecipe
 

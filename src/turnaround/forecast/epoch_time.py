@@ -23,7 +23,7 @@ import numpy as np
 from turnaround.errors import InputError
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.scaling import (
-    FEWEST_TO_LEAVE_OUT,
+    MIN_TO_LEAVE_OUT,
     Z_80,
     Array,
     HalfWidths,
@@ -34,16 +34,16 @@ from turnaround.forecast.scaling import (
     fit_law,
     half_widths,
     more_than_linear,
+    prior_rows,
     repeat_spread,
-    typical,
 )
 from turnaround.forecast.step_time import (
     HIDDEN_SHARE,
     StepConfiguration,
     cautions_for,
+    exclusion_warnings,
     in_processes,
     root_mean_square,
-    told_aside,
     wider_between_hosts,
 )
 
@@ -112,7 +112,7 @@ class EpochTime:
         self.repeat_spread_ = repeat_spread(self.measured_)
         self.pinned_ = _pinned(self.counts_)
         self.leave_one_out_ = self._leave_one_out()
-        self.warnings_ = told_aside([self._measured(o) for o in ordered], aside, "strong", unit="an epoch")
+        self.warnings_ = exclusion_warnings([self._measured(o) for o in ordered], aside, "strong", unit="an epoch")
         return self
 
     def predict(self, configuration: StepConfiguration) -> Forecast:
@@ -155,7 +155,7 @@ class EpochTime:
         rows = np.array([self._row(m.processes) / np.array([1.0, unit, unit, unit]) for m in measured])
         longest = max(m.time_s for m in measured) / measured[0].time_s
         no_overhead = [1 / (OVERHEAD_SD * longest), 0.0, 0.0, 0.0]
-        priors = np.vstack([no_overhead, np.column_stack([np.zeros(2), typical()])])
+        priors = np.vstack([no_overhead, np.column_stack([np.zeros(2), prior_rows()])])
         overhead_s, *law = fit_law(rows, measured, priors)
         return float(overhead_s), np.array(law) / unit
 
@@ -181,7 +181,7 @@ class EpochTime:
 
     def _leave_one_out(self) -> dict[int, float]:
         counts = sorted(set(self.counts_))
-        if len(counts) < FEWEST_TO_LEAVE_OUT:
+        if len(counts) < MIN_TO_LEAVE_OUT:
             return {}
         errors = {}
         for count in counts:

@@ -11,9 +11,9 @@ from turnaround.forecast.epochs import EpochsToStable, PlateauAccuracy
 from turnaround.forecast.hardware import carry_over
 from turnaround.forecast.observations import Observations, Times
 from turnaround.forecast.step_time import StepConfiguration, StepTime
-from turnaround.forecast.turnaround import Parts, after_epoch, exactly, once
+from turnaround.forecast.turnaround import TurnaroundParts, exact, fixed_overhead, per_epoch_overhead
 
-LEAST_WIDTH = 0.03
+MIN_WIDTH = 0.03
 """Relative: no time is known better, not even one that a measured input limit decides."""
 INPUT_BOUND = 1.5
 """Factor of the half-widths of a time where the runs measured the input path: it need not follow the law of GPUs."""
@@ -51,8 +51,8 @@ class Laws:
             measured = scaled(measured, self.steps(workers) or 1.0)
         measured = Forecast(
             value=measured.value,
-            low=min(measured.low, measured.value * (1 - LEAST_WIDTH)),
-            high=max(measured.high, measured.value * (1 + LEAST_WIDTH)),
+            low=min(measured.low, measured.value * (1 - MIN_WIDTH)),
+            high=max(measured.high, measured.value * (1 + MIN_WIDTH)),
         )
         if self.times.input_bound:
             measured = widened(measured, INPUT_BOUND)
@@ -78,13 +78,15 @@ class Laws:
             return None
         return Forecast(value=images / time_s.value, low=images / time_s.high, high=images / time_s.low)
 
-    def parts(self, workers: int, hosts: int) -> Parts | None:
+    def parts(self, workers: int, hosts: int) -> TurnaroundParts | None:
         """What a job consists of."""
         epoch_s = self.epoch_time_s(workers, hosts)
         if epoch_s is None or self.times is None:
             return None
         overheads = self.times.overheads
-        return Parts(epoch_s=epoch_s, after_epoch_s=after_epoch(overheads, workers), once_s=once(overheads))
+        return TurnaroundParts(
+            epoch_s=epoch_s, after_epoch_s=per_epoch_overhead(overheads, workers), once_s=fixed_overhead(overheads)
+        )
 
     def at_batch(self, law: EpochsToStable | PlateauAccuracy | None, workers: int) -> Forecast | None:
         batch = self.observations.global_batch(workers)
@@ -141,4 +143,4 @@ def widened(forecast: Forecast, factor: float) -> Forecast:
 
 def planned(observations: Observations) -> Forecast | None:
     """The epochs of the recipe."""
-    return exactly(float(observations.epochs_planned)) if observations.epochs_planned else None
+    return exact(float(observations.epochs_planned)) if observations.epochs_planned else None

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from turnaround.analysis.cases import Case, Job, Spread
 from turnaround.analysis.compare import Fact, shared_gpu, value_at
+from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.gpu_kinds import data_sheet
 from turnaround.analysis.speed import comparable_in_time
-from turnaround.analysis.stable import Stable, epochs_to_target, stable_over_repeats
+from turnaround.analysis.stable import EpochEstimate, epochs_to_target, stable_over_repeats
 from turnaround.analysis.summary import RunSummary
 from turnaround.forecast.epoch_time import EpochTimeObservation
 from turnaround.forecast.epochs import AccuracyObservation, EpochsObservation
@@ -24,7 +24,7 @@ from turnaround.forecast.step_time import StepObservation
 
 FASTER_GPU = 1.5
 """Ratio of memory bandwidths from which one kind of GPU must be faster than another ..."""
-MOST_NAMED = 4
+MAX_NAMED = 4
 NO_GAIN = 1.15
 """... unless its epochs are shorter by less than this: then the GPUs were not the limit."""
 
@@ -47,7 +47,7 @@ class Times:
     """What real runs of one kind of GPU say: steps where our own runs timed them, else whole epochs."""
 
     gpu: str
-    cases: tuple[Case, ...]
+    cases: tuple[ConfigurationRuns, ...]
     scaling: Scaling
     steps: tuple[StepObservation, ...] = ()
     epochs: tuple[EpochTimeObservation, ...] = ()
@@ -76,7 +76,7 @@ class Observations:
     """Lower bounds: configurations that had not become stable by the end of their runs."""
     accuracies: tuple[AccuracyObservation, ...] = ()
     to_target: tuple[EpochsObservation, ...] = ()
-    learned_from: tuple[Case, ...] = ()
+    learned_from: tuple[ConfigurationRuns, ...] = ()
     """The cases behind epochs and accuracies."""
     noise_scale: float | None = None
     images_per_epoch: int | None = None
@@ -96,7 +96,7 @@ class Observations:
         return None if self.batch_per_worker is None else workers * self.batch_per_worker
 
 
-def observe(job: Job, *, target: float | None = None, gpu: str | None = None) -> Observations:
+def observe(job: Workload, *, target: float | None = None, gpu: str | None = None) -> Observations:
     """What the runs say, about a kind of GPU; with a target, also the epochs to that validation accuracy."""
     times, aside_in_time = _times(job)
     same, aside, settings = _same_recipe(job, times, gpu)
@@ -123,9 +123,9 @@ def observe(job: Job, *, target: float | None = None, gpu: str | None = None) ->
     )
 
 
-def _times(job: Job) -> tuple[dict[str, Times], list[str]]:
+def _times(job: Workload) -> tuple[dict[str, Times], list[str]]:
     """By kind of GPU the largest group of cases that can be compared in time; the other groups are named."""
-    chosen: dict[str, list[Case]] = {}
+    chosen: dict[str, list[ConfigurationRuns]] = {}
     aside: list[str] = []
     groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.configuration.workers for c in g)))
     for group in groups:
@@ -141,14 +141,14 @@ def _times(job: Job) -> tuple[dict[str, Times], list[str]]:
     return {gpu: _times_of(gpu, cases, job) for gpu, cases in sorted(chosen.items())}, aside
 
 
-def _named(cases: Sequence[Case], reason: str) -> list[str]:
+def _named(cases: Sequence[ConfigurationRuns], reason: str) -> list[str]:
     """A sentence for those that were set aside for one reason."""
     labels = list(dict.fromkeys(hardware_label(case) for case in cases))
-    rest = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
-    return [f"Set aside: {', '.join(labels[:MOST_NAMED])}{rest}: {reason}."] if labels else []
+    rest = f" and {len(labels) - MAX_NAMED} more" if len(labels) > MAX_NAMED else ""
+    return [f"Set aside: {', '.join(labels[:MAX_NAMED])}{rest}: {reason}."] if labels else []
 
 
-def hardware_label(case: Case) -> str:
+def hardware_label(case: ConfigurationRuns) -> str:
     """Without what else the runs of the job differ in."""
     return replace(case.configuration, settings=()).label
 
@@ -159,9 +159,9 @@ def facts_in_words(facts: Sequence[Fact]) -> str:
     return f"{shown}, ..." if len(facts) > 3 else shown
 
 
-def _times_of(gpu: str, cases: Sequence[Case], job: Job) -> Times:
+def _times_of(gpu: str, cases: Sequence[ConfigurationRuns], job: Workload) -> Times:
     records = [run for case in cases for run in case.records]
-    is_told = any(run.is_imported or case.step_time_s is None for case in cases for run in case.runs)
+    has_failures = any(run.is_imported or case.step_time_s is None for case in cases for run in case.runs)
     probes = [value_at(run.machine, "probes", "input_images_per_s") for run in records]
     gradient_bytes = [value_at(run.machine, "cost", "gradient_bytes") for run in records]
     precisions = [str(value_at(run.machine, "choices", "precision", "value") or "amp") for run in records]
@@ -169,9 +169,9 @@ def _times_of(gpu: str, cases: Sequence[Case], job: Job) -> Times:
         gpu=gpu,
         cases=tuple(cases),
         scaling="strong" if any(_batch_total(case) for case in cases) else "weak",
-        steps=() if is_told else tuple(_step(case) for case in cases),
-        epochs=tuple(_epoch_times(cases)) if is_told else (),
-        overheads=tuple(_overheads(case, is_told=is_told) for case in cases),
+        steps=() if has_failures else tuple(_step(case) for case in cases),
+        epochs=tuple(_epoch_times(cases)) if has_failures else (),
+        overheads=tuple(_overheads(case, has_failures=has_failures) for case in cases),
         input_images_per_s=_median(p for p in probes if _is_positive(p)),
         gradient_bytes=_median(b for b in gradient_bytes if _is_positive(b)),
         precision=precisions[0],
@@ -183,7 +183,7 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def _step(case: Case) -> StepObservation:
+def _step(case: ConfigurationRuns) -> StepObservation:
     time_s = case.step_time_s
     assert time_s is not None, "a case with steps has their times"
     return StepObservation(
@@ -196,7 +196,7 @@ def _step(case: Case) -> StepObservation:
     )
 
 
-def _epoch_times(cases: Sequence[Case]) -> Iterator[EpochTimeObservation]:
+def _epoch_times(cases: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObservation]:
     # What one row of a table does not say is no difference: these cases agree in all that is known.
     runs = [run for case in cases for run in case.runs]
     batch, images = _commonest(run.batch_per_worker for run in runs), _commonest(run.images_per_epoch for run in runs)
@@ -214,8 +214,8 @@ def _epoch_times(cases: Sequence[Case]) -> Iterator[EpochTimeObservation]:
         )
 
 
-def _overheads(case: Case, *, is_told: bool) -> Overheads:
-    each = [_overheads_of(run, is_told=is_told) for run in case.runs if run.epochs > 0]
+def _overheads(case: ConfigurationRuns, *, has_failures: bool) -> Overheads:
+    each = [_overheads_of(run, has_failures=has_failures) for run in case.runs if run.epochs > 0]
     processes = case.configuration.workers
     return Overheads(
         processes=processes,
@@ -225,9 +225,9 @@ def _overheads(case: Case, *, is_told: bool) -> Overheads:
     )
 
 
-def _overheads_of(run: RunSummary, *, is_told: bool) -> Overheads:
+def _overheads_of(run: RunSummary, *, has_failures: bool) -> Overheads:
     parts, epoch_s = run.turnaround_parts_s, run.epoch_time_s or 0.0
-    if is_told:
+    if has_failures:
         whole_s = run.job_time_s if run.state == "finished" else None
         rest_s = None if whole_s is None else whole_s - run.epochs * epoch_s
         return Overheads(processes=run.workers, once_s=rest_s if rest_s is not None and rest_s >= 0 else None)
@@ -241,7 +241,7 @@ def _overheads_of(run: RunSummary, *, is_told: bool) -> Overheads:
     )
 
 
-def _input_bound(gpu: str, cases: Sequence[Case], job: Job) -> str | None:
+def _input_bound(gpu: str, cases: Sequence[ConfigurationRuns], job: Workload) -> str | None:
     """A slower kind of GPU was as fast, or the bottleneck verdict says so."""
     for case in cases:
         for other in job.cases:
@@ -252,7 +252,7 @@ def _input_bound(gpu: str, cases: Sequence[Case], job: Job) -> str | None:
     return f"The input path holds these runs up: {worst.why}" if worst is not None and worst.is_strong else None
 
 
-def _no_gain(case: Case, other: Case) -> str | None:
+def _no_gain(case: ConfigurationRuns, other: ConfigurationRuns) -> str | None:
     here, there = case.configuration, other.configuration
     if (
         here.gpu == there.gpu
@@ -283,11 +283,13 @@ def kinds_by_counts(times: dict[str, Times]) -> list[str]:
     return sorted(times, key=lambda gpu: (-len(times[gpu].counts), -max(times[gpu].counts), gpu))
 
 
-def _same_recipe(job: Job, times: dict[str, Times], gpu: str | None) -> tuple[list[Case], list[str], tuple[Fact, ...]]:
+def _same_recipe(
+    job: Workload, times: dict[str, Times], gpu: str | None
+) -> tuple[list[ConfigurationRuns], list[str], tuple[Fact, ...]]:
     """The cases whose accuracies can be compared: those of the settings that most of the cases have whose times are
     learnt from (the batch must be theirs), then most timed cases, then most cases, then the best accuracy. Also what
     was set aside, and the settings where there was a choice."""
-    groups: defaultdict[tuple[Fact, ...], list[Case]] = defaultdict(list)
+    groups: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
     for case in job.cases:
         groups[case.configuration.settings_for("accuracy")].append(case)
     timed = Counter(c.configuration.settings_for("accuracy") for each in times.values() for c in each.cases)
@@ -302,18 +304,18 @@ def _same_recipe(job: Job, times: dict[str, Times], gpu: str | None) -> tuple[li
     return groups[best], aside, best if aside else ()
 
 
-def _best_accuracy(cases: Sequence[Case]) -> float:
+def _best_accuracy(cases: Sequence[ConfigurationRuns]) -> float:
     return max((case.final_val_accuracy.value for case in cases if case.final_val_accuracy), default=0.0)
 
 
-def _epochs(stable: Stable | None, batch: int, statuses: tuple[str, ...]) -> Iterator[EpochsObservation]:
+def _epochs(stable: EpochEstimate | None, batch: int, statuses: tuple[str, ...]) -> Iterator[EpochsObservation]:
     if stable is None or stable.status not in statuses or not stable.epoch:
         return
     ends = [abs(end - stable.epoch) for end in (stable.low, stable.high) if end is not None]
     yield EpochsObservation(global_batch=batch, epochs=stable.epoch, sd=max(ends) / Z_80 if ends else None)
 
 
-def _to_target(case: Case, target: float) -> Stable | None:
+def _to_target(case: ConfigurationRuns, target: float) -> EpochEstimate | None:
     each = [
         epochs_to_target(run.curve.filled().val_accuracy, target, num_validation=run.num_validation)
         for run, _ in case.curves
@@ -322,13 +324,13 @@ def _to_target(case: Case, target: float) -> Stable | None:
     return stable_over_repeats(known) if known else None
 
 
-def _accuracy(case: Case, batch: int) -> Iterator[AccuracyObservation]:
+def _accuracy(case: ConfigurationRuns, batch: int) -> Iterator[AccuracyObservation]:
     final = case.final_val_accuracy
     if final is not None and 0 <= final.value <= 1:
         yield AccuracyObservation(global_batch=batch, accuracy=final.value, sd=final.sd)
 
 
-def _batch_total(case: Case) -> int | None:
+def _batch_total(case: ConfigurationRuns) -> int | None:
     value = value_at(case.records[0].recipe, "training", "batch_total")
     return value if isinstance(value, int) and value > 0 else None
 

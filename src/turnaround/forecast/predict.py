@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnaround.analysis.cases import Case, Job, Spread
+from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.gpu_kinds import kind_of
-from turnaround.analysis.jobs import Survey
+from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.hardware import LABEL, carry_over, sheet_of
 from turnaround.forecast.laws import Laws, fit_laws, planned
 from turnaround.forecast.observations import Observations, facts_in_words, hardware_label, kinds_by_counts, observe
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.turnaround import Best, best_of, cost, exactly, job_time
+from turnaround.forecast.turnaround import Best, best_of, cost, exact, job_time
 
 AT_THE_LIMIT = 0.95
 """Share of the input's limit from which it decides; the last step of an epoch is smaller, so it is never all of it."""
@@ -24,7 +24,7 @@ AT_THE_LIMIT = 0.95
 class Forecaster:
     """The laws of the job that answers a question; asked again for other numbers of workers."""
 
-    job: Job
+    job: Workload
     question: Question
     laws: Laws
     assumed: tuple[str, ...]
@@ -131,7 +131,7 @@ def forecaster(survey: Survey, question: Question) -> Forecaster:
     gpu = kind_of(question.gpu) if question.gpu else measured_on or _any_gpu(job)
     laws = fit_laws(seen, measured_on=measured_on, gpu=gpu)
     if laws.is_carried_over and measured_on is not None:
-        carry_over(exactly(1.0), measured_on=measured_on, target=gpu)  # raises for a kind without a data sheet
+        carry_over(exact(1.0), measured_on=measured_on, target=gpu)  # raises for a kind without a data sheet
     if laws.time is None and laws.epochs is None and laws.accuracy is None:
         raise InputError(
             f"The runs of {job.name!r} have neither times nor epochs nor accuracies to learn from (the last two need "
@@ -140,7 +140,7 @@ def forecaster(survey: Survey, question: Question) -> Forecaster:
     return Forecaster(job=job, question=question, laws=laws, assumed=assumed)
 
 
-def _job(survey: Survey, question: Question) -> Job:
+def _job(survey: Survey, question: Question) -> Workload:
     asked = (question.job or "").strip().lower()
     named = [(job.name.lower(), job) for job in survey.jobs]
     jobs = (
@@ -165,11 +165,11 @@ def _job(survey: Survey, question: Question) -> Job:
     return jobs[0]
 
 
-def _timed_kinds(job: Job) -> list[str]:
+def _timed_kinds(job: Workload) -> list[str]:
     return sorted({case.configuration.gpu for case in job.cases if case.epoch_time_s is not None})
 
 
-def _kinds_in_words(job: Job) -> str:
+def _kinds_in_words(job: Workload) -> str:
     kinds = _timed_kinds(job)
     return f"timed on {' and '.join(kinds)}" if kinds else "no times"
 
@@ -185,7 +185,7 @@ def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tu
     return kinds[0], () if question.gpu or not others else (f"{kinds[0]}: most was measured on it{others}",)
 
 
-def _any_gpu(job: Job) -> str:
+def _any_gpu(job: Workload) -> str:
     return job.cases[0].configuration.gpu if job.cases else "unknown"
 
 
@@ -198,7 +198,7 @@ def best_of_range(predictions: Sequence[Prediction]) -> Best | None:
     return None
 
 
-def measured_case(laws: Laws, workers: int, hosts: int | None) -> Case | None:
+def measured_case(laws: Laws, workers: int, hosts: int | None) -> ConfigurationRuns | None:
     """The real runs of this very configuration."""
     if laws.times is None or laws.is_carried_over:
         return None
@@ -206,7 +206,7 @@ def measured_case(laws: Laws, workers: int, hosts: int | None) -> Case | None:
     return next((case for case in same if hosts is None or case.configuration.hosts == hosts), None)
 
 
-def measured_figures(case: Case, price: float | None = None) -> dict[str, Spread]:
+def measured_figures(case: ConfigurationRuns, price: float | None = None) -> dict[str, Spread]:
     """What the runs of a case measured, by the names of a prediction's figures; unknown ones are left out."""
     stable = case.stable
     job_s = Spread.of(
@@ -233,7 +233,7 @@ def _basis(laws: Laws) -> list[str]:
         what = "step times" if laws.times.steps else "epoch times"
         said.append(f"{what} of {_labels(kept)} ({_count(kept)})")
         if laws.is_carried_over:
-            said.append(carry_over(exactly(1.0), measured_on=laws.times.gpu, target=laws.gpu).basis.removesuffix("."))
+            said.append(carry_over(exact(1.0), measured_on=laws.times.gpu, target=laws.gpu).basis.removesuffix("."))
     seen = laws.observations
     if laws.epochs is not None:
         said.append(f"epochs to stable at {_batches([o.global_batch for o in laws.epochs.observations_], seen)}")
@@ -255,12 +255,12 @@ def _settings(seen: Observations) -> list[str]:
     return [f"the settings {facts_in_words(seen.settings)}; others were set aside"] if seen.settings else []
 
 
-def _labels(cases: Sequence[Case]) -> str:
+def _labels(cases: Sequence[ConfigurationRuns]) -> str:
     labels = list(dict.fromkeys(hardware_label(case) for case in cases))
     return " and ".join(labels) if len(labels) < 3 else _listed(labels)
 
 
-def _count(cases: Sequence[Case]) -> str:
+def _count(cases: Sequence[ConfigurationRuns]) -> str:
     runs = sum(len(case.runs) for case in cases)
     return f"{runs} run{'s' if runs > 1 else ''}"
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from turnaround.analysis.cases import Spread
+from turnaround.analysis.configurations import Spread
 from turnaround.errors import InputError
 from turnaround.forecast.contract import Forecast
 

@@ -46,15 +46,15 @@ FASTER = (0.012, 0.06)
 SLOWER = (0.114, 0.0)
 # With a single count: for each doubling away from it.
 FASTER_FROM_ONE, SLOWER_FROM_ONE = 0.015, 0.062
-FEWEST_DOUBLINGS = 0.4  # so that the count that was measured is not known to better than 1 to 3 %
+MIN_DOUBLINGS = 0.4  # so that the count that was measured is not known to better than 1 to 3 %
 
-LEAST_COMPUTED = 0.1
+MIN_COMPUTED = 0.1
 """Least share of the shortest time that is taken as computation, however steep the times."""
 FARTHEST = 8.0
 """Beyond this multiple of what was measured no series was at hand to test the law."""
 MORE_THAN_LINEAR = 1.05
 """Efficiency against a smaller count above which one of the two measurements is not comparable."""
-FEWEST_TO_LEAVE_OUT = 4
+MIN_TO_LEAVE_OUT = 4
 Z_80 = 1.2816
 """Half-width of an 80 % interval in standard deviations."""
 
@@ -102,7 +102,7 @@ def fit_law(rows: Array, measured: Sequence[Measured], priors: Array) -> Array:
     system = np.vstack([rows * weights[:, None], priors])
     computed = rows[:, -3]
     least = np.zeros(rows.shape[1])
-    least[-3] = LEAST_COMPUTED * min(m.time_s / c for m, c in zip(measured, computed, strict=True)) / scale_s
+    least[-3] = MIN_COMPUTED * min(m.time_s / c for m, c in zip(measured, computed, strict=True)) / scale_s
     above, _ = nnls(system, np.concatenate([targets, np.zeros(len(priors))]) - system @ least)
     return np.asarray((above + least) * scale_s)
 
@@ -111,7 +111,7 @@ def noise_of(measured: Measured) -> float:
     return math.hypot(NOISE, measured.spread / math.sqrt(measured.repeats))
 
 
-def typical() -> Array:
+def prior_rows() -> Array:
     """The two rows that draw c1 and c2 towards the published series."""
     return np.array(
         [
@@ -123,9 +123,9 @@ def typical() -> Array:
 
 def half_widths(processes: int, counts: Sequence[int], *, share_lost: float) -> HalfWidths:
     """Empirical half-widths of a time on `processes` from measurements on `counts`."""
-    distance = how_far(processes, counts)
+    distance = extrapolation_factor(processes, counts)
     if len(set(counts)) == 1:
-        doublings = max(math.log2(distance), FEWEST_DOUBLINGS)
+        doublings = max(math.log2(distance), MIN_DOUBLINGS)
         less, more = FASTER_FROM_ONE * doublings, SLOWER_FROM_ONE * doublings
     else:
         growth = math.sqrt(max(distance, 2.0) / 2)
@@ -137,7 +137,7 @@ def half_widths(processes: int, counts: Sequence[int], *, share_lost: float) -> 
     return HalfWidths(less=less, more=more)
 
 
-def how_far(processes: int, counts: Sequence[int]) -> float:
+def extrapolation_factor(processes: int, counts: Sequence[int]) -> float:
     """1 inside the measured counts, else the multiple of the nearest one."""
     return max(processes / max(counts), min(counts) / processes, 1.0)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from turnaround.analysis.cases import Case
-from turnaround.analysis.jobs import Survey, survey
+from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.summary import RunSummary
+from turnaround.analysis.workloads import Survey, survey
 from turnaround.errors import RunDirectoryError
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import measured_figures
@@ -89,7 +89,7 @@ class Saved:
         asked: dict[str, Any] = self.line["prediction"]
         return asked
 
-    def knew(self, case: Case) -> bool:
+    def knew(self, case: ConfigurationRuns) -> bool:
         """Whether a run of this case was there when the forecast was made."""
         return bool(_places(case.runs, self.folder) & set(self.line["runs"]))
 
@@ -103,7 +103,7 @@ def saved_in(folder: Path) -> list[Saved]:
 
 def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
     """A question that was asked again before its answer was there counts once, with its last forecast."""
-    latest: dict[tuple[Any, ...], tuple[Saved, Case]] = {}
+    latest: dict[tuple[Any, ...], tuple[Saved, ConfigurationRuns]] = {}
     for saved in lines:
         for case in _cases(saved, known):
             if not saved.knew(case):
@@ -131,7 +131,7 @@ def in_words(each: Sequence[Score]) -> str | None:
     )
 
 
-def _score(line: dict[str, Any], case: Case) -> Iterator[Score]:
+def _score(line: dict[str, Any], case: ConfigurationRuns) -> Iterator[Score]:
     asked, price = line["prediction"], line["question"].get("price")
     found = measured_figures(case, price if isinstance(price, int | float) else None)
     for figure in FIGURES:
@@ -149,7 +149,7 @@ def _score(line: dict[str, Any], case: Case) -> Iterator[Score]:
             )
 
 
-def _cases(saved: Saved, known: Survey) -> Iterator[Case]:
+def _cases(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
     """The real cases of the configuration that was asked about; on any number of hosts where none was asked for."""
     asked, hosts = saved.prediction, saved.line["question"].get("hosts")
     for case in (case for job in known.jobs if job.name == asked["job"] for case in job.cases):

@@ -13,7 +13,7 @@ from turnaround.errors import InputError
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.scaling import (
     FARTHEST,
-    FEWEST_TO_LEAVE_OUT,
+    MIN_TO_LEAVE_OUT,
     Z_80,
     Array,
     HalfWidths,
@@ -22,13 +22,13 @@ from turnaround.forecast.scaling import (
     check_positive,
     check_spread,
     efficiency,
+    extrapolation_factor,
     features,
     fit_law,
     half_widths,
-    how_far,
     more_than_linear,
+    prior_rows,
     repeat_spread,
-    typical,
 )
 
 TEN_GIGABIT_BYTES_PER_S = 1.25e9
@@ -117,7 +117,7 @@ class StepTime:
         self.repeat_spread_ = repeat_spread(self.measured_)
         self.pinned_ = pinned(self.counts_)
         self.leave_one_out_ = self._leave_one_out()
-        self.warnings_ = told_aside(measured, aside, self.scaling, unit="a step")
+        self.warnings_ = exclusion_warnings(measured, aside, self.scaling, unit="a step")
         return self
 
     def predict(self, configuration: StepConfiguration) -> Forecast:
@@ -166,11 +166,11 @@ class StepTime:
 
     def _coefficients(self, measured: Sequence[Measured]) -> Array:
         rows = np.array([features(m.processes, self.scaling) for m in measured])
-        return fit_law(rows, measured, typical())
+        return fit_law(rows, measured, prior_rows())
 
     def _leave_one_out(self) -> dict[int, float]:
         counts = sorted(set(self.counts_))
-        if len(counts) < FEWEST_TO_LEAVE_OUT:
+        if len(counts) < MIN_TO_LEAVE_OUT:
             return {}
         errors = {}
         for count in counts:
@@ -210,7 +210,9 @@ def in_processes(count: int) -> str:
     return f"{count} processes were" if count > 1 else "1 process was"
 
 
-def told_aside(measured: Sequence[Measured], aside: Sequence[int], scaling: Scaling, *, unit: str) -> tuple[str, ...]:
+def exclusion_warnings(
+    measured: Sequence[Measured], aside: Sequence[int], scaling: Scaling, *, unit: str
+) -> tuple[str, ...]:
     """A sentence for each measurement that was set aside, with the one that contradicts it most."""
     sentences = []
     for odd in (measured[i] for i in aside):
@@ -226,7 +228,7 @@ def told_aside(measured: Sequence[Measured], aside: Sequence[int], scaling: Scal
 def cautions_for(configuration: StepConfiguration, counts: Sequence[int], *, crosses_hosts: bool) -> tuple[str, ...]:
     """Distance and first crossing of a host's boundary, said in words."""
     said = []
-    distance = how_far(configuration.processes, counts)
+    distance = extrapolation_factor(configuration.processes, counts)
     if distance > FARTHEST:
         said.append(
             f"{configuration.processes} processes are {distance:.0f} times away from what was measured "

@@ -31,7 +31,7 @@ ONCE_SCATTER = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class TurnaroundParts:
     """What a job consists of."""
 
     epoch_s: Forecast
@@ -41,11 +41,11 @@ class Parts:
     """Start-up and the like."""
 
 
-def exactly(value: float) -> Forecast:
+def exact(value: float) -> Forecast:
     return Forecast(value=value, low=value, high=value)
 
 
-def job_time(parts: Parts, epochs: Forecast) -> Forecast:
+def job_time(parts: TurnaroundParts, epochs: Forecast) -> Forecast:
     """Seconds from the start to the end of so many epochs, without the queue."""
     each = [epochs, parts.epoch_s, parts.after_epoch_s, parts.once_s]
     values = [part.value for part in each]
@@ -71,14 +71,14 @@ def cost(time_s: Forecast, *, workers: int, price_per_hour: float) -> Forecast:
     return Forecast(value=time_s.value * factor, low=time_s.low * factor, high=time_s.high * factor)
 
 
-def after_epoch(measured: Sequence[Overheads], processes: int) -> Forecast:
+def per_epoch_overhead(measured: Sequence[Overheads], processes: int) -> Forecast:
     """Evaluation, which the processes share, and the checkpoint, which one of them writes; as measured, never fitted.
 
     From the nearest count. It is not known how well an evaluation is shared among more: the upper end takes half of the
     gain (on a logarithmic scale) as lost.
     """
     if not measured:
-        return exactly(0.0)
+        return exact(0.0)
     nearest = min(measured, key=lambda o: abs(math.log(o.processes / processes)))
     shared = nearest.processes / processes
     ends = sorted(nearest.evaluation_s * share for share in (shared, math.sqrt(shared)))
@@ -86,11 +86,11 @@ def after_epoch(measured: Sequence[Overheads], processes: int) -> Forecast:
     return Forecast(value=value_s + c, low=ends[0] + c, high=ends[1] + c)
 
 
-def once(measured: Sequence[Overheads]) -> Forecast:
+def fixed_overhead(measured: Sequence[Overheads]) -> Forecast:
     """The median over the configurations, and their extremes; at least 20 % either way."""
     known = sorted(o.once_s for o in measured if o.once_s is not None)
     if not known:
-        return exactly(0.0)
+        return exact(0.0)
     value = float(np.median(known))
     low, high = min(known[0], value * (1 - ONCE_SCATTER)), max(known[-1], value * (1 + ONCE_SCATTER))
     return Forecast(value=value, low=low, high=high)

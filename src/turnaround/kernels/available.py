@@ -6,11 +6,11 @@ import importlib
 from functools import cache
 from types import ModuleType
 
-LONGEST_REASON = 200
+MAX_REASON = 200
 
 
 @cache
-def why_none() -> str | None:
+def unavailable_reason() -> str | None:
     """Why they do not, in a few words; None when they do."""
     import torch
 
@@ -20,11 +20,11 @@ def why_none() -> str | None:
         importlib.import_module("turnaround.kernels.smallest_triton").run()
     except Exception as error:  # whatever a compiler, a linker or a driver may say
         lines = str(error).strip().splitlines() or [""]
-        return f"{type(error).__name__}: {lines[0]}"[:LONGEST_REASON].rstrip(": ")
+        return f"{type(error).__name__}: {lines[0]}"[:MAX_REASON].rstrip(": ")
     return None
 
 
 @cache
 def load(module: str) -> ModuleType | None:
     """A module of kernels; None where they do not run."""
-    return importlib.import_module(module) if why_none() is None else None
+    return importlib.import_module(module) if unavailable_reason() is None else None

@@ -2,14 +2,15 @@
 
 Enters: a `LaunchPlan` for a prepared run directory. Leaves: a finished run, or one error that names the first cause.
 
-    conduct.py    one run from its recipe to its end
-    contract.py   what a launcher must do
-    queued.py     what a run brings along from its time in the queue of a cluster
-    local.py      this machine: torch.distributed.run, nothing outlives the launcher
-    horovod.py    the same for Horovod's processes, as a process of its own
-    joined.py     under a launcher of others, the command runs once in each process: how those find each other
-    parent.py     what every process does first, so that nothing outlives the launcher
-    slurm/        the same as a job of a Slurm cluster: script, submission, states
-    restart.py    on how many processes a run is started again, when one has failed
-    failure.py    how a process says why it failed, and how the launcher finds the first cause
+    lifecycle.py   one run from its recipe to its end
+    prepare.py     the images of a recipe, scanned, checked and decoded before anything is trained
+    contract.py    what a launcher must do
+    job_origin.py  what a run brings along from its time in the queue of a cluster
+    local.py       this machine: torch.distributed.run, nothing outlives the launcher
+    horovod.py     the same for Horovod's processes, as a process of its own
+    handshake.py   how the processes of one run learn that they may start
+    parent.py      what every process does first, so that nothing outlives the launcher
+    clusters/      the same as a job of a cluster: script, submission, states
+    restart.py     on how many processes a run is started again, when one has failed
+    failure.py     how a process says why it failed, and how the launcher finds the first cause
 """

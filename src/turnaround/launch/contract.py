@@ -13,7 +13,7 @@ from typing import Protocol
 from turnaround.errors import InputError
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
-from turnaround.workers.environment import LAUNCHERS, Place
+from turnaround.workers.environment import LAUNCHERS, RankInfo
 
 WORKER_MODULE = "turnaround.cli.worker"
 
@@ -38,7 +38,7 @@ class LaunchPlan:
     """What will be trained: processes that start before the images are there load its code meanwhile."""
     measured_for_s: float | None = None
     """The processes measure each part of a training for so long (training/bench.py) instead of training."""
-    place: Place = field(default_factory=Place)
+    place: RankInfo = field(default_factory=RankInfo)
     """Where the command itself stands: alone it starts all processes, otherwise somebody has started one for each."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the processes get whatever the user has set: the GPUs that are left after a failure."""

@@ -15,13 +15,13 @@ from typing import Any
 
 from turnaround import errors
 from turnaround.errors import ProcessFailedError, StorageError, TurnaroundError
-from turnaround.record import pulse
+from turnaround.record import heartbeat
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 
 LOST_KINDS = {"DistBackendError", "DistNetworkError", "DistStoreError", "HorovodInternalError"}
 LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "gloo/")
-LONGEST_WORD_S = 10.0
+MAX_WORD_S = 10.0
 """How long another process may take to say why it failed, once we have lost it."""
 
 
@@ -56,9 +56,9 @@ def tell(directory: RunDirectory, *, rank: int, error: BaseException, step: int 
     write_json(directory.logs / f"failure-{rank}.json", payload)
 
 
-def tell_death(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
+def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
     """Called by whoever started a process that ended before it could say anything."""
-    seen = next((process for process in pulse.read(directory) if process.rank == rank), None)
+    seen = next((process for process in heartbeat.read(directory) if process.rank == rank), None)
     payload = {
         "rank": rank,
         "host": seen.host if seen else socket.gethostname(),
@@ -74,15 +74,15 @@ def tell_death(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
 def tell_if_silent(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
     """The same, unless it has said why."""
     if not (directory.logs / f"failure-{rank}.json").exists():
-        tell_death(directory, rank=rank, exit_status=exit_status)
+        write_exit(directory, rank=rank, exit_status=exit_status)
 
 
-def is_told(directory: RunDirectory) -> bool:
+def has_failures(directory: RunDirectory) -> bool:
     """Whether any process has said why it ended."""
     return any(directory.logs.glob("failure-*.json"))
 
 
-def wait_for_others(directory: RunDirectory, *, patience_s: float = LONGEST_WORD_S) -> None:
+def wait_for_others(directory: RunDirectory, *, patience_s: float = MAX_WORD_S) -> None:
     """As long as all that is known is a lost connection; processes with launchers of their own take a moment."""
     latest_s = time.monotonic() + patience_s
     while time.monotonic() < latest_s and all(_is_lost(reason) for reason in _reasons(directory)):
@@ -90,14 +90,14 @@ def wait_for_others(directory: RunDirectory, *, patience_s: float = LONGEST_WORD
 
 
 def first_cause(
-    directory: RunDirectory, *, exit_status: int, log: Path, gone: pulse.Seen | None = None
+    directory: RunDirectory, *, exit_status: int, log: Path, gone: heartbeat.ProcessHeartbeat | None = None
 ) -> TurnaroundError:
     """The error that came first; `gone` is a process that was seen to have ended before the others."""
     reasons = _reasons(directory)
     told = [reason for reason in reasons if not _is_lost(reason)]
     if not told:
         words = {reason["rank"] for reason in reasons}
-        silent = [process for process in pulse.read(directory) if process.rank not in words]
+        silent = [process for process in heartbeat.read(directory) if process.rank not in words]
         silent = [gone] if gone is not None and gone.rank not in words else silent
         if silent or not reasons:
             # The exit status is the launcher's, unless there is one process only.

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import IO
 
 from turnaround.errors import InputError, InterruptedRunError, TurnaroundError
-from turnaround.launch import failure, joined
+from turnaround.launch import failure, handshake
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
 from turnaround.launch.parent import LAUNCHER_VARIABLE
 from turnaround.launch.parent import die_with_parent as die_with_parent
-from turnaround.record import pulse
+from turnaround.record import heartbeat
 from turnaround.record.reader import Run
 from turnaround.record.writer import is_temporary, write_temporary
 
-LONGEST_STOP_S = 24 * 3600
+MAX_STOP_S = 24 * 3600
 """A first Ctrl-C waits for the step, an evaluation and the checkpoint, however long; a second one does not wait."""
 GRACE_S = 15.0
 """When a process has ended before the others: they may save what they have, or say why, and then go too."""
@@ -89,10 +89,10 @@ class LocalLauncher:
             self._log.rename(log)
         elif plan.place.rank == 0:  # before the others may start: they could have failed already
             failure.clear(plan.directory)
-            pulse.clear(plan.directory)
-            joined.clear(plan.directory)
-        watch = pulse.Watch(plan.directory, patience_s=patience_s())
-        word = joined.word_given(plan, is_awaited=is_awaited)
+            heartbeat.clear(plan.directory)
+            handshake.clear(plan.directory)
+        watch = heartbeat.HeartbeatMonitor(plan.directory, patience_s=patience_s())
+        word = handshake.start_message(plan, is_awaited=is_awaited)
         with word, log.open("ab") as stderr, _stop_requests(plan) as requests:
             process, self._waiting = self._waiting or _start(plan, stderr), None
             try:
@@ -106,7 +106,7 @@ class LocalLauncher:
         go_on = f"Go on with `turnaround resume {shlex.quote(str(plan.directory.path))}`."
         if requests.is_urgent:
             raise InterruptedRunError(f"Stopped at once, within an epoch; the last checkpoint is kept. {go_on}")
-        if requests.received and not failure.is_told(plan.directory):
+        if requests.received and not failure.has_failures(plan.directory):
             raise InterruptedRunError(f"Stopped before the first step. {go_on}")
         cause = _cause(plan, exit_status, watch)
         raise InterruptedRunError(f"{cause} {go_on}") if isinstance(cause, InterruptedRunError) else cause
@@ -134,7 +134,7 @@ def _is_done(plan: LaunchPlan, exit_status: int) -> bool:
     return is_finished or (exit_status == 0 and plan.place.rank > 0)
 
 
-def _cause(plan: LaunchPlan, exit_status: int, watch: pulse.Watch) -> TurnaroundError:
+def _cause(plan: LaunchPlan, exit_status: int, watch: heartbeat.HeartbeatMonitor) -> TurnaroundError:
     """The first cause: what the processes have said, who went without a word, or that nothing moved any more."""
     directory, log = plan.directory, plan.directory.logs / "processes.log"
     if watch.verdict is not None:
@@ -164,7 +164,7 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
     settings = {
         # More threads than cores make every process slower: 2 x 2 on two cores is slower than one process.
         "OMP_NUM_THREADS": str(max(1, usable_cores() // plan.processes_here)),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(LONGEST_STOP_S),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(MAX_STOP_S),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2",
         **ALLOCATOR,
     }
@@ -192,7 +192,7 @@ def _start(plan: LaunchPlan, log: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-class _Requests:
+class _StopSignals:
     """Who has asked to stop: Ctrl-C, a batch system before its time limit (SIGTERM, SIGUSR2)."""
 
     def __init__(self, *, is_alone: bool = True) -> None:
@@ -209,8 +209,8 @@ class _Requests:
 
 
 @contextmanager
-def _stop_requests(plan: LaunchPlan) -> Iterator[_Requests]:
-    requests = _Requests(is_alone=plan.place.is_alone)
+def _stop_requests(plan: LaunchPlan) -> Iterator[_StopSignals]:
+    requests = _StopSignals(is_alone=plan.place.is_alone)
 
     def ask(number: int, _frame: object) -> None:
         requests.received.append(number)
@@ -223,7 +223,7 @@ def _stop_requests(plan: LaunchPlan) -> Iterator[_Requests]:
             signal.signal(number, handler)
 
 
-def _wait(process: subprocess.Popen[bytes], requests: _Requests, watch: pulse.Watch) -> int:
+def _wait(process: subprocess.Popen[bytes], requests: _StopSignals, watch: heartbeat.HeartbeatMonitor) -> int:
     """The exit status. The first request is passed on politely, the second ends the wait, and so do dead processes.
 
     A request may reach one process before it listens, and the others would wait for it in vain. Where nobody trains
@@ -240,7 +240,7 @@ def _wait(process: subprocess.Popen[bytes], requests: _Requests, watch: pulse.Wa
                 passed_on_s = time.monotonic()
                 sys.stderr.write("\nStopping after this step. Ctrl-C again stops at once.\n")
                 process.terminate()
-        if time.monotonic() - looked_s >= pulse.EVERY_S:
+        if time.monotonic() - looked_s >= heartbeat.EVERY_S:
             looked_s = time.monotonic()
             if watch.look() is not None or watch.gone_for_s > GRACE_S:
                 return -signal.SIGKILL

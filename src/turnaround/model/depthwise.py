@@ -73,7 +73,7 @@ class _Depthwise(_Layer):
             return super().forward(input)
         if torch.is_autocast_enabled(input.device.type):
             input = input.to(torch.get_autocast_dtype(input.device.type))
-        window, size = _laid(*self.axes, input.shape[2], input.shape[3])
+        window, size = _output_geometry(*self.axes, input.shape[2], input.shape[3])
         output: Tensor = ours.DepthwiseConvolution.apply(input, self.weight, window, size)
         return output if self.bias is None else output + self.bias.to(output.dtype)[:, None, None]
 
@@ -83,7 +83,7 @@ def compute_depthwise_ourselves(module: nn.Module) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d) and _is_plain(layer):
             axes = _axes_of(layer)
-            layer.__class__ = _in_front_of(type(layer))  # type: ignore[arg-type]  # a class can be hashed
+            layer.__class__ = _depthwise_class(type(layer))  # type: ignore[arg-type]  # a class can be hashed
             layer.axes = axes  # type: ignore[assignment]  # mypy sees a module's attributes as tensors
 
 
@@ -117,12 +117,12 @@ def _axes_of(layer: nn.Conv2d) -> tuple[_Axis, _Axis]:
 
 
 @cache
-def _in_front_of(kind: type[nn.Conv2d]) -> type[nn.Conv2d]:
+def _depthwise_class(kind: type[nn.Conv2d]) -> type[nn.Conv2d]:
     return type(f"Depthwise{kind.__name__}", (_Depthwise, kind), {})
 
 
 @cache  # the same few pictures at every step
-def _laid(down: _Axis, across: _Axis, height: int, width: int) -> tuple[Window, tuple[int, int]]:
+def _output_geometry(down: _Axis, across: _Axis, height: int, width: int) -> tuple[Window, tuple[int, int]]:
     """The window, and height and width of the output."""
     (made_height, above), (made_width, left) = down.laid_over(height), across.laid_over(width)
     window = Window(
@@ -140,5 +140,5 @@ def _kernels_for(input: Tensor, weight: Tensor) -> ModuleType | None:
     """Not where somebody takes the network apart: a compiler, or an export."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return None
-    is_theirs = input.is_cuda and input.dim() == 4 and {input.dtype, weight.dtype}.issubset(SINGLE_OR_LESS)
-    return available.load(KERNELS) if is_theirs else None
+    kernel_applies = input.is_cuda and input.dim() == 4 and {input.dtype, weight.dtype}.issubset(SINGLE_OR_LESS)
+    return available.load(KERNELS) if kernel_applies else None

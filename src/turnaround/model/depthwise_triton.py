@@ -29,8 +29,8 @@ SUMMED_AT_ONCE = 128
 WARPS = 2
 PROGRAMS_PER_PROCESSOR = 32
 """Enough programs to keep every multiprocessor of the GPU busy."""
-MOST_LOADED_AT_ONCE = 16
-LARGEST_INT32 = 2**31 - 1
+MAX_LOADED_AT_ONCE = 16
+MAX_INT32 = 2**31 - 1
 
 
 class DepthwiseConvolution(torch.autograd.Function):
@@ -98,7 +98,7 @@ def _sizes(window: Window, *tensors: Tensor) -> dict[str, int | bool]:
     may vary with its size, so they are no constant.
     """
     channels = tensors[0].shape[1]
-    together = math.gcd(channels, MOST_LOADED_AT_ONCE)
+    together = math.gcd(channels, MAX_LOADED_AT_ONCE)
     return {
         "bundles": channels // together,
         "TOGETHER": together,
@@ -106,7 +106,7 @@ def _sizes(window: Window, *tensors: Tensor) -> dict[str, int | bool]:
         "WIDTH": window.width,
         "STRIDE": window.stride,
         "DILATION": window.dilation,
-        "IS_LARGE": any(tensor.numel() > LARGEST_INT32 for tensor in tensors),
+        "IS_LARGE": any(tensor.numel() > MAX_INT32 for tensor in tensors),
         "BLOCK_CHANNELS": BLOCK_CHANNELS,
         "num_warps": WARPS,
     }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-SMALLEST_WINDOW = 2
+MIN_WINDOW = 2
 
 
 class FullWindowConv2d(nn.Conv2d):
@@ -34,7 +34,7 @@ def multiply_full_windows(module: nn.Module) -> None:
 def _is_plain(layer: nn.Conv2d) -> bool:
     """A large window that leaves nothing out and adds nothing: only such ones stand for a linear layer."""
     return (
-        min(layer.kernel_size) >= SMALLEST_WINDOW
+        min(layer.kernel_size) >= MIN_WINDOW
         and layer.padding in ((0, 0), 0)
         and layer.stride == (1, 1)
         and layer.dilation == (1, 1)

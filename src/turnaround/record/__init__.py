@@ -8,7 +8,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     files.py       bytes to JSON objects, whatever the bytes are
     layout.py      every path inside a run directory; making a new one, opening an old one
     writer.py      whole files by temporary name, fsync and rename; lines by appending
-    pulse.py       where each process is, once a second; who is gone or silent
+    heartbeat.py       where each process is, once a second; who is gone or silent
     job.py         what a batch system has written into a run before its program began
     recipe_changes.py   a resume with another recipe than the run began with is refused
     lock.py        one live run in a directory at a time

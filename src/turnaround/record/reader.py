@@ -31,7 +31,7 @@ from turnaround.record.schema import (
 MAX_DEPTH = 6  # find_runs: runs/study/configuration/repeat and some more, but not a whole disk
 
 
-MOST_BAD_SHARE = 0.01
+MAX_BAD_SHARE = 0.01
 """Of the lines of epochs.jsonl: with more damage than that no figure is computed from the rest."""
 
 
@@ -101,7 +101,7 @@ class Run:
         known = [record.epoch for record in self.epochs]
         lines = len(self._epoch_lines[0]) + self._epoch_lines[1]
         is_whole = known == list(range(1, max(len(known), self.status.epochs_done) + 1))
-        if self.bad_lines > MOST_BAD_SHARE * lines and not is_whole:
+        if self.bad_lines > MAX_BAD_SHARE * lines and not is_whole:
             raise RunDirectoryError(
                 f"{self.directory.epochs}: {self.bad_lines} of {lines} lines cannot be read, and epochs are missing: "
                 "figures from the rest would mislead."

@@ -8,7 +8,7 @@ Whatever happens here, the training goes on: the recorder warns once and steps a
     measures.py   what a loop says at the end of an epoch, by whatever name -> a line of epochs.jsonl
     timing.py     where the time went: epochs, evaluation, the parts of sampled steps
     folder.py     which directory this process writes into, and finding it from the other processes
-    keeper.py     a thread that does all the writing, so that no training waits for a disk
+    background_writer.py     a thread that does all the writing, so that no training waits for a disk
 """
 
 from turnaround.recorder.recorder import Recorder as Recorder

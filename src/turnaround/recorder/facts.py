@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from turnaround.errors import InputError
 from turnaround.record.machine import describe
-from turnaround.workers.environment import Place, anywhere
+from turnaround.workers.environment import RankInfo, anywhere
 
 FRAMEWORKS = (
     *("tensorflow", "keras", "tf_keras", "jax", "flax", "horovod", "lightning", "pytorch_lightning"),
@@ -78,11 +78,11 @@ WHOLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainingFacts:
     """All that is known, checked."""
 
     name: str
-    place: Place
+    place: RankInfo
     workers: int
     batch_per_worker: int | None
     facts: Mapping[str, Any]
@@ -162,14 +162,14 @@ class Training:
         ]
 
 
-def place_of(rank: Any, size: Any) -> Place:
+def place_of(rank: Any, size: Any) -> RankInfo:
     """Where this process stands: as given, else as its launcher says."""
     try:
         here = anywhere()
     except InputError as error:
         if rank is None or size is None:
             raise InputError(f"{error} Or give rank= and size= to the recorder.") from None
-        here = Place()
+        here = RankInfo()
     if rank is None and size is None:
         return here
     rank = whole(here.rank if rank is None else rank, least=0)
@@ -178,7 +178,7 @@ def place_of(rank: Any, size: Any) -> Place:
     return replace(here, rank=rank, size=size, local_rank=local_rank)
 
 
-def where_i_am(place: Place) -> dict[str, Any]:
+def where_i_am(place: RankInfo) -> dict[str, Any]:
     """What each process says about itself."""
     return {"rank": place.rank, "host": socket.gethostname(), "local_rank": place.local_rank}
 

@@ -26,8 +26,8 @@ from typing import Any, Self, TypeVar, Unpack
 
 from turnaround.errors import TurnaroundError, one_of
 from turnaround.record.schema import Span, Status, to_json, utc_now
-from turnaround.recorder.facts import Facts, Training, checked, place_of, whole
-from turnaround.recorder.keeper import LONGEST_CAUSE, Keeper, outcome
+from turnaround.recorder.background_writer import MAX_CAUSE, BackgroundWriter, outcome
+from turnaround.recorder.facts import Facts, TrainingFacts, checked, place_of, whole
 from turnaround.recorder.measures import Measures, Reader, record_of
 from turnaround.recorder.timing import PARTS, PAUSES, NoPart, TimedPart, Timing
 from turnaround.workers.environment import RUN_DIR_VARIABLE
@@ -62,7 +62,7 @@ class Recorder:
         self._asked = os.environ.get(RUN_DIR_VARIABLE) or path or DEFAULT_PATH
         self._given: dict[str, Any] = {"workers": workers, "batch_per_worker": batch_per_worker, **facts}
         self._pid = os.getpid()
-        self._keeper: Keeper | None = None
+        self._keeper: BackgroundWriter | None = None
         self._state = "new"
         self._said: set[str] = set()
         self._parts: dict[str, TimedPart] = {}
@@ -114,13 +114,13 @@ class Recorder:
         self._planned: int = training.facts.get("epochs", 0)
         self._status = Status(state="running", started_at=began.isoformat(timespec="milliseconds"))
         asked = Path(self._asked)
-        self._keeper = Keeper(training, asked, failed=self.step_aside)
+        self._keeper = BackgroundWriter(training, asked, failed=self.step_aside)
         self._keeper.start(self._status)
         atexit.register(self._at_exit)
         if self.path is not None and self.path != asked:
             self._say(f"{asked} is taken: this run is recorded in {self.path}.")
 
-    def _training(self) -> tuple[Training, Callable[[], object] | None]:
+    def _training(self) -> tuple[TrainingFacts, Callable[[], object] | None]:
         given = dict(self._given)
         place = place_of(given.get("rank"), given.get("size"))
         counts = {name: self._count(name, given.pop(name)) for name in ("workers", "batch_per_worker")}
@@ -131,7 +131,7 @@ class Recorder:
         workers = counts["workers"] or place.size
         if facts.get("processes", workers) > workers or facts.get("processes") == 0:
             self._say(f"{facts.pop('processes')} processes cannot host {workers} workers: one each is assumed.")
-        training = Training(
+        training = TrainingFacts(
             name=Path(self._asked).name or "run",
             place=place,
             workers=workers,
@@ -327,7 +327,7 @@ class Recorder:
         atexit.unregister(self._at_exit)
         with suppress(Exception):
             if was_open and self._keeper is not None:
-                cause = f"The recorder stepped aside, the training went on: {reason}"[:LONGEST_CAUSE]
+                cause = f"The recorder stepped aside, the training went on: {reason}"[:MAX_CAUSE]
                 self._keeper.give_up(replace(self._status, state="interrupted", cause=cause, ended_at=utc_now()))
 
     def _say(self, message: str) -> None:

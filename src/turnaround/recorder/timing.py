@@ -40,7 +40,7 @@ class EpochTimes:
 
 
 @dataclass
-class _OpenPart:
+class _OpenSpan:
     part: str
     began_s: float
     inner_s: float = 0.0
@@ -84,7 +84,7 @@ class Timing:
         if self.is_sampled and self.synchronize is not None:
             self.synchronize()
         self._parts_s: dict[str, float] = {}
-        self._open: list[_OpenPart] = []
+        self._open: list[_OpenSpan] = []
         self._step_began_s = self._mark_s = time.perf_counter()
 
     def step(self, updates: int = 1) -> Span | None:
@@ -184,7 +184,7 @@ class TimedPart:
         if timing.is_sampled or self._part in PAUSES:
             if timing.synchronize is not None:
                 timing.synchronize()
-            timing._open.append(_OpenPart(self._part, time.perf_counter()))
+            timing._open.append(_OpenSpan(self._part, time.perf_counter()))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -31,7 +31,7 @@ LIMITS = {
 }
 
 
-MOST_OF_CEILING = 1.05
+MAX_OF_CEILING = 1.05
 """More than this of what the model does alone, training cannot reach: then something else was measured."""
 UNSTEADY = (
     "Training came out at {share} of what the model does alone, which cannot be: this machine was busy with something "
@@ -66,7 +66,7 @@ def sentence(facts: Mapping[str, Any]) -> str:
     """What limits, and the most that fixing it could gain."""
     found = verdict(facts)
     share = f"{100 * found.share_of_ceiling:.0f} %"
-    if found.share_of_ceiling > MOST_OF_CEILING:
+    if found.share_of_ceiling > MAX_OF_CEILING:
         return UNSTEADY.format(share=share)
     pixels = facts.get("choices", {}).get("pixels", {})
     where = f"{pixels.get('value', 'unknown')}: {pixels.get('reason', 'not recorded')}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from turnaround.analysis.cases import Spread
+from turnaround.analysis.configurations import Spread
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.turnaround import share_below

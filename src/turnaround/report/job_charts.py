@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
 
-from turnaround.analysis.cases import Case, Configuration, Job
+from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Workload
 from turnaround.analysis.speed import Speedup
 from turnaround.report.charts import Glyphs, bar, sparkline
 from turnaround.report.job_table import case_names, number, stable_text
 from turnaround.report.lines import GAP, wrapped
 from turnaround.report.text import share
 
-MOST_CURVES = 8
+MAX_CURVES = 8
 WIDEST = 100
 """Cells of a line with a chart: a bar across a very wide terminal is no easier to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ChartRow:
     """One bar: its name, how long it is, and what stands behind it."""
 
     name: str
@@ -30,7 +30,7 @@ class Row:
     mark: float | None = None
 
 
-def accuracy_chart(job: Job, width: int, glyphs: Glyphs) -> list[str]:
+def accuracy_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
     """A curve for each configuration, all on one scale; of repeats the first that has one."""
     curves = [
         (name, curve)
@@ -39,7 +39,7 @@ def accuracy_chart(job: Job, width: int, glyphs: Glyphs) -> list[str]:
     ]
     if not curves:
         return []
-    shown = _chosen(curves, MOST_CURVES)
+    shown = _chosen(curves, MAX_CURVES)
     known = [value for _, curve in shown for value in curve if math.isfinite(value)]
     low, high, epochs = min(known), max(known), max(len(curve) for _, curve in shown)
     names = _padded([name for name, _ in shown], width // 2)
@@ -55,7 +55,7 @@ def accuracy_chart(job: Job, width: int, glyphs: Glyphs) -> list[str]:
     return lines
 
 
-def _curve(case: Case) -> tuple[float, ...] | None:
+def _curve(case: ConfigurationRuns) -> tuple[float, ...] | None:
     """By epoch from 1, NaN where an epoch is missing; None where no run has two values to join."""
     for run in case.runs:
         by_epoch = dict(zip(run.curve.epochs, run.curve.val_accuracy, strict=True))
@@ -79,7 +79,7 @@ def _chosen(items: list[tuple[str, tuple[float, ...]]], most: int) -> list[tuple
     return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
 
 
-def time_chart(job: Job, speedups: Mapping[Configuration, Speedup], width: int, glyphs: Glyphs) -> list[str]:
+def time_chart(job: Workload, speedups: Mapping[Configuration, Speedup], width: int, glyphs: Glyphs) -> list[str]:
     """Seconds an epoch; nothing for fewer than two configurations with times."""
     rows = []
     for name, case in zip(case_names(job), job.cases, strict=True):
@@ -89,23 +89,23 @@ def time_chart(job: Job, speedups: Mapping[Configuration, Speedup], width: int, 
         # efficiency = ideal time / time
         ideal = value * up.efficiency.value if up is not None and up.baseline != case.configuration else None
         text = f"{number(value)} s" + ("" if ideal is None else f" (ideal {number(ideal)})")
-        rows.append(Row(name=name, value=value, text=text, mark=ideal))
+        rows.append(ChartRow(name=name, value=value, text=text, mark=ideal))
     has_ideal = any(row.mark is not None for row in rows)
     meaning = f"; {glyphs.mark} is the ideal: twice the workers, half the baseline's time" if has_ideal else ""
     return _bars(f"Seconds an epoch, shorter is better{meaning}", rows, width, glyphs)
 
 
-def stable_chart(job: Job, width: int, glyphs: Glyphs) -> list[str]:
+def stable_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
     """Epochs to stable; nothing for fewer than two configurations that have an answer."""
     rows = [
-        Row(name=name, value=case.stable.epoch, text=stable_text(case.stable))
+        ChartRow(name=name, value=case.stable.epoch, text=stable_text(case.stable))
         for name, case in zip(case_names(job), job.cases, strict=True)
         if case.stable.epoch is not None
     ]
     return _bars("Epochs to a stable validation accuracy, fewer is better", rows, width, glyphs)
 
 
-def _bars(title: str, rows: Sequence[Row], width: int, glyphs: Glyphs) -> list[str]:
+def _bars(title: str, rows: Sequence[ChartRow], width: int, glyphs: Glyphs) -> list[str]:
     if len(rows) < 2:
         return []
     names = _padded([row.name for row in rows], width // 2)

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from turnaround.analysis.cases import Case, Configuration, Job, Spread
+from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Spread, Workload
 from turnaround.analysis.speed import Speedup, job_speedups
-from turnaround.analysis.stable import Stable
+from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
 from turnaround.report.lines import Column, Table, clean, tables
 from turnaround.report.text import seconds, share
@@ -36,7 +36,7 @@ MEANINGS = {
 """What each heading means, in the order of the columns."""
 
 
-def case_names(job: Job) -> list[str]:
+def case_names(job: Workload) -> list[str]:
     """The label of each configuration; where two have the same, with the batch that tells them apart."""
     labels = [clean(case.configuration.label) for case in job.cases]
     count = Counter(labels)
@@ -46,18 +46,18 @@ def case_names(job: Job) -> list[str]:
     ]
 
 
-def has_repeats(job: Job) -> bool:
+def has_repeats(job: Workload) -> bool:
     return any(len(case.runs) > 1 for case in job.cases)
 
 
-def job_tables(job: Job, speedups: Mapping[Configuration, Speedup], width: int) -> list[Table]:
+def job_tables(job: Workload, speedups: Mapping[Configuration, Speedup], width: int) -> list[Table]:
     """The tables, in lines; columns of which nothing is known are left out (see `headings`)."""
     names = Column(heading="configuration", cells=tuple(case_names(job)), is_left=True)
     groups = [[column for column in group if _is_known(column)] for group in column_groups(job, speedups)]
     return tables(names, groups, width)
 
 
-def headings(job: Job, speedups: Mapping[Configuration, Speedup], *, known: bool) -> list[str]:
+def headings(job: Workload, speedups: Mapping[Configuration, Speedup], *, known: bool) -> list[str]:
     """Of the columns in which something stands, or of those in which nothing does."""
     columns = [column for group in column_groups(job, speedups) for column in group]
     return [column.heading.replace("\n", " ") for column in columns if _is_known(column) == known]
@@ -67,7 +67,7 @@ def _is_known(column: Column) -> bool:
     return any(cell != UNKNOWN for cell in column.cells)
 
 
-def column_groups(job: Job, speedups: Mapping[Configuration, Speedup]) -> list[list[Column]]:
+def column_groups(job: Workload, speedups: Mapping[Configuration, Speedup]) -> list[list[Column]]:
     """All columns: those of time, those of accuracy."""
     cases = job.cases
     used = used_baselines(job, speedups)
@@ -95,7 +95,7 @@ def column_groups(job: Job, speedups: Mapping[Configuration, Speedup]) -> list[l
     return [time, accuracy]
 
 
-def _outside_columns(job: Job) -> Iterator[Column]:
+def _outside_columns(job: Workload) -> Iterator[Column]:
     """Of programs that kept no record of their own: what can be told from outside."""
     runs = [[run for run in case.runs if not run.is_recorded] for case in job.cases]
     if any(runs):
@@ -158,19 +158,19 @@ def _with_range(spread: Spread | None, show: Callable[[float], str], show_end: C
     return f"{text} ({show_end(spread.low)}-{show_end(spread.high)})"
 
 
-def _speedup(case: Case, up: Speedup | None) -> str:
+def _speedup(case: ConfigurationRuns, up: Speedup | None) -> str:
     if up is None:
         return UNKNOWN
     return "baseline" if up.baseline == case.configuration else f"{up.speedup.value:.2f}x"
 
 
-def _efficiency(case: Case, up: Speedup | None) -> str:
+def _efficiency(case: ConfigurationRuns, up: Speedup | None) -> str:
     if up is None:
         return UNKNOWN
     return "baseline" if up.baseline == case.configuration else f"{100 * up.efficiency.value:.0f} %"
 
 
-def stable_text(stable: Stable) -> str:
+def stable_text(stable: EpochEstimate) -> str:
     """The stable epoch in a table's cell."""
     if stable.status == "too short":
         return "too few epochs"
@@ -181,7 +181,7 @@ def stable_text(stable: Stable) -> str:
     return f"{epoch_text(stable.epoch)}{_interval(stable)}"
 
 
-def target_text(reached: Stable | None) -> str:
+def target_text(reached: EpochEstimate | None) -> str:
     """The epoch at which the job's common target was reached, in a table's cell."""
     if reached is None or reached.status in ("unknown", "too short"):
         return UNKNOWN
@@ -194,7 +194,7 @@ def epoch_text(epoch: float) -> str:
     return f"{epoch:.1f}".removesuffix(".0")
 
 
-def _interval(stable: Stable) -> str:
+def _interval(stable: EpochEstimate) -> str:
     if stable.method == "stated":
         return " (by eye)"
     if stable.low is None:
@@ -204,14 +204,14 @@ def _interval(stable: Stable) -> str:
     return f" ({epoch_text(stable.low)}-{epoch_text(stable.high)})"
 
 
-def used_baselines(job: Job, speedups: Mapping[Configuration, Speedup]) -> list[Configuration]:
+def used_baselines(job: Workload, speedups: Mapping[Configuration, Speedup]) -> list[Configuration]:
     """The configurations that another one is held against, in the job's order."""
     ups = {case.configuration: speedups.get(case.configuration) for case in job.cases}
     used = {up.baseline for configuration, up in ups.items() if up and up.baseline != configuration}
     return [configuration for configuration in ups if configuration in used]
 
 
-def meanings(jobs: Sequence[Job], shown: Sequence[str]) -> list[tuple[str, str]]:
+def meanings(jobs: Sequence[Workload], shown: Sequence[str]) -> list[tuple[str, str]]:
     """Each heading that is shown, with its meaning; the common target's without its value, which jobs differ in."""
     words = [word for word in MEANINGS if any(h == word or h.startswith(f"{word} ") for h in shown)]
     stable = _stable_meaning(jobs)
@@ -221,7 +221,7 @@ def meanings(jobs: Sequence[Job], shown: Sequence[str]) -> list[tuple[str, str]]
     ]
 
 
-def _stable_meaning(jobs: Sequence[Job]) -> str:
+def _stable_meaning(jobs: Sequence[Workload]) -> str:
     """What stands beside the stable epochs of these jobs."""
     stables = [case.stable for job in jobs for case in job.cases if case.stable.epoch is not None]
     parts = []

@@ -12,7 +12,7 @@ from rich.cells import cell_len, chop_cells
 GAP = 2
 NARROWEST = 40
 """A terminal that claims less is taken for one of this width: below, nothing can be laid out."""
-NARROWEST_NAMES = 20
+MIN_NAMES = 20
 
 
 def clean(text: str) -> str:
@@ -91,7 +91,7 @@ def tables(names: Column, groups: Sequence[Sequence[Column]], width: int) -> lis
         return [_table(names, everything)]
     widest = max((column.width for column in everything), default=0)
     beside = width - GAP - max((_width(group) for group in groups), default=0)
-    front = names.narrowed(beside if beside >= NARROWEST_NAMES else max(width // 3, NARROWEST_NAMES))
+    front = names.narrowed(beside if beside >= MIN_NAMES else max(width // 3, MIN_NAMES))
     if front.width + GAP + widest > width:
         lots = (some for group in groups for some in _fitting(group, 0, width))
         return [_with_names_apart(names, some, width) for some in lots]

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnaround.report.text import seconds, share
-from turnaround.study.conduct import seconds_left
+from turnaround.study.lifecycle import seconds_left
 from turnaround.study.state import RunState
 
 

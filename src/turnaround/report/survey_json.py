@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from turnaround.analysis.cases import Case, Configuration, Job
-from turnaround.analysis.findings import Finding
-from turnaround.analysis.jobs import Survey
+from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Workload
 from turnaround.analysis.speed import Speedup, speedups
+from turnaround.analysis.workloads import Survey
+from turnaround.findings import Finding
 
 FIGURES = (
     "epoch_time_s",
@@ -38,12 +38,12 @@ def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any
     }
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: Workload) -> dict[str, Any]:
     ups = speedups(job)
     return {"name": job.name, "target": job.target, "cases": [_case(case, ups) for case in job.cases]}
 
 
-def _case(case: Case, ups: Mapping[Configuration, Speedup]) -> dict[str, Any]:
+def _case(case: ConfigurationRuns, ups: Mapping[Configuration, Speedup]) -> dict[str, Any]:
     """The configuration and its figures; its runs by name, since they stand under "runs" in full."""
     up = ups.get(case.configuration)
     return {

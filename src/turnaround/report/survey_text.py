@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from turnaround.analysis.cases import Case, Configuration, Job
-from turnaround.analysis.findings import Evidence, Finding
-from turnaround.analysis.jobs import Survey
+from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Workload
 from turnaround.analysis.speed import Speedup, speedups
+from turnaround.analysis.workloads import Survey
+from turnaround.findings import Evidence, Finding
 from turnaround.report.charts import BLOCKS, Glyphs
 from turnaround.report.job_charts import accuracy_chart, stable_chart, time_chart
 from turnaround.report.job_table import (
@@ -31,9 +31,9 @@ from turnaround.report.lines import NARROWEST, clean, wrapped
 from turnaround.report.text import share
 
 SEVERITY_STYLES = {"problem": "bold red", "caution": "bold yellow", "note": "bold cyan"}
-MOST_NAMES = 6
+MAX_NAMES = 6
 """Of the runs of one configuration; `--json` has all."""
-WIDEST_PROSE = 120
+MAX_PROSE = 120
 HEADING = "bold"
 QUIET = "dim"
 
@@ -48,7 +48,7 @@ class Screen:
     @property
     def prose(self) -> int:
         """The width of sentences: longer lines are hard to follow."""
-        return min(self.width, WIDEST_PROSE)
+        return min(self.width, MAX_PROSE)
 
 
 def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) -> list[Text]:
@@ -69,7 +69,7 @@ def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) ->
 # --- one job
 
 
-def job_lines(job: Job, ups: Mapping[Configuration, Speedup], screen: Screen) -> Iterator[Text]:
+def job_lines(job: Workload, ups: Mapping[Configuration, Speedup], screen: Screen) -> Iterator[Text]:
     """The heading, the tables with their notes, and the charts."""
     width, glyphs = screen.width, screen.glyphs
     name = clean(job.name)
@@ -94,7 +94,7 @@ def job_lines(job: Job, ups: Mapping[Configuration, Speedup], screen: Screen) ->
             yield from _styled(chart)
 
 
-def _counts(job: Job) -> str:
+def _counts(job: Workload) -> str:
     """How many there are, and whether turnaround has measured them."""
     runs = [run for case in job.cases for run in case.runs]
     num_imported = sum(run.is_imported for run in runs)
@@ -113,7 +113,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _notes(job: Job, ups: Mapping[Configuration, Speedup]) -> Iterator[str]:
+def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]:
     """What must be known to read the table and the findings."""
     named = zip(case_names(job), job.cases, strict=True)
     yield f"Runs: {'; '.join(f'{_run_names(case)} = {name}' for name, case in named)}."
@@ -130,13 +130,13 @@ def _notes(job: Job, ups: Mapping[Configuration, Speedup]) -> Iterator[str]:
         yield f"Not known for any of these runs: {', '.join(unknown)}."
 
 
-def _run_names(case: Case) -> str:
+def _run_names(case: ConfigurationRuns) -> str:
     names = [clean(run.name) for run in case.runs]
-    rest = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return ", ".join([*names[:MOST_NAMES], *rest])
+    rest = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
+    return ", ".join([*names[:MAX_NAMES], *rest])
 
 
-def _words(jobs: Sequence[Job], shown: Sequence[str], screen: Screen) -> Iterator[Text]:
+def _words(jobs: Sequence[Workload], shown: Sequence[str], screen: Screen) -> Iterator[Text]:
     """What the headings mean."""
     told = meanings(jobs, shown)
     if told:

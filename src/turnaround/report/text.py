@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from turnaround.analysis.balance import balance
-from turnaround.analysis.findings import Finding
 from turnaround.analysis.summary import RunSummary
+from turnaround.findings import Finding
 from turnaround.record.reader import Run
 
 PART_NAMES = {
@@ -68,7 +68,7 @@ def _time(run: RunSummary, shown: str | None) -> str:
     return "-" if shown is None else f"({shown})" if run.is_rehearsal else shown
 
 
-MOST_FINDINGS = 3
+MAX_FINDINGS = 3
 """At the end of a run: what is most severe. `turnaround report` has all."""
 SAID_ALREADY = {"time-lost-outside-training", "rehearsal-times", "straggler"}
 """Findings that the lines of a run's end tell by themselves."""
@@ -80,7 +80,7 @@ def run_end(summary: RunSummary, run: Run, findings: Sequence[Finding] = ()) -> 
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     worth_telling = [finding for finding in findings if finding.id not in SAID_ALREADY]
-    for name, text in _end_rows(summary, run, worth_telling[:MOST_FINDINGS]):
+    for name, text in _end_rows(summary, run, worth_telling[:MAX_FINDINGS]):
         if text:
             table.add_row(name, Text(text))  # as text: names of classes and folders may hold [brackets]
     return Group(table)

@@ -7,5 +7,5 @@ Enters: a recipe or a command, and the configurations to compare. Leaves: run di
     outside.py   watches one run of such a program, and records what can be seen from outside
     state.py     where the study stands, read from its run directories
     on_slurm.py  the same as jobs of a cluster, which go on whoever follows them
-    conduct.py   runs what is missing, and only that
+    lifecycle.py runs what is missing, and only that
 """

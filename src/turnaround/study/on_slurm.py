@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from turnaround.errors import InputError, InterruptedRunError
-from turnaround.launch.slurm import client
-from turnaround.launch.slurm.follow import Follower, Stop, listening, settle
-from turnaround.launch.slurm.script import SlurmJob
-from turnaround.launch.slurm.states import JobState
-from turnaround.launch.slurm.submission import let_go, refuse_living, submit_again, submit_run
+from turnaround.launch.clusters.slurm import client
+from turnaround.launch.clusters.slurm.follow import JobFollower, Stop, listening, settle
+from turnaround.launch.clusters.slurm.script import SlurmJob
+from turnaround.launch.clusters.slurm.states import JobState
+from turnaround.launch.clusters.slurm.submission import let_go, refuse_living, submit_again, submit_run
 from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status
-from turnaround.study.conduct import Work, is_paid_for
+from turnaround.study.lifecycle import Work, is_paid_for
 from turnaround.study.outside import clear
 from turnaround.study.plan import PlannedRun
 from turnaround.study.state import RunState, state_of
@@ -46,7 +46,7 @@ class SlurmConductor:
     _not_before_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._follower = Follower(self.tell)
+        self._follower = JobFollower(self.tell)
         self._jobs: dict[str, JobState] = {}
 
     def run(self) -> list[RunState]:

@@ -29,8 +29,8 @@ from typing import Any
 import psutil
 
 from turnaround.errors import RunDirectoryError, TurnaroundError
+from turnaround.launch.job_origin import JOB_LOGS
 from turnaround.launch.parent import die_with_parent
-from turnaround.launch.queued import JOB_LOGS
 from turnaround.record.files import read_json
 from turnaround.record.job import own_job, status_of
 from turnaround.record.layout import RunDirectory, default_run_path
@@ -49,7 +49,7 @@ STOPPED = 75
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class ProgramRun:
     """One run of a program."""
 
     run: Path
@@ -62,7 +62,7 @@ class Watched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class ProgramResult:
     """How it went, as seen from outside."""
 
     started_at: str
@@ -80,7 +80,7 @@ class Ending:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status of the program; 75 when it was asked to stop."""
     watched = _parsed(arguments)
-    requests = _Requests()
+    requests = _StopRequests()
     try:
         clear(watched.run)
         begins_at = watched.log.stat().st_size if watched.log.exists() else 0
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if code is None else code if code >= 0 else 128 - code
 
 
-def _parsed(arguments: Sequence[str] | None) -> Watched:
+def _parsed(arguments: Sequence[str] | None) -> ProgramRun:
     given = list(sys.argv[1:] if arguments is None else arguments)
     cut = given.index("--") if "--" in given else len(given)  # what follows is the program's, dashes and all
     parser = argparse.ArgumentParser(prog="turnaround.study.outside", description="Runs one program and times it.")
@@ -104,7 +104,7 @@ def _parsed(arguments: Sequence[str] | None) -> Watched:
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--template", required=True)
-    return Watched(**vars(parser.parse_args(given[:cut])), words=tuple(given[cut + 1 :]))
+    return ProgramRun(**vars(parser.parse_args(given[:cut])), words=tuple(given[cut + 1 :]))
 
 
 def clear(path: Path) -> None:
@@ -130,7 +130,7 @@ def clear(path: Path) -> None:
 # --- running it
 
 
-class _Requests:
+class _StopRequests:
     """Stop requests, and the end of the study, which Linux tells in the same way; and a batch system's warning."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class _Requests:
         self.is_out_of_time = True
 
 
-def _run(watched: Watched, requests: _Requests) -> Ending:
+def _run(watched: ProgramRun, requests: _StopRequests) -> ProgramResult:
     started_at, began_s = utc_now(), time.monotonic()
     settings = environment(watched.workers, watched.seed, watched.run)
     with watched.log.open("ab") as log:
@@ -170,13 +170,13 @@ def _run(watched: Watched, requests: _Requests) -> Ending:
             )
         except (OSError, ValueError) as error:
             refusal = getattr(error, "strerror", None) or str(error)
-            return Ending(started_at=started_at, wall_s=0.0, exit_code=None, refusal=refusal)
+            return ProgramResult(started_at=started_at, wall_s=0.0, exit_code=None, refusal=refusal)
         try:
             exit_code = _wait(process, requests)
             wall_s = time.monotonic() - began_s
         finally:
             _end_all(process)
-    return Ending(
+    return ProgramResult(
         started_at=started_at,
         wall_s=wall_s,
         exit_code=exit_code,
@@ -185,7 +185,7 @@ def _run(watched: Watched, requests: _Requests) -> Ending:
     )
 
 
-def _wait(process: subprocess.Popen[bytes], requests: _Requests) -> int:
+def _wait(process: subprocess.Popen[bytes], requests: _StopRequests) -> int:
     latest_s, asked = float("inf"), 0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -218,7 +218,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 # --- what is left of it
 
 
-def _record(watched: Watched, ending: Ending, begins_at: int) -> None:
+def _record(watched: ProgramRun, ending: ProgramResult, begins_at: int) -> None:
     directory = RunDirectory(watched.run)
     cause = _cause(watched, ending, begins_at)
     if directory.is_run():
@@ -227,7 +227,7 @@ def _record(watched: Watched, ending: Ending, begins_at: int) -> None:
         _write(directory, watched, ending, cause)
 
 
-def _cause(watched: Watched, ending: Ending, begins_at: int) -> str | None:
+def _cause(watched: ProgramRun, ending: ProgramResult, begins_at: int) -> str | None:
     """Why it is no result; None when it is one."""
     program = shlex.join(watched.words)
     if ending.was_stopped:
@@ -266,7 +266,7 @@ def tail(log: Path, begins_at: int) -> str:
     return ""
 
 
-def _complete(directory: RunDirectory, ending: Ending, cause: str | None) -> None:
+def _complete(directory: RunDirectory, ending: ProgramResult, cause: str | None) -> None:
     """The program's own record, with what only somebody outside can know."""
     try:
         status = Run(directory).status
@@ -277,7 +277,7 @@ def _complete(directory: RunDirectory, ending: Ending, cause: str | None) -> Non
     write_json(directory.status, to_json(_completed(status, ending, cause)))
 
 
-def _completed(status: Status, ending: Ending, cause: str | None) -> Status:
+def _completed(status: Status, ending: ProgramResult, cause: str | None) -> Status:
     program_s = max(ending.wall_s, status.time_s.get("program", 0.0))  # with what came before the recorder
     status = replace(status, time_s={**status.time_s, "program": program_s}, ended_at=status.ended_at or utc_now())
     is_open = status.state in ("queued", "running")
@@ -288,7 +288,7 @@ def _completed(status: Status, ending: Ending, cause: str | None) -> Status:
     return replace(status, state="finished") if is_open else status
 
 
-def _write(directory: RunDirectory, watched: Watched, ending: Ending, cause: str | None) -> None:
+def _write(directory: RunDirectory, watched: ProgramRun, ending: ProgramResult, cause: str | None) -> None:
     """A run of a program that keeps no record: its recipe comes last, since it makes the directory a run."""
     before = status_of(directory) or Status(state="running", started_at=ending.started_at)
     hosts = before.slurm.hosts if before.slurm else []
@@ -308,11 +308,11 @@ def _write(directory: RunDirectory, watched: Watched, ending: Ending, cause: str
     write_json(directory.recipe, _recipe(watched))
 
 
-def _program(ending: Ending) -> dict[str, Any]:
+def _program(ending: ProgramResult) -> dict[str, Any]:
     return {"exit_code": ending.exit_code, "wall_s": ending.wall_s}
 
 
-def _recipe(watched: Watched) -> dict[str, Any]:
+def _recipe(watched: ProgramRun) -> dict[str, Any]:
     """The little that is known; `program` says that the program kept no record of its own."""
     return {
         "name": watched.run.name,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from turnaround.errors import InputError
 
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,8 @@ def plan_there(
 
 
 def _refuse_too_many(runs: Sequence[PlannedRun]) -> None:
-    if len(runs) > MOST_RUNS:
-        raise InputError(f"This study would have {len(runs):,} runs; {MOST_RUNS:,} are the most. Ask for fewer.")
+    if len(runs) > MAX_RUNS:
+        raise InputError(f"This study would have {len(runs):,} runs; {MAX_RUNS:,} are the most. Ask for fewer.")
 
 
 def _answering_most(workers: Iterable[int]) -> list[int]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from turnaround.workers.contract import Workers
 
 EVERY_S = 1.0
-MOST_STEPS = 256
+MAX_STEPS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,4 +69,4 @@ class Agreement:
 
     def _steps_between(self) -> int:
         """Two messages, at the present speed."""
-        return max(1, min(MOST_STEPS, int(EVERY_S / self.step_s))) if self.step_s > 0 else 1
+        return max(1, min(MAX_STEPS, int(EVERY_S / self.step_s))) if self.step_s > 0 else 1

@@ -18,7 +18,7 @@ from turnaround.model.cost import cost
 from turnaround.model.depthwise import has_depthwise, leave_to_library
 from turnaround.model.network import Network, build
 from turnaround.recipe import Recipe
-from turnaround.record.pulse import Pulse
+from turnaround.record.heartbeat import Heartbeat
 from turnaround.training.choices import (
     DepthwiseChoice,
     DeviceChoice,
@@ -28,14 +28,14 @@ from turnaround.training.choices import (
 )
 from turnaround.training.feed import Feed
 from turnaround.training.graph import leave_default_stream
-from turnaround.training.learner import Amount, Learner, make_learner
+from turnaround.training.learner import Learner, StepSize, make_learner
 from turnaround.training.noise import MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS, NoiseMeter
 from turnaround.training.optimizer import make_optimizer
 from turnaround.training.schedule import Scaling, scaling
-from turnaround.training.step import Parts, Step, needs_probe
+from turnaround.training.step import Step, StepComponents, needs_probe
 from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 
 
 class Assembly:
@@ -47,9 +47,9 @@ class Assembly:
         workers: Workers,
         pixels: Pixels,
         *,
-        place: Place,
+        place: RankInfo,
         chosen: DeviceChoice,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.recipe, self.workers, self.pixels, self.place, self.chosen = recipe, workers, pixels, place, chosen
         training = recipe.training
@@ -66,9 +66,9 @@ class Assembly:
         )
         bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
         self.steps_per_epoch = len(bounds)
-        self.pulse = pulse or Pulse()
+        self.heartbeat = heartbeat or Heartbeat()
         self.depthwise: DepthwiseChoice | None = None
-        timer = StepTimer(workers.device, on_last_gradient=self.pulse.waits)
+        timer = StepTimer(workers.device, on_last_gradient=self.heartbeat.waits)
         self.learner: Learner = make_learner(
             self.network,
             workers,
@@ -92,17 +92,17 @@ class Assembly:
                 norm.momentum = self.scaling.norm_momentum(norm.momentum)  # type: ignore[assignment]
         return network
 
-    def _amount(self) -> Amount:
+    def _amount(self) -> StepSize:
         """Of this process; the validation images of a frozen network are computed once, of others they cost little."""
         hosted, count = len(self.workers.hosted), self.workers.count
-        return Amount(
+        return StepSize(
             size_px=self.recipe.size_px,
             images_per_step=self.recipe.global_batch * hosted // count,
             images_in_all=self.recipe.training.epochs * self.pixels.num_train * hosted // count,
             forward_flops_per_image=self.cost["forward_flops_per_image"],
         )
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> StepComponents:
         training = self.recipe.training
         inputs = Inputs(
             Augmentation(self.recipe.augment, seed=training.seed),
@@ -113,7 +113,7 @@ class Assembly:
             dtype=self.precision.parameters,
             autocast=self.precision.autocast,
         )
-        return Parts(
+        return StepComponents(
             network=self.network,
             learner=self.learner.module,
             wrapped=self.learner.wrapped,
@@ -127,10 +127,10 @@ class Assembly:
 
     def _noise_meter(self) -> NoiseMeter:
         """It looks back over a tenth of the training. Measured passes have other shapes, which are not compiled for."""
-        is_dear = needs_probe(self.network, self.workers) or self.learner.is_compiled
+        is_expensive = needs_probe(self.network, self.workers) or self.learner.is_compiled
         return NoiseMeter(
             window_updates=self.recipe.training.epochs * self.steps_per_epoch // 10,
-            every_updates=RARELY_EVERY_STEPS if is_dear else MEASURE_EVERY_STEPS,
+            every_updates=RARELY_EVERY_STEPS if is_expensive else MEASURE_EVERY_STEPS,
         )
 
     def warm_up(self) -> None:
@@ -153,7 +153,7 @@ class Assembly:
             workers=workers,
             timer=self.step.timer,
             backbone=self.learner.backbone,
-            on_pass=self.pulse.beat,
+            on_pass=self.heartbeat.beat,
         )
         self.network.train_mode()
         if workers.device.type != "cuda":
@@ -176,7 +176,7 @@ class Assembly:
         self.depthwise = choose_depthwise(
             steps=self.recipe.training.epochs * self.steps_per_epoch,
             images=images,
-            can_record=backbone is not None or self.step.can_be_recorded(batch),
+            can_capture=backbone is not None or self.step.can_capture_graph(batch),
         )
         if self.depthwise.by_library:
             full = self.step.pass_images(batch) if backbone is None else [backbone.pass_images]

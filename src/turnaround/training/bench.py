@@ -26,8 +26,8 @@ from turnaround.training.assembly import Assembly
 from turnaround.training.clock import synchronize
 
 ROUNDS = 5
-FEWEST_STEPS = 4
-LONGEST_ROUND = 4
+MIN_STEPS = 4
+MAX_ROUND = 4
 """Times as long as was asked for, where whole periods of the noise scale's measurement need it."""
 NOT_MEASURED = 1
 """An update whose noise scale is not measured: the model alone is what the network costs."""
@@ -98,13 +98,13 @@ class _Parts:
 
     def steps_for_a_round(self, run: Run) -> int:
         """All processes take the same number, process 0's."""
-        run(FEWEST_STEPS)
-        per_step_s = self.batch.global_size / self.timed(run, FEWEST_STEPS)
-        most = max(FEWEST_STEPS, self.made.steps_per_epoch - 1)  # the last step of an epoch is smaller
-        wanted = max(FEWEST_STEPS, round(self.round_s / per_step_s))
+        run(MIN_STEPS)
+        per_step_s = self.batch.global_size / self.timed(run, MIN_STEPS)
+        most = max(MIN_STEPS, self.made.steps_per_epoch - 1)  # the last step of an epoch is smaller
+        wanted = max(MIN_STEPS, round(self.round_s / per_step_s))
         if run == self.training:  # as many measured steps in every round as training has on average
             whole = -(-wanted // self.noise_every) * self.noise_every
-            wanted = whole if whole * per_step_s < LONGEST_ROUND * self.round_s else wanted
+            wanted = whole if whole * per_step_s < MAX_ROUND * self.round_s else wanted
         steps = torch.tensor([min(most, wanted)], device=self.workers.device)
         self.workers.broadcast(steps)
         return int(steps.item())

@@ -36,13 +36,13 @@ from turnaround.record.coding import plain
 from turnaround.record.files import own_digest
 from turnaround.record.schema import FORMAT_VERSION, TimePart
 from turnaround.record.writer import storage_error, sync_folder, write_json
-from turnaround.training.faults import Target, strike
+from turnaround.training.faults import FaultTarget, strike
 from turnaround.workers.contract import Workers
 
 KEPT = 2
 FILES = ("weights.safetensors", "optimizer.safetensors")
 NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{5,}))?")
-LONGEST_DELAY_S = 60.0
+MAX_DELAY_S = 60.0
 """How late a network file system may show another host what is there."""
 UNREADABLE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError),
@@ -94,7 +94,7 @@ class Position:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class StateSnapshot:
     """Everything a checkpoint is made of, in memory of its own: training may go on while it is written."""
 
     position: Position
@@ -105,11 +105,11 @@ class Snapshot:
     """The optimiser's other values, and its groups."""
 
 
-def snapshot(*, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> Snapshot:
+def snapshot(*, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> StateSnapshot:
     """Copies to host memory; the only part of a save that training waits for."""
     state = optimizer.state_dict()
     tensors, values = _split(state["state"])
-    return Snapshot(
+    return StateSnapshot(
         position=position,
         weights={k: v.detach().to("cpu", copy=True) for k, v in module.state_dict().items()},
         moments={k: v.detach().to("cpu", copy=True) for k, v in tensors.items()},
@@ -135,7 +135,7 @@ def require_room(folder: Path, module: nn.Module) -> None:
         )
 
 
-def write(folder: Path, taken: Snapshot) -> Path:
+def write(folder: Path, taken: StateSnapshot) -> Path:
     """Writes one checkpoint; on any failure nothing of it remains visible and the earlier ones are untouched."""
     target, update = folder / taken.position.name, taken.position.update
     temporary = folder / f".{target.name}.{os.getpid()}"
@@ -144,7 +144,7 @@ def write(folder: Path, taken: Snapshot) -> Path:
         remove_leftovers(folder)
         temporary.mkdir()
         digests = {"weights.safetensors": _write(temporary / "weights.safetensors", taken.weights)}
-        strike("checkpoint", step=update, target=Target(path=temporary / "weights.safetensors"))
+        strike("checkpoint", step=update, target=FaultTarget(path=temporary / "weights.safetensors"))
         digests["optimizer.safetensors"] = _write(temporary / "optimizer.safetensors", taken.moments)
         manifest = plain({**asdict(taken.position), "sha256": digests, "optimizer": taken.optimizer})
         write_json(temporary / "manifest.json", {**manifest, "digest": own_digest(manifest)})
@@ -153,7 +153,7 @@ def write(folder: Path, taken: Snapshot) -> Path:
             shutil.rmtree(target)
         temporary.rename(target)
         sync_folder(folder)
-        strike("saved", step=update, target=Target(path=target))
+        strike("saved", step=update, target=FaultTarget(path=target))
     except (OSError, StorageError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         cause = error.__cause__ if isinstance(error, StorageError) else error  # whoever wrote the manifest has said it
@@ -185,7 +185,7 @@ def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
     return None, damaged
 
 
-def agreed(folder: Path, workers: Workers, *, patience_s: float = LONGEST_DELAY_S) -> tuple[Path | None, list[str]]:
+def agreed(folder: Path, workers: Workers, *, patience_s: float = MAX_DELAY_S) -> tuple[Path | None, list[str]]:
     """The newest valid one, the same on every process: process 0 looks, the others take its word.
 
     A network file system may show files late, and each process could find another newest one. So the others wait until
@@ -214,7 +214,7 @@ def agreed(folder: Path, workers: Workers, *, patience_s: float = LONGEST_DELAY_
 def _unlike(path: Path, manifest_digest: str) -> str | None:
     """Why this is not (yet) what process 0 has seen; os.listdir also asks a network file system anew."""
     try:
-        strike("look", target=Target(path=path))
+        strike("look", target=FaultTarget(path=path))
         os.listdir(path.parent)
         if _digest(path / "manifest.json") != manifest_digest:
             return "its manifest is another one"

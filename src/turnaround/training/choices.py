@@ -8,18 +8,18 @@ import torch
 
 from turnaround.errors import MissingPartError
 from turnaround.kernels import available
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 
 # Compiling resnet50 at 224 px took 6-17 s frozen and 52-88 s fine-tuned on an H200, and saved 23 and 66 microseconds an
 # image: it pays from about 0.7 and 1.1 million images, which are these many FLOPs.
-FEWEST_FLOPS_FROZEN = 6e15
-FEWEST_FLOPS_LEARNING = 2.6e16
+MIN_FLOPS_FROZEN = 6e15
+MIN_FLOPS_LEARNING = 2.6e16
 
 
 # For a depthwise layer and a number of images, cuDNN's plan took 0.55 s on an H200 (0.13 s without gradients). Our
 # kernels take 0.49 microseconds more for each image (0.15), and the host 0.26 ms more for a step that is not recorded.
-FEWEST_STEPS_DEPTHWISE = 2_000
-FEWEST_IMAGES_DEPTHWISE = 1_000_000
+MIN_STEPS_DEPTHWISE = 2_000
+MIN_IMAGES_DEPTHWISE = 1_000_000
 PLAN = "cuDNN takes seconds to make a plan for each number of images"
 
 
@@ -48,7 +48,7 @@ class PrecisionChoice:
         return self.autocast == torch.float16
 
 
-def choose_device(asked: str, place: Place) -> DeviceChoice:
+def choose_device(asked: str, place: RankInfo) -> DeviceChoice:
     """The device that was asked for, or the best one that is here."""
     if asked == "cuda" and not torch.cuda.is_available():
         raise MissingPartError(
@@ -96,14 +96,14 @@ def choose_compile(
     asked: str, *, device: torch.device, flops: float, learns_all: bool, fuses_norms: bool
 ) -> CompileChoice:
     """`flops` are those of the whole training that compiled code would do; compiling pays when they are many."""
-    if asked == "on" and device.type == "cuda" and (missing := available.why_none()) is not None:
+    if asked == "on" and device.type == "cuda" and (missing := available.unavailable_reason()) is not None:
         raise MissingPartError(
             f"training.compile=on needs Triton, which does not work here ({missing}). It needs a C compiler and the "
             "headers of Python: install both, or leave training.compile at auto."
         )
     if asked != "auto":
         return CompileChoice(value=asked == "on", reason="asked for")
-    if device.type == "cuda" and (missing := available.why_none()) is not None:
+    if device.type == "cuda" and (missing := available.unavailable_reason()) is not None:
         return CompileChoice(value=False, reason=f"Triton does not work here ({missing})")
     if device.type != "cuda":
         return CompileChoice(value=False, reason=f"on {device.type} it takes long and gains nothing")
@@ -111,7 +111,7 @@ def choose_compile(
         return CompileChoice(
             value=False, reason="hosted workers share a pass with batch norm by worker, which is not compiled"
         )
-    least = FEWEST_FLOPS_LEARNING if learns_all else FEWEST_FLOPS_FROZEN
+    least = MIN_FLOPS_LEARNING if learns_all else MIN_FLOPS_FROZEN
     if flops < least:
         return CompileChoice(
             value=False, reason=f"{flops:.1e} FLOPs in all are too few: compiling pays from about {least:.0e}"
@@ -131,11 +131,11 @@ class DepthwiseChoice:
         return "cuDNN for full passes" if self.by_library else "our kernels"
 
 
-def choose_depthwise(*, steps: int, images: int, can_record: bool) -> DepthwiseChoice:
+def choose_depthwise(*, steps: int, images: int, can_capture: bool) -> DepthwiseChoice:
     """By what the training as a whole will do, not by what was timed: a resumed run must compute as before."""
-    if not can_record and steps >= FEWEST_STEPS_DEPTHWISE:
+    if not can_capture and steps >= MIN_STEPS_DEPTHWISE:
         return DepthwiseChoice(by_library=True, reason=f"{PLAN}: over {steps:,} steps that cannot be recorded it pays")
-    is_much = images >= FEWEST_IMAGES_DEPTHWISE
+    is_much = images >= MIN_IMAGES_DEPTHWISE
     pays = f"over {images:,} images in all it {'pays' if is_much else 'would not pay'}"
     return DepthwiseChoice(by_library=is_much, reason=f"{PLAN}: {pays}")
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from turnaround.data.batches import EvaluationBatch
 from turnaround.record.schema import ClassResult, Evaluation
 from turnaround.training.choices import autocast
-from turnaround.training.step import Parts, loss_sum
+from turnaround.training.step import StepComponents, loss_sum
 
-MOST_CLASSES_IN_CONFUSION = 2000
+MAX_CLASSES_IN_CONFUSION = 2000
 """Beyond it the matrix alone would be larger than the weights; the per-class figures stay."""
 
 
@@ -46,12 +46,12 @@ class Counts:
 
 @torch.no_grad()
 def evaluate(
-    parts: Parts, batches: Iterable[EvaluationBatch], *, num_classes: int, with_confusion: bool = False
+    parts: StepComponents, batches: Iterable[EvaluationBatch], *, num_classes: int, with_confusion: bool = False
 ) -> Counts:
     """The network in eval mode over the batches of this process; the counts of all processes."""
     workers = parts.workers
     parts.network.module.eval()
-    columns = num_classes if num_classes <= MOST_CLASSES_IN_CONFUSION else 2
+    columns = num_classes if num_classes <= MAX_CLASSES_IN_CONFUSION else 2
     confusion = torch.zeros(num_classes * columns if with_confusion else 0, dtype=torch.int64, device=workers.device)
     sums = torch.zeros(4, dtype=torch.float32 if workers.device.type == "mps" else torch.float64, device=workers.device)
     for batch in batches:

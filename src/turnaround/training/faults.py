@@ -66,14 +66,14 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class FaultTarget:
     """What a fault may damage."""
 
     module: nn.Module | None = None
     path: Path | None = None
 
 
-NOTHING = Target()
+NOTHING = FaultTarget()
 _armed: list[Fault] = []
 _first_look_s: dict[Fault, float] = {}
 
@@ -92,7 +92,7 @@ def arm(*, rank: int, segment: int) -> None:
     ]
 
 
-def strike(phase: str, *, step: int | None = None, target: Target = NOTHING) -> None:
+def strike(phase: str, *, step: int | None = None, target: FaultTarget = NOTHING) -> None:
     """Called where a fault may strike; most strike once."""
     if not _armed:
         return
@@ -123,64 +123,64 @@ def _fault(text: str) -> Fault:
     return Fault(kind=kind, phase=phase, **numbers)
 
 
-def _signal(fault: Fault, _target: Target) -> None:
+def _signal(fault: Fault, _target: FaultTarget) -> None:
     os.kill(os.getpid(), SIGNALS[fault.kind])
 
 
-def _raise(_fault: Fault, _target: Target) -> None:
+def _raise(_fault: Fault, _target: FaultTarget) -> None:
     raise RuntimeError("a fault on purpose")
 
 
-def _out_of_memory(_fault: Fault, _target: Target) -> None:
+def _out_of_memory(_fault: Fault, _target: FaultTarget) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
 
 
-def _disk_full(_fault: Fault, _target: Target) -> None:
+def _disk_full(_fault: Fault, _target: FaultTarget) -> None:
     raise OSError(errno.ENOSPC, "No space left on device, on purpose")
 
 
-def _read_only(_fault: Fault, _target: Target) -> None:
+def _read_only(_fault: Fault, _target: FaultTarget) -> None:
     raise OSError(errno.EROFS, "Read-only file system, on purpose")
 
 
-def _vanish(_fault: Fault, target: Target) -> None:
+def _vanish(_fault: Fault, target: FaultTarget) -> None:
     """The whole run directory is no longer where it was."""
     assert target.path is not None, "vanish strikes in the phase checkpoint"
     run = target.path.parents[2]
     run.rename(run.with_name(f"{run.name}.gone"))
 
 
-def _show_late(fault: Fault, _target: Target) -> None:
+def _show_late(fault: Fault, _target: FaultTarget) -> None:
     """A file system that shows other processes' files only after a while."""
     if time.monotonic() - _first_look_s.setdefault(fault, time.monotonic()) < fault.ms / 1000:
         raise FileNotFoundError(errno.ENOENT, "not visible yet, on purpose")
 
 
-def _kill_launcher(_fault: Fault, _target: Target) -> None:
+def _kill_launcher(_fault: Fault, _target: FaultTarget) -> None:
     os.kill(int(os.environ[LAUNCHER_VARIABLE]), signal.SIGKILL)
 
 
-def _shift_clock(fault: Fault, _target: Target) -> None:
+def _shift_clock(fault: Fault, _target: FaultTarget) -> None:
     """Somebody sets the clock, while the process runs."""
     before = time.time
     setattr(time, "time", lambda: before() + fault.ms / 1000)  # noqa: B010  (mypy forbids the plain assignment)
 
 
-def _poison(_fault: Fault, target: Target) -> None:
+def _poison(_fault: Fault, target: FaultTarget) -> None:
     """Some weights are no longer numbers, so neither is the loss of this process's next pass."""
     assert target.module is not None, "nan strikes in the phase step"
     with torch.no_grad():
         next(p for p in target.module.parameters() if p.requires_grad).fill_(float("nan"))
 
 
-def _tear(_fault: Fault, target: Target) -> None:
+def _tear(_fault: Fault, target: FaultTarget) -> None:
     """Half a file, and the process is gone."""
     assert target.path is not None, "torn strikes in the phase checkpoint"
     os.truncate(target.path, target.path.stat().st_size // 2)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _flip(_fault: Fault, target: Target) -> None:
+def _flip(_fault: Fault, target: FaultTarget) -> None:
     """A checkpoint that was whole decays, and the process is gone."""
     assert target.path is not None, "bitflip strikes in the phase saved"
     with (target.path / "weights.safetensors").open("r+b") as file:
@@ -191,7 +191,7 @@ def _flip(_fault: Fault, target: Target) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-_KINDS: dict[str, Callable[[Fault, Target], None]] = {
+_KINDS: dict[str, Callable[[Fault, FaultTarget], None]] = {
     **dict.fromkeys(SIGNALS, _signal),
     "exit": lambda _fault, _target: os._exit(3),
     "exit0": lambda _fault, _target: os._exit(0),

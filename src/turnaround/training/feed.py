@@ -21,7 +21,7 @@ from turnaround.training.frozen import FrozenBackbone
 from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
 
-MOST_TRAIN_IMAGES_EVALUATED = 1000
+MAX_TRAIN_IMAGES_EVALUATED = 1000
 EVALUATION_BATCH = {"cuda": 256}
 OTHER_EVALUATION_BATCH = 64
 """On a CPU a larger batch is not faster, and its activations take gigabytes at 224 px."""
@@ -91,7 +91,7 @@ class Feed:
 
     def train_sample(self) -> Iterator[EvaluationBatch]:
         """This process's share of a fixed sample of the training images, as they are."""
-        count = min(MOST_TRAIN_IMAGES_EVALUATED, self.batches.num_validation)
+        count = min(MAX_TRAIN_IMAGES_EVALUATED, self.batches.num_validation)
         return self._evaluation("train", self.batches.train_sample(num_images=count, **self._share()))
 
     def _share(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from turnaround.training.choices import PrecisionChoice, autocast
 
 GPU_IMAGES_AT_224_PX = 256
 """Enough to fill a GPU; smaller images go in proportion, so that a pass takes about as much memory."""
-MOST_GPU_IMAGES = 1024
+MAX_GPU_IMAGES = 1024
 CPU_IMAGES = 64
 SHARE_OF_FREE_MEMORY = 0.2
 
@@ -32,7 +32,7 @@ class FrozenBackbone:
         """As many whole steps in a pass as fill the device, or as many equal passes as a large step needs."""
         most = CPU_IMAGES
         if self.device.type == "cuda":
-            most = min(MOST_GPU_IMAGES, max(1, GPU_IMAGES_AT_224_PX * 224**2 // self.size_px**2))
+            most = min(MAX_GPU_IMAGES, max(1, GPU_IMAGES_AT_224_PX * 224**2 // self.size_px**2))
         self.steps_at_once = max(1, most // images_per_step)
         passes = -(-images_per_step // most)
         self.pass_images = (

@@ -34,7 +34,7 @@ def leave_default_stream(device: torch.device) -> None:
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
-def can_record(device: torch.device) -> bool:
+def can_capture(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
 
 

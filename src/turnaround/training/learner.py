@@ -19,7 +19,7 @@ from turnaround.workers.contract import Workers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Amount:
+class StepSize:
     """How much this process will compute; what is chosen depends on it."""
 
     size_px: int
@@ -63,7 +63,7 @@ def make_learner(
     *,
     asked_to_compile: str,
     precision: PrecisionChoice,
-    amount: Amount,
+    amount: StepSize,
     on_last_gradient: Callable[[], None],
 ) -> Learner:
     """Takes a frozen network apart where it can be, and compiles what takes the time where that pays."""

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from turnaround.data.batches import EvaluationBatch, StepBatch
 from turnaround.errors import DivergedError, InterruptedRunError
-from turnaround.record.pulse import Pulse
+from turnaround.record.heartbeat import Heartbeat
 from turnaround.record.schema import EpochRecord, TimePart
 from turnaround.training.agreement import Agreement
 from turnaround.training.checkpoint import Position
@@ -31,7 +31,7 @@ from turnaround.training.clock import Clock
 from turnaround.training.evaluate import Counts, evaluate
 from turnaround.training.faults import strike
 from turnaround.training.feed import Feed
-from turnaround.training.saving import Due
+from turnaround.training.saving import CheckpointSchedule
 from turnaround.training.schedule import Schedule
 from turnaround.training.step import Step
 
@@ -46,7 +46,7 @@ class SoFar:
     epoch_time_s: float = 0.0
 
 
-class Recorder(Protocol):
+class EpochRecorder(Protocol):
     """Who writes down what happens; process 0's writes files, the others' only their spans."""
 
     def epoch_begins(self, *, epoch: int, steps: int) -> None: ...
@@ -63,10 +63,10 @@ class Loop:
     feed: Feed
     schedule: Schedule
     clock: Clock
-    recorder: Recorder
+    recorder: EpochRecorder
     agreement: Agreement
-    due: Due
-    pulse: Pulse
+    due: CheckpointSchedule
+    heartbeat: Heartbeat
     steps_per_epoch: int
     segment: int
 
@@ -133,7 +133,7 @@ class Loop:
         batches = self.feed.steps(epoch=epoch, first_update=first, first_step=first_step)
         self.agreement.begin()
         for update in range(first + first_step, first + self.steps_per_epoch):
-            self.pulse.beat("computes", update + 1)
+            self.heartbeat.beat("computes", update + 1)
             strike("step", step=update + 1, target=self.step.fault_target)
             timer.begin(update, epoch=epoch)
             batch = next(batches)
@@ -166,7 +166,7 @@ class Loop:
     def _save(self, so_far: SoFar, *, waits: bool) -> None:
         """Never a state that is no longer one: the last good checkpoint must stay the newest."""
         update = so_far.epoch * self.steps_per_epoch + so_far.step
-        self.pulse.beat("saves")
+        self.heartbeat.beat("saves")
         with self.clock.part("checkpoint"):
             if not self.step.is_finite():  # the same weights on every process, so all stop here
                 raise self._diverged(f"epoch {-(-update // self.steps_per_epoch)}", update - 1)
@@ -183,9 +183,9 @@ class Loop:
     def noted(self, batches: Iterator[EvaluationBatch]) -> Iterator[EvaluationBatch]:
         """The same batches; each is a sign of life."""
         for batch in batches:
-            self.pulse.beat("evaluates")
+            self.heartbeat.beat("evaluates")
             yield batch
-        self.pulse.waits()
+        self.heartbeat.waits()
 
     def _stop_if_diverged(self, record: EpochRecord) -> None:
         """The figures are the same on every process, so every process stops here together."""

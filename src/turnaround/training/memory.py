@@ -9,19 +9,19 @@ import torch
 
 from turnaround.errors import TrainingError
 from turnaround.recipe import Recipe
-from turnaround.record.pulse import Pulse
+from turnaround.record.heartbeat import Heartbeat
 from turnaround.workers.contract import Workers
 
 GIB = 2**30
 
 
 @contextmanager
-def explained(recipe: Recipe, workers: Workers, pulse: Pulse) -> Iterator[None]:
+def explained(recipe: Recipe, workers: Workers, heartbeat: Heartbeat) -> Iterator[None]:
     """Inside it a device that is out of memory is an error of ours, with advice."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise too_large(recipe, workers.device, hosted=len(workers.hosted), step=pulse.step) from error
+        raise too_large(recipe, workers.device, hosted=len(workers.hosted), step=heartbeat.step) from error
 
 
 def too_large(recipe: Recipe, device: torch.device, *, hosted: int, step: int) -> TrainingError:

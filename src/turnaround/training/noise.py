@@ -26,9 +26,9 @@ MEASURE_EVERY_STEPS = 8
 RARELY_EVERY_STEPS = 32
 """Where it costs more: an additional pass over a quarter of the images (one worker whose images cannot be taken apart),
 which is 0.8 % of the passes, or two passes that are not compiled instead of one that is."""
-FEWEST_IN_WINDOW = 20
+MIN_IN_WINDOW = 20
 BLOCKS = 10
-FEWEST_MEASUREMENTS = 4
+MIN_MEASUREMENTS = 4
 Z90 = 1.645
 
 
@@ -46,7 +46,7 @@ class NoiseMeter:
 
     def __init__(self, *, window_updates: int, every_updates: int = MEASURE_EVERY_STEPS) -> None:
         self.every_updates = every_updates
-        self.window_updates = max(window_updates, FEWEST_IN_WINDOW * every_updates)
+        self.window_updates = max(window_updates, MIN_IN_WINDOW * every_updates)
         """How far back an estimate looks: the noise scale changes during training."""
         self._waiting: list[tuple[int, Tensor]] = []
         self._measured: deque[tuple[int, float, float]] = deque()
@@ -90,7 +90,7 @@ class NoiseMeter:
 
 def ratio_of_means(pairs: list[tuple[float, float]]) -> NoiseScale | None:
     """Mean noise over mean signal with a jackknife interval over blocks of consecutive measurements."""
-    if len(pairs) < FEWEST_MEASUREMENTS:
+    if len(pairs) < MIN_MEASUREMENTS:
         return None
     noise, signal = sum(n for n, _ in pairs), sum(s for _, s in pairs)
     if noise <= 0 or signal <= 0:

@@ -21,9 +21,9 @@ from turnaround.kernels import available
 from turnaround.model.network import load_code
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
+from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import changed_since, describe
-from turnaround.record.pulse import Pulse, PulseFile
 from turnaround.record.recipe_changes import deciding_keys
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
@@ -37,10 +37,10 @@ from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import evaluate, final_evaluation
 from turnaround.training.loop import Loop
 from turnaround.training.recording import Progress, RunRecorder
-from turnaround.training.saving import Due
+from turnaround.training.saving import CheckpointSchedule
 from turnaround.training.schedule import schedule
 from turnaround.workers.contract import Workers
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 from turnaround.workers.horovod import Horovod
 from turnaround.workers.single import Single
 from turnaround.workers.torch_ddp import TorchDDP
@@ -63,7 +63,7 @@ class Assignment:
 
 
 def train(
-    assignment: Assignment, place: Place, progress: Progress, *, pulse: Pulse, stop_asked: Callable[[], bool]
+    assignment: Assignment, place: RankInfo, progress: Progress, *, heartbeat: Heartbeat, stop_asked: Callable[[], bool]
 ) -> None:
     """Trains from the newest valid checkpoint, or from the beginning, to the end of the recipe."""
     directory = assignment.directory
@@ -75,14 +75,14 @@ def train(
             open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)
-        open_parts.enter_context(memory.explained(recipe, workers, pulse))
-        made = Assembly(recipe, workers, pixels, place=place, chosen=chosen, pulse=pulse)
+        open_parts.enter_context(memory.explained(recipe, workers, heartbeat))
+        made = Assembly(recipe, workers, pixels, place=place, chosen=chosen, heartbeat=heartbeat)
         session = _Session(assignment, made)
         faults.arm(rank=place.rank, segment=_status(directory).segments)
         faults.strike("start")
         session.restore()
         open_parts.enter_context(
-            PulseFile(directory, rank=place.rank, pulse=pulse, program_s=session.clock.total_program_s)
+            HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=session.clock.total_program_s)
         )
         made.warm_up()
         session.describe()
@@ -91,7 +91,7 @@ def train(
     workers.close()  # not after an error: the others would report that we are gone before we have said why
 
 
-def get_ready(asked: str, place: Place, *, network: str | None) -> None:
+def get_ready(asked: str, place: RankInfo, *, network: str | None) -> None:
     """What takes seconds and needs no images: a GPU's context, its first kernel, the code that networks come from.
 
     Whatever goes wrong goes wrong again when it is needed, and is said there.
@@ -100,13 +100,13 @@ def get_ready(asked: str, place: Place, *, network: str | None) -> None:
         device = choose_device(asked, place).device
         if device.type == "cuda":
             torch.zeros(1, device=device)
-            available.why_none()
+            available.unavailable_reason()
     with suppress(Exception):
         if network is not None:
             load_code(network)
 
 
-def bench(assignment: Assignment, place: Place, *, part_s: float) -> None:
+def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
     """Measures the parts of this training on this machine; process 0 leaves the rates in bench.json."""
     recipe = Recipe.from_record(read_json(assignment.directory.recipe))
     chosen = choose_device(assignment.device, place)
@@ -123,7 +123,7 @@ def bench(assignment: Assignment, place: Place, *, part_s: float) -> None:
     workers.close()
 
 
-def _workers(recipe: Recipe, place: Place, chosen: DeviceChoice) -> Workers:
+def _workers(recipe: Recipe, place: RankInfo, chosen: DeviceChoice) -> Workers:
     if place.size == 1:
         return Single(count=recipe.workers.count, device=chosen.device)
     if recipe.workers.engine == "horovod":
@@ -227,8 +227,8 @@ class _Session:
             clock=self.clock,
             recorder=self.record,
             agreement=Agreement(self.workers, stop_asked=stop_asked),
-            due=Due(training),
-            pulse=made.pulse,
+            due=CheckpointSchedule(training),
+            heartbeat=made.heartbeat,
             steps_per_epoch=made.steps_per_epoch,
             segment=self.status.segments,
         )

@@ -14,13 +14,13 @@ from pathlib import Path
 from turnaround.errors import DiskFullError
 from turnaround.recipe import TrainingRecipe
 from turnaround.training import checkpoint
-from turnaround.training.checkpoint import Position, Snapshot
+from turnaround.training.checkpoint import Position, StateSnapshot
 
 SHORT_REST = 0.1
 """Of the interval: an epoch that ends so soon is saved at its end instead."""
 
 
-class Due:
+class CheckpointSchedule:
     """When it is time to save: by process 0's clock, which the others follow, and by the number of the update."""
 
     def __init__(self, recipe: TrainingRecipe) -> None:
@@ -54,7 +54,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def begin(self, taken: Snapshot) -> None:
+    def begin(self, taken: StateSnapshot) -> None:
         """Starts to write; waits first for a write that is still under way."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(taken,), name="checkpoint", daemon=True)
@@ -75,7 +75,7 @@ class Saver:
         elif error is not None:
             raise error
 
-    def _write(self, taken: Snapshot) -> None:
+    def _write(self, taken: StateSnapshot) -> None:
         try:
             checkpoint.write(self.folder, taken)
             self.last = taken.position

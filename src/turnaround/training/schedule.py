@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from turnaround.recipe import TrainingRecipe
 
 AUTO_RULE = {"sgd": "linear", "lars": "linear", "adam": "sqrt", "adamw": "sqrt", "lamb": "sqrt", "adadelta": "none"}
-LONGEST_WARMUP = 0.2
+MAX_WARMUP = 0.2
 """Share of the training."""
 ADAM_BETAS = (0.9, 0.999)
-SMALLEST_BETA1 = 0.5
+MIN_BETA1 = 0.5
 """The rule would give 0.2 for 8 workers and a negative value beyond 10."""
 
 
@@ -61,7 +61,7 @@ def scaling(recipe: TrainingRecipe, *, workers: int) -> Scaling:
     if recipe.scaling != "auto":
         reason = f"Learning rate x {factor:.3g} for {workers} workers (scaling = {rule}); nothing else is adjusted."
         return Scaling(factor=factor, warmup_epochs=warmup, reason=reason)
-    longer = max(warmup, min(warmup * factor, LONGEST_WARMUP * recipe.epochs))
+    longer = max(warmup, min(warmup * factor, MAX_WARMUP * recipe.epochs))
     reason = (
         f"{workers} workers take {workers} times fewer, larger steps, so learning rate x {factor:.3g} ({rule} for "
         f"{recipe.optimizer}), warm-up {longer:.3g} instead of {warmup:.3g} epochs, and moving averages over as many "
@@ -72,7 +72,7 @@ def scaling(recipe: TrainingRecipe, *, workers: int) -> Scaling:
 
 def _adam_betas(workers: int) -> tuple[float, float]:
     first, second = (1 - workers * (1 - beta) for beta in ADAM_BETAS)
-    return max(SMALLEST_BETA1, first), max(0.9, second)
+    return max(MIN_BETA1, first), max(0.9, second)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,21 +22,21 @@ from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
 from turnaround.training.choices import PrecisionChoice, autocast
 from turnaround.training.clock import synchronize
-from turnaround.training.faults import Target
-from turnaround.training.graph import NOT_POSSIBLE, GraphedPass, can_record, worth_it
+from turnaround.training.faults import FaultTarget
+from turnaround.training.graph import NOT_POSSIBLE, GraphedPass, can_capture, worth_it
 from turnaround.training.noise import NoiseMeter, PassLengths, squared_length
 from turnaround.training.statistics import RunningStatistics
 from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
 
-MOST_IMAGES_PER_FUSED_PASS = 512
+MAX_IMAGES_PER_FUSED_PASS = 512
 """More would not be faster, and might not fit."""
 PROBED_PART = 4
 """One in this many images of a step is computed once more for the noise scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class StepComponents:
     """What a step is made of; made once in run.py."""
 
     network: Network
@@ -70,7 +70,7 @@ class Pass:
 class Step:
     """Calls itself on every batch; keeps the epoch's sums on the device, so that no step waits for the host."""
 
-    def __init__(self, parts: Parts, timer: StepTimer, noise: NoiseMeter) -> None:
+    def __init__(self, parts: StepComponents, timer: StepTimer, noise: NoiseMeter) -> None:
         self.parts, self.timer, self.noise = parts, timer, noise
         self.statistics = RunningStatistics(parts.network.batch_norms(), parts.workers)
         self.scaler = torch.amp.GradScaler(parts.workers.device.type, enabled=parts.precision.scales_loss)
@@ -83,7 +83,7 @@ class Step:
         self.pass_lengths = PassLengths(self.learning)
         self.needs_probe = needs_probe(parts.network, parts.workers)
         self.fewest_measured = 4 if self.needs_probe else 2  # images: a batch norm needs two
-        self.fault_target = Target(module=parts.network.module)
+        self.fault_target = FaultTarget(module=parts.network.module)
         self.graph: GraphedPass | None = None
         self.graph_choice = NOT_POSSIBLE
         self._graphed: tuple[tuple[int, ...], int] = ((), 0)
@@ -119,9 +119,9 @@ class Step:
         if self.graph is not None and not is_measured and self._graphed == (a_pass.sizes, batch.global_size):
             self.graph(images, labels)
             return None
-        return self._both_ways(a_pass.sizes, images, labels, batch.global_size, is_measured=is_measured)
+        return self._forward_backward(a_pass.sizes, images, labels, batch.global_size, is_measured=is_measured)
 
-    def _both_ways(
+    def _forward_backward(
         self, sizes: tuple[int, ...], images: Tensor, labels: Tensor, global_size: int, *, is_measured: bool = False
     ) -> Tensor | None:
         with by_worker(sizes) if len(sizes) > 1 else nullcontext():
@@ -152,17 +152,17 @@ class Step:
             synchronize(self.parts.workers.device)
             whole_s = time.perf_counter() - begun_s
             self.parts.optimizer.zero_grad(set_to_none=True)
-        if self.can_be_recorded(batch):
+        if self.can_capture_graph(batch):
             self.graph_choice = worth_it(queueing_s=queueing_s, whole_s=whole_s)
         if self.graph_choice.value:
             self._record(passes[0].sizes, images, batch)
         self.statistics.begin_pass()  # back to where they were
         self.totals.zero_()
 
-    def can_be_recorded(self, batch: StepBatch) -> bool:
+    def can_capture_graph(self, batch: StepBatch) -> bool:
         """Whether a step like this one could be a graph, if the host is the limit."""
         workers, simple = self.parts.workers, not (self.is_random or self.scaler.is_enabled())
-        return can_record(workers.device) and workers.size == 1 and len(self.pass_images(batch)) == 1 and simple
+        return can_capture(workers.device) and workers.size == 1 and len(self.pass_images(batch)) == 1 and simple
 
     def pass_images(self, batch: StepBatch) -> list[int]:
         """Over how many images each pass of an ordinary step goes."""
@@ -170,7 +170,7 @@ class Step:
 
     def _record(self, sizes: tuple[int, ...], images: Tensor, batch: StepBatch) -> None:
         def run(images: Tensor, labels: Tensor) -> None:
-            self._both_ways(sizes, images, labels, batch.global_size)
+            self._forward_backward(sizes, images, labels, batch.global_size)
 
         self.graph = GraphedPass(run, images, batch.labels, self.learning)
         self._graphed = (sizes, batch.global_size)
@@ -209,7 +209,7 @@ class Step:
         if in_two and workers_here == 1 and not self.needs_probe:  # nothing couples its images: halves add up to it
             first, rest = batch.worker_sizes[0] // 2, batch.worker_sizes[0] - batch.worker_sizes[0] // 2
             return [Pass(first_worker=0, sizes=(first,), start=0), Pass(first_worker=0, sizes=(rest,), start=first)]
-        together = max(1, MOST_IMAGES_PER_FUSED_PASS // max(batch.worker_sizes)) if self.fuses_workers else 1
+        together = max(1, MAX_IMAGES_PER_FUSED_PASS // max(batch.worker_sizes)) if self.fuses_workers else 1
         if in_two:
             together = min(together, -(-workers_here // 2))
         passes, start = [], 0

@@ -14,8 +14,8 @@ from typing import Protocol
 from turnaround.use.images import Square
 from turnaround.use.predictor import Guess
 
-MOST_IN_BATCH = 32
-MOST_WAITING = 64
+MAX_IN_BATCH = 32
+MAX_WAITING = 64
 
 
 class Asks(Protocol):
@@ -31,11 +31,11 @@ class BusyError(Exception):
 class Batcher:
     """Between the requests and the network."""
 
-    def __init__(self, predictor: Asks, *, top: int, most_in_batch: int = MOST_IN_BATCH) -> None:
+    def __init__(self, predictor: Asks, *, top: int, most_in_batch: int = MAX_IN_BATCH) -> None:
         self.predictor, self.top, self.most_in_batch = predictor, top, most_in_batch
         self.batches: list[int] = []
         """How many images each of the last passes had."""
-        self._waiting: asyncio.Queue[tuple[Square, asyncio.Future[tuple[Guess, ...]]]] = asyncio.Queue(MOST_WAITING)
+        self._waiting: asyncio.Queue[tuple[Square, asyncio.Future[tuple[Guess, ...]]]] = asyncio.Queue(MAX_WAITING)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
         self._task: asyncio.Task[None] | None = None
 

@@ -15,11 +15,11 @@ from turnaround.use.graph import description
 from turnaround.use.trained import Trained
 
 if TYPE_CHECKING:
-    from turnaround.use.export import Agreement
+    from turnaround.use.export import ExportAgreement
 
 FEW_IMAGES = 30
 """Below it, the accuracy of a class is little more than a guess."""
-MOST_CLASSES = 200
+MAX_CLASSES = 200
 
 HOW_TO = {
     "onnx": (
@@ -57,7 +57,7 @@ IMPORTS = {
 }
 
 
-def card(trained: Trained, *, file: str, format_: str, agreement: Agreement) -> str:
+def card(trained: Trained, *, file: str, format_: str, agreement: ExportAgreement) -> str:
     """The card as Markdown."""
     parts = (
         f"# {text(trained.name)}",
@@ -137,12 +137,12 @@ def _accuracy(trained: Trained) -> str:
 
 def _class_table(found: Evaluation) -> str:
     rows = ["| class | images | recognised | most often taken for |", "| --- | ---: | ---: | --- |"]
-    for place, one in enumerate(found.per_class[:MOST_CLASSES]):
+    for place, one in enumerate(found.per_class[:MAX_CLASSES]):
         share = "no images" if one.accuracy is None else f"{100 * one.accuracy:.0f} %"
         few = " (few)" if one.num_images < FEW_IMAGES else ""
         rows.append(f"| {text(one.name)} | {one.num_images}{few} | {share} | {_taken_for(found, place)} |")
-    if len(found.per_class) > MOST_CLASSES:
-        rows.append(f"| and {len(found.per_class) - MOST_CLASSES} more: `evaluation.json` of the run | | | |")
+    if len(found.per_class) > MAX_CLASSES:
+        rows.append(f"| and {len(found.per_class) - MAX_CLASSES} more: `evaluation.json` of the run | | | |")
     note = f"\n\n(few): fewer than {FEW_IMAGES} images, so the share is little more than a guess."
     return "\n".join(rows) + (note if any("(few)" in row for row in rows) else "")
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from turnaround.data.decode import UnreadableImage
 from turnaround.data.folder import scan
-from turnaround.data.fruitbowl import generate
 from turnaround.data.pixels import default_cache
-from turnaround.data.prepare import Show
 from turnaround.data.source import folder_of
 from turnaround.errors import InputError, ModelError, StorageError, TurnaroundError, one_of
+from turnaround.fruitbowl import generate
+from turnaround.data.decoders import Show
 from turnaround.recipe import DOWNLOADABLE, GENERATED, DataRecipe
 from turnaround.record.writer import replace_file, storage_error
 from turnaround.use.card import card
@@ -33,13 +33,13 @@ from turnaround.use.trained import Trained
 
 TOLERANCE = 1e-4
 """Of a logit; where logits are larger than 1, relative to the largest."""
-MOST_CHECKED = 500
-DRAWN, MOST_REDRAWN = 48, 5000
+MAX_CHECKED = 500
+DRAWN, MAX_REDRAWN = 48, 5000
 BATCH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class ExportAgreement:
     """How an exported file answers, compared with the trained network."""
 
     num_images: int
@@ -61,7 +61,7 @@ class Exported:
     card: str
     card_is_new: bool
     """False: one was there already, and was left as it is."""
-    agreement: Agreement
+    agreement: ExportAgreement
 
     def sentence(self) -> str:
         """For people."""
@@ -103,7 +103,9 @@ def _refuse_taken(target: Path) -> None:
         raise StorageError(f"There is no folder {target.parent}. Make it, or choose another file with --out.")
 
 
-def _write_checked(trained: Trained, target: Path, *, to: str, squares: Sequence[Square], pictures: str) -> Agreement:
+def _write_checked(
+    trained: Trained, target: Path, *, to: str, squares: Sequence[Square], pictures: str
+) -> ExportAgreement:
     """Under a temporary name until it has answered as the trained network does."""
     format_ = FORMATS[to]
     # The ending stays: torch.export insists on it.
@@ -129,7 +131,7 @@ def _write_checked(trained: Trained, target: Path, *, to: str, squares: Sequence
     return agreement
 
 
-def compare(ours: Asked, theirs: Asked, squares: Sequence[Square], *, pictures: str) -> Agreement:
+def compare(ours: Asked, theirs: Asked, squares: Sequence[Square], *, pictures: str) -> ExportAgreement:
     """Both are asked about every picture, in batches of several sizes."""
     same, largest = 0, 0.0
     for first in range(0, len(squares), BATCH):
@@ -138,7 +140,7 @@ def compare(ours: Asked, theirs: Asked, squares: Sequence[Square], *, pictures: 
             one, other = ours(images), theirs(images)
         largest = max(largest, _difference(one, other))
         same += int((one.argmax(dim=1) == other.argmax(dim=1)).sum())
-    return Agreement(num_images=len(squares), pictures=pictures, same_top1=same, largest_difference=largest)
+    return ExportAgreement(num_images=len(squares), pictures=pictures, same_top1=same, largest_difference=largest)
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
@@ -148,7 +150,7 @@ def _difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / one.abs().max().clamp(min=1.0))
 
 
-def refuse_disagreement(agreement: Agreement, to: str) -> None:
+def refuse_disagreement(agreement: ExportAgreement, to: str) -> None:
     """With a difference below the tolerance another class can come first only where the two are as good as equal."""
     if agreement.largest_difference > TOLERANCE:
         raise ModelError(
@@ -174,7 +176,7 @@ def pictures_to_check(trained: Trained, show: Show) -> tuple[list[Square], str]:
 
 def _refuse_work(data: DataRecipe) -> None:
     """A check is not worth a download, nor hours of drawing."""
-    if data.source in DOWNLOADABLE or (data.source in GENERATED and data.images > MOST_REDRAWN):
+    if data.source in DOWNLOADABLE or (data.source in GENERATED and data.images > MAX_REDRAWN):
         raise InputError(f"{data.source} would have to be made again")
 
 
@@ -189,7 +191,7 @@ def _validation_images(trained: Trained, show: Show) -> list[Square]:
     )
     table = scan(folder, holdout=recipe.data.holdout, seed=recipe.training.seed)
     files = table.files[table.num_train :]
-    files = files[:: -(-len(files) // MOST_CHECKED)]
+    files = files[:: -(-len(files) // MAX_CHECKED)]
     squares = []
     for number, file in enumerate(files, start=1):
         try:

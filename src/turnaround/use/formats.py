@@ -31,7 +31,7 @@ from turnaround.use.trained import Trained
 
 DESCRIPTION = "turnaround"
 DESCRIPTION_FILE = "turnaround.json"
-MOST_ONNX_BYTES = 2_000_000_000  # protobuf's limit for one file is 2 GiB
+MAX_ONNX_BYTES = 2_000_000_000  # protobuf's limit for one file is 2 GiB
 TO_GET_ONNX = "pip install 'turnaround[onnx]'"
 
 Asked = Callable[[Tensor], Tensor]
@@ -87,7 +87,7 @@ def _program(trained: Trained) -> torch.export.ExportedProgram:
 def _write_onnx(trained: Trained, path: Path) -> None:
     require_onnx()
     num_bytes = sum(tensor.nbytes for tensor in trained.module.state_dict().values())
-    if num_bytes > MOST_ONNX_BYTES:
+    if num_bytes > MAX_ONNX_BYTES:
         raise ModelError(f"{num_bytes / 1e9:.1f} GB of weights do not fit into one ONNX file. Use --to torch-export.")
     with _quiet():
         made = torch.onnx.export(

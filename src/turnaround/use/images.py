@@ -31,11 +31,11 @@ Square: TypeAlias = NDArray[np.uint8]
 Picture: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8]
 
 STANDARD_INPUT = Path("-")
-MOST_DECODERS = 8
+MAX_DECODERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoded:
+class DecodedImage:
     """One picture as a square, or why there is none."""
 
     name: str
@@ -66,9 +66,9 @@ def _images_below(folder: Path) -> Iterator[Path]:
                 yield Path(place, name)
 
 
-def decode_all(paths: list[Path], *, size_px: int) -> list[Decoded]:
+def decode_all(paths: list[Path], *, size_px: int) -> list[DecodedImage]:
     """Several files at once: Pillow decodes outside Python's lock."""
-    with without_warnings(), ThreadPoolExecutor(min(MOST_DECODERS, os.cpu_count() or 1)) as pool:
+    with without_warnings(), ThreadPoolExecutor(min(MAX_DECODERS, os.cpu_count() or 1)) as pool:
         return list(pool.map(lambda path: _decoded(path, size_px), paths))
 
 
@@ -80,13 +80,13 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def _decoded(path: Path, size_px: int) -> Decoded:
+def _decoded(path: Path, size_px: int) -> DecodedImage:
     name = "standard input" if path == STANDARD_INPUT else str(path)
     try:
         data: Picture = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if path == STANDARD_INPUT else path
-        return Decoded(name=name, square=square_of(data, size_px=size_px, name=name), problem=None)
+        return DecodedImage(name=name, square=square_of(data, size_px=size_px, name=name), problem=None)
     except UnreadableImage as error:
-        return Decoded(name=name, square=None, problem=error.reason)
+        return DecodedImage(name=name, square=None, problem=error.reason)
 
 
 def square_of(picture: Picture, *, size_px: int, name: str = "the image") -> Square:

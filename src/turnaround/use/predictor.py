@@ -13,9 +13,9 @@ from torch import Tensor
 from turnaround.errors import InputError
 from turnaround.training.choices import choose_device
 from turnaround.use.graph import WithPreprocessing
-from turnaround.use.images import Decoded, Picture, Square, decode_all, square_of
+from turnaround.use.images import DecodedImage, Picture, Square, decode_all, square_of
 from turnaround.use.trained import Trained, load_trained
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 
 BATCH = 64
 
@@ -43,7 +43,7 @@ class Predictor:
 
     def __init__(self, trained: Trained, *, device: str = "auto") -> None:
         self.trained = trained
-        self.device = choose_device(device, Place()).device
+        self.device = choose_device(device, RankInfo()).device
         self.graph = WithPreprocessing(trained).to(self.device)
 
     @classmethod
@@ -73,7 +73,7 @@ class Predictor:
                 on_batch(batch)
         return answers
 
-    def _answers(self, decoded: Sequence[Decoded], top: int) -> list[Answer]:
+    def _answers(self, decoded: Sequence[DecodedImage], top: int) -> list[Answer]:
         guessed = iter(self.guesses([one.square for one in decoded if one.square is not None], top=top))
         return [
             Answer(name=one.name, guesses=() if one.square is None else next(guessed), problem=one.problem)

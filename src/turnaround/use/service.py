@@ -45,9 +45,9 @@ RULES = Rules(
     posts_to=frozenset(["/classify"]),
     needs_token=frozenset(["/classify", "/about"]),
 )
-MOST_AT_ONCE = 32
+MAX_AT_ONCE = 32
 """Requests whose picture is in memory: at most 25 MB each."""
-MOST_DECODERS = 2
+MAX_DECODERS = 2
 """Pictures that are being decoded: at most 200 MB each."""
 ANSWER_TIMEOUT_S = 30.0
 BUSY = "Too many pictures at once. Try again in a second."
@@ -58,7 +58,7 @@ class Limits:
     """What one client may ask for."""
 
     upload: UploadLimits = field(default_factory=UploadLimits)
-    most_at_once: int = MOST_AT_ONCE
+    most_at_once: int = MAX_AT_ONCE
     answer_timeout_s: float = ANSWER_TIMEOUT_S
 
 
@@ -68,7 +68,7 @@ class Service:
     def __init__(self, predictor: Predictor, limits: Limits) -> None:
         self.predictor, self.limits = predictor, limits
         self.num_at_once = 0
-        self.decoders = ThreadPoolExecutor(min(MOST_DECODERS, os.cpu_count() or 1), thread_name_prefix="decoder")
+        self.decoders = ThreadPoolExecutor(min(MAX_DECODERS, os.cpu_count() or 1), thread_name_prefix="decoder")
 
     @asynccontextmanager
     async def alive(self, app: Starlette) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ from turnaround.recipe import Recipe
 from turnaround.record.reader import Run
 from turnaround.training import checkpoint
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def _recipe(run: Run) -> Recipe:
 
 def _no_checkpoint(run: Run, passed_over: list[str]) -> str:
     if passed_over:
-        named = "; ".join(passed_over[:MOST_NAMED])
+        named = "; ".join(passed_over[:MAX_NAMED])
         return f"No checkpoint of {run.path} can be used: {named}. Copy the run again from where it was trained."
     return (
         f"{run.path} has no checkpoint: it has not come to the end of its first epoch, or the folder was removed. "

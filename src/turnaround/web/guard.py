@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK_NAMES = frozenset(["localhost"])
-MOST_PATH_CHARACTERS = 200
+MAX_PATH_CHARACTERS = 200
 POLICY = "content-security-policy"
 
 HEADERS = {
@@ -136,7 +136,7 @@ class Guard:
         hosts, printed = headers.getlist("host"), f"Open the address that `turnaround {self.rules.verb}` has printed."
         if len(hosts) != 1 or not self.access.allows_host(hosts[0]):
             return error(403, f"This Host is not answered. {printed}")
-        if len(path) > MOST_PATH_CHARACTERS:
+        if len(path) > MAX_PATH_CHARACTERS:
             return error(414, "The address is too long.")
         allowed = ("POST",) if path in self.rules.posts_to else ("GET", "HEAD")
         if method not in allowed:

@@ -20,12 +20,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turnaround.errors import InputError
 
-MOST_CONNECTIONS = 128
+MAX_CONNECTIONS = 128
 REQUEST_HEAD_TIMEOUT_S = 10
 STALLED_S = 30
 """How long a client may leave its answer in our memory."""
 KEEP_ALIVE_S = 5
-MOST_HEAD_BYTES = 16 * 1024
+MAX_HEAD_BYTES = 16 * 1024
 PORTS_TRIED = 20
 
 
@@ -33,7 +33,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A bound socket: a port that is taken is found before anything is loaded."""
     try:
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(place[:2], family=family, backlog=MOST_CONNECTIONS)
+        return socket.create_server(place[:2], family=family, backlog=MAX_CONNECTIONS)
     except socket.gaierror as error:
         raise InputError(f"--host {host}: there is no such address ({error.strerror}).") from error
     except OSError as error:
@@ -71,7 +71,7 @@ def listen_at(path: Path) -> Iterator[socket.socket]:
     finally:
         os.umask(before)
     try:
-        listening.listen(MOST_CONNECTIONS)
+        listening.listen(MAX_CONNECTIONS)
         yield listening
     finally:
         listening.close()
@@ -102,7 +102,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
         else:
             self._deadline = self.loop.call_later(REQUEST_HEAD_TIMEOUT_S, transport.abort)
@@ -152,5 +152,5 @@ def settings() -> dict[str, Any]:
         "proxy_headers": False,
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": 5,
-        "h11_max_incomplete_event_size": MOST_HEAD_BYTES,
+        "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
     }

@@ -59,7 +59,7 @@ LAUNCHERS = {"torch": "python -m torch.distributed.run", "horovod": "horovodrun"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankInfo:
     """Where this process stands among all."""
 
     rank: int = 0
@@ -77,11 +77,11 @@ class Place:
         return self.size == 1
 
 
-def place(variables: Mapping[str, str] = os.environ) -> Place:
+def place(variables: Mapping[str, str] = os.environ) -> RankInfo:
     """This process's place, or `InputError` when the launchers' variables contradict each other."""
     found = [place for engine in VARIABLES if (place := _place(engine, variables)) is not None]
     if not found:
-        return Place()
+        return RankInfo()
     first = found[0]
     for other in found[1:]:
         if (first.rank, first.size) != (other.rank, other.size):
@@ -95,7 +95,7 @@ def place(variables: Mapping[str, str] = os.environ) -> Place:
     return replace(first, engines=tuple(p.engines[0] for p in found))
 
 
-def _place(engine: str, variables: Mapping[str, str]) -> Place | None:
+def _place(engine: str, variables: Mapping[str, str]) -> RankInfo | None:
     """What the launcher of one engine says; None when it says nothing."""
     names = VARIABLES[engine]
     if names[0] not in variables and names[1] not in variables:
@@ -112,10 +112,10 @@ def _place(engine: str, variables: Mapping[str, str]) -> Place | None:
         said = f"{names[0]}={rank} of {names[1]}={size} with {names[2]}={local_rank} of {names[3]}={local_size}"
         raise InputError(f"{said} cannot be.")
     start = " ".join(variables.get(name, "-") for name in MEETING_POINTS[engine])
-    return Place(rank=rank, size=size, local_rank=local_rank, local_size=local_size, engines=(engine,), start=start)
+    return RankInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, engines=(engine,), start=start)
 
 
-def anywhere(variables: Mapping[str, str] = os.environ) -> Place:
+def anywhere(variables: Mapping[str, str] = os.environ) -> RankInfo:
     """This process's place under any launcher that is known, ours or another; `engines` has the launcher's name."""
     ours = place(variables)
     if ours.engines:
@@ -124,7 +124,7 @@ def anywhere(variables: Mapping[str, str] = os.environ) -> Place:
     return next((place for place in (*found, _tf_config(variables)) if place is not None), ours)
 
 
-def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) -> Place | None:
+def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) -> RankInfo | None:
     """None where it has set nothing, or nonsense: what is left over from elsewhere must not stop anybody."""
     try:
         rank, size = int(variables[names[0]]), int(variables[names[1]])
@@ -135,10 +135,12 @@ def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) 
     if not (0 <= rank < size and 0 <= local_rank < local_size):
         return None
     start = " ".join(variables.get(name, "-") for name in names[4:])
-    return Place(rank=rank, size=size, local_rank=local_rank, local_size=local_size, engines=(launcher,), start=start)
+    return RankInfo(
+        rank=rank, size=size, local_rank=local_rank, local_size=local_size, engines=(launcher,), start=start
+    )
 
 
-def _tf_config(variables: Mapping[str, str]) -> Place | None:
+def _tf_config(variables: Mapping[str, str]) -> RankInfo | None:
     """The chief is process 0, and the workers follow; the same on all hosts is where they are."""
     try:
         said = json.loads(variables["TF_CONFIG"])
@@ -147,4 +149,4 @@ def _tf_config(variables: Mapping[str, str]) -> Place | None:
         rank = everyone.index((task["type"], int(task["index"])))
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
-    return Place(rank=rank, size=len(everyone), engines=("TF_CONFIG",), start=json.dumps(cluster, sort_keys=True))
+    return RankInfo(rank=rank, size=len(everyone), engines=("TF_CONFIG",), start=json.dumps(cluster, sort_keys=True))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from turnaround.errors import InputError, MissingPartError
 from turnaround.workers import engines
 from turnaround.workers.contract import Workers
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 
 TIMEOUT_S = 600
 """How long a message waits for a silent process, as with the other engine; Horovod's own 30 s are short for a start
@@ -27,7 +27,7 @@ on a busy machine, and a stalled message would only be warned about."""
 class Horovod(Workers):
     """One process of several."""
 
-    def __init__(self, *, place: Place, count: int, device: torch.device) -> None:
+    def __init__(self, *, place: RankInfo, count: int, device: torch.device) -> None:
         super().__init__(rank=place.rank, size=place.size, count=count, device=device)
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(TIMEOUT_S))
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(TIMEOUT_S))

@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from turnaround.workers.contract import Workers
-from turnaround.workers.environment import Place
+from turnaround.workers.environment import RankInfo
 
 TIMEOUT = timedelta(minutes=10)
 """How long a collective waits for a silent process."""
@@ -33,7 +33,7 @@ _KEEP_BUFFERS: dict[str, Any] = {_NAME: False}
 class TorchDDP(Workers):
     """One process of several."""
 
-    def __init__(self, *, place: Place, count: int, device: torch.device, shares_device: bool) -> None:
+    def __init__(self, *, place: RankInfo, count: int, device: torch.device, shares_device: bool) -> None:
         super().__init__(rank=place.rank, size=place.size, count=count, device=device)
         # NCCL refuses two processes on one GPU ("Duplicate GPU detected").
         self.backend = "nccl" if device.type == "cuda" and not shares_device else "gloo"

@@ -13,7 +13,7 @@ import pytest
 from turnaround.errors import InputError, MissingPartError
 from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.tensorboard import metric_of
-from turnaround.record.importers.values import Given, Reading
+from turnaround.record.importers.values import ImportOptions, Reading
 
 pytest.importorskip("tensorboard")
 
@@ -48,7 +48,7 @@ def write_scalars(
 
 
 def read(path: Path, *, is_percent: bool = False, **given: Any) -> Reading:
-    return read_runs(path, given=Given(**given), is_percent=is_percent)
+    return read_runs(path, given=ImportOptions(**given), is_percent=is_percent)
 
 
 def test_the_folders_that_keras_writes(tmp_path: Path) -> None:

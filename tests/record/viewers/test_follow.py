@@ -111,7 +111,7 @@ def test_of_a_run_that_is_not_ours_nobody_hears(tmp_path: Path, viewers: dict[st
 def test_a_server_that_hangs_is_waited_for_only_so_long(
     tmp_path: Path, viewers: dict[str, Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "LONGEST_END_S", 0.1)
+    monkeypatch.setattr(follow, "MAX_END_S", 0.1)
     answers = threading.Event()
     monkeypatch.setattr(Heard, "end", lambda self, run: answers.wait(60))
     said: list[str] = []
@@ -129,7 +129,7 @@ def test_a_viewer_of_a_resumed_run_hears_what_it_missed_and_what_is_done_again(
 ) -> None:
     train(tmp_path / "run")
     viewers["tensorboard"].known = {1, 3}
-    follower = follow.Follower(RunDirectory(tmp_path / "run"), list(viewers), tell=pytest.fail)
+    follower = follow.ViewerFeed(RunDirectory(tmp_path / "run"), list(viewers), tell=pytest.fail)
     follower.viewers |= viewers
     follower.is_ours.set()
     follower.look()

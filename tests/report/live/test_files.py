@@ -115,7 +115,7 @@ def test_more_records_than_wanted_are_thinned_evenly(tmp_path: Path, folder: int
 def test_large_records_are_thinned_before_they_fill_the_memory(
     tmp_path: Path, folder: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_KEPT_BYTES", 10_000)
+    monkeypatch.setattr(files, "MAX_KEPT_BYTES", 10_000)
     path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=10**6)
     path.write_bytes(b"".join(json.dumps({"n": n, "x": "y" * 1000}).encode() + b"\n" for n in range(200)))
     file.look(folder, ALL)
@@ -149,7 +149,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, folder: 
 
 
 def test_only_the_first_gibibyte_is_read(tmp_path: Path, folder: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_FILE_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 1000)
     path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=10**6)
     path.write_bytes(lines(*range(1000)))
     assert file.look(folder, ALL) <= 1000

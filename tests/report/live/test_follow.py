@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from analysis.build import Plan, build, rising
-from turnaround.analysis.jobs import jobs_of
 from turnaround.analysis.summary import summarise
+from turnaround.analysis.workloads import jobs_of
 from turnaround.errors import RunDirectoryError
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
@@ -230,7 +230,7 @@ def test_hostile_bytes_are_a_run_that_cannot_be_read(tmp_path: Path, look: Calla
 def test_of_more_runs_than_fit_the_latest_are_shown(
     tmp_path: Path, look: Callable[[], dict[str, Run]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_module, "MOST_RUNS", 3)
+    monkeypatch.setattr(folder_module, "MAX_RUNS", 3)
     for number in range(5):
         path = build(tmp_path / "runs" / f"r{number}", Plan(accuracy=rising(epochs=2)))
         for name in ("recipe.json", "status.json"):
@@ -242,7 +242,7 @@ def test_of_more_runs_than_fit_the_latest_are_shown(
 def test_what_is_thinned_out_is_said(
     tmp_path: Path, look: Callable[[], dict[str, Run]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnaround.report.live.follow.MOST_SAMPLES", 100)
+    monkeypatch.setattr("turnaround.report.live.follow.MAX_SAMPLES", 100)
     path = build(tmp_path / "runs" / "a", Plan())
     samples = (to_json(TelemetrySample(time_s=float(n), at=f"2026-03-01T09:{n:06d}")) for n in range(1000))
     write_lines(path / "telemetry-h.jsonl", samples)

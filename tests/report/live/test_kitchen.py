@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnaround.report.live.folder import FollowedFolder
-from turnaround.report.live.kitchen import Kitchen
+from turnaround.report.live.page_builder import PageBuilder
 from turnaround.study.plan import plan
 from turnaround.study.state import agree_with_before
 
@@ -14,7 +14,7 @@ def overview(folder: Path) -> str:
     def unused(*_: object) -> None:
         raise AssertionError
 
-    [first, *_] = Kitchen(FollowedFolder(folder), unused, title="t").now().blocks  # type: ignore[arg-type]
+    [first, *_] = PageBuilder(FollowedFolder(folder), unused, title="t").now().blocks  # type: ignore[arg-type]
     return str(first)
 
 

@@ -25,7 +25,7 @@ from turnaround.report.live.progress import (
     LAST_SAMPLES,
     SILENT_S,
     Pace,
-    Progress,
+    RunProgress,
     RunWatch,
     disk_warnings,
     loss_warnings,
@@ -50,7 +50,7 @@ def epochs(*losses: float) -> list[EpochRecord]:
     return [replace(EPOCH, epoch=number, train_loss=loss) for number, loss in enumerate(losses, start=1)]
 
 
-class Watched:
+class ProgramRun:
     """A run that is held by this process, looked at by a clock of its own."""
 
     def __init__(self, path: Path, **plan: Any) -> None:
@@ -62,7 +62,7 @@ class Watched:
         self.folder = FollowedFolder(path.parent, now_s=lambda: self.now_s)
         self.watch: RunWatch | None = None
 
-    def look(self, *, after_s: float = 1.0) -> Progress:
+    def look(self, *, after_s: float = 1.0) -> RunProgress:
         self.now_s += after_s
         self.folder.look()
         (run,) = self.folder.runs
@@ -76,13 +76,13 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    run = Watched(tmp_path / "runs" / "a")
+def watched(tmp_path: Path) -> Iterator[ProgramRun]:
+    run = ProgramRun(tmp_path / "runs" / "a")
     with RunLock(run.directory.lock):
         yield run
 
 
-def test_a_run_on_its_way(watched: Watched) -> None:
+def test_a_run_on_its_way(watched: ProgramRun) -> None:
     watched.beat(450, program_s=50.0)
     watched.look()
     watched.beat(460, program_s=51.0)
@@ -95,7 +95,7 @@ def test_a_run_on_its_way(watched: Watched) -> None:
     assert now.warnings == ()
 
 
-def test_before_its_first_epoch_the_pace_of_its_steps_says_how_long(watched: Watched) -> None:
+def test_before_its_first_epoch_the_pace_of_its_steps_says_how_long(watched: ProgramRun) -> None:
     write_lines(watched.directory.epochs, ())
     watched.beat(10, program_s=50.0)
     watched.look()
@@ -107,14 +107,14 @@ def test_before_its_first_epoch_the_pace_of_its_steps_says_how_long(watched: Wat
     assert now.images_per_s == pytest.approx(128)
 
 
-def test_without_a_pulse_there_are_still_the_epochs(watched: Watched) -> None:
+def test_without_a_pulse_there_are_still_the_epochs(watched: ProgramRun) -> None:
     now = watched.look()
     assert (now.state, now.epoch, now.share) == ("running", 4, 0.4)
     assert now.images_per_s == 1000.0
     assert now.doing is None
 
 
-def test_the_pace_leaves_out_evaluations_and_begins_anew_with_a_resume(watched: Watched) -> None:
+def test_the_pace_leaves_out_evaluations_and_begins_anew_with_a_resume(watched: ProgramRun) -> None:
     pace = Pace()
     watched.beat(1, program_s=1.0)
     watched.look()
@@ -129,7 +129,7 @@ def test_the_pace_leaves_out_evaluations_and_begins_anew_with_a_resume(watched: 
     assert pace.steps_per_s is None
 
 
-def test_a_run_that_does_not_move_is_silent(watched: Watched) -> None:
+def test_a_run_that_does_not_move_is_silent(watched: ProgramRun) -> None:
     watched.beat(450, program_s=50.0)
     watched.look()
     assert watched.look(after_s=SILENT_S - 5).warnings == ()
@@ -140,14 +140,14 @@ def test_a_run_that_does_not_move_is_silent(watched: Watched) -> None:
     assert watched.look().warnings == ()
 
 
-def test_the_first_step_may_take_long(watched: Watched) -> None:
+def test_the_first_step_may_take_long(watched: ProgramRun) -> None:
     watched.beat(1, program_s=50.0)
     watched.look()
     assert watched.look(after_s=300).warnings == ()
     assert watched.look(after_s=1000).warnings[0].kind == "silent"
 
 
-def test_a_process_that_is_gone_is_named(watched: Watched) -> None:
+def test_a_process_that_is_gone_is_named(watched: ProgramRun) -> None:
     watched.beat(450, program_s=50.0, pid=2**22 - 1)
     (warning,) = watched.look().warnings
     assert warning.kind == "gone"
@@ -155,7 +155,7 @@ def test_a_process_that_is_gone_is_named(watched: Watched) -> None:
 
 
 def test_a_starving_gpu_and_what_holds_it_back(tmp_path: Path) -> None:
-    run = Watched(tmp_path / "runs" / "a", gpu="Tesla T4", busy_percent=20.0, parts_s={0: (0.3, 0.1, 0.1, 0, 0.01)})
+    run = ProgramRun(tmp_path / "runs" / "a", gpu="Tesla T4", busy_percent=20.0, parts_s={0: (0.3, 0.1, 0.1, 0, 0.01)})
     with RunLock(run.directory.lock):
         run.beat(450, program_s=50.0)
         now = run.look()
@@ -170,7 +170,7 @@ def test_a_starving_gpu_and_what_holds_it_back(tmp_path: Path) -> None:
 
 
 def test_states_of_runs_that_do_not_run(tmp_path: Path) -> None:
-    run = Watched(tmp_path / "runs" / "a")
+    run = ProgramRun(tmp_path / "runs" / "a")
     write_json(run.directory.status, to_json(Status(state="failed", cause="the disk was full")))
     now = run.look()
     assert (now.state, now.cause, now.epoch, now.left_s) == ("failed", "the disk was full", 4, None)
@@ -219,7 +219,7 @@ def test_a_disk_that_fills_up() -> None:
     assert (full.text, full.is_problem) == ("The disk is nearly full: 0.50 GiB are free.", True)
 
 
-def test_a_checkpoint_that_had_no_room(watched: Watched) -> None:
+def test_a_checkpoint_that_had_no_room(watched: ProgramRun) -> None:
     assert [w.kind for w in watched.look().warnings if w.kind == "unsaved"] == []
     not_saved = "Cannot save a checkpoint runs/a: the disk or your quota is full (0.00 GiB free). Free some space."
     write_json(watched.directory.status, to_json(Status(state="running", not_saved=not_saved)))
@@ -227,23 +227,23 @@ def test_a_checkpoint_that_had_no_room(watched: Watched) -> None:
     assert (warning.text, warning.is_problem) == (f"{not_saved} The training goes on.", True)
 
 
-def test_pulses_of_others_are_data(watched: Watched) -> None:
-    pulse = watched.directory.logs / "pulse-0.json"
+def test_pulses_of_others_are_data(watched: ProgramRun) -> None:
+    heartbeat = watched.directory.logs / "pulse-0.json"
     for content in ("[]", '{"rank": "<b>"}', "{" * 10_000, json.dumps({"rank": 0, "step": 10**400}), "x" * 100_000):
-        pulse.write_text(content)
+        heartbeat.write_text(content)
         assert watched.look().state == "running"
     hostile = {"rank": 0, "host": "h", "pid": 1, "step": -5, "doing": "<img src=x>" * 100, "beats": 2, "ticks": 1}
-    pulse.write_text(json.dumps({**hostile, "program_s": 1.0}))
+    heartbeat.write_text(json.dumps({**hostile, "program_s": 1.0}))
     block = now_blocks([watched.look()], [], waiting="")[1]
     assert "<img" not in block.html
 
 
 def test_blocks_are_in_the_order_of_interest() -> None:
     found = [
-        Progress(id="1", name="done", state="finished", val_accuracy=0.5),
-        Progress(id="2", name="broken", state="failed", cause="x"),
-        Progress(id="3", name="moves", state="running", epoch=2, epochs=4, share=0.5, left_s=90.0),
-        Progress(id="4", name="waits", state="queued"),
+        RunProgress(id="1", name="done", state="finished", val_accuracy=0.5),
+        RunProgress(id="2", name="broken", state="failed", cause="x"),
+        RunProgress(id="3", name="moves", state="running", epoch=2, epochs=4, share=0.5, left_s=90.0),
+        RunProgress(id="4", name="waits", state="queued"),
     ]
     blocks = now_blocks(found, ["a note"], waiting="")
     assert [block.id for block in blocks] == ["live", "live/run/3", "live/run/4", "live/run/2", "live/finished"]

@@ -21,7 +21,7 @@ from turnaround.record.lock import RunLock
 from turnaround.record.schema import EpochRecord, Status, to_json
 from turnaround.record.writer import Lines, write_json
 from turnaround.report.live.hub import Hub, pack
-from turnaround.report.live.server import Pacing, Rest
+from turnaround.report.live.server import Cooldown, Pacing
 from turnaround.report.page.blocks import Block
 from turnaround.web import sockets
 from turnaround.web.guard import HEADERS
@@ -356,9 +356,9 @@ def test_a_reader_that_takes_nothing_is_closed(tmp_path: Path, monkeypatch: pyte
 
 
 def _served(block: Any) -> Any:
-    from turnaround.report.live.kitchen import Served
+    from turnaround.report.live.page_builder import Rendered
 
-    return Served(blocks=(block,), cpu_s=0.0)
+    return Rendered(blocks=(block,), cpu_s=0.0)
 
 
 def test_many_connections_are_bounded_and_an_open_page_lives_on(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_page_finds_a_server_that_was_started_anew(tmp_path: Path) -> None:
 def test_pacing_rests_many_times_what_a_turn_took() -> None:
     pacing = Pacing()
     assert pacing.page_rest >= 12
-    rest = Rest(1.0, 16.0)
+    rest = Cooldown(1.0, 16.0)
     assert [rest.after(cpu_s) for cpu_s in (5.0, 0.01, 2.0, 2.0, 3.0, 0.01)] == [1.0, 1.0, 1.0, 32.0, 32.0, 1.0]
     assert 1 / (1 + pacing.now_rest) + 1 / (1 + pacing.page_rest) < 0.1  # of a core, whatever the turns cost
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.build import Plan, build, rising
-from turnaround.analysis.cases import Job
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.workloads import survey
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import ClassResult, Evaluation, GpuSample, TelemetrySample, to_json
@@ -22,7 +22,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 TIMES_S = {1: 400.0, 2: 210.0, 4: 115.0}
 
 
-def study_job(folder: Path) -> Job:
+def study_job(folder: Path) -> Workload:
     """1, 2 and 4 T4 with two seeds each, 8 workers rehearsed, and a third run of 2 T4 that is still running."""
     for workers, time_s in TIMES_S.items():
         for seed in range(2):
@@ -55,7 +55,7 @@ def one_run(path: Path, *, workers: int, time_s: float, seed: int) -> Path:
     return path
 
 
-def job_in(folder: Path) -> Job:
+def job_in(folder: Path) -> Workload:
     (job,) = survey([folder]).jobs
     return job
 

@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
-from turnaround.analysis.cases import Job
-from turnaround.analysis.findings import find_all
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.workloads import survey
+from turnaround.findings import find_all
 from turnaround.forecast.along import forecasters_of
 from turnaround.forecast.contract import Forecast
-from turnaround.report.page.answer import Answer, answer_of, interval
+from turnaround.report.page.answer import Headline, answer_of, interval
 
 
-def answers(folder: Path) -> dict[str, Answer]:
+def answers(folder: Path) -> dict[str, Headline]:
     found = survey([folder])
     findings = find_all(found)
     return {job.name: answer_of(job, forecasters_of(job), findings) for job in found.jobs}
 
 
-def only(folder: Path) -> Answer:
+def only(folder: Path) -> Headline:
     (answer,) = answers(folder).values()
     return answer
 
 
-def job_of(folder: Path) -> Job:
+def job_of(folder: Path) -> Workload:
     (job,) = survey([folder]).jobs
     return job
 

@@ -10,8 +10,8 @@ import pytest
 
 from analysis.build import LAB, import_table
 from report.page.figure_study import EVIL, study_job
-from turnaround.analysis.findings import find_all
-from turnaround.analysis.jobs import LeftOut, Survey, survey
+from turnaround.analysis.workloads import LeftOut, Survey, survey
+from turnaround.findings import find_all
 from turnaround.forecast.along import forecasters_of
 from turnaround.report.page.blocks import Block, PageView, anchor, job_key, page_blocks
 

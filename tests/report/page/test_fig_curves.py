@@ -8,18 +8,18 @@ import pytest
 
 from analysis.build import Plan, build, rising
 from report.page.figure_study import job_in, study_job, traces
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.report.page.fig_curves import curve_figure
 from turnaround.report.page.figure import Figure
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return study_job(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture(scope="module")
-def accuracy(job: Job) -> Figure:
+def accuracy(job: Workload) -> Figure:
     found = curve_figure(job, "accuracy")
     assert found is not None
     return found
@@ -33,7 +33,7 @@ def test_training_and_validation_differ_in_more_than_colour(accuracy: Figure) ->
     assert in_legend == ["1 T4", "2 T4", "4 T4", "8 workers rehearsed on 1 T4"]
 
 
-def test_repeats_are_a_median_and_a_band(accuracy: Figure, job: Job) -> None:
+def test_repeats_are_a_median_and_a_band(accuracy: Figure, job: Workload) -> None:
     first, *_ = (trace for trace in traces(accuracy, "validation") if trace["meta"]["series"] == 0)
     band, *_ = (trace for trace in traces(accuracy, "band") if trace["meta"]["series"] == 0)
     each = [run.curve.val_accuracy[4] for run in job.cases[0].runs]
@@ -44,7 +44,7 @@ def test_repeats_are_a_median_and_a_band(accuracy: Figure, job: Job) -> None:
     assert not [trace for trace in traces(accuracy, "band") if trace["meta"]["series"] == 3]  # one run has no band
 
 
-def test_the_stable_epoch_is_marked_with_its_interval(accuracy: Figure, job: Job) -> None:
+def test_the_stable_epoch_is_marked_with_its_interval(accuracy: Figure, job: Workload) -> None:
     marks = traces(accuracy, "stable")
     stable = job.cases[0].stable
     assert stable.epoch is not None
@@ -65,14 +65,14 @@ def test_the_widest_gap_is_shaded_and_the_others_are_named(accuracy: Figure) -> 
     assert area["fill"] == "toself"
 
 
-def test_a_run_under_way_is_drawn_for_itself(accuracy: Figure, job: Job) -> None:
+def test_a_run_under_way_is_drawn_for_itself(accuracy: Figure, job: Workload) -> None:
     (going,) = traces(accuracy, "running")
     assert (going["hovertext"], len(going["x"]), going["legendgroup"]) == ("going, running", 8, "1")
     assert "Thin: still running." in accuracy.caption
     assert "Thin" not in (curve_figure(job, "loss") or accuracy).caption.replace("Thin: still running.", "")
 
 
-def test_the_words_for_those_who_do_not_see_it(accuracy: Figure, job: Job) -> None:
+def test_the_words_for_those_who_do_not_see_it(accuracy: Figure, job: Workload) -> None:
     assert accuracy.alt.startswith("Validation accuracy by epoch: 1 T4 ends at ")
     assert "after epoch 30, stable at epoch" in accuracy.alt
 

@@ -9,21 +9,21 @@ import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
 from report.page.figure_study import job_in, study_job, traces, with_telemetry
-from turnaround.analysis.cases import Job
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.workloads import survey
 from turnaround.record.schema import TelemetrySample, to_json
 from turnaround.record.writer import write_lines
-from turnaround.report.page.fig_gpus import MOST_RUNS, usage_figures
+from turnaround.report.page.fig_gpus import MAX_RUNS, usage_figures
 from turnaround.report.page.fig_inside import step_figure, turnaround_figure
 from turnaround.report.page.fig_training import learning_rate_figure, noise_scale_figure
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return study_job(tmp_path_factory.mktemp("study"))
 
 
-def test_the_parts_of_the_turnaround_are_stacked_in_order(job: Job) -> None:
+def test_the_parts_of_the_turnaround_are_stacked_in_order(job: Workload) -> None:
     shown = turnaround_figure(job)
     assert shown is not None
     assert [trace["name"] for trace in shown.data] == [
@@ -52,7 +52,7 @@ def test_a_table_tells_two_parts(tmp_path: Path) -> None:
     assert "Imported runs tell two parts" in shown.caption
 
 
-def test_the_parts_of_a_step(job: Job) -> None:
+def test_the_parts_of_a_step(job: Workload) -> None:
     shown = step_figure(job)
     assert shown is not None
     assert [(trace["name"], trace["x"][0]) for trace in shown.data] == [
@@ -75,7 +75,7 @@ def test_without_parts_there_is_no_picture(tmp_path: Path) -> None:
 # --- usage
 
 
-def test_every_gpu_has_utilisation_memory_and_power(job: Job) -> None:
+def test_every_gpu_has_utilisation_memory_and_power(job: Workload) -> None:
     figures = usage_figures(job)
     assert [shown.title for shown in figures] == [f"GPU usage over time: {n} T4" for n in (1, 2, 4)]
     four = figures[2]
@@ -89,7 +89,7 @@ def test_every_gpu_has_utilisation_memory_and_power(job: Job) -> None:
     assert not any(trace["showlegend"] for trace in power)
 
 
-def test_panels_do_not_lie_upon_each_other(job: Job) -> None:
+def test_panels_do_not_lie_upon_each_other(job: Workload) -> None:
     layout = usage_figures(job)[2].layout
     domains = [layout[name]["domain"] for name in ("yaxis", "yaxis2", "yaxis3")]
     assert domains[0][1] == 1
@@ -112,17 +112,17 @@ def test_without_gpus_it_is_the_processor(tmp_path: Path) -> None:
 
 
 def test_what_is_not_drawn_is_counted(tmp_path: Path) -> None:
-    for workers in range(1, MOST_RUNS + 3):
+    for workers in range(1, MAX_RUNS + 3):
         with_telemetry(build(tmp_path / f"r{workers}", Plan(workers=workers)), gpus=1, count=3)
     figures = usage_figures(job_in(tmp_path))
-    assert len(figures) == MOST_RUNS
+    assert len(figures) == MAX_RUNS
     assert figures[-1].caption.endswith("2 more runs with telemetry are not drawn.")
 
 
 # --- training
 
 
-def test_the_learning_rate_by_epoch(job: Job) -> None:
+def test_the_learning_rate_by_epoch(job: Workload) -> None:
     shown = learning_rate_figure(job)
     assert shown is not None
     assert [trace["meta"]["role"] for trace in shown.data] == ["measured"] * 3 + ["rehearsal"]
@@ -130,7 +130,7 @@ def test_the_learning_rate_by_epoch(job: Job) -> None:
     assert shown.alt.startswith("1 T4 goes from 0.05 to 0.0017, at most 0.05")
 
 
-def test_the_noise_scale_has_its_interval_where_it_has_ends(job: Job) -> None:
+def test_the_noise_scale_has_its_interval_where_it_has_ends(job: Workload) -> None:
     shown = noise_scale_figure(job)
     assert shown is not None
     line, band = traces(shown, "measured")[0], traces(shown, "band")[0]

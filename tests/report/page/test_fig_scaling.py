@@ -8,8 +8,8 @@ import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
 from report.page.figure_study import figure, job_in, study_job, traces
-from turnaround.analysis.cases import Job
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.workloads import survey
 from turnaround.forecast.along import forecasters_of
 from turnaround.report.page.fig_epochs import epochs_figure
 from turnaround.report.page.fig_scaling import scaling_figures
@@ -17,13 +17,13 @@ from turnaround.report.page.figure import Figure
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     jobs = survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).jobs
     return next(job for job in jobs if job.name == "caltech256, frozen")
 
 
 @pytest.fixture(scope="module")
-def figures(lab: Job) -> list[Figure]:
+def figures(lab: Workload) -> list[Figure]:
     return scaling_figures(lab, forecasters_of(lab))
 
 
@@ -41,7 +41,7 @@ def test_measured_and_forecast_are_told_apart(figures: list[Figure]) -> None:
     assert "not measured" in shown.caption
 
 
-def test_a_forecast_has_its_interval_and_the_law_its_band(figures: list[Figure], lab: Job) -> None:
+def test_a_forecast_has_its_interval_and_the_law_its_band(figures: list[Figure], lab: Workload) -> None:
     shown = figure(figures, "epoch-time")
     forecast, band = traces(shown, "forecast")[1], traces(shown, "band")[1]
     expected = forecasters_of(lab)[1].predict(16).epoch_time_s
@@ -85,7 +85,7 @@ def test_the_time_to_stable_in_one_picture(figures: list[Figure]) -> None:
     assert "forecast for 16 V100 about 18 min" in shown.alt
 
 
-def test_without_forecasts_there_are_the_measured_points(lab: Job) -> None:
+def test_without_forecasts_there_are_the_measured_points(lab: Workload) -> None:
     figures = scaling_figures(lab, ())
     assert [shown.id for shown in figures] == ["epoch-time", "speed-up", "efficiency"]
     roles = {trace["meta"]["role"] for shown in figures for trace in shown.data}
@@ -125,7 +125,7 @@ def test_one_configuration_without_a_law_is_no_picture(tmp_path: Path) -> None:
 # --- epochs to stable
 
 
-def test_the_labs_epochs_against_gpus(lab: Job) -> None:
+def test_the_labs_epochs_against_gpus(lab: Workload) -> None:
     shown = epochs_figure(lab, forecasters_of(lab))
     assert shown is not None
     (stated,) = traces(shown, "measured")

@@ -8,17 +8,17 @@ import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
 from report.page.figure_study import figure, job_in, study_job
-from turnaround.analysis.cases import Job
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.workloads import survey
 from turnaround.report.page.fig_time import cost_unit, time_figures
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workload]:
     return {job.name: job for job in survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).jobs}
 
 
-def test_the_labs_comparison(lab: dict[str, Job]) -> None:
+def test_the_labs_comparison(lab: dict[str, Workload]) -> None:
     time, cost = time_figures(lab["caltech256, frozen"], price=None)
     assert [(trace["name"], trace["x"]) for trace in time.data] == [
         ("2 T4", [52.25]),
@@ -35,13 +35,13 @@ def test_the_labs_comparison(lab: dict[str, Job]) -> None:
     assert "An hour of T4 and of V100 does not cost the same." in cost.caption
 
 
-def test_a_price_makes_money_of_it(lab: dict[str, Job]) -> None:
+def test_a_price_makes_money_of_it(lab: dict[str, Workload]) -> None:
     *_, cost = time_figures(lab["caltech256, frozen"], price=2.0)
     assert cost.data[-1]["x"] == [pytest.approx(4.8889, rel=1e-4)]
     assert cost.layout["xaxis"]["title"]["text"] == "cost (money, at 2 for a GPU-hour)"
 
 
-def test_without_epochs_to_stable_it_is_the_whole_job(lab: dict[str, Job]) -> None:
+def test_without_epochs_to_stable_it_is_the_whole_job(lab: dict[str, Workload]) -> None:
     time, cost = time_figures(lab["fruit, fine-tuned"], price=None)
     assert (time.id, time.title, cost.title) == ("job-time", "Time of the whole job", "Cost of the whole job")
     assert [trace["x"] for trace in time.data] == [[11.033], [5.3167], [3.4167]]

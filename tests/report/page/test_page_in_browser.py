@@ -13,7 +13,7 @@ from report.page.figure_study import EVIL, study_job
 from turnaround.cli.page import write_page
 from turnaround.record.files import read_json
 from turnaround.record.importers.read import read_runs
-from turnaround.record.importers.values import Given
+from turnaround.record.importers.values import ImportOptions
 from turnaround.record.importers.write import write_runs
 from turnaround.record.writer import write_json
 
@@ -37,7 +37,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lab(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lab")
-    write_runs(read_runs(samples / "lab" / "runs.csv", given=Given()).runs, folder / "lab")
+    write_runs(read_runs(samples / "lab" / "runs.csv", given=ImportOptions()).runs, folder / "lab")
     return write_page([folder / "lab"], out=folder / "page.html")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.build import Plan, build, rising
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.workloads import survey
 from turnaround.report.page.runs import RunCards, run_cards
 
 

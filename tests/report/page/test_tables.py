@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
-from turnaround.analysis.cases import Job
-from turnaround.analysis.jobs import survey
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.workloads import survey
 from turnaround.forecast.along import forecasters_of
-from turnaround.report.page.tables import Table, asked_counts, comparison, forecasts
+from turnaround.report.page.tables import HtmlTable, asked_counts, comparison, forecasts
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).jobs[0]
 
 
-def column(table: Table, heading: str) -> list[tuple[str, object]]:
+def column(table: HtmlTable, heading: str) -> list[tuple[str, object]]:
     place = table.headings.index(heading)
     return [(row[place].text, row[place].key) for row in table.rows]
 
 
-def test_the_labs_table(lab: Job) -> None:
+def test_the_labs_table(lab: Workload) -> None:
     table = comparison(lab)
     assert [cell.text for cell in table.rows[3]] == [
         *("8 V100", "256", "44", "556", "1.82x", "91 %", "23 min 07 s", "25 (by eye)", "67.2 %", "86.4 %")
@@ -35,7 +35,7 @@ def test_the_labs_table(lab: Job) -> None:
     assert dict(table.words)["job time"] == "from submit to finish"
 
 
-def test_columns_without_a_value_are_left_out(lab: Job) -> None:
+def test_columns_without_a_value_are_left_out(lab: Workload) -> None:
     assert not any(heading.startswith(("epochs to", "time to", "runs")) for heading in comparison(lab).headings)
 
 
@@ -52,7 +52,7 @@ def test_a_rehearsal_is_tagged_and_has_no_time(tmp_path: Path) -> None:
     assert column(table, "s/epoch")[0] == ("60", 60.0)
 
 
-def test_forecasts_are_told_from_what_was_measured(lab: Job, tmp_path: Path) -> None:
+def test_forecasts_are_told_from_what_was_measured(lab: Workload, tmp_path: Path) -> None:
     found = survey([import_table(LAB, tmp_path)])
     _, on_v100 = forecasters_of(found.jobs[0])
     counts = asked_counts(on_v100)

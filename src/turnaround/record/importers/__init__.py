@@ -12,6 +12,6 @@ Enters: a file or folder as a user has it. Leaves: run directories, and by name 
     values.py        a run as a source tells it; what was left out; what the user adds by flags
     sheet.py         the bytes of a CSV as rows of cells, with their line numbers
     cells.py         the text of a cell as a number, a count or a truth
-    shares.py        accuracies: fractions, percent, or a mixture
+    accuracy_scale.py        accuracies: fractions, percent, or a mixture
     write.py         runs to directories, all or none
 """

@@ -9,7 +9,7 @@ import reprlib
 from dataclasses import dataclass, field
 from re import ASCII, compile
 
-from turnaround.record.importers.sheet import Row
+from turnaround.record.importers.sheet import SheetRow
 
 NOTHING = {"", "-", "na", "n/a", "nan", "null", "none"}
 TRUE, FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
@@ -31,7 +31,7 @@ class CellError(Exception):
 class Cells:
     """The cells of one row, asked for by column and kind."""
 
-    row: Row
+    row: SheetRow
     has_decimal_commas: bool = False
     problems: list[str] = field(default_factory=list)
     """Everything that is wrong with the row, so that a user repairs it once."""

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from turnaround.errors import InputError
+from turnaround.record.importers.accuracy_scale import AccuracyScale
 from turnaround.record.importers.cells import CellError, Cells
-from turnaround.record.importers.shares import Shares
-from turnaround.record.importers.sheet import Row, Sheet
+from turnaround.record.importers.sheet import Sheet, SheetRow
 from turnaround.record.importers.table import check_columns
 from turnaround.record.importers.values import (
     MAX_EPOCHS,
     Format,
-    Given,
     ImportedRun,
-    LeftOut,
+    ImportOptions,
     Reading,
+    SkippedRow,
     assumed_workers,
     epoch_record,
     last_known,
@@ -38,7 +38,7 @@ SAME_ACCURACY = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class CurvePoint:
     """One row: an epoch as it is numbered in the file, and what was measured after it; NaN where nothing was."""
 
     line: int
@@ -65,8 +65,8 @@ class Point:
 class Curves:
     """By run, in the order of the file."""
 
-    points: dict[str, tuple[Point, ...]]
-    left_out: tuple[LeftOut, ...]
+    points: dict[str, tuple[CurvePoint, ...]]
+    left_out: tuple[SkippedRow, ...]
     notes: tuple[str, ...]
 
 
@@ -75,10 +75,10 @@ def read_curves(sheet: Sheet, *, is_percent: bool = False) -> Curves:
     notes = check_columns(sheet, required=REQUIRED, known=(*REQUIRED, *METRICS, "time_s"))
     if not set(METRICS) & set(sheet.columns):
         raise InputError(f"{sheet.path} has no curve in it: add at least one of the columns {', '.join(METRICS)}.")
-    shares = Shares(is_percent=is_percent, is_curve=True)
+    shares = AccuracyScale(is_percent=is_percent, is_curve=True)
     check_accuracies(sheet, {column: column for column in ACCURACIES}, shares)
-    left_out: list[LeftOut] = []
-    rows: dict[str, dict[int, Point]] = defaultdict(dict)
+    left_out: list[SkippedRow] = []
+    rows: dict[str, dict[int, CurvePoint]] = defaultdict(dict)
     for row in sheet.rows:
         name = safe_name(row.cells.get("name", ""))
         try:
@@ -87,7 +87,7 @@ def read_curves(sheet: Sheet, *, is_percent: bool = False) -> Curves:
             point = read_point(row, Cells(row, sheet.has_decimal_commas), {c: c for c in METRICS}, shares)
             add_point(point, rows[name])
         except CellError as error:
-            left_out.append(LeftOut(where=row.where, name=name[:60], reason=str(error)))
+            left_out.append(SkippedRow(where=row.where, name=name[:60], reason=str(error)))
     points = {}
     for name, read in rows.items():
         if read:
@@ -96,7 +96,7 @@ def read_curves(sheet: Sheet, *, is_percent: bool = False) -> Curves:
     return Curves(points=points, left_out=tuple(left_out), notes=tuple(notes))
 
 
-def check_accuracies(sheet: Sheet, columns: dict[str, str], shares: Shares) -> None:
+def check_accuracies(sheet: Sheet, columns: dict[str, str], shares: AccuracyScale) -> None:
     """The accuracy columns as wholes; `columns` maps what we call them to what the file calls them."""
     for ours in ACCURACIES:
         theirs = columns.get(ours, "")
@@ -104,7 +104,7 @@ def check_accuracies(sheet: Sheet, columns: dict[str, str], shares: Shares) -> N
         shares.check_column(theirs, values, sheet.source)
 
 
-def read_point(row: Row, cells: Cells, columns: dict[str, str], shares: Shares) -> Point:
+def read_point(row: SheetRow, cells: Cells, columns: dict[str, str], shares: AccuracyScale) -> CurvePoint:
     """One row; CellError with everything that is wrong with it."""
     epoch = cells.count("epoch", low=0, high=MAX_EPOCHS)
     if cells.text("epoch") is None:
@@ -119,17 +119,17 @@ def read_point(row: Row, cells: Cells, columns: dict[str, str], shares: Shares) 
     cells.raise_problems()
     fractions = {ours: shares.fraction(value) if ours in ACCURACIES else value for ours, value in values.items()}
     known = {ours: value for ours, value in fractions.items() if value is not None}
-    return Point(line=row.line, epoch=epoch or 0, time_s=math.nan if time_s is None else time_s, **known)
+    return CurvePoint(line=row.line, epoch=epoch or 0, time_s=math.nan if time_s is None else time_s, **known)
 
 
-def add_point(point: Point, by_epoch: dict[int, Point]) -> None:
+def add_point(point: CurvePoint, by_epoch: dict[int, CurvePoint]) -> None:
     """Nobody knows which of two lines counts: the first stays, the second is refused."""
     first = by_epoch.setdefault(point.epoch, point)
     if first is not point:
         raise CellError(f"epoch {point.epoch} stands in line {first.line} already (line {point.line} repeats it)")
 
 
-def in_order(points: list[Point]) -> tuple[tuple[Point, ...], list[str]]:
+def in_order(points: list[CurvePoint]) -> tuple[tuple[CurvePoint, ...], list[str]]:
     """By epoch, counted from 1, with times of epochs; and what was changed for that."""
     notes = []
     points = sorted(points, key=lambda point: point.epoch)
@@ -143,7 +143,7 @@ def in_order(points: list[Point]) -> tuple[tuple[Point, ...], list[str]]:
     return tuple(points), notes
 
 
-def _is_running_clock(points: list[Point]) -> bool:
+def _is_running_clock(points: list[CurvePoint]) -> bool:
     """Whether the times are those since the start: always larger, and at the end at least half of n times the first.
 
     Epochs of equal length give n times the first; no training slows down to that extent, always, from epoch to epoch.
@@ -158,7 +158,7 @@ def with_curves(table: Reading, curves: Curves, source: str) -> Reading:
     """The table's runs, each with its curve; curves that no run of the table has are named."""
     names = {run.name for run in table.runs}
     unknown = [
-        LeftOut(
+        SkippedRow(
             where=f"{source}, line {points[0].line}", name=name[:60], reason="a curve of a run that was not imported"
         )
         for name, points in curves.points.items()
@@ -181,7 +181,7 @@ def with_curves(table: Reading, curves: Curves, source: str) -> Reading:
     )
 
 
-def _other_ends(run: ImportedRun, points: tuple[Point, ...]) -> list[str]:
+def _other_ends(run: ImportedRun, points: tuple[CurvePoint, ...]) -> list[str]:
     """Final accuracies of the table that the curve does not end with: readers of the run take the curve's."""
     said = []
     for column in ACCURACIES if points else ():
@@ -191,7 +191,7 @@ def _other_ends(run: ImportedRun, points: tuple[Point, ...]) -> list[str]:
     return said
 
 
-def alone(curves: Curves, given: Given, source: str) -> Reading:
+def alone(curves: Curves, given: ImportOptions, source: str) -> Reading:
     """Curves without a table: each is a run, all of the configuration that the flags give."""
     if given.name is not None:
         raise InputError(f"--name is for a file of one run; {source} has a column 'name'. Leave --name out.")
@@ -204,7 +204,7 @@ def alone(curves: Curves, given: Given, source: str) -> Reading:
 
 
 def run_of(
-    points: tuple[Point, ...], *, name: str, source: str, format_: Format, given: Given, workers: int
+    points: tuple[CurvePoint, ...], *, name: str, source: str, format_: Format, given: ImportOptions, workers: int
 ) -> ImportedRun:
     """A run of which only a curve is known."""
     return ImportedRun(

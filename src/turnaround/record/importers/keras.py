@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from turnaround.record.importers.accuracy_scale import AccuracyScale
 from turnaround.record.importers.cells import CellError, Cells
-from turnaround.record.importers.curves import Point, add_point, check_accuracies, in_order, read_point, run_of
-from turnaround.record.importers.shares import Shares
+from turnaround.record.importers.curves import CurvePoint, add_point, check_accuracies, in_order, read_point, run_of
 from turnaround.record.importers.sheet import Sheet, listed
-from turnaround.record.importers.values import Given, LeftOut, Reading, assumed_workers, given_name
+from turnaround.record.importers.values import ImportOptions, Reading, SkippedRow, assumed_workers, given_name
 
 # The first one that is there counts.
 ACCURACY = ("accuracy", "acc", "categorical_accuracy", "sparse_categorical_accuracy", "binary_accuracy")
@@ -28,13 +28,13 @@ def metric_columns(columns: tuple[str, ...]) -> dict[str, str]:
     return {ours: name for ours, name in found.items() if name is not None}
 
 
-def read_keras(sheet: Sheet, given: Given, *, is_percent: bool = False) -> Reading:
+def read_keras(sheet: Sheet, given: ImportOptions, *, is_percent: bool = False) -> Reading:
     """The run in the log, with the configuration that the flags give."""
-    columns, shares = metric_columns(sheet.columns), Shares(is_percent=is_percent, is_curve=True)
+    columns, shares = metric_columns(sheet.columns), AccuracyScale(is_percent=is_percent, is_curve=True)
     check_accuracies(sheet, columns, shares)
     rate = next((name for name in LEARNING_RATE if name in sheet.columns), "")
     name = given_name(given, sheet.path)
-    points: dict[int, Point] = {}
+    points: dict[int, CurvePoint] = {}
     left_out = []
     for row in sheet.rows:
         cells = Cells(row, sheet.has_decimal_commas)
@@ -43,7 +43,7 @@ def read_keras(sheet: Sheet, given: Given, *, is_percent: bool = False) -> Readi
             point = read_point(row, cells, columns, shares)
             add_point(replace(point, learning_rate=math.nan if learning_rate is None else learning_rate), points)
         except CellError as error:
-            left_out.append(LeftOut(where=row.where, name=name[:60], reason=str(error)))
+            left_out.append(SkippedRow(where=row.where, name=name[:60], reason=str(error)))
     workers, notes = assumed_workers(given)
     read = {"epoch", "time_s", rate, *columns.values()}
     unknown = [column for column in sheet.columns if column and column not in read]

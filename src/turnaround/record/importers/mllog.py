@@ -14,16 +14,16 @@ from statistics import median
 from typing import Any
 
 from turnaround.errors import InputError
+from turnaround.record.importers.accuracy_scale import AccuracyScale
 from turnaround.record.importers.cells import shown
-from turnaround.record.importers.shares import Shares
 from turnaround.record.importers.sheet import as_text
 from turnaround.record.importers.values import (
     MAX_EPOCHS,
     MAX_WORKERS,
-    Given,
     ImportedRun,
-    LeftOut,
+    ImportOptions,
     Reading,
+    SkippedRow,
     assumed_workers,
     epoch_record,
     given_name,
@@ -53,7 +53,7 @@ class Log:
     """The lines of one log."""
 
     events: list[Event] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[SkippedRow] = field(default_factory=list)
 
     def all(self, *keys: str) -> list[Event]:
         return [event for event in self.events if event.key in keys]
@@ -84,7 +84,7 @@ def is_mllog(text: str) -> bool:
     return LINE.search(text) is not None
 
 
-def read_mllog(path: Path, content: bytes, given: Given, *, is_percent: bool = False) -> Reading:
+def read_mllog(path: Path, content: bytes, given: ImportOptions, *, is_percent: bool = False) -> Reading:
     """The run in the log; what the log does not hold, the flags give."""
     log = _parse(as_text(path, content))
     if not log.events:
@@ -95,7 +95,7 @@ def read_mllog(path: Path, content: bytes, given: Given, *, is_percent: bool = F
         raise InputError(
             f"{path} has {len(starts)} runs in it (run_start in lines {lines}). Give each a file of its own."
         )
-    shares = Shares(is_percent=is_percent, is_curve=True)
+    shares = AccuracyScale(is_percent=is_percent, is_curve=True)
     shares.check_column("eval_accuracy", [_number(event.value) for event in log.all("eval_accuracy")], path.name)
     workers, notes = assumed_workers(given, log.count(*WORKER_KEYS, high=MAX_WORKERS))
     platform = log.text("submission_platform")
@@ -123,7 +123,7 @@ def _parse(text: str) -> Log:
                 metadata=metadata if isinstance(metadata, dict) else {},
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-            log.left_out.append(LeftOut(where=f"line {number}", name="", reason="not a whole MLLOG line"))
+            log.left_out.append(SkippedRow(where=f"line {number}", name="", reason="not a whole MLLOG line"))
         else:
             log.events.append(event)
     return log
@@ -134,7 +134,7 @@ def _number(value: Any) -> float:
     return float(value) if is_number else math.nan
 
 
-def _curve(log: Log, shares: Shares, given: Given) -> tuple[EpochRecord, ...]:
+def _curve(log: Log, shares: AccuracyScale, given: ImportOptions) -> tuple[EpochRecord, ...]:
     """The evaluations by epoch, counted from 1; of an epoch that was evaluated twice the last, as MLPerf counts."""
     images = given.images_per_epoch or log.count("train_samples")
     accuracies: dict[int, float] = {}
@@ -145,7 +145,7 @@ def _curve(log: Log, shares: Shares, given: Given) -> tuple[EpochRecord, ...]:
             problem = f"eval_accuracy needs an epoch_num from 0, received {event.metadata.get('epoch_num')!r}"
         if problem or math.isnan(value):
             reason = problem or f"eval_accuracy must be a number, received {event.value!r}"
-            log.left_out.append(LeftOut(where=f"line {event.line}", name="", reason=reason[:200]))
+            log.left_out.append(SkippedRow(where=f"line {event.line}", name="", reason=reason[:200]))
         else:
             accuracies[round(epoch)] = shares.fraction(value) or 0.0
     times = _epoch_times(log)
@@ -188,7 +188,7 @@ def _state(log: Log) -> tuple[State, str | None]:
     return ("finished", None) if status == "success" else ("failed", f"The log's run_stop says: {status[:100]}.")
 
 
-def _run(log: Log, given: Given, *, workers: int, curve: tuple[EpochRecord, ...]) -> ImportedRun:
+def _run(log: Log, given: ImportOptions, *, workers: int, curve: tuple[EpochRecord, ...]) -> ImportedRun:
     state, cause = _state(log)
     begun_s, stopped_s = log.events[0].time_s, log.time_s("run_stop")
     started_s, times = log.time_s("run_start"), list(_epoch_times(log).values())

@@ -11,12 +11,12 @@ from turnaround.record.importers.mllog import read_mllog
 from turnaround.record.importers.recognise import Recognised, recognise
 from turnaround.record.importers.table import read_table
 from turnaround.record.importers.tensorboard import read_tensorboard
-from turnaround.record.importers.values import Given, LeftOut, Reading
+from turnaround.record.importers.values import ImportOptions, Reading, SkippedRow
 
 MAX_SHOWN = 10
 
 
-def read_runs(path: Path, *, curves: Path | None = None, given: Given, is_percent: bool = False) -> Reading:
+def read_runs(path: Path, *, curves: Path | None = None, given: ImportOptions, is_percent: bool = False) -> Reading:
     """The runs in the file, at least one; InputError with the reasons when there is none."""
     found = recognise(path)
     if found.format != "table" and curves is not None:
@@ -32,12 +32,12 @@ def read_runs(path: Path, *, curves: Path | None = None, given: Given, is_percen
     return reading
 
 
-def describe(item: LeftOut) -> str:
+def describe(item: SkippedRow) -> str:
     """One that was left out, in a line."""
     return f"{item.where}{f' ({item.name})' if item.name else ''}: {item.reason}"
 
 
-def _table(found: Recognised, curves: Path | None, given: Given, is_percent: bool) -> Reading:
+def _table(found: Recognised, curves: Path | None, given: ImportOptions, is_percent: bool) -> Reading:
     assert found.sheet is not None
     if given.flags():
         flag, _ = given.flags()[0]
@@ -57,7 +57,7 @@ def _table(found: Recognised, curves: Path | None, given: Given, is_percent: boo
     return with_curves(table, read_curves(other.sheet, is_percent=is_percent), other.sheet.source)
 
 
-def _log(found: Recognised, given: Given, is_percent: bool) -> Reading:
+def _log(found: Recognised, given: ImportOptions, is_percent: bool) -> Reading:
     if found.format == "tensorboard":
         return read_tensorboard(found.path, given, is_percent=is_percent)
     if found.format == "mllog":

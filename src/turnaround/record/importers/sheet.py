@@ -23,7 +23,7 @@ MAX_SHOWN = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SheetRow:
     """One line of the file, as text."""
 
     line: int
@@ -45,7 +45,7 @@ class Sheet:
     path: Path
     columns: tuple[str, ...]
     """In the file's order, in small letters."""
-    rows: tuple[Row, ...]
+    rows: tuple[SheetRow, ...]
     has_decimal_commas: bool
     """Whether a comma may be a decimal point: where it does not separate the cells."""
 
@@ -136,10 +136,10 @@ def _columns(path: Path, cells: list[str]) -> tuple[str, ...]:
     return names
 
 
-def _row(line: int, columns: tuple[str, ...], cells: list[str]) -> Row:
+def _row(line: int, columns: tuple[str, ...], cells: list[str]) -> SheetRow:
     named = {name: cell.strip() for name, cell in zip(columns, cells, strict=False) if name}
     surplus = sum(bool(cell.strip()) for cell in cells[len(columns) :])
-    return Row(line=line, cells=named, surplus=surplus)
+    return SheetRow(line=line, cells=named, surplus=surplus)
 
 
 def listed(names: list[str] | tuple[str, ...]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnaround.errors import InputError
+from turnaround.record.importers.accuracy_scale import AccuracyScale
 from turnaround.record.importers.cells import CellError, Cells
-from turnaround.record.importers.shares import Shares
-from turnaround.record.importers.sheet import Row, Sheet, listed
-from turnaround.record.importers.values import MAX_EPOCHS, MAX_WORKERS, TOLD, ImportedRun, LeftOut, Reading
+from turnaround.record.importers.sheet import Sheet, SheetRow, listed
+from turnaround.record.importers.values import MAX_EPOCHS, MAX_WORKERS, TOLD, ImportedRun, Reading, SkippedRow
 from turnaround.record.layout import safe_name
 
 REQUIRED = ("name", "workers")
@@ -21,7 +21,7 @@ class _Taken:
     """The rows so far, and by folder name the line that has it."""
 
     runs: list[ImportedRun]
-    left_out: list[LeftOut]
+    left_out: list[SkippedRow]
     notes: list[str]
     names: dict[str, str]
 
@@ -29,7 +29,7 @@ class _Taken:
 def read_table(sheet: Sheet, *, is_percent: bool = False) -> Reading:
     """The runs of the table, in its order."""
     notes = check_columns(sheet, required=REQUIRED, known=(*REQUIRED, *OPTIONAL))
-    shares = Shares(is_percent=is_percent, is_curve=False)
+    shares = AccuracyScale(is_percent=is_percent, is_curve=False)
     for column in ACCURACIES:
         shares.check_column(column, (_cells(sheet, row).number(column) for row in sheet.rows), sheet.source)
     taken = _Taken([], [], notes, {})
@@ -39,7 +39,7 @@ def read_table(sheet: Sheet, *, is_percent: bool = False) -> Reading:
             taken.runs.append(_run(sheet, row, name, shares))
         except CellError as error:
             taken.left_out.append(
-                LeftOut(where=row.where, name=safe_name(row.cells.get("name", ""))[:60], reason=str(error))
+                SkippedRow(where=row.where, name=safe_name(row.cells.get("name", ""))[:60], reason=str(error))
             )
     return Reading(runs=tuple(taken.runs), left_out=tuple(taken.left_out), notes=tuple(taken.notes))
 
@@ -56,11 +56,11 @@ def check_columns(sheet: Sheet, *, required: tuple[str, ...], known: tuple[str, 
     return [f"{sheet.source}: columns that are not known were ignored: {listed(unknown)}."] if unknown else []
 
 
-def _cells(sheet: Sheet, row: Row) -> Cells:
+def _cells(sheet: Sheet, row: SheetRow) -> Cells:
     return Cells(row, sheet.has_decimal_commas)
 
 
-def _name(row: Row, taken: _Taken) -> str:
+def _name(row: SheetRow, taken: _Taken) -> str:
     """The run's name, made safe as a folder's, and not taken by an earlier row."""
     written = row.cells.get("name", "")
     name = safe_name(written)
@@ -74,7 +74,7 @@ def _name(row: Row, taken: _Taken) -> str:
     return name
 
 
-def _run(sheet: Sheet, row: Row, name: str, shares: Shares) -> ImportedRun:
+def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale) -> ImportedRun:
     cells = _cells(sheet, row)
     if row.surplus:
         cells.problems.append(

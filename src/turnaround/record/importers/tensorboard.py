@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.errors import InputError, MissingPartError
+from turnaround.record.importers.accuracy_scale import AccuracyScale
 from turnaround.record.importers.cells import CellError
-from turnaround.record.importers.curves import Point, run_of
-from turnaround.record.importers.shares import Shares
+from turnaround.record.importers.curves import CurvePoint, run_of
 from turnaround.record.importers.sheet import listed
 from turnaround.record.importers.values import (
     MAX_EPOCHS,
-    Given,
     ImportedRun,
-    LeftOut,
+    ImportOptions,
     Reading,
+    SkippedRow,
     assumed_workers,
     given_name,
 )
@@ -43,7 +43,7 @@ ACCURACIES = {"val_accuracy", "train_accuracy"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class ScalarSeries:
     """One tag of one folder."""
 
     tag: str
@@ -52,7 +52,7 @@ class Series:
     instants_s: dict[int, float]
 
 
-def read_tensorboard(path: Path, given: Given, *, is_percent: bool = False) -> Reading:
+def read_tensorboard(path: Path, given: ImportOptions, *, is_percent: bool = False) -> Reading:
     """The runs in the folder (or in one event file), with the configuration that the flags give."""
     if path.is_file() and "tfevents" not in path.name:
         raise InputError(
@@ -64,9 +64,9 @@ def read_tensorboard(path: Path, given: Given, *, is_percent: bool = False) -> R
     if len(parts) > 1 and given.name is not None:
         raise InputError(f"--name is for one run; {path} has {len(parts)}: they get the names of their folders.")
     workers, notes = assumed_workers(given)
-    shares = Shares(is_percent=is_percent, is_curve=True)
+    shares = AccuracyScale(is_percent=is_percent, is_curve=True)
     found: dict[str, ImportedRun] = {}
-    left_out: list[LeftOut] = []
+    left_out: list[SkippedRow] = []
     for top, folders in parts.items():
         inside = "" if top == path else safe_name(str(top.relative_to(path)))
         name = inside if inside and len(parts) > 1 else given_name(given, folder)
@@ -75,7 +75,7 @@ def read_tensorboard(path: Path, given: Given, *, is_percent: bool = False) -> R
                 raise CellError(f"the name {name[:60]!r} is that of another folder already")
             points, said = _points(_by_metric(folders), shares, str(top))
         except CellError as error:
-            left_out.append(LeftOut(where=str(top), name=name[:60], reason=str(error)))
+            left_out.append(SkippedRow(where=str(top), name=name[:60], reason=str(error)))
             continue
         notes += [f"{name}: {sentence}" for sentence in said]
         found[name] = run_of(
@@ -118,9 +118,9 @@ def metric_of(tag: str, folder: str = "") -> str | None:
     return f"{'val' if words & VALIDATION else 'train'}_{what}"
 
 
-def _by_metric(folders: list[Path]) -> dict[str, list[Series]]:
+def _by_metric(folders: list[Path]) -> dict[str, list[ScalarSeries]]:
     """The series of a run by what they are, that with the shortest tag first."""
-    found: dict[str, list[Series]] = {}
+    found: dict[str, list[ScalarSeries]] = {}
     tags: list[str] = []
     for folder in folders:
         for series in _scalars(folder):
@@ -133,7 +133,7 @@ def _by_metric(folders: list[Path]) -> dict[str, list[Series]]:
     return {metric: sorted(several, key=lambda one: (len(one.tag), one.tag)) for metric, several in found.items()}
 
 
-def _scalars(folder: Path) -> Iterator[Series]:
+def _scalars(folder: Path) -> Iterator[ScalarSeries]:
     """All scalars of one folder. Since version 2, TensorFlow writes them as tensors with a single number."""
     accumulator, as_array = _reader(folder)
     tags = accumulator.Tags()
@@ -146,10 +146,10 @@ def _scalars(folder: Path) -> Iterator[Series]:
             yield _series(tag, [(step, at_s, float(array.reshape(()))) for step, at_s, array in arrays])
 
 
-def _series(tag: str, events: list[tuple[int, float, float]]) -> Series:
+def _series(tag: str, events: list[tuple[int, float, float]]) -> ScalarSeries:
     # Event files hold 32-bit floats: seven digits are what was measured, 0.10000000149 is not.
     values = {step: float(f"{value:.7g}") for step, _, value in events}
-    return Series(tag=tag, values=values, instants_s={step: at_s for step, at_s, _ in events})
+    return ScalarSeries(tag=tag, values=values, instants_s={step: at_s for step, at_s, _ in events})
 
 
 def _reader(folder: Path) -> tuple[Any, Any]:
@@ -170,7 +170,9 @@ def _reader(folder: Path) -> tuple[Any, Any]:
     return accumulator, make_ndarray
 
 
-def _points(found: dict[str, list[Series]], shares: Shares, source: str) -> tuple[tuple[Point, ...], list[str]]:
+def _points(
+    found: dict[str, list[ScalarSeries]], shares: AccuracyScale, source: str
+) -> tuple[tuple[CurvePoint, ...], list[str]]:
     """One point for each time that the leading series was written; the others as they stood then."""
     series = {metric: several[0] for metric, several in found.items()}
     notes = [
@@ -195,7 +197,7 @@ def _points(found: dict[str, list[Series]], shares: Shares, source: str) -> tupl
     instants_s = [leading.instants_s[step] for step in steps]
     times_s = [math.nan, *(later - earlier for earlier, later in pairwise(instants_s))]
     points = [
-        Point(
+        CurvePoint(
             line=0,
             epoch=number + 1,
             time_s=time_s if time_s > 0 else math.nan,  # a clock that was set back

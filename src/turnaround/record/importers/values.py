@@ -77,7 +77,7 @@ TOLD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class SkippedRow:
     """A row, a curve or a series that did not become part of a run, and why."""
 
     where: str
@@ -92,13 +92,13 @@ class Reading:
     """All that a source gave."""
 
     runs: tuple[ImportedRun, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     """What was assumed, changed or ignored on the way, in sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class ImportOptions:
     """What a log does not hold and the user adds by flags."""
 
     workers: int | None = None
@@ -124,7 +124,7 @@ class Given:
         return [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
 
 
-def given_name(given: Given, path: Path) -> str:
+def given_name(given: ImportOptions, path: Path) -> str:
     """The run's name: the flag's, else the file's."""
     name = safe_name(given.name or (path.name if path.is_dir() else path.stem))
     if not name:
@@ -132,7 +132,7 @@ def given_name(given: Given, path: Path) -> str:
     return name
 
 
-def assumed_workers(given: Given, told: int | None = None) -> tuple[int, list[str]]:
+def assumed_workers(given: ImportOptions, told: int | None = None) -> tuple[int, list[str]]:
     """How many workers, and what to say where nobody said it."""
     workers = given.workers or told
     if workers is not None:

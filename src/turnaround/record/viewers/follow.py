@@ -17,7 +17,7 @@ from turnaround.record.schema import EpochRecord
 
 NAMES = ("tensorboard", "mlflow")
 LOOK_EVERY_S = 1.0
-LONGEST_END_S = 20.0
+MAX_END_S = 20.0
 """How long the end of a run waits for a server."""
 
 
@@ -53,19 +53,19 @@ def followed(path: Path, names: Sequence[str], *, tell: Callable[[str], None]) -
     if not names:
         yield lambda: None
         return
-    follower = Follower(RunDirectory(path), names, tell=tell)
+    follower = ViewerFeed(RunDirectory(path), names, tell=tell)
     thread = threading.Thread(target=follower.run, name="viewers", daemon=True)
     thread.start()
     try:
         yield follower.is_ours.set
     finally:
         follower.ended.set()
-        thread.join(LONGEST_END_S)
+        thread.join(MAX_END_S)
         if thread.is_alive():
-            tell(f"{' and '.join(follower.viewers)} did not take the last epochs within {LONGEST_END_S:.0f} s.")
+            tell(f"{' and '.join(follower.viewers)} did not take the last epochs within {MAX_END_S:.0f} s.")
 
 
-class Follower:
+class ViewerFeed:
     """Looks once a second."""
 
     def __init__(self, directory: RunDirectory, names: Sequence[str], *, tell: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from turnaround.record.viewers.scalars import scalars_of, settings_of
 from turnaround.record.writer import write_json
 
 EXPERIMENT = "turnaround"
-MOST_SETTINGS = 100  # MLflow takes no more in one call
+MAX_SETTINGS = 100  # MLflow takes no more in one call
 # A server that does not answer is given up after a few seconds; MLflow itself would try for minutes.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE")
@@ -79,7 +79,7 @@ class MLflow:
         made = self._client.create_run(experiment, run_name=run.path.name, tags=tags)
         self._id = made.info.run_id
         settings = [self._param(key, value) for key, value in settings_of(run.recipe).items()]
-        self._client.log_batch(self._id, params=settings[:MOST_SETTINGS])
+        self._client.log_batch(self._id, params=settings[:MAX_SETTINGS])
         write_json(_note(run), {"server": self._server, "run_id": self._id})
 
     def epoch(self, record: EpochRecord) -> None:

@@ -13,7 +13,7 @@ SHOWN = (
     "noise_scale",
 )
 SECTIONS = ("name", "data", "model", "training", "augment", "workers", "images")
-LONGEST_SETTING = 250
+MAX_SETTING = 250
 
 
 def scalars_of(record: EpochRecord) -> dict[str, float]:
@@ -29,5 +29,5 @@ def settings_of(recipe: dict[str, Any]) -> dict[str, str]:
         content = recipe.get(section)
         for key, value in content.items() if isinstance(content, dict) else [("", content)]:
             if isinstance(value, str | int | float | bool):
-                found[f"{section}.{key}".rstrip(".")] = str(value)[:LONGEST_SETTING]
+                found[f"{section}.{key}".rstrip(".")] = str(value)[:MAX_SETTING]
     return found

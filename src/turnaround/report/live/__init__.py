@@ -8,7 +8,7 @@ Enters: a folder of runs. Leaves: the page, and pushed to it the blocks that hav
     folder.py     a folder of runs: which are there
     progress.py   where a run stands now: how far, how fast, how long still, what goes wrong
     now.py        the same as blocks of the page
-    kitchen.py    makes the blocks: the quick ones every second, the page when there is time
+    page_builder.py    makes the blocks: the quick ones every second, the page when there is time
     hub.py        what the page holds now, and who must still hear of it
     server.py     the page and its stream of events over HTTP
 """

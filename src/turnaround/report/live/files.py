@@ -25,9 +25,9 @@ Record = TypeVar("Record")
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no wait: it may be a FIFO
 CHUNK_BYTES = 2**16
-MOST_LINE_BYTES = 2**18  # the longest of ours, telemetry of 16 GPUs, has 3,000
-MOST_KEPT_BYTES = 8 * 2**20  # of a file's lines; as values they take ten times as much
-MOST_FILE_BYTES = 2**30
+MAX_LINE_BYTES = 2**18  # the longest of ours, telemetry of 16 GPUs, has 3,000
+MAX_KEPT_BYTES = 8 * 2**20  # of a file's lines; as values they take ten times as much
+MAX_FILE_BYTES = 2**30
 ANCHOR_BYTES = 64
 NUM_LATEST = 100
 LATE_S = 60.0
@@ -51,7 +51,7 @@ def folder_below(root: Path, parts: Sequence[str]) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Mark:
+class FileStamp:
     """By what a file is known to be as it was."""
 
     device: int
@@ -62,31 +62,31 @@ class Mark:
     """Whether it may be opened: no link, no FIFO, no folder."""
 
     @classmethod
-    def of(cls, found: os.stat_result) -> Mark:
+    def of(cls, found: os.stat_result) -> FileStamp:
         is_plain = stat.S_ISREG(found.st_mode)
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, is_plain)
 
 
-def mark_of(folder: int, name: str) -> Mark | None:
+def mark_of(folder: int, name: str) -> FileStamp | None:
     """None when there is nothing of that name."""
     try:
-        return Mark.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        return FileStamp.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
     except (OSError, ValueError):
         return None
 
 
-def plain_mark(folder: int, name: str) -> Mark | None:
+def plain_mark(folder: int, name: str) -> FileStamp | None:
     """None when there is no plain file of that name."""
     mark = mark_of(folder, name)
     return mark if mark is not None and mark.is_plain else None
 
 
 @contextmanager
-def _opened(folder: int, name: str) -> Iterator[tuple[int, Mark]]:
+def _opened(folder: int, name: str) -> Iterator[tuple[int, FileStamp]]:
     """OSError for whatever is not a plain file."""
     descriptor = os.open(name, PLAIN, dir_fd=folder)
     try:
-        mark = Mark.of(os.fstat(descriptor))
+        mark = FileStamp.of(os.fstat(descriptor))
         if not mark.is_plain:
             raise OSError(f"{name} is not a plain file")
         yield descriptor, mark
@@ -101,7 +101,7 @@ class JsonFile:
         self.name, self.most_bytes = name, most_bytes
         self.content: dict[str, Any] | RunDirectoryError | None = None
         """None while there is no such file."""
-        self._mark: Mark | None = None
+        self._mark: FileStamp | None = None
 
     def look(self, folder: int) -> bool:
         """Whether it has changed since the last look."""
@@ -141,7 +141,7 @@ class LinesFile(Generic[Record]):
     def __init__(self, name: str, read: Callable[[dict[str, Any]], Record | None], *, most: int) -> None:
         self.name, self._record, self.most = name, read, most
         self._now_s: Callable[[], float] = time.monotonic
-        self._seen: Mark | None = None
+        self._seen: FileStamp | None = None
         self._inode = (0, 0)
         self.has_more = False
         """Whether the last look did not come to the end of what was there."""
@@ -185,18 +185,18 @@ class LinesFile(Generic[Record]):
         except OSError:
             return 0
 
-    def _read_on(self, descriptor: int, now: Mark, budget_bytes: int) -> int:
+    def _read_on(self, descriptor: int, now: FileStamp, budget_bytes: int) -> int:
         if not self._goes_on(descriptor, now):
             self._begin_anew()
         self._inode = (now.device, now.inode)
-        begun_at, end = self._offset, min(now.size, MOST_FILE_BYTES)
-        self.is_too_large = now.size > MOST_FILE_BYTES
+        begun_at, end = self._offset, min(now.size, MAX_FILE_BYTES)
+        self.is_too_large = now.size > MAX_FILE_BYTES
         is_stuck = False
         while self._offset < end and self._offset - begun_at < budget_bytes and not is_stuck:
             # A line that is longer than a chunk is fetched whole, up to the longest that we take.
             piece = os.pread(descriptor, min(CHUNK_BYTES, end - self._offset), self._offset)
             if b"\n" not in piece and len(piece) == CHUNK_BYTES:
-                piece = os.pread(descriptor, min(MOST_LINE_BYTES, end - self._offset), self._offset)
+                piece = os.pread(descriptor, min(MAX_LINE_BYTES, end - self._offset), self._offset)
             is_stuck = self._take(self._visible(piece)) == 0
         # What waits for its end, or for its content, is looked at again when the file has changed.
         is_done = self._offset >= end or (is_stuck and self._hole is None)
@@ -205,7 +205,7 @@ class LinesFile(Generic[Record]):
         self._anchor = os.pread(descriptor, min(ANCHOR_BYTES, self._offset), max(0, self._offset - ANCHOR_BYTES))
         return self._offset - begun_at
 
-    def _goes_on(self, descriptor: int, now: Mark) -> bool:
+    def _goes_on(self, descriptor: int, now: FileStamp) -> bool:
         """Whether what was read is still there: not cut, not replaced, not written anew."""
         if (now.device, now.inode) != self._inode or now.size < self._offset:
             return False
@@ -229,7 +229,7 @@ class LinesFile(Generic[Record]):
     def _take(self, piece: bytes) -> int:
         """The whole lines of the piece; returns how many bytes are behind us."""
         whole = piece.rfind(b"\n") + 1
-        if whole == 0 and len(piece) >= MOST_LINE_BYTES:  # too long to be ours: passed over up to its end
+        if whole == 0 and len(piece) >= MAX_LINE_BYTES:  # too long to be ours: passed over up to its end
             self._is_inside_long_line, whole = True, len(piece)
             self._offset += whole
             return whole
@@ -262,7 +262,7 @@ class LinesFile(Generic[Record]):
             self.records.append(record)
             self._kept_bytes += len(line)
         self._number += 1
-        if len(self.records) > self.most or (self._kept_bytes > MOST_KEPT_BYTES and len(self.records) > 1):
+        if len(self.records) > self.most or (self._kept_bytes > MAX_KEPT_BYTES and len(self.records) > 1):
             self.records = self.records[::2]
             self._kept_bytes //= 2
             self.stride *= 2

@@ -13,9 +13,9 @@ from turnaround.record.layout import RunDirectory
 from turnaround.report.live.files import FOLDER, plain_mark
 from turnaround.report.live.follow import FollowedRun
 
-MOST_RUNS = 300
-MOST_FOLDERS = 20_000
-MOST_DEPTH = 6
+MAX_RUNS = 300
+MAX_FOLDERS = 20_000
+MAX_DEPTH = 6
 FIRST_BYTES, BYTES_A_LOOK = 64 * 2**20, 4 * 2**20
 """At the start everything that an ordinary study has; later a look stays short, whatever grows."""
 SCAN_EVERY_S = 2.0
@@ -71,7 +71,7 @@ class FollowedFolder:
         finally:
             os.close(root)
         found = sorted(scan.found, key=lambda item: -item[1])
-        kept = {parts for parts, _ in found[:MOST_RUNS]}
+        kept = {parts for parts, _ in found[:MAX_RUNS]}
         self._all = {parts: run for parts, run in self._all.items() if parts in kept}
         for parts in kept - set(self._all):
             self._all[parts] = FollowedRun(self.root, parts, self.now_s)
@@ -94,10 +94,10 @@ class _Scan:
         if marks:
             self.found.append((parts, max(mark.changed_ns for mark in marks.values())))
         # Without a recipe it may still become a run, or be a folder of runs in which somebody has such a file too.
-        if NAMES.recipe.name in marks or len(parts) >= MOST_DEPTH:
+        if NAMES.recipe.name in marks or len(parts) >= MAX_DEPTH:
             return
         for name in self._folders(folder):
-            if self.num_folders > MOST_FOLDERS:
+            if self.num_folders > MAX_FOLDERS:
                 return
             try:
                 deeper = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
@@ -113,7 +113,7 @@ class _Scan:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.name.startswith(".") or len(names) > MOST_FOLDERS:
+                    if entry.name.startswith(".") or len(names) > MAX_FOLDERS:
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         names.append(entry.name)
@@ -126,11 +126,11 @@ class _Scan:
     def notes(self, *, num_left_out: int) -> Iterator[str]:
         if num_left_out:
             yield (
-                f"{num_left_out:,} more runs are here; the {MOST_RUNS} that changed last are shown. Watch a folder of "
+                f"{num_left_out:,} more runs are here; the {MAX_RUNS} that changed last are shown. Watch a folder of "
                 "fewer runs to see the others."
             )
-        if self.num_folders > MOST_FOLDERS:
-            yield f"Runs were looked for in the first {MOST_FOLDERS:,} folders only."
+        if self.num_folders > MAX_FOLDERS:
+            yield f"Runs were looked for in the first {MAX_FOLDERS:,} folders only."
         if self.num_links:
             links = "1 link is" if self.num_links == 1 else f"{self.num_links:,} links are"
             yield f"{links} not followed: only what lies in the folder itself is shown."

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 from turnaround.errors import RunDirectoryError
+from turnaround.record.heartbeat import ProcessHeartbeat
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import is_held
-from turnaround.record.pulse import Seen
 from turnaround.record.schema import EpochRecord, Span, State, TelemetrySample, from_json
 from turnaround.report.live.files import JsonFile, LinesFile, folder_below, plain_mark
-from turnaround.report.live.snapshot import Content, Snapshot
+from turnaround.report.live.snapshot import Content, RunSnapshot
 
-MOST_PARTS = 256
+MAX_PARTS = 256
 """Processes, and hosts, whose measurements are read of one run."""
-MOST_EPOCHS = 100_000
-MOST_SAMPLES, FEWEST_SAMPLES = 2000, 100
+MAX_EPOCHS = 100_000
+MAX_SAMPLES, MIN_SAMPLES = 2000, 100
 """Kept of each of up to eight processes or hosts; of more of them fewer each."""
 GONE_AFTER_S = 2.0
 """How long nobody must hold the lock of a run that says it runs, before it counts as dead."""
@@ -51,7 +51,7 @@ class FollowedRun:
             "imported": JsonFile(NAMES.imported.name, most_bytes=4 * MIB),
             "evaluation": JsonFile(NAMES.evaluation.name, most_bytes=64 * MIB),
         }
-        self.epochs = LinesFile(NAMES.epochs.name, lambda line: from_json(EpochRecord, line), most=MOST_EPOCHS)
+        self.epochs = LinesFile(NAMES.epochs.name, lambda line: from_json(EpochRecord, line), most=MAX_EPOCHS)
         self.spans: dict[int, LinesFile[Span]] = {}
         self.telemetry: dict[str, LinesFile[TelemetrySample | str]] = {}
         self.pulses: dict[int, JsonFile] = {}
@@ -59,7 +59,7 @@ class FollowedRun:
         self.is_held = False
         self.cause_of_end: str | None = None
         self._alone_since_s: float | None = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot: RunSnapshot | None = None
 
     @property
     def name(self) -> str:
@@ -72,10 +72,10 @@ class FollowedRun:
         return "/".join(self.parts) or self.name
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         """As of the last look; the same object as long as nothing has changed."""
         if self._snapshot is None:
-            self._snapshot = Snapshot(self.directory, self._content())
+            self._snapshot = RunSnapshot(self.directory, self._content())
         return self._snapshot
 
     @property
@@ -123,15 +123,15 @@ class FollowedRun:
     def _find_parts(self, folder: int) -> None:
         """The files that processes and hosts have of their own: named by number and by host."""
         for name in os.listdir(folder):
-            if (rank := re.fullmatch(r"spans-([0-9]{1,9})\.jsonl", name)) and len(self.spans) < MOST_PARTS:
-                file = LinesFile(name, lambda line: from_json(Span, line), most=MOST_SAMPLES)
+            if (rank := re.fullmatch(r"spans-([0-9]{1,9})\.jsonl", name)) and len(self.spans) < MAX_PARTS:
+                file = LinesFile(name, lambda line: from_json(Span, line), most=MAX_SAMPLES)
                 self.spans.setdefault(int(rank[1]), file)
             host = re.fullmatch(r"telemetry-([A-Za-z0-9._-]+)\.jsonl", name)
-            if host and len(self.telemetry) < MOST_PARTS:
-                self.telemetry.setdefault(host[1], LinesFile(name, _sample, most=MOST_SAMPLES))
+            if host and len(self.telemetry) < MAX_PARTS:
+                self.telemetry.setdefault(host[1], LinesFile(name, _sample, most=MAX_SAMPLES))
         for files in (self.spans, self.telemetry):
             for each in files.values():
-                each.most = max(FEWEST_SAMPLES, min(MOST_SAMPLES, 8 * MOST_SAMPLES // len(files)))
+                each.most = max(MIN_SAMPLES, min(MAX_SAMPLES, 8 * MAX_SAMPLES // len(files)))
 
     def _look_alive(self, folder: int) -> bool:
         """Whether it has turned out that nobody runs it any more, or that somebody does again."""
@@ -156,19 +156,19 @@ class FollowedRun:
         try:
             with folder_below(self.root, (*self.parts, NAMES.logs.name)) as logs:
                 found = {int(m[1]): n for n in os.listdir(logs) if (m := re.fullmatch(r"pulse-([0-9]{1,9})\.json", n))}
-                ranks = sorted(found)[:MOST_PARTS]
+                ranks = sorted(found)[:MAX_PARTS]
                 self.pulses = {r: self.pulses.get(r, JsonFile(found[r], most_bytes=64 * 1024)) for r in ranks}
                 for file in self.pulses.values():
                     file.look(logs)
         except OSError:
             self.pulses = {}
 
-    def processes(self) -> list[Seen]:
+    def processes(self) -> list[ProcessHeartbeat]:
         """Those that have begun and not come to their end, as their own files say, by rank."""
         seen = []
         for file in self.pulses.values():
             try:
-                seen.append(from_json(Seen, file.content))
+                seen.append(from_json(ProcessHeartbeat, file.content))
             except RunDirectoryError:
                 continue  # being replaced, or not ours
         return sorted(seen, key=lambda process: process.rank)
@@ -187,7 +187,7 @@ class FollowedRun:
             cause_of_end=self.cause_of_end,
         )
 
-    def recent(self, *, spans: int, samples: int) -> Snapshot:
+    def recent(self, *, spans: int, samples: int) -> RunSnapshot:
         """The run with the last of its measurements only: what holds it back now. At most NUM_LATEST of each."""
         latest = {host: [s for s in file.latest if not isinstance(s, str)] for host, file in self.telemetry.items()}
         content = replace(
@@ -195,7 +195,7 @@ class FollowedRun:
             spans={rank: tuple(file.latest)[-spans:] for rank, file in self.spans.items()},
             telemetry={host: tuple(each[-samples:]) for host, each in latest.items()},
         )
-        return Snapshot(self.directory, content)
+        return RunSnapshot(self.directory, content)
 
     def left_out(self) -> Iterator[str]:
         """What of its files is not shown, in sentences."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from turnaround.analysis.findings.words import accuracy, seconds
-from turnaround.report.live.progress import Progress, State
+from turnaround.findings.words import accuracy, seconds
+from turnaround.report.live.progress import RunProgress, State
 from turnaround.report.page.blocks import Block
 from turnaround.report.page.templates import environment
 
@@ -27,11 +27,11 @@ STATES: tuple[State, ...] = (
 )
 """In the order in which people want to know."""
 OVERVIEW = "live"
-MOST_TO_COME, LONGEST_LABEL = 12, 100
+MAX_TO_COME, MAX_LABEL = 12, 100
 
 
 def now_blocks(
-    runs: Sequence[Progress], notes: Sequence[str], *, waiting: str, to_come: Sequence[str] = ()
+    runs: Sequence[RunProgress], notes: Sequence[str], *, waiting: str, to_come: Sequence[str] = ()
 ) -> list[Block]:
     """Over all first, then the runs: those that move, those that went wrong; those that are done in one short list."""
     counted = Counter(run.state for run in runs)
@@ -55,19 +55,19 @@ def mark_block(heard: str, digests: Mapping[str, str]) -> Block:
 
 
 def _shortened(labels: Sequence[str]) -> str:
-    more = f", and {len(labels) - MOST_TO_COME:,} more" if len(labels) > MOST_TO_COME else ""
-    return "; ".join(label[:LONGEST_LABEL] for label in labels[:MOST_TO_COME]) + more
+    more = f", and {len(labels) - MAX_TO_COME:,} more" if len(labels) > MAX_TO_COME else ""
+    return "; ".join(label[:MAX_LABEL] for label in labels[:MAX_TO_COME]) + more
 
 
 def _text_of(val_accuracy: float | None) -> str:
     return "" if val_accuracy is None else accuracy(val_accuracy)
 
 
-def _run(run: Progress) -> Markup:
+def _run(run: RunProgress) -> Markup:
     return _piece("run", run=run, figures=list(_figures(run)), held_back=_held_back(run))
 
 
-def _figures(run: Progress) -> Iterator[tuple[str, str]]:
+def _figures(run: RunProgress) -> Iterator[tuple[str, str]]:
     """(what, value), in the order of interest."""
     if run.epochs and (run.epoch or run.is_under_way):
         yield f"of {run.epochs} epochs", str(run.epoch)
@@ -81,7 +81,7 @@ def _figures(run: Progress) -> Iterator[tuple[str, str]]:
         yield "now", run.doing
 
 
-def _held_back(run: Progress) -> str | None:
+def _held_back(run: RunProgress) -> str | None:
     if run.held_back is None:
         return None
     kind = run.held_back.kind

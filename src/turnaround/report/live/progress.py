@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from turnaround.analysis.bottleneck import Bottleneck, bottleneck, gpu_busy
 from turnaround.analysis.compare import value_at
-from turnaround.analysis.findings.words import seconds
 from turnaround.errors import RunDirectoryError
-from turnaround.record.pulse import WAITS, Seen
+from turnaround.findings.words import seconds
+from turnaround.record.heartbeat import WAITS, ProcessHeartbeat
 from turnaround.record.schema import EpochRecord
 from turnaround.report.live.follow import UNDER_WAY, FollowedRun
 
@@ -39,7 +39,7 @@ GIB = 2**30
 LITTLE_SPACE_GIB = 5.0
 HARDLY_ANY_SPACE_GIB = 1.0
 FILLING_OVER_S = 60.0
-MOST_CAUSE_LETTERS = 2000
+MAX_CAUSE_LETTERS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Warn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class RunProgress:
     """One run, now. None is "not known"."""
 
     id: str
@@ -84,7 +84,7 @@ class Pace:
         self._rates: deque[float] = deque(maxlen=PACES)
         self._last: tuple[float, int, float] | None = None
 
-    def saw(self, process: Seen) -> None:
+    def saw(self, process: ProcessHeartbeat) -> None:
         """A look at process 0; its own clock says when it wrote."""
         now = (process.program_s, process.step, 0.0)
         if self._last is None or process.program_s < self._last[0] or process.step < self._last[1]:
@@ -112,7 +112,7 @@ class RunWatch:
         self._held_back: Bottleneck | None = None
         self._judged: tuple[float, object] = (-math.inf, None)
 
-    def look(self) -> Progress:
+    def look(self) -> RunProgress:
         """After the run itself was looked at."""
         run, state = self.run, self._state()
         snapshot = run.snapshot
@@ -125,11 +125,11 @@ class RunWatch:
         steps = _steps_per_epoch(recipe, last)
         share = _share(state, step, steps, planned, last)
         left_s = self._left_s(share, planned, steps, epochs) if state == "running" else None
-        return Progress(
+        return RunProgress(
             id=run.id,
             name=run.label,
             state=state,
-            cause=(self._cause(state) or "")[:MOST_CAUSE_LETTERS] or None,
+            cause=(self._cause(state) or "")[:MAX_CAUSE_LETTERS] or None,
             doing=_doing(processes) if state == "running" else None,
             epoch=_epoch(state, step, steps, planned, last),
             epochs=planned,
@@ -165,7 +165,7 @@ class RunWatch:
             return f"job {status.slurm.job_id} of the cluster: {status.slurm.state}{reason}"
         return status.cause if status is not None and state not in ("running", "finished") else None
 
-    def _follow(self, processes: list[Seen]) -> None:
+    def _follow(self, processes: list[ProcessHeartbeat]) -> None:
         now_s = self.now_s()
         beats = {process.rank: process.beats for process in processes}
         if beats != self._beats:
@@ -203,7 +203,7 @@ class RunWatch:
         return self._held_back
 
     def _warnings(
-        self, state: State, processes: list[Seen], epochs: list[EpochRecord], left_s: float | None
+        self, state: State, processes: list[ProcessHeartbeat], epochs: list[EpochRecord], left_s: float | None
     ) -> Iterator[Warn]:
         if state in ("running", "queued", "preparing"):
             yield from disk_warnings(list(self._free), left_s)
@@ -218,7 +218,7 @@ class RunWatch:
         if status is not None and status.not_saved:
             yield Warn(kind="unsaved", text=f"{status.not_saved} The training goes on.", is_problem=True)
 
-    def _starving(self, processes: list[Seen]) -> Iterator[Warn]:
+    def _starving(self, processes: list[ProcessHeartbeat]) -> Iterator[Warn]:
         if not processes or processes[0].beats <= 1:
             return
         busy = _or_none(lambda: gpu_busy(self.run.recent(spans=1, samples=LAST_SAMPLES)))
@@ -226,7 +226,7 @@ class RunWatch:
             text = f"The GPUs were busy {100 * busy:.0f} % of the last {LAST_SAMPLES} s: they wait for something."
             yield Warn(kind="starving", text=text)
 
-    def _silence(self, processes: list[Seen]) -> Iterator[Warn]:
+    def _silence(self, processes: list[ProcessHeartbeat]) -> Iterator[Warn]:
         gone = [process for process in processes if process.is_gone]
         if gone:
             yield Warn(kind="gone", text=f"{gone[0].name} has ended, and others go on.", is_problem=True)
@@ -311,7 +311,7 @@ def _epoch(state: State, step: int, steps: int | None, planned: int | None, last
     return min(max(done, by_steps), planned or max(done, by_steps))
 
 
-def _doing(processes: list[Seen]) -> str | None:
+def _doing(processes: list[ProcessHeartbeat]) -> str | None:
     """What process 0 does; waiting for the others is training too."""
     if not processes:
         return None

@@ -24,8 +24,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turnaround.report.live.hub import Hub
-from turnaround.report.live.kitchen import Kitchen
 from turnaround.report.live.now import mark_block
+from turnaround.report.live.page_builder import PageBuilder
 from turnaround.report.page.render import content_policy, render_page
 from turnaround.web.guard import POLICY, Access, Guard, Rules, error
 from turnaround.web.sockets import settings
@@ -55,7 +55,7 @@ class Pacing:
     retry_ms: int = 2000
 
 
-class Rest:
+class Cooldown:
     """How long to wait after a turn. What it took once (everything is read, modules are loaded) is not held against
     it, only what it took twice."""
 
@@ -70,7 +70,7 @@ class Rest:
 class LiveService:
     """The routes, and the two turns of the kitchen."""
 
-    def __init__(self, kitchen: Kitchen, pacing: Pacing) -> None:
+    def __init__(self, kitchen: PageBuilder, pacing: Pacing) -> None:
         self.kitchen, self.pacing, self.hub = kitchen, pacing, Hub()
         self.num_streams = 0
         self._first_page = asyncio.Event()
@@ -92,14 +92,14 @@ class LiveService:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _turn_now(self) -> None:
-        loop, rest = asyncio.get_running_loop(), Rest(self.pacing.now_every_s, self.pacing.now_rest)
+        loop, rest = asyncio.get_running_loop(), Cooldown(self.pacing.now_every_s, self.pacing.now_rest)
         while True:
             served = await loop.run_in_executor(self._pool, self.kitchen.now)
             self.hub.publish(now=served.blocks)
             await asyncio.sleep(rest.after(served.cpu_s))
 
     async def _turn_page(self) -> None:
-        loop, rest = asyncio.get_running_loop(), Rest(self.pacing.page_every_s, self.pacing.page_rest)
+        loop, rest = asyncio.get_running_loop(), Cooldown(self.pacing.page_every_s, self.pacing.page_rest)
         shown: object = None
         while True:
             wanted = (self.kitchen.snapshots, self.kitchen.notes)

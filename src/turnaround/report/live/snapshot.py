@@ -37,7 +37,7 @@ class Content:
     """Set when it says that it runs and nobody does: then it counts as interrupted, for this reason."""
 
 
-class Snapshot(Run):
+class RunSnapshot(Run):
     """Read once, told as often as asked; analysis takes it for any other run."""
 
     def __init__(self, directory: RunDirectory, content: Content) -> None:

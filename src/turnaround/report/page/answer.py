@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnaround.analysis.cases import Case, Job
-from turnaround.analysis.findings import Finding
-from turnaround.analysis.findings.best import SAME_TIME, Timed, timed
-from turnaround.analysis.findings.words import listed
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.findings import Finding
+from turnaround.findings.best import SAME_TIME, Timed, timed
+from turnaround.findings.words import listed
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
-from turnaround.forecast.turnaround import Parts, exactly, job_time, share_below
+from turnaround.forecast.turnaround import TurnaroundParts, exact, job_time, share_below
 from turnaround.report.forecast_words import duration, percent
 from turnaround.report.job_table import epoch_text
 
@@ -25,7 +25,7 @@ SURELY_STABLE, SURELY_NOT = 0.9, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Headline:
     """What somebody who reads no further should know about one job."""
 
     job: str
@@ -36,13 +36,13 @@ class Answer:
     """The problem that makes the answer doubtful, where there is one."""
 
 
-def answer_of(job: Job, forecasters: Sequence[Forecaster] = (), findings: Sequence[Finding] = ()) -> Answer:
+def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: Sequence[Finding] = ()) -> Headline:
     """One sentence of what was measured, and of what would be where that can be forecast."""
     ranked = timed(job)
     measured, best = _ranked(ranked) if ranked else _told(job)
     ahead = _ahead(best, ranked, forecasters) if best.finished else ""
     problems = [finding.text for finding in findings if finding.job == job.name and finding.severity == "problem"]
-    return Answer(
+    return Headline(
         job=job.name,
         text=f"{measured}{ahead}.",
         basis=_basis(ranked) if ranked else "",
@@ -53,7 +53,7 @@ def answer_of(job: Job, forecasters: Sequence[Forecaster] = (), findings: Sequen
 # --- what was measured
 
 
-def _ranked(ranked: Timed) -> tuple[str, Case]:
+def _ranked(ranked: Timed) -> tuple[str, ConfigurationRuns]:
     """The first of those that were timed; all that are as fast as it."""
     ordered = sorted(ranked.time_s, key=lambda pair: pair[1])
     best, time_s = ordered[0]
@@ -83,22 +83,22 @@ def _basis(ranked: Timed) -> str:
     return f"Compared by {time}: without curves, the time to one accuracy is not known."
 
 
-def _name(case: Case) -> str:
+def _name(case: ConfigurationRuns) -> str:
     """The configuration, its settings in brackets: a sentence goes on after it."""
     hardware, _, settings = case.label.partition(", ")
     return f"{hardware} ({settings})" if settings else hardware
 
 
-def _epochs(case: Case) -> str:
+def _epochs(case: ConfigurationRuns) -> str:
     epochs = next((run.epochs for run in case.finished if run.epochs), None)
     return f"{epochs} epochs" if epochs else "the job"
 
 
-def _with_accuracy(case: Case) -> str:
+def _with_accuracy(case: ConfigurationRuns) -> str:
     return f" with {percent(case.final_val_accuracy.value)} accuracy" if case.final_val_accuracy else ""
 
 
-def _told(job: Job) -> tuple[str, Case]:
+def _told(job: Workload) -> tuple[str, ConfigurationRuns]:
     """Nothing to rank: the most accurate of those that have ended, else the one that is farthest."""
     ended = [case for case in job.cases if case.final_val_accuracy is not None]
     if not ended:
@@ -108,7 +108,7 @@ def _told(job: Job) -> tuple[str, Case]:
     return _alone(case), case
 
 
-def _alone(case: Case) -> str:
+def _alone(case: ConfigurationRuns) -> str:
     verb = "reaches" if case.configuration.workers == 1 else "reach"
     assert case.final_val_accuracy is not None, "chosen because it has one"
     text = f"{_name(case)} {verb} {percent(case.final_val_accuracy.value)} accuracy after {_epochs(case)}"
@@ -119,7 +119,7 @@ def _alone(case: Case) -> str:
     return f"{text}, not yet stable by then" if case.stable.status == "not yet stable" else text
 
 
-def _under_way(case: Case) -> str:
+def _under_way(case: ConfigurationRuns) -> str:
     """A run that has not come to its end: how far it is, and why it is no farther."""
     run, record = max(zip(case.runs, case.records, strict=True), key=lambda pair: pair[0].epochs)
     planned = f" of {run.epochs_planned}" if run.epochs_planned else ""
@@ -134,7 +134,7 @@ def _under_way(case: Case) -> str:
 # --- what would be
 
 
-def _ahead(best: Case, ranked: Timed | None, forecasters: Sequence[Forecaster]) -> str:
+def _ahead(best: ConfigurationRuns, ranked: Timed | None, forecasters: Sequence[Forecaster]) -> str:
     """Twice the most workers of the same kind of GPU that were timed."""
     kind = best.configuration.gpu
     asked = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
@@ -156,8 +156,8 @@ def _training_to_target(p: Prediction) -> Forecast | None:
     """As the runs are compared: epochs times the time of an epoch, without what comes before and between."""
     if p.epoch_time_s is None or p.epochs_to_target is None:
         return None
-    nothing = exactly(0.0)
-    return job_time(Parts(epoch_s=p.epoch_time_s, after_epoch_s=nothing, once_s=nothing), p.epochs_to_target)
+    nothing = exact(0.0)
+    return job_time(TurnaroundParts(epoch_s=p.epoch_time_s, after_epoch_s=nothing, once_s=nothing), p.epochs_to_target)
 
 
 def _reaching(p: Prediction) -> str:

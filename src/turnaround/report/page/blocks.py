@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.analysis.confusion import best_evaluated, confused_pairs
-from turnaround.analysis.findings import SEVERITIES, Finding
-from turnaround.analysis.jobs import Survey
+from turnaround.analysis.workloads import Survey
+from turnaround.findings import SEVERITIES, Finding
 from turnaround.forecast.predict import Forecaster, best_of_range
 from turnaround.forecast.score import Score, in_words
 from turnaround.report.forecast_words import leave_one_out, left_open
@@ -21,7 +21,7 @@ from turnaround.report.page.tables import asked_counts, comparison, forecasts
 from turnaround.report.page.templates import piece
 from turnaround.report.survey_text import evidence_text
 
-MOST_CONFUSED = 6
+MAX_CONFUSED = 6
 SHORT_EVIDENCE = 260
 """Letters; longer evidence is folded away."""
 
@@ -115,7 +115,7 @@ def _contents(view: PageView, jobs: Sequence[Sequence[Block]]) -> Block:
     return Block(id="contents", html=piece("contents", jobs=linked))
 
 
-def _job_blocks(view: PageView, job: Job) -> Iterator[Block]:
+def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
     key, forecasters = job_key(job.name), view.forecasters.get(job.name, ())
     yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, key=key))
     yield _findings(view, job, key)
@@ -128,14 +128,14 @@ def _job_blocks(view: PageView, job: Job) -> Iterator[Block]:
     yield Block(id=f"{key}/runs", html=piece("runs", runs=run_cards(job), key=key))
 
 
-def _findings(view: PageView, job: Job, key: str) -> Block:
+def _findings(view: PageView, job: Workload, key: str) -> Block:
     found = [finding for finding in view.findings if finding.job == job.name]
     found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     shown = [(finding, evidence_text(finding.evidence)) for finding in found]
     return Block(id=f"{key}/findings", html=piece("findings", findings=shown, key=key, short=SHORT_EVIDENCE))
 
 
-def _figures(job: Job, key: str, forecasters: tuple[Forecaster, ...], *, price: float | None) -> Iterator[Block]:
+def _figures(job: Workload, key: str, forecasters: tuple[Forecaster, ...], *, price: float | None) -> Iterator[Block]:
     figures = figures_of(job, forecasters, price=price)
     for section, heading in SECTIONS.items():
         here = [figure for figure in figures if figure.section == section]
@@ -144,7 +144,7 @@ def _figures(job: Job, key: str, forecasters: tuple[Forecaster, ...], *, price: 
         yield from (Block(id=f"{key}/figure/{figure.id}", figure=figure) for figure in here)
 
 
-def _confused(view: PageView, job: Job, key: str) -> Iterator[Block]:
+def _confused(view: PageView, job: Workload, key: str) -> Iterator[Block]:
     """What a figure cannot show: how the classes look."""
     found, pictures = best_evaluated(job), view.thumbnails.get(job.name, {})
     if found is None or not pictures:
@@ -152,7 +152,7 @@ def _confused(view: PageView, job: Job, key: str) -> Iterator[Block]:
     names, rows = found.evaluation.classes, found.evaluation.confusion
     pairs = [
         (names[pair.true], names[pair.predicted], pair.num_images, sum(rows[pair.true]))
-        for pair in confused_pairs(found.evaluation, most=MOST_CONFUSED)
+        for pair in confused_pairs(found.evaluation, most=MAX_CONFUSED)
     ]
     if pairs:
         yield Block(
@@ -160,7 +160,7 @@ def _confused(view: PageView, job: Job, key: str) -> Iterator[Block]:
         )
 
 
-def _forecasts(view: PageView, job: Job, key: str) -> Iterator[Block]:
+def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
     asked = []
     for forecaster in view.forecasters.get(job.name, ()):
         predictions = [forecaster.predict(count) for count in asked_counts(forecaster)]

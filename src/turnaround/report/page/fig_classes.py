@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.analysis.confusion import Confusion, best_evaluated, confused_pairs, most_confused_classes, row_shares
 from turnaround.report.page.fig_common import (
     axis,
@@ -20,19 +20,19 @@ from turnaround.report.page.fig_common import (
 from turnaround.report.page.figure import Figure
 from turnaround.report.text import share
 
-MOST_CLASSES = 40
-MOST_PAIRS = 12
-MOST_NAMED = 12
+MAX_CLASSES = 40
+MAX_PAIRS = 12
+MAX_NAMED = 12
 """Classes up to which the columns have names as well; more would lie upon each other."""
 SCALE = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
 """Shares that the colour bar names."""
-MOST_WRITTEN = 10
+MAX_WRITTEN = 10
 """Classes up to which the numbers stand in the cells."""
 NAME_LENGTH = 18
-MOST_SLANTED = 6
+MAX_SLANTED = 6
 
 
-def class_figures(job: Job) -> list[Figure]:
+def class_figures(job: Workload) -> list[Figure]:
     """Of the most accurate run that was evaluated; nothing where none was."""
     found = best_evaluated(job)
     if found is None:
@@ -42,14 +42,14 @@ def class_figures(job: Job) -> list[Figure]:
 
 def _matrix(found: Confusion) -> Figure:
     evaluation = found.evaluation
-    places = most_confused_classes(evaluation, most=MOST_CLASSES) or [0]
+    places = most_confused_classes(evaluation, most=MAX_CLASSES) or [0]
     names = [_short(evaluation.classes[place]) for place in places]
     counts = [[evaluation.confusion[true][predicted] for predicted in places] for true in places]
     shares = row_shares(evaluation, places)
     full = [plain(evaluation.classes[place]) for place in places]
     ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": names}
     plain_axis = {"showgrid": False, "zeroline": False}
-    is_named = len(places) <= MOST_NAMED
+    is_named = len(places) <= MAX_NAMED
     trace = {
         "type": "heatmap",
         "z": [numbers(map(_stretched, row)) for row in shares],
@@ -68,7 +68,7 @@ def _matrix(found: Confusion) -> Figure:
         },
         "meta": meta(0, "matrix"),
     }
-    if len(places) <= MOST_WRITTEN:
+    if len(places) <= MAX_WRITTEN:
         trace["text"] = [[str(n) if n else "" for n in row] for row in counts]
         trace["texttemplate"] = "%{text}"
     return Figure(
@@ -91,7 +91,7 @@ def _matrix(found: Confusion) -> Figure:
             xaxis=axis(
                 "predicted class",
                 **ticks,
-                tickangle=-90 if len(places) > MOST_SLANTED else -45,
+                tickangle=-90 if len(places) > MAX_SLANTED else -45,
                 showticklabels=is_named,
                 **plain_axis,
             ),
@@ -127,7 +127,7 @@ def _short(name: str) -> str:
 
 def _pairs(found: Confusion) -> list[Figure]:
     evaluation = found.evaluation
-    pairs = confused_pairs(evaluation, most=MOST_PAIRS)
+    pairs = confused_pairs(evaluation, most=MAX_PAIRS)
     if not pairs:
         return []
     names = [f"{evaluation.classes[pair.true]} as {evaluation.classes[pair.predicted]}" for pair in pairs]

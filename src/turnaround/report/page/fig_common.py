@@ -9,18 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnaround.analysis.cases import Case, Job
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.repeats import evenly
 from turnaround.report.job_table import case_names
 from turnaround.report.lines import clean
 from turnaround.report.text import seconds
 
-MOST_DRAWN = 12
+MAX_DRAWN = 12
 """Series that are drawn at first; the legend switches the others on."""
-MOST_SERIES = 40
+MAX_SERIES = 40
 """Series of one picture: a longer legend nobody reads."""
-MOST_BARS = 30
-MOST_COUNTS = 8
+MAX_BARS = 30
+MAX_COUNTS = 8
 """Numbers of workers that are named on an axis."""
 LABEL_WIDTH = 20
 """Letters of a line beside a bar: what a telephone has room for."""
@@ -62,14 +62,14 @@ class Series:
     index: int
     name: str
     """As text, without markup; `plain` it."""
-    case: Case
+    case: ConfigurationRuns
 
     @property
     def is_rehearsal(self) -> bool:
         return self.case.configuration.is_rehearsal
 
 
-def series_of(job: Job) -> list[Series]:
+def series_of(job: Workload) -> list[Series]:
     names = case_names(job)
     return [Series(index=i, name=names[i], case=case) for i, case in enumerate(job.cases)]
 
@@ -88,7 +88,7 @@ def spread_out(items: Sequence[Series], most: int) -> list[Series]:
 
 def is_drawn(place: int, of: int) -> dict[str, Any]:
     """What a trace says about being seen at first: of very many series a few, evenly spread."""
-    return {} if place in evenly(range(of), MOST_DRAWN) else {"visible": "legendonly"}
+    return {} if place in evenly(range(of), MAX_DRAWN) else {"visible": "legendonly"}
 
 
 def left_out(shown: int, of: int, what: str = "configurations") -> str:
@@ -97,7 +97,7 @@ def left_out(shown: int, of: int, what: str = "configurations") -> str:
 
 
 def shown_at_first(count: int) -> str:
-    return f"{MOST_DRAWN} are drawn at first; the legend switches the others on." if count > MOST_DRAWN else ""
+    return f"{MAX_DRAWN} are drawn at first; the legend switches the others on." if count > MAX_DRAWN else ""
 
 
 def sentences(*parts: str) -> str:
@@ -118,7 +118,7 @@ def layout(*, height: int = 380, entries: int = 0, legend_share: float = 0.45, *
         "tracegroupgap": 0,
     }
     return {
-        "height": height + 12 * min(max(entries - 2, 0), MOST_DRAWN),
+        "height": height + 12 * min(max(entries - 2, 0), MAX_DRAWN),
         "margin": {"l": 56, "r": 16, "t": 12, "b": 48},
         "showlegend": entries > 1,
         "legend": legend,
@@ -136,7 +136,7 @@ def share_axis(title: str, **more: Any) -> dict[str, Any]:
     return axis(title, tickformat=".3~p", **more)
 
 
-def worker_axis(counts: Iterable[int], cases: Sequence[Case]) -> dict[str, Any]:
+def worker_axis(counts: Iterable[int], cases: Sequence[ConfigurationRuns]) -> dict[str, Any]:
     """Doublings have equal distances; named are powers of two and, where there is room, what was run."""
     known = sorted(set(counts))
     run = {case.configuration.workers for case in cases}
@@ -144,7 +144,7 @@ def worker_axis(counts: Iterable[int], cases: Sequence[Case]) -> dict[str, Any]:
     ends = [math.log2(known[0]), math.log2(known[-1])]
     low, high = (end * math.log10(2) for end in (ends[0] - 0.3, ends[1] + 0.3))
     powers = [n for n in known if n & (n - 1) == 0]
-    named = both if len(both := sorted({*powers, *run})) <= MOST_COUNTS else powers
+    named = both if len(both := sorted({*powers, *run})) <= MAX_COUNTS else powers
     return axis(
         "workers (GPUs)" if is_gpus else "workers (processes)",
         type="log",

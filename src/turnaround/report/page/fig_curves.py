@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.analysis.repeats import Band, curve_band, drawn_runs
-from turnaround.analysis.stable import Stable
+from turnaround.analysis.stable import EpochEstimate
 from turnaround.report.job_table import epoch_text
 from turnaround.report.page.fig_common import (
-    MOST_SERIES,
+    MAX_SERIES,
     Series,
     Trace,
     axis,
@@ -48,12 +48,12 @@ class _Drawn:
     train: Band | None
 
 
-def curve_figure(job: Job, quantity: Quantity) -> Figure | None:
+def curve_figure(job: Workload, quantity: Quantity) -> Figure | None:
     """All configurations in one picture; None where no run has a curve of two epochs."""
     known = [one for series in series_of(job) if (one := _drawn(series, quantity)) is not None]
     if not known:
         return None
-    chosen = {s.index for s in spread_out([one.series for one in known], MOST_SERIES)}
+    chosen = {s.index for s in spread_out([one.series for one in known], MAX_SERIES)}
     drawn = [one for one in known if one.series.index in chosen]
     count = len(drawn)
     shaded = _most_overfit([one for place, one in enumerate(drawn) if not is_drawn(place, count)])
@@ -225,7 +225,7 @@ def _stable_mark(series: Series, band: Band | None) -> Iterator[Trace]:
     }
 
 
-def stable_words(stable: Stable) -> str:
+def stable_words(stable: EpochEstimate) -> str:
     """For a hover text."""
     if stable.epoch is None:
         return "stable epoch unknown"

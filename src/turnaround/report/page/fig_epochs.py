@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnaround.analysis.cases import Case, Job
-from turnaround.forecast.along import Point, epochs_planned, points, same_epochs_law
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.forecast.along import SweepPoint, epochs_planned, points, same_epochs_law
 from turnaround.forecast.predict import Forecaster
 from turnaround.report.forecast_words import hardware
 from turnaround.report.job_table import epoch_text
@@ -44,7 +44,7 @@ SYMBOLS = {
 }
 
 
-def epochs_figure(job: Job, forecasters: Sequence[Forecaster]) -> Figure | None:
+def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | None:
     """None where no run says when it became stable, or there is a single number of workers and no law."""
     known = [series for series in series_of(job) if series.case.stable.epoch is not None]
     laws = _laws(forecasters)
@@ -70,9 +70,9 @@ def epochs_figure(job: Job, forecasters: Sequence[Forecaster]) -> Figure | None:
     )
 
 
-def _laws(forecasters: Sequence[Forecaster]) -> list[tuple[Forecaster, Sequence[Point]]]:
+def _laws(forecasters: Sequence[Forecaster]) -> list[tuple[Forecaster, Sequence[SweepPoint]]]:
     """Kinds of GPU mostly share the law of epochs: it is drawn once, as far as any of them goes."""
-    found: list[tuple[Forecaster, Sequence[Point]]] = []
+    found: list[tuple[Forecaster, Sequence[SweepPoint]]] = []
     for asked in forecasters:
         own = [point for point in points(asked) if point.prediction.epochs_to_stable is not None]
         same = next((place for place, (_, law) in enumerate(found) if same_epochs_law(law, own)), None)
@@ -84,7 +84,7 @@ def _laws(forecasters: Sequence[Forecaster]) -> list[tuple[Forecaster, Sequence[
     return found
 
 
-def _law_traces(laws: Sequence[tuple[Forecaster, Sequence[Point]]]) -> tuple[list[Trace], list[Trace]]:
+def _law_traces(laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]]) -> tuple[list[Trace], list[Trace]]:
     """What lies behind the measured points, and what stands before them."""
     behind: list[Trace] = []
     apart: list[Trace] = []
@@ -97,7 +97,7 @@ def _law_traces(laws: Sequence[tuple[Forecaster, Sequence[Point]]]) -> tuple[lis
     return behind, apart
 
 
-def _kind(case: Case) -> str:
+def _kind(case: ConfigurationRuns) -> str:
     is_bound = case.stable.status == "not yet stable"
     if case.configuration.is_rehearsal:
         return "rehearsed, not yet" if is_bound else "rehearsed"
@@ -129,7 +129,7 @@ def _points(known: Sequence[Series]) -> list[Trace]:
     return traces
 
 
-def _repeats(case: Case) -> str:
+def _repeats(case: ConfigurationRuns) -> str:
     return f", {case.stable.repeats} runs" if case.stable.repeats > 1 else ""
 
 
@@ -151,7 +151,9 @@ def _planned_line(planned: float | None, counts: set[int], top: float) -> list[T
     ]
 
 
-def _caption(known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[Point]]], planned: float | None) -> str:
+def _caption(
+    known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]], planned: float | None
+) -> str:
     methods = {series.case.stable.method for series in known}
     most = max(series.case.stable.repeats for series in known)
     has_interval = any(series.case.stable.low is not None for series in known)
@@ -168,7 +170,7 @@ def _caption(known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[
     )
 
 
-def _alt(known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[Point]]]) -> str:
+def _alt(known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]]) -> str:
     said = [f"{series.name}: {stable_words(series.case.stable)}" for series in known[:10]]
     for _, law in laws:
         last = next((p for p in reversed(law) if p.is_shown_apart), None)

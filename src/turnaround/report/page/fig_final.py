@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnaround.analysis.cases import Job, Spread
+from turnaround.analysis.configurations import Spread, Workload
 from turnaround.report.page.fig_common import (
-    MOST_BARS,
+    MAX_BARS,
     Series,
     Trace,
     bar_axis,
@@ -28,12 +28,12 @@ from turnaround.report.text import share
 WORDS = {"validation": "validation", "train": "training"}
 
 
-def final_accuracy_figure(job: Job) -> Figure | None:
+def final_accuracy_figure(job: Workload) -> Figure | None:
     """Training and validation accuracy at the end, by configuration; None where fewer than two are known."""
     known = [s for s in series_of(job) if s.case.final_val_accuracy is not None]
     if len(known) < 2:
         return None
-    shown = spread_out(known, MOST_BARS)
+    shown = spread_out(known, MAX_BARS)
     names = [s.name for s in shown]
     columns = [
         ("validation", "circle", [s.case.final_val_accuracy for s in shown]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.analysis.usage import Usage, usages
 from turnaround.report.page.fig_common import (
     Series,
@@ -24,9 +24,9 @@ from turnaround.report.page.fig_common import (
 )
 from turnaround.report.page.figure import Figure
 
-MOST_RUNS = 6
+MAX_RUNS = 6
 """Runs of one job whose usage is drawn: the first of each configuration."""
-MOST_GPUS = 32
+MAX_GPUS = 32
 """Of one picture."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -47,7 +47,7 @@ PANELS = (
 )
 
 
-def usage_figures(job: Job) -> list[Figure]:
+def usage_figures(job: Workload) -> list[Figure]:
     """One picture for the first run of each configuration that has telemetry; rehearsals have no times to show."""
     found: list[tuple[Series, str, tuple[Usage, ...]]] = []
     others = 0
@@ -55,7 +55,7 @@ def usage_figures(job: Job) -> list[Figure]:
         if series.is_rehearsal:
             continue
         for summary, run in zip(series.case.runs, series.case.records, strict=True):
-            if len(found) >= MOST_RUNS:
+            if len(found) >= MAX_RUNS:
                 others += bool(run.directory.telemetry_hosts())
             elif own := usages(run):
                 found.append((series, summary.name, own))
@@ -67,7 +67,7 @@ def usage_figures(job: Job) -> list[Figure]:
 
 
 def _figure(series: Series, run: str, everything: Sequence[Usage], others: int) -> Figure:
-    shown = everything[:MOST_GPUS]
+    shown = everything[:MAX_GPUS]
     panels = [panel for panel in PANELS if any(usage.knows(panel.column) for usage in shown)]
     unit = TimeUnit.of(time_s for usage in shown for time_s in usage.time_s)
     traces = [

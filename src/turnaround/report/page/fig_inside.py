@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.analysis.shares import STEP_PARTS, TURNAROUND_PARTS, step_parts_s, turnaround_parts_s
 from turnaround.report.page.fig_common import (
-    MOST_BARS,
+    MAX_BARS,
     Series,
     TimeUnit,
     Trace,
@@ -48,7 +48,7 @@ class _Stack:
     order: Sequence[str]
 
 
-def turnaround_figure(job: Job) -> Figure | None:
+def turnaround_figure(job: Workload) -> Figure | None:
     """From submit to finish by part; None where no real run tells."""
     stack, known = _stack(job, {s.index: turnaround_parts_s(s.case) for s in series_of(job)}, PART_NAMES)
     if stack is None:
@@ -72,7 +72,7 @@ def turnaround_figure(job: Job) -> Figure | None:
     )
 
 
-def step_figure(job: Job) -> Figure | None:
+def step_figure(job: Workload) -> Figure | None:
     """A typical step by part; None where nobody took one apart."""
     stack, known = _stack(job, {s.index: step_parts_s(s.case) for s in series_of(job)}, STEP_NAMES)
     if stack is None:
@@ -91,12 +91,14 @@ def step_figure(job: Job) -> Figure | None:
     )
 
 
-def _stack(job: Job, parts_s: Mapping[int, Mapping[str, float]], names: Mapping[str, str]) -> tuple[_Stack | None, int]:
+def _stack(
+    job: Workload, parts_s: Mapping[int, Mapping[str, float]], names: Mapping[str, str]
+) -> tuple[_Stack | None, int]:
     """What can be drawn, and how many configurations could be."""
     known = [series for series in series_of(job) if sum(parts_s[series.index].values()) > 0]
     if not known:
         return None, 0
-    shown = spread_out(known, MOST_BARS)
+    shown = spread_out(known, MAX_BARS)
     order = [p for p in (*TURNAROUND_PARTS, *STEP_PARTS) if any(parts_s[s.index].get(p) for s in shown)]
     return _Stack(shown=shown, parts_s=[parts_s[s.index] for s in shown], names=names, order=order), len(known)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from turnaround.analysis.cases import Case, Spread
-from turnaround.forecast.along import Point
+from turnaround.analysis.configurations import ConfigurationRuns, Spread
+from turnaround.forecast.along import SweepPoint
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import Forecaster
 from turnaround.report.forecast_words import hardware
@@ -16,28 +16,28 @@ Interval = Spread | Forecast
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class ScalingGroup:
     """The timed cases that can be compared, and the law fitted to them."""
 
     name: str
     series: int
     """That of its first case."""
-    cases: Sequence[Case]
+    cases: Sequence[ConfigurationRuns]
     asked: Forecaster | None
-    points: Sequence[Point]
+    points: Sequence[SweepPoint]
 
     @property
-    def baseline(self) -> Case:
+    def baseline(self) -> ConfigurationRuns:
         return self.cases[0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class LawCurve:
     """What one picture reads out of a group."""
 
-    measured: Callable[[Group, Case], Interval | None]
-    law: Callable[[Point], Forecast | None]
-    ideal: Callable[[Group, int], float] | None = None
+    measured: Callable[[ScalingGroup, ConfigurationRuns], Interval | None]
+    law: Callable[[SweepPoint], Forecast | None]
+    ideal: Callable[[ScalingGroup, int], float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,15 @@ class Law:
     name: str
     """Before the words "law" and "forecast" in the legend."""
     series: int
-    said: Sequence[tuple[Point, Forecast]]
+    said: Sequence[tuple[SweepPoint, Forecast]]
     unit: TimeUnit
     shown: Callable[[float], str]
     """A value in words."""
 
 
-def scaling_traces(groups: Sequence[Group], curve: Curve, unit: TimeUnit, shown: Callable[[float], str]) -> list[Trace]:
+def scaling_traces(
+    groups: Sequence[ScalingGroup], curve: LawCurve, unit: TimeUnit, shown: Callable[[float], str]
+) -> list[Trace]:
     """Bands first, so that nothing lies under them; then lines, then points, measured ones first in the legend."""
     layers: list[list[Trace]] = [[], [], [], []]
     for group in groups:
@@ -120,7 +122,7 @@ def _forecasts(law: Law) -> list[Trace]:
     ]
 
 
-def _ideal(group: Group, ideal: Callable[[Group, int], float], unit: TimeUnit) -> list[Trace]:
+def _ideal(group: ScalingGroup, ideal: Callable[[ScalingGroup, int], float], unit: TimeUnit) -> list[Trace]:
     counts = sorted({c.configuration.workers for c in group.cases} | {p.workers for p in group.points})
     return [
         {
@@ -143,7 +145,7 @@ def _named_once(traces: Sequence[Trace]) -> list[Trace]:
     return [{**t, "showlegend": False} if t["meta"]["role"] == "ideal" and t is not first else t for t in traces]
 
 
-def _measured(group: Group, curve: Curve, unit: TimeUnit, shown: Callable[[float], str]) -> list[Trace]:
+def _measured(group: ScalingGroup, curve: LawCurve, unit: TimeUnit, shown: Callable[[float], str]) -> list[Trace]:
     known = [(case, value) for case in group.cases if (value := curve.measured(group, case)) is not None]
     if not known:
         return []
@@ -167,7 +169,7 @@ def _measured(group: Group, curve: Curve, unit: TimeUnit, shown: Callable[[float
     ]
 
 
-def _runs(case: Case) -> str:
+def _runs(case: ConfigurationRuns) -> str:
     return f"{len(case.runs)} runs" if len(case.runs) > 1 else "one run"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from turnaround.analysis.cases import Case, Job
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.speed import comparable_in_time, ideal_time_s, speedup_of
 from turnaround.forecast.along import measured_time_to_stable, points, set_aside
 from turnaround.forecast.observations import hardware_label
@@ -22,11 +22,11 @@ from turnaround.report.page.fig_common import (
     share_axis,
     worker_axis,
 )
-from turnaround.report.page.fig_laws import Curve, Group, heights, scaling_traces
+from turnaround.report.page.fig_laws import LawCurve, ScalingGroup, heights, scaling_traces
 from turnaround.report.page.figure import Figure
 
 
-def groups_of(job: Job, forecasters: Sequence[Forecaster]) -> list[Group]:
+def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingGroup]:
     """By kind of GPU and by what else matters for time; a law goes with the group it was learnt from."""
     order = {id(case): place for place, case in enumerate(job.cases)}
     found = []
@@ -34,7 +34,7 @@ def groups_of(job: Job, forecasters: Sequence[Forecaster]) -> list[Group]:
     for cases in comparable:
         asked = next((f for f in forecasters if _is_learnt_from(f, cases)), None)
         found.append(
-            Group(
+            ScalingGroup(
                 name=_name(cases, [other for other in comparable if other is not cases]),
                 series=order[id(cases[0])],
                 cases=cases,
@@ -45,12 +45,12 @@ def groups_of(job: Job, forecasters: Sequence[Forecaster]) -> list[Group]:
     return found
 
 
-def _is_learnt_from(asked: Forecaster, cases: Sequence[Case]) -> bool:
+def _is_learnt_from(asked: Forecaster, cases: Sequence[ConfigurationRuns]) -> bool:
     times = asked.laws.times
     return times is not None and not asked.laws.is_carried_over and times.cases[0] in cases
 
 
-def _name(cases: Sequence[Case], others: Sequence[Sequence[Case]]) -> str:
+def _name(cases: Sequence[ConfigurationRuns], others: Sequence[Sequence[ConfigurationRuns]]) -> str:
     """The kind of GPU; with the settings where another group has the same kind."""
     own = cases[0].configuration
     kind = own.gpu if own.gpu != "unknown" else "workers"
@@ -59,7 +59,7 @@ def _name(cases: Sequence[Case], others: Sequence[Sequence[Case]]) -> str:
     return ", ".join([kind, *(f"{fact.what} {fact.value}" for fact in own.settings_for("time"))])
 
 
-def scaling_figures(job: Job, forecasters: Sequence[Forecaster]) -> list[Figure]:
+def scaling_figures(job: Workload, forecasters: Sequence[Forecaster]) -> list[Figure]:
     """Nothing where no real run has times, or all have the same number of workers and there is no law."""
     groups = groups_of(job, forecasters)
     counts = {c.configuration.workers for group in groups for c in group.cases}
@@ -72,8 +72,8 @@ def scaling_figures(job: Job, forecasters: Sequence[Forecaster]) -> list[Figure]
     return [*figures, stable] if stable is not None else figures
 
 
-def _epoch_time(groups: Sequence[Group]) -> Figure:
-    curve = Curve(
+def _epoch_time(groups: Sequence[ScalingGroup]) -> Figure:
+    curve = LawCurve(
         measured=lambda _, case: case.epoch_time_s,
         law=lambda point: point.prediction.epoch_time_s,
         ideal=lambda group, workers: ideal_time_s(group.baseline, workers),
@@ -95,8 +95,8 @@ def _epoch_time(groups: Sequence[Group]) -> Figure:
     )
 
 
-def _speedup(groups: Sequence[Group]) -> Figure:
-    curve = Curve(
+def _speedup(groups: Sequence[ScalingGroup]) -> Figure:
+    curve = LawCurve(
         measured=lambda group, case: speedup_of(group.baseline, case).speedup,
         law=lambda point: point.speedup,
         ideal=lambda group, workers: workers / group.baseline.configuration.workers,
@@ -117,8 +117,8 @@ def _speedup(groups: Sequence[Group]) -> Figure:
     )
 
 
-def _efficiency(groups: Sequence[Group]) -> Figure:
-    curve = Curve(
+def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
+    curve = LawCurve(
         measured=lambda group, case: speedup_of(group.baseline, case).efficiency,
         law=lambda point: point.efficiency,
         ideal=lambda group, workers: 1.0,
@@ -141,12 +141,12 @@ def _efficiency(groups: Sequence[Group]) -> Figure:
     )
 
 
-def _time_to_stable(groups: Sequence[Group]) -> Figure | None:
+def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
     """With what the forecast counts as well, start-up and evaluations, so that both can be held together."""
     with_law = [g for g in groups if any(point.prediction.time_to_stable_s for point in g.points)]
     if not with_law:
         return None
-    curve = Curve(
+    curve = LawCurve(
         measured=lambda group, case: measured_time_to_stable(group.asked, case) if group.asked else None,
         law=lambda point: point.prediction.time_to_stable_s,
     )
@@ -169,7 +169,7 @@ def _time_to_stable(groups: Sequence[Group]) -> Figure | None:
     )
 
 
-def _layout(groups: Sequence[Group], traces: Sequence[Trace], yaxis: Trace) -> Trace:
+def _layout(groups: Sequence[ScalingGroup], traces: Sequence[Trace], yaxis: Trace) -> Trace:
     counts = {c.configuration.workers for g in groups for c in g.cases} | {p.workers for g in groups for p in g.points}
     entries = len({trace["name"] for trace in traces if trace.get("showlegend", True)})
     return layout(
@@ -179,13 +179,13 @@ def _layout(groups: Sequence[Group], traces: Sequence[Trace], yaxis: Trace) -> T
     )
 
 
-def _measured_rule(groups: Sequence[Group]) -> str:
+def _measured_rule(groups: Sequence[ScalingGroup]) -> str:
     most = max(len(case.runs) for group in groups for case in group.cases)
     repeats = f"the median of up to {most} runs, with the lowest and the highest" if most > 1 else "one run each"
     return f"Full points: measured, {repeats}."
 
 
-def _law_rule(groups: Sequence[Group]) -> str:
+def _law_rule(groups: Sequence[ScalingGroup]) -> str:
     last = [group.points[-1].prediction for group in groups if group.points]
     if not last:
         return ""
@@ -203,11 +203,11 @@ def _without_flags(text: str) -> str:
     return re.sub(r" \([^()]*--[^()]*\)", "", text)
 
 
-def _baselines(groups: Sequence[Group]) -> str:
+def _baselines(groups: Sequence[ScalingGroup]) -> str:
     return " and ".join(dict.fromkeys(hardware_label(group.baseline) for group in groups))
 
 
-def _alt(groups: Sequence[Group], curve: Curve, shown: Callable[[float], str]) -> str:
+def _alt(groups: Sequence[ScalingGroup], curve: LawCurve, shown: Callable[[float], str]) -> str:
     said = []
     for group in groups:
         measured = {c.configuration.workers: (c, v) for c in group.cases if (v := curve.measured(group, c)) is not None}

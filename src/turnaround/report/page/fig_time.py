@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.analysis.goals import Goal, Reached, goals
 from turnaround.report.page.fig_common import (
-    MOST_BARS,
+    MAX_BARS,
     Series,
     TimeUnit,
     Trace,
@@ -30,7 +30,7 @@ Row = tuple[Series, Reached]
 SMALL_COST_S = 360.0
 
 
-def time_figures(job: Job, *, price: float | None) -> list[Figure]:
+def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
     """Times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest of them."""
     by_case = {id(series.case): series for series in series_of(job)}
     found = [(goal, [(by_case[id(one.case)], one) for one in goal.reached]) for goal in goals(job)]
@@ -69,7 +69,7 @@ def _time_figure(goal: Goal, rows: Sequence[Row]) -> Figure:
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
     """In the job's order; of very many the shortest."""
-    kept = {id(row) for row in sorted(rows, key=lambda row: row[1].value_s)[:MOST_BARS]}
+    kept = {id(row) for row in sorted(rows, key=lambda row: row[1].value_s)[:MAX_BARS]}
     return [row for row in rows if id(row) in kept]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.analysis.repeats import Band, drawn_runs, epoch_band
 from turnaround.report.page.fig_common import (
-    MOST_SERIES,
+    MAX_SERIES,
     Series,
     Trace,
     axis,
@@ -28,7 +28,7 @@ from turnaround.report.page.figure import Figure
 Known = list[tuple[Series, Band]]
 
 
-def learning_rate_figure(job: Job) -> Figure | None:
+def learning_rate_figure(job: Workload) -> Figure | None:
     """At the end of each epoch; None where no run tells of two epochs."""
     known = _known(job, "learning_rate")
     if not known:
@@ -55,7 +55,7 @@ def learning_rate_figure(job: Job) -> Figure | None:
     )
 
 
-def noise_scale_figure(job: Job) -> Figure | None:
+def noise_scale_figure(job: Workload) -> Figure | None:
     """With the 90 % interval; None where it was not measured."""
     known = _known(job, "noise_scale")
     if not known:
@@ -86,7 +86,7 @@ def noise_scale_figure(job: Job) -> Figure | None:
     )
 
 
-def _known(job: Job, quantity: str) -> Known:
+def _known(job: Workload, quantity: str) -> Known:
     found: Known = []
     for series in series_of(job):
         band = epoch_band([run for _, run in drawn_runs(series.case)], quantity)
@@ -96,7 +96,7 @@ def _known(job: Job, quantity: str) -> Known:
 
 
 def _shown(known: Known) -> Known:
-    chosen = {series.index for series in spread_out([series for series, _ in known], MOST_SERIES)}
+    chosen = {series.index for series in spread_out([series for series, _ in known], MAX_SERIES)}
     return [(series, band) for series, band in known if series.index in chosen]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnaround.analysis.cases import Job
+from turnaround.analysis.configurations import Workload
 from turnaround.forecast.predict import Forecaster
 from turnaround.report.page.fig_classes import class_figures
 from turnaround.report.page.fig_curves import curve_figure
@@ -29,7 +29,9 @@ SECTIONS = {
 """The sections in order, as people read them."""
 
 
-def figures_of(job: Job, forecasters: Sequence[Forecaster] = (), *, price: float | None = None) -> tuple[Figure, ...]:
+def figures_of(
+    job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None = None
+) -> tuple[Figure, ...]:
     """The pictures of one job that have something to show, section by section."""
     found: list[Figure | None] = [
         curve_figure(job, "accuracy"),

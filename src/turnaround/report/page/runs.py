@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from zlib import crc32
 
-from turnaround.analysis.cases import Job
 from turnaround.analysis.compare import Fact, machine_facts, recipe_facts, result_facts
+from turnaround.analysis.configurations import Workload
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 from turnaround.report.text import parts_sentence, seconds, share
@@ -59,7 +59,7 @@ class RunCards:
     machine: Pairs
 
 
-def run_cards(job: Job) -> RunCards:
+def run_cards(job: Workload) -> RunCards:
     """In the job's order."""
     members = [(case.label, *pair) for case in job.cases for pair in zip(case.runs, case.records, strict=True)]
     records = [record for _, _, record in members]

@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from turnaround.analysis.cases import Case, Configuration, Job, Spread
-from turnaround.analysis.findings.best import time_to_target_s
+from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Spread, Workload
 from turnaround.analysis.speed import Speedup, speedups
-from turnaround.analysis.stable import Stable
+from turnaround.analysis.stable import EpochEstimate
+from turnaround.findings.best import time_to_target_s
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
@@ -33,7 +33,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class HtmlTable:
     """Rows of cells under headings; the first column names the row."""
 
     headings: tuple[str, ...]
@@ -51,14 +51,14 @@ _Column = tuple[str, list[Cell]]
 # --- the comparison of a job
 
 
-def comparison(job: Job) -> Table:
+def comparison(job: Workload) -> HtmlTable:
     """A row for each configuration. Columns of which nothing is known are left out."""
     ups = speedups(job)
     told = [_column(job, ups, c.heading, c.cells) for group in column_groups(job, ups) for c in group]
     columns = [_names(job), *_with_time_to_target(job, told)]
     known = [(heading, cells) for heading, cells in columns if any(cell.text != UNKNOWN for cell in cells)]
     headings = tuple(heading for heading, _ in known)
-    return Table(
+    return HtmlTable(
         headings=headings,
         rows=tuple(zip(*(cells for _, cells in known), strict=True)),
         tags=tuple(_tag(case) for case in job.cases),
@@ -66,12 +66,12 @@ def comparison(job: Job) -> Table:
     )
 
 
-def _names(job: Job) -> _Column:
+def _names(job: Workload) -> _Column:
     # The job's order is by kind of GPU and by workers, which the words alone would not give.
     return "configuration", [Cell(text=name, key=float(place)) for place, name in enumerate(case_names(job))]
 
 
-def _column(job: Job, ups: Mapping[Configuration, Speedup], heading: str, texts: Sequence[str]) -> _Column:
+def _column(job: Workload, ups: Mapping[Configuration, Speedup], heading: str, texts: Sequence[str]) -> _Column:
     name = heading.replace("\n", " ")
     read = _KEYS.get("epochs to" if name.startswith("epochs to") else name)
     if read is None:
@@ -90,11 +90,11 @@ def _value(spread: Spread | None) -> float | None:
     return None if spread is None else spread.value
 
 
-def _epoch(found: Stable | None) -> float | None:
+def _epoch(found: EpochEstimate | None) -> float | None:
     return None if found is None else found.epoch
 
 
-_KEYS: dict[str, Callable[[Case, Speedup | None], float | None]] = {
+_KEYS: dict[str, Callable[[ConfigurationRuns, Speedup | None], float | None]] = {
     "batch": lambda case, _: case.configuration.global_batch,
     "runs": lambda case, _: len(case.runs),
     "s/epoch": lambda case, _: _value(case.epoch_time_s),
@@ -109,7 +109,7 @@ _KEYS: dict[str, Callable[[Case, Speedup | None], float | None]] = {
 }
 
 
-def _with_time_to_target(job: Job, columns: Sequence[_Column]) -> Iterator[_Column]:
+def _with_time_to_target(job: Workload, columns: Sequence[_Column]) -> Iterator[_Column]:
     """After the epochs to the common accuracy, the time that they took: by it configurations are compared."""
     for heading, cells in columns:
         yield heading, cells
@@ -121,7 +121,7 @@ def _with_time_to_target(job: Job, columns: Sequence[_Column]) -> Iterator[_Colu
             )
 
 
-def _tag(case: Case) -> str:
+def _tag(case: ConfigurationRuns) -> str:
     """What must be known before the row is compared with the others."""
     if case.configuration.is_rehearsal:
         return "rehearsed"
@@ -139,7 +139,7 @@ def asked_counts(forecaster: Forecaster) -> list[int]:
     return sorted({*counted, *(2**k for k in range((2 * max(counted)).bit_length()))})
 
 
-def forecasts(predictions: Sequence[Prediction]) -> Table:
+def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
     """What other numbers of workers would do, in each cell the value and its 80 % interval; what was run is marked."""
     shown: list[tuple[str, str, Callable[[float], str]]] = [
         ("an epoch", "epoch_time_s", duration),
@@ -150,7 +150,7 @@ def forecasts(predictions: Sequence[Prediction]) -> Table:
         ("validation accuracy", "val_accuracy", percent),
     ]
     known = [column for column in shown if any(getattr(p, column[1]) is not None for p in predictions)]
-    return Table(
+    return HtmlTable(
         headings=("workers", *(heading for heading, _, _ in known)),
         rows=tuple(
             (

@@ -1,0 +1,252 @@
+"""A job, and each of its configurations with all repeats. Enters: runs of one work. Leaves: figures over them.
+
+What costs time to find out (stable epoch, overfitting, bottleneck) is worked out when first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median, mode, stdev
+from typing import TypeVar
+
+from turnaround.analysis.bottleneck import Bottleneck, bottleneck
+from turnaround.analysis.compare import Fact
+from turnaround.analysis.overfit import Overfitting, overfitting
+from turnaround.analysis.stable import BAND, EpochEstimate, epochs_to_target, stable_epoch, stable_over_repeats
+from turnaround.analysis.summary import RunSummary
+from turnaround.record.reader import Run
+
+Verdict = TypeVar("Verdict", Overfitting, Bottleneck)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """One figure over the repeats of a configuration."""
+
+    value: float
+    """The median."""
+    low: float
+    high: float
+    sd: float | None
+    """None for a single run."""
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Over the values that are known; None when none is."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        sd = stdev(known) if len(known) > 1 else None
+        return cls(value=median(known), low=min(known), high=max(known), sd=sd, count=len(known))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What varies between the cases of a job."""
+
+    workers: int
+    gpu: str
+    """The kind: T4, CPU, or unknown."""
+    hosts: int
+    processes: int
+    global_batch: int | None
+    is_rehearsal: bool
+    settings: tuple[Fact, ...] = ()
+    """What else the runs of this job differ in, with this configuration's value: mostly nothing."""
+
+    @property
+    def label(self) -> str:
+        """For people: "4 V100 on 2 hosts", "8 workers rehearsed on 1 H200"."""
+        where = f" on {self.hosts} hosts" if self.hosts > 1 else ""
+        if self.is_rehearsal:
+            devices = _devices(self.processes, self.gpu, unknown="process")
+            hardware = f"{self.workers} workers rehearsed on {devices}{where.replace(' on ', ', ')}"
+        else:
+            hardware = f"{_devices(self.workers, self.gpu, unknown='worker')}{where}"
+        return ", ".join([hardware, *(f"{fact.what} {fact.value}" for fact in self.settings)])
+
+    def settings_for(self, what: str) -> tuple[Fact, ...]:
+        """The settings that matter for "time" or for "accuracy": only cases that agree in them can be compared."""
+        return tuple(fact for fact in self.settings if fact.matters_for in (what, "both"))
+
+
+def _devices(count: int, gpu: str, *, unknown: str) -> str:
+    if gpu not in ("CPU", "unknown"):
+        return f"{count} {gpu}"
+    name = "CPU process" if gpu == "CPU" else unknown
+    return f"{count} {name}{'' if count == 1 else 'es' if name.endswith('s') else 's'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigurationRuns:
+    """The repeats of one configuration, finished or not.
+
+    Accuracies and job times are those of the finished runs. Times of a rehearsal are never those of its workers, so it
+    has none.
+    """
+
+    configuration: Configuration
+    runs: tuple[RunSummary, ...]
+    records: tuple[Run, ...] = field(repr=False, compare=False)
+    """The same runs in the same order, as they were read."""
+    common: CommonTarget = field(repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        return self.configuration.label
+
+    @cached_property
+    def finished(self) -> tuple[RunSummary, ...]:
+        """The runs that came to their end."""
+        return tuple(run for run in self.runs if run.state == "finished")
+
+    @cached_property
+    def curves(self) -> tuple[tuple[RunSummary, Run], ...]:
+        """The runs whose curve counts: the finished ones; as long as there is none, those that have not diverged."""
+        both = list(zip(self.runs, self.records, strict=True))
+        finished = tuple(pair for pair in both if pair[0].state == "finished")
+        return finished or tuple(pair for pair in both if pair[0].state != "diverged")
+
+    @cached_property
+    def epoch_time_s(self) -> Spread | None:
+        return self._time(self.runs, lambda run: run.epoch_time_s)
+
+    @cached_property
+    def images_per_s(self) -> Spread | None:
+        return self._time(self.runs, lambda run: run.images_per_s)
+
+    @cached_property
+    def job_time_s(self) -> Spread | None:
+        return self._time(self.finished, lambda run: run.job_time_s)
+
+    @cached_property
+    def step_time_s(self) -> Spread | None:
+        """Epoch time by steps in an epoch: those that were counted, else images by global batch."""
+        return Spread.of(None if self.configuration.is_rehearsal else _step_time_s(*pair) for pair in self._pairs())
+
+    @cached_property
+    def final_val_accuracy(self) -> Spread | None:
+        return Spread.of(run.final_val_accuracy for run in self.finished)
+
+    @cached_property
+    def final_train_accuracy(self) -> Spread | None:
+        return Spread.of(run.final_train_accuracy for run in self.finished)
+
+    @cached_property
+    def num_validation(self) -> int | None:
+        return next((run.num_validation for run in self.runs if run.num_validation), None)
+
+    @cached_property
+    def stable(self) -> EpochEstimate:
+        """Over the repeats; as the table states it where there is no curve."""
+        return stable_over_repeats([_stable(summary, run) for summary, run in self.curves])
+
+    @property
+    def target(self) -> float | None:
+        """The job's common target."""
+        return self.common.accuracy
+
+    @cached_property
+    def to_target(self) -> EpochEstimate | None:
+        """Epochs to the job's common target; None when there is no such target, or no curve here."""
+        target = self.common.accuracy
+        if target is None:
+            return None
+        each = [
+            epochs_to_target(s.curve.filled().val_accuracy, target, num_validation=s.num_validation)
+            for s, _ in self.curves
+        ]
+        known = [one for one in each if one.status in ("reached", "not reached")]
+        return stable_over_repeats(known) if known else None
+
+    @cached_property
+    def overfitting(self) -> Overfitting:
+        """The commonest verdict over the repeats."""
+        each = [overfitting(summary.curve, num_validation=summary.num_validation) for summary, _ in self.curves]
+        nothing = Overfitting(
+            kind="unknown", drop=None, since_epoch=None, p=None, loss_rise_percent=None, gap=None, gap_se=None
+        )
+        return _commonest(each) or nothing
+
+    @cached_property
+    def bottleneck(self) -> Bottleneck | None:
+        """The commonest verdict over the repeats; None for rehearsals, imported runs, and where nothing was timed."""
+        if self.configuration.is_rehearsal:
+            return None
+        own = (run for summary, run in self._pairs() if not summary.is_imported)
+        return _commonest([bottleneck(run) for run in own])
+
+    def _pairs(self) -> Iterable[tuple[RunSummary, Run]]:
+        return zip(self.runs, self.records, strict=True)
+
+    def _time(self, runs: Sequence[RunSummary], read: Callable[[RunSummary], float | None]) -> Spread | None:
+        known = (value for run in runs if (value := read(run)))  # without 0: a clock that stood still is no time
+        return None if self.configuration.is_rehearsal else Spread.of(known)
+
+
+class CommonTarget:
+    """The accuracy that every finished case of a job has reached: the lowest plateau, less its band.
+
+    Only the epochs to one common accuracy may be multiplied by seconds an epoch to compare configurations: epochs to
+    its own plateau reward the one that comes to rest early at a worse level.
+    """
+
+    def __init__(self) -> None:
+        self.cases: tuple[ConfigurationRuns, ...] = ()
+
+    @cached_property
+    def accuracy(self) -> float | None:
+        """None when fewer than two cases have curves."""
+        plateaus = [case.stable for case in self.cases if case.finished]
+        known = [s.level - s.band for s in plateaus if s.level is not None and s.method in ("smooth", "isotonic")]
+        return min(known) if len(known) > 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One work, done in several configurations."""
+
+    name: str
+    cases: tuple[ConfigurationRuns, ...]
+    """By kind of GPU and by workers; rehearsals after the real ones."""
+
+    @property
+    def target(self) -> float | None:
+        """The accuracy that all finished cases have reached; None when fewer than two have curves."""
+        return self.cases[0].target if self.cases else None
+
+
+def _step_time_s(summary: RunSummary, run: Run) -> float | None:
+    steps = next((e.steps for e in reversed(run.epochs) if e.steps), None)
+    if steps is None and summary.images_per_epoch and summary.global_batch:
+        steps = -(-summary.images_per_epoch // summary.global_batch)
+    return summary.epoch_time_s / steps if summary.epoch_time_s is not None and steps else None
+
+
+def _stable(summary: RunSummary, run: Run) -> EpochEstimate:
+    measured = stable_epoch(summary.curve.filled().val_accuracy, num_validation=summary.num_validation)
+    told = run.imported.epochs_to_stable if run.imported else None
+    if told is None or measured.status not in ("too short", "unknown"):
+        return measured
+    return EpochEstimate(
+        status="stable",
+        epoch=told,
+        low=None,
+        high=None,
+        level=summary.final_val_accuracy,
+        band=BAND,
+        noise=None,
+        method="stated",
+    )
+
+
+def _commonest(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The first verdict of the commonest kind; one that says something goes before one that does not."""
+    known = [verdict for verdict in verdicts if verdict.kind != "unknown"]
+    if not known:
+        return verdicts[0] if verdicts else None
+    kind = mode(verdict.kind for verdict in known)
+    return next(verdict for verdict in known if verdict.kind == kind)

@@ -1,0 +1,175 @@
+"""Runs -> jobs -> cases -> repeats. Enters: run directories. Leaves: a Survey, the ground of findings and reports.
+
+A job is one work: the same images, network, size, and what of it learns. Its runs that differ in nothing but the seed
+are the repeats of one case.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from turnaround.analysis.compare import Fact, recipe_facts, result_facts, shared_gpu
+from turnaround.analysis.configurations import CommonTarget, Configuration, ConfigurationRuns, Spread, Workload
+from turnaround.analysis.summary import RunSummary, summarise
+from turnaround.errors import RunDirectoryError
+from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import Run, find_runs
+
+__all__ = ["Configuration", "ConfigurationRuns", "LeftOut", "Spread", "Survey", "Workload", "jobs_of", "survey"]
+
+UNDER_WAY = ("queued", "running")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A run directory that could not be read, and why."""
+
+    directory: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """All runs, in order."""
+
+    jobs: tuple[Workload, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    running: tuple[str, ...] = ()
+    """The names of runs that are still going: they are in their jobs with what they have."""
+    notes: tuple[str, ...] = ()
+    """What could not be read inside runs that could, in sentences."""
+
+
+def survey(paths: Sequence[Path]) -> Survey:
+    """Every run at or below the paths, each once; RunDirectoryError for a path that holds none."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        here = find_runs(Path(path))
+        if not here:
+            RunDirectory.open(Path(path))  # raises, and says what is there instead
+        found |= {run.resolve(): run for run in here if run.resolve() not in found}
+    return jobs_of([Run(RunDirectory(path)) for path in found.values()])
+
+
+def jobs_of(runs: Sequence[Run]) -> Survey:
+    """The runs by job and configuration. What is damaged, foreign or has not begun is left out with its reason."""
+    read: list[tuple[RunSummary, Run]] = []
+    left_out: list[LeftOut] = []
+    for run in runs:
+        try:
+            read.append((summarise(run), run))
+        except RunDirectoryError as error:
+            left_out.append(LeftOut(directory=str(run.path), reason=_reason(run, error)))
+    read = _with_distinct_names(read)
+    by_job: defaultdict[str, list[tuple[RunSummary, Run]]] = defaultdict(list)
+    for summary, run in read:
+        by_job[summary.job].append((summary, run))
+    return Survey(
+        jobs=tuple(_job(name, members) for name, members in sorted(by_job.items())),
+        left_out=tuple(left_out),
+        running=tuple(summary.name for summary, _ in read if summary.state in UNDER_WAY),
+        notes=tuple(note for summary, run in read for note in _notes(summary, run)),
+    )
+
+
+def _reason(run: Run, error: RunDirectoryError) -> str:
+    """Why it was left out; of a run that never began also how it ended."""
+    try:
+        status = run.status
+    except RunDirectoryError:
+        return str(error)
+    ended = f" Its state is {status.state}{f': {status.cause}' if status.cause else ''}."
+    return f"{error}{ended if status.state != 'finished' else ''}"
+
+
+def _notes(summary: RunSummary, run: Run) -> Iterable[str]:
+    if run.bad_lines:
+        yield f"{summary.name}: {run.bad_lines} lines of {run.directory.epochs.name} cannot be read and are left out."
+    last, done = (run.epochs[-1].epoch if run.epochs else 0), run.status.epochs_done
+    if not summary.is_imported and last < done:
+        yield (
+            f"{summary.name}: {run.directory.epochs.name} ends with epoch {last}, though {done} were done: what "
+            "counts as its end is not its end."
+        )
+
+
+def _with_distinct_names(read: Sequence[tuple[RunSummary, Run]]) -> list[tuple[RunSummary, Run]]:
+    """Runs of one recipe have one name: they go by their folders, and by the folders around those where needed."""
+    names = [summary.name for summary, _ in read]
+    depth = 1
+    while repeated := {name for name, count in Counter(names).items() if count > 1}:
+        parts = [run.path.absolute().parts for _, run in read]
+        names = ["/".join(own[-depth:]) if name in repeated else name for name, own in zip(names, parts, strict=True)]
+        depth += 1
+        if depth > max(map(len, parts)):
+            break
+    return [(replace(summary, name=name), run) for name, (summary, run) in zip(names, read, strict=True)]
+
+
+def _job(name: str, members: Sequence[tuple[RunSummary, Run]]) -> Workload:
+    settings = _settings([run for _, run in members])
+    by_configuration: defaultdict[Configuration, list[tuple[RunSummary, Run]]] = defaultdict(list)
+    for (summary, run), own in zip(members, settings, strict=True):
+        by_configuration[_configuration(summary, own)].append((summary, run))
+    common = CommonTarget()
+    common.cases = tuple(
+        ConfigurationRuns(
+            configuration=configuration,
+            runs=tuple(summary for summary, _ in pairs),
+            records=tuple(run for _, run in pairs),
+            common=common,
+        )
+        for configuration, pairs in sorted(by_configuration.items(), key=lambda item: _order(item[0]))
+    )
+    return Workload(name=name, cases=common.cases)
+
+
+def _settings(runs: Sequence[Run]) -> list[tuple[Fact, ...]]:
+    """For each run the facts in which the runs of its job differ."""
+    facts = [(*recipe_facts(run), *_images(run), *_nodes(run), *_sharing(run)) for run in runs]
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for fact in (fact for own in facts for fact in own):
+        values[fact.what].add(fact.value)
+    return [tuple(fact for fact in own if len(values[fact.what]) > 1 or fact.what == _SHARING) for own in facts]
+
+
+_SHARING = "sharing:"
+
+
+def _sharing(run: Run) -> Iterable[Fact]:
+    """Processes on one GPU are no GPUs of their own: their times stand for themselves."""
+    if shared := shared_gpu(run.machine):
+        yield Fact(what=_SHARING, value=shared, matters_for="time")
+
+
+def _nodes(run: Run) -> Iterable[Fact]:
+    """A training on the processors of a node for t4 is not one on those of a node for v100; a program may not say."""
+    slurm = run.status.slurm
+    if slurm and slurm.gpu and run.machine.get("device") in ("cpu", None):
+        yield Fact(what="on a node with", value=slurm.gpu, matters_for="time")
+
+
+def _images(run: Run) -> Iterable[Fact]:
+    """The images themselves, where the split does not follow from the seed: a hold-out gives each seed its own."""
+    facts = {fact.what: fact.value for fact in result_facts(run)}
+    if facts.get("split") == "folders" and "images (fingerprint)" in facts:
+        yield Fact(what="images", value=facts["images (fingerprint)"], matters_for="both")
+
+
+def _configuration(summary: RunSummary, settings: tuple[Fact, ...]) -> Configuration:
+    return Configuration(
+        workers=summary.workers,
+        gpu=summary.gpu,
+        hosts=summary.hosts,
+        processes=summary.processes,
+        global_batch=summary.global_batch,
+        is_rehearsal=summary.is_rehearsal,
+        settings=settings,
+    )
+
+
+def _order(c: Configuration) -> tuple[object, ...]:
+    return c.gpu, c.is_rehearsal, c.workers, c.hosts, c.processes, c.global_batch or 0, c.label

@@ -1,0 +1,196 @@
+"""Findings about accuracy across configurations: what more workers cost, and what is only noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turnaround.analysis.compare import value_at
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.findings.finding import Evidence, Finding, Rule
+from turnaround.findings.pools import Pool, PooledGroup, binomial_noise, groups_of
+from turnaround.findings.words import accuracy, counted, final_accuracies, listed, points, seconds, times
+
+MIN_POINTS = 0.003
+POINTS_WITHOUT_NOISE = 0.01
+"""Where nobody knows the noise, a drop must be this large to be told, with that caveat."""
+DISAGREEING_TIME = 0.15
+DISAGREEING_NOISES = 4.0
+DISAGREEING_POINTS = 0.02
+_ADAPTIVE = ("adam", "adamw", "lamb")
+
+
+def accuracy_falls_with_workers(job: Workload) -> Iterator[Finding]:
+    """The largest drop against the fewest workers, where it is more than noise, and what changed for the network."""
+    for group in groups_of(job):
+        fewest, *more = group.pools
+        falling = [pool for pool in more if pool.workers > fewest.workers and _drop(group, fewest, pool) is not None]
+        if falling:
+            yield _falls(job, group, fewest, min(falling, key=lambda pool: pool.accuracy))
+
+
+def _drop(group: PooledGroup, fewest: Pool, pool: Pool) -> float | None:
+    """How far below; None where chance explains it."""
+    drop = fewest.accuracy - pool.accuracy
+    limit = POINTS_WITHOUT_NOISE if group.noise is None else max(group.noise.limit(fewest, pool), MIN_POINTS)
+    return drop if drop > limit else None
+
+
+def _falls(job: Workload, group: PooledGroup, fewest: Pool, pool: Pool) -> Finding:
+    drop = fewest.accuracy - pool.accuracy
+    text = (
+        f"Validation accuracy falls from {accuracy(fewest.accuracy)} on {fewest.label} to {accuracy(pool.accuracy)} on "
+        f"{pool.label} ({points(drop)}; {_certainty(group, fewest, pool)}): {_batch_cause(fewest, pool)}; "
+        f"{_rate_cause(fewest, pool)}."
+    )
+    batches = tuple(
+        Evidence(run=each.label, what="global batch", value=each.global_batch, unit="images")
+        for each in (fewest, pool)
+        if each.global_batch
+    )
+    return Finding(
+        id="accuracy-falls-with-workers",
+        severity="caution" if group.noise is None else "problem",
+        text=text,
+        evidence=(*final_accuracies(*group.cases), *batches),
+        advice=_advice(fewest, pool),
+        job=job.name,
+    )
+
+
+def _certainty(group: PooledGroup, fewest: Pool, pool: Pool) -> str:
+    few, many = len(fewest.accuracies), len(pool.accuracies)
+    runs = f"{few} and {many} runs" if few != many else "one run each" if few == 1 else f"means of {few} runs each"
+    if group.noise is None:
+        return f"{runs}, and nothing tells how far a second run would differ"
+    return f"{runs}; up to {points(group.noise.limit(fewest, pool))} may be chance"
+
+
+def _batch_cause(fewest: Pool, pool: Pool) -> str:
+    """What the batch has to do with it."""
+    before, now = fewest.global_batch, pool.global_batch
+    if before is None or now is None:
+        return "the record does not give the batch, so the batch cannot be told from the learning rate"
+    if before == now:
+        return f"the global batch was {now} for both, so it is not the batch"
+    ratio = now / before
+    fewer = "halved" if ratio == 2 else f"fell to 1/{times(ratio)}"
+    return f"GPUs do not do that, but the global batch grew from {before} to {now} and the number of updates {fewer}"
+
+
+def _rate_cause(fewest: Pool, pool: Pool) -> str:
+    """What the learning rate has to do with it, as far as the record tells."""
+    recipe = pool.cases[0].records[0].recipe
+    rule, optimizer = (value_at(recipe, "training", key) for key in ("scaling", "optimizer"))
+    if rule is None:
+        return "how the learning rate was scaled is not recorded, and too large a rate does the same"
+    if fewest.global_batch == pool.global_batch:
+        each = value_at(recipe, "training", "batch_per_worker")
+        return f"nor the learning rate; batch norm, where it learns, sees only the {each} images of its worker"
+    if rule == "none":
+        return "the learning rate was not raised for the larger batch (scaling = none)"
+    if rule == "linear" and optimizer in _ADAPTIVE:
+        return f"the learning rate was raised {times(pool.workers)}-fold (scaling = linear), too much for {optimizer}"
+    if rule == "auto":
+        return "the learning rate followed the rule of its optimizer (scaling = auto), so what is left is the batch"
+    return f"the learning rate was raised by the {rule} rule, and nothing else was adjusted"
+
+
+def _advice(fewest: Pool, pool: Pool) -> str:
+    count, batch = pool.workers, fewest.global_batch
+    keep = f", or keep the global batch: --set training.batch_total={-(-batch // count) * count}" if batch else ""
+    is_auto = value_at(pool.cases[0].records[0].recipe, "training", "scaling") == "auto"
+    if is_auto:
+        return f"Train for more epochs on {count} workers{keep}. Rehearse it on one GPU first (--processes 1)."
+    return (
+        f"Rehearse it on one GPU before paying for {count}: turnaround train SOURCE --workers {count} --processes 1 "
+        f"--set training.scaling=auto{keep}."
+    )
+
+
+def noise_larger_than_difference(job: Workload) -> Iterator[Finding]:
+    """The best and the worst are as far apart as two runs of the same work may be."""
+    for group in groups_of(job):
+        if len(group.pools) < 2 or group.noise is None:
+            continue
+        ordered = sorted(group.pools, key=lambda pool: pool.accuracy)
+        worst, best = ordered[0], ordered[-1]
+        difference, limit = best.accuracy - worst.accuracy, group.noise.limit(best, worst)
+        if difference <= limit:
+            text = (
+                f"The accuracies of {listed([pool.label for pool in group.pools])} lie within {points(difference)}, "
+                f"and up to {points(limit)} cannot be told from chance ({group.noise.source}): they cannot be ranked."
+            )
+            yield Finding(
+                id="noise-larger-than-difference",
+                severity="note",
+                text=text,
+                evidence=final_accuracies(*group.cases),
+                advice="If the order matters, repeat each with three seeds or more; otherwise decide by time.",
+                job=job.name,
+            )
+
+
+def one_seed_only(job: Workload) -> Iterator[Finding]:
+    """Configurations are compared of which each was run once."""
+    for group in groups_of(job):
+        if len(group.cases) > 1 and group.is_one_run_each:
+            size = "how far a second run would differ is not known"
+            if group.noise is not None:
+                smallest = group.noise.limit(group.pools[0], group.pools[-1])
+                size = f"differences below {points(smallest)} cannot be told from chance ({group.noise.source})"
+            yield Finding(
+                id="one-seed-only",
+                severity="note",
+                text=f"Each of the {len(group.cases)} configurations was run once: {size}.",
+                evidence=final_accuracies(*group.cases),
+                advice="Repeat them with other seeds: three each are enough to claim an order.",
+                job=job.name,
+            )
+
+
+def repeats_disagree(job: Workload) -> Iterator[Finding]:
+    """Runs of one configuration that differ by more than chance, in accuracy or in time."""
+    for case in job.cases:
+        if parts := [part for part in (_accuracy_range(case), _time_range(case)) if part]:
+            evidence = [
+                Evidence(run=run.name, what=what, value=value, unit=unit)
+                for run in case.runs
+                for what, value, unit in (
+                    ("final validation accuracy", run.final_val_accuracy, ""),
+                    ("epoch time", run.epoch_time_s, "s"),
+                )
+                if value is not None
+            ]
+            yield Finding(
+                id="repeats-disagree",
+                severity="caution",
+                text=f"The {counted(len(case.runs), 'run')} of {case.label} disagree: {' and '.join(parts)}.",
+                evidence=tuple(evidence),
+                advice="Look for what differs between them (another machine, other load) before you average them.",
+                job=job.name,
+            )
+
+
+def _accuracy_range(case: ConfigurationRuns) -> str | None:
+    spread = case.final_val_accuracy
+    if spread is None or spread.count < 2:
+        return None
+    limit = max(DISAGREEING_NOISES * (binomial_noise(case) or 0.0), DISAGREEING_POINTS)
+    if spread.high - spread.low <= limit:
+        return None
+    return f"final accuracies from {accuracy(spread.low)} to {accuracy(spread.high)}"
+
+
+def _time_range(case: ConfigurationRuns) -> str | None:
+    spread = case.epoch_time_s
+    if spread is None or spread.count < 2 or spread.high - spread.low <= DISAGREEING_TIME * spread.value:
+        return None
+    return f"epochs from {seconds(spread.low)} to {seconds(spread.high)}"
+
+
+RULES: dict[str, Rule] = {
+    "accuracy-falls-with-workers": accuracy_falls_with_workers,
+    "repeats-disagree": repeats_disagree,
+    "noise-larger-than-difference": noise_larger_than_difference,
+    "one-seed-only": one_seed_only,
+}

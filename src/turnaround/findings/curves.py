@@ -1,0 +1,156 @@
+"""Findings about single learning curves: still rising, falling, over-confident, learnt by heart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.overfit import MEMORISING_GAP, Kind, Overfitting
+from turnaround.findings.finding import Evidence, Finding, Rule, Severity
+from turnaround.findings.pools import binomial_noise
+from turnaround.findings.words import accuracy, figure, listed, points, who
+
+
+def not_yet_stable(job: Workload) -> Iterator[Finding]:
+    """One finding: the case that has come least far, and the others."""
+    rising = [case for case in job.cases if case.finished and case.stable.status == "not yet stable"]
+    if not rising:
+        return
+    rising.sort(key=lambda case: -(case.stable.epoch or 0.0))
+    worst, epochs = rising[0], max(run.epochs for run in rising[0].finished)
+    others = f"; nor has that on {listed([case.label for case in rising[1:]])}" if len(rising) > 1 else ""
+    text = (
+        f"The validation accuracy on {worst.label} has not become stable in {epochs} epochs: its plateau begins at "
+        f"epoch {worst.stable.epoch or 0:.0f} or later{others}."
+    )
+    evidence = (Evidence(run=who(case), what="stable epoch, at least", value=case.stable.epoch or 0) for case in rising)
+    yield Finding(
+        id="not-yet-stable",
+        severity="caution",
+        text=text,
+        evidence=tuple(evidence),
+        advice="Train for more epochs before you compare final accuracies: what still rises has no final one.",
+        job=job.name,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Verdict:
+    """How one kind of overfitting is told."""
+
+    kind: Kind
+    severity: Severity
+    what: str
+    size: Callable[[Overfitting], float]
+    text: str
+    """With {label}, {size} and {epoch}."""
+    advice: str
+
+
+_VERDICTS = {
+    "harmful-overfitting": _Verdict(
+        kind="harmful",
+        severity="problem",
+        what="fall of validation accuracy",
+        size=lambda found: found.drop or 0.0,
+        text="Training on {label} overfits: validation accuracy has fallen by {size} since epoch {epoch}",
+        advice="Stop at the epoch of the best validation accuracy, augment more, or let fewer layers learn.",
+    ),
+    "over-confident": _Verdict(
+        kind="over-confident",
+        severity="caution",
+        what="rise of validation loss",
+        size=lambda found: (found.loss_rise_percent or 0.0) / 100,
+        text="Training on {label} ends over-confident: validation loss is {percent} above its minimum, accuracy holds",
+        advice="Use the classes, not the probabilities; label smoothing or fewer epochs help.",
+    ),
+    "memorising": _Verdict(
+        kind="memorising",
+        severity="note",
+        what="training less validation accuracy",
+        size=lambda found: found.gap or 0.0,
+        text="Training on {label} learns images by heart: training accuracy is {size} above validation, which holds",
+        advice="More augmentation, images or weight decay may raise validation accuracy; nothing is lost yet.",
+    ),
+    "underfitting": _Verdict(
+        kind="underfitting",
+        severity="caution",
+        what="training less validation accuracy",
+        size=lambda found: found.gap or 0.0,
+        text="Training on {label} is not done: training accuracy still rises, and is only {size} from validation",
+        advice="Train for more epochs, with a larger learning rate, or let more layers learn.",
+    ),
+}
+
+
+def _overfitting(finding_id: str, job: Workload) -> Iterator[Finding]:
+    """One finding: the case in which it is largest, and the others."""
+    verdict = _VERDICTS[finding_id]
+    found = [case for case in job.cases if case.overfitting.kind == verdict.kind]
+    if not found:
+        return
+    worst = max(found, key=lambda case: verdict.size(case.overfitting))
+    size, others = verdict.size(worst.overfitting), [case.label for case in found if case is not worst]
+    text = verdict.text.format(
+        label=worst.label, size=points(abs(size)), percent=f"{100 * size:.0f} %", epoch=worst.overfitting.since_epoch
+    )
+    yield Finding(
+        id=finding_id,
+        severity=verdict.severity,
+        text=f"{text}{f' (also: {listed(others)})' if others else ''}.",
+        evidence=tuple(
+            Evidence(run=who(case), what=verdict.what, value=verdict.size(case.overfitting)) for case in found
+        ),
+        advice=verdict.advice,
+        job=job.name,
+    )
+
+
+def memorising(job: Workload) -> Iterator[Finding]:
+    """From the curves; where a table has none, from its two final accuracies."""
+    yield from _overfitting("memorising", job)
+    told = [(gap, case) for case in job.cases if (gap := _stated_gap(case)) is not None]
+    if not told:
+        return
+    gap, worst = max(told, key=lambda pair: pair[0])
+    train, val = worst.final_train_accuracy, worst.final_val_accuracy
+    assert train is not None, "a gap has both ends"
+    assert val is not None, "a gap has both ends"
+    others = [case.label for _, case in told if case is not worst]
+    text = (
+        f"Training on {worst.label} ends with {accuracy(train.value)} on training and {accuracy(val.value)} on "
+        f"validation images{f' (likewise {listed(others)})' if others else ''}: {points(gap)} are learnt by heart; "
+        "without curves nobody can say whether validation accuracy fell."
+    )
+    evidence = (
+        e
+        for _, case in told
+        for what, spread in (
+            ("final training accuracy", case.final_train_accuracy),
+            ("final validation accuracy", case.final_val_accuracy),
+        )
+        for e in figure(case, what, spread)
+    )
+    advice = (
+        "Import the curves too (turnaround import TABLE --curves CURVES): only they tell memorising from overfitting "
+        "that does harm. Training accuracy under augmentation is too low, so the true gap is larger."
+    )
+    yield Finding(id="memorising", severity="note", text=text, evidence=tuple(evidence), advice=advice, job=job.name)
+
+
+def _stated_gap(case: ConfigurationRuns) -> float | None:
+    """Between two final accuracies without a curve, where it is larger than noise and 3 points."""
+    train, val = case.final_train_accuracy, case.final_val_accuracy
+    if train is None or val is None or any(run.curve.epochs for run in case.runs):
+        return None
+    gap = train.value - val.value
+    return gap if gap > max(MEMORISING_GAP, 3 * (binomial_noise(case) or 0.0)) else None
+
+
+RULES: dict[str, Rule] = {
+    "not-yet-stable": not_yet_stable,
+    "memorising": memorising,
+    **{name: partial(_overfitting, name) for name in ("harmful-overfitting", "over-confident", "underfitting")},
+}

@@ -1,0 +1,145 @@
+"""Accuracies that may be compared, and how far two of them differ by chance.
+
+For the result it does not matter on which GPU, or in how many processes, a worker is computed. So all runs with the
+same workers and the same global batch are repeats of one another: a pool. The noise of one run comes from the scatter
+within the pools, from that of the curves, or from the number of validation images: the largest that is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from turnaround.analysis.compare import Fact
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
+
+CONFIDENCE = 0.95
+_Z = 1.6449  # of the normal distribution, one-sided at 95 %
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Repeats of one result."""
+
+    workers: int
+    global_batch: int | None
+    cases: tuple[ConfigurationRuns, ...]
+    accuracies: tuple[float, ...]
+
+    @property
+    def accuracy(self) -> float:
+        return fmean(self.accuracies)
+
+    @property
+    def label(self) -> str:
+        if len(self.cases) == 1:
+            return self.cases[0].label
+        return f"{self.workers} workers ({len(self.accuracies)} runs)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """How far the final accuracy of one run is from that of another by chance."""
+
+    sd: float
+    degrees: int | None
+    """Of freedom, where it was estimated from repeats; None where it comes from counting images or from curves."""
+    source: str
+
+    def limit(self, a: Pool, b: Pool) -> float:
+        """Differences up to this one are chance, at 95 %."""
+        se = self.sd * math.sqrt(1 / len(a.accuracies) + 1 / len(b.accuracies))
+        return self._quantile() * se
+
+    def _quantile(self) -> float:
+        if self.degrees is None:
+            return _Z
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.degrees, CONFIDENCE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledGroup:
+    """Pools that differ in the workers alone, fewest first."""
+
+    pools: tuple[Pool, ...]
+    noise: Noise | None
+    """None when nothing tells."""
+
+    @property
+    def cases(self) -> tuple[ConfigurationRuns, ...]:
+        return tuple(case for pool in self.pools for case in pool.cases)
+
+    @property
+    def is_one_run_each(self) -> bool:
+        return all(len(case.finished) == 1 for case in self.cases)
+
+
+def groups_of(job: Workload) -> list[PooledGroup]:
+    """The cases that have a final accuracy, by what matters for accuracy."""
+    by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
+    for case in job.cases:
+        if case.final_val_accuracy is not None:
+            by_settings[case.configuration.settings_for("accuracy")].append(case)
+    pools = [_pools(cases) for cases in by_settings.values()]
+    return [PooledGroup(pools=tuple(each), noise=_noise(each)) for each in pools]
+
+
+def _pools(cases: Iterable[ConfigurationRuns]) -> list[Pool]:
+    by_result: defaultdict[tuple[int, int], list[ConfigurationRuns]] = defaultdict(list)
+    for case in cases:
+        by_result[case.configuration.workers, case.configuration.global_batch or 0].append(case)
+    return [
+        Pool(
+            workers=workers,
+            global_batch=batch or None,
+            cases=tuple(members),
+            accuracies=tuple(
+                run.final_val_accuracy
+                for case in members
+                for run in case.finished
+                if run.final_val_accuracy is not None
+            ),
+        )
+        for (workers, batch), members in sorted(by_result.items(), key=lambda item: item[0])
+    ]
+
+
+def _noise(pools: Sequence[Pool]) -> Noise | None:
+    repeats, single = _scatter(pools), _single(pools)
+    known = [noise for noise in (repeats, single) if noise is not None]
+    return max(known, key=lambda noise: noise.sd) if known else None
+
+
+def _scatter(pools: Sequence[Pool]) -> Noise | None:
+    """Within the pools, over all of them."""
+    degrees = sum(len(pool.accuracies) - 1 for pool in pools)
+    if degrees < 1:
+        return None
+    num_repeated = sum(len(pool.accuracies) > 1 for pool in pools)
+    squares = sum((value - pool.accuracy) ** 2 for pool in pools for value in pool.accuracies)
+    source = f"scatter of {degrees + num_repeated} runs that share workers and batch with another"
+    return Noise(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
+
+
+def _single(pools: Sequence[Pool]) -> Noise | None:
+    """Of one run by itself: from its curve, which counting images bounds from below, else from counting alone."""
+    cases = [case for pool in pools for case in pool.cases]
+    if curves := [case.stable.noise for case in cases if case.stable.noise is not None]:
+        return Noise(sd=median(curves), degrees=None, source="noise of the curves")
+    counted = [binomial for case in cases if (binomial := binomial_noise(case)) is not None]
+    return (
+        Noise(sd=median(counted), degrees=None, source="noise of counting the validation images") if counted else None
+    )
+
+
+def binomial_noise(case: ConfigurationRuns) -> float | None:
+    """What counting a sample of images alone makes of an accuracy."""
+    if case.final_val_accuracy is None or not case.num_validation:
+        return None
+    share = min(max(case.final_val_accuracy.value, 0.0), 1.0)
+    return math.sqrt(share * (1 - share) / case.num_validation)

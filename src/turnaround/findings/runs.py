@@ -1,0 +1,193 @@
+"""Findings about single runs, and about whether runs may be compared at all."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+
+from turnaround.analysis.compare import Difference, unintended_differences, value_at
+from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
+from turnaround.analysis.speed import job_speedups
+from turnaround.analysis.summary import RunSummary
+from turnaround.findings.finding import Evidence, Finding, Rule, Severity
+from turnaround.findings.words import counted, listed, seconds
+from turnaround.record.reader import Run
+from turnaround.record.schema import State
+
+_STATES: dict[str, tuple[State, Severity, str, str]] = {
+    "run-diverged": (
+        "diverged",
+        "problem",
+        "diverged: the loss is no longer a number",
+        "Lower the learning rate, lengthen the warm-up, or use training.scaling=auto.",
+    ),
+    "run-failed": ("failed", "problem", "failed", "Repair the cause, then: turnaround resume DIR."),
+    "run-interrupted": (
+        "interrupted",
+        "note",
+        "was interrupted, so its accuracy is left out",
+        "Go on with it: turnaround resume DIR.",
+    ),
+    "still-running": (
+        "running",
+        "note",
+        "is still running: its times so far are in, its accuracy is not",
+        "Look again when it has ended.",
+    ),
+}
+
+
+def _state(finding_id: str, job: Workload) -> Iterator[Finding]:
+    """One finding for all runs of the job in one state."""
+    state, severity, what, advice = _STATES[finding_id]
+    found = [(summary, run) for summary, run in _runs(job) if summary.state == state]
+    if found:
+        (first, run), others = found[0], [summary.name for summary, _ in found[1:]]
+        cause = f" ({run.status.cause.rstrip('.')})" if run.status.cause else ""
+        also = f"; so is it with {listed(others)}" if others else ""
+        yield Finding(
+            id=finding_id,
+            severity=severity,
+            text=f"{first.name} {what}{_how_far(first)}{cause}{also}.",
+            evidence=tuple(_epochs_done(summary, run) for summary, run in found),
+            advice=_STUDY_AGAIN if "turnaround resume" in advice and _is_of_others(run) else advice,
+            job=job.name,
+        )
+
+
+_STUDY_AGAIN = "Repair the cause; the same turnaround study --command, with --retry after a failure, starts it again."
+
+
+def _is_of_others(run: Run) -> bool:
+    """A program that turnaround started and cannot resume."""
+    return isinstance(run.machine.get("program"), dict)
+
+
+def _how_far(summary: RunSummary) -> str:
+    return f" after {summary.epochs} of {summary.epochs_planned or '?'} epochs" if summary.is_recorded else ""
+
+
+def _epochs_done(summary: RunSummary, run: Run) -> Evidence:
+    if not summary.is_recorded:
+        code = summary.exit_code
+        return Evidence(run=summary.name, what="exit code", value="none" if code is None else str(code))
+    return Evidence(run=summary.name, what=f"epochs done, {run.status.cause or summary.state}", value=summary.epochs)
+
+
+def not_recorded(job: Workload) -> Iterator[Finding]:
+    """Programs of others that say nothing about themselves: what was seen from outside, and what would show more."""
+    found = [summary for summary, _ in _runs(job) if not summary.is_recorded]
+    if found:
+        ups = [(case, speedup) for case, speedup in _faster(job) if speedup.value != 1.0]
+        gains = [f"{case.label} {speedup.value:.2f} times as fast" for case, speedup in ups]
+        faster = f" Counted by the whole job, {listed(gains)}." if gains else ""
+        yield Finding(
+            id="program-not-recorded",
+            severity="note",
+            text=f"{counted(len(found), 'run')} of {job.name} kept no record: there are wall times and exit codes, but "
+            f"no accuracies, no epochs, and nothing that says what the time was spent on.{faster}",
+            evidence=tuple(
+                Evidence(run=run.name, what="wall time", value=run.job_time_s, unit="s")
+                for run in found
+                if run.job_time_s is not None
+            ),
+            advice="Add one line to the program, the recorder's: docs/any-loop.md shows it for every kind of loop.",
+            job=job.name,
+        )
+
+
+def _faster(job: Workload) -> list[tuple[ConfigurationRuns, Spread]]:
+    """The cases beside the one with the fewest workers."""
+    ups = job_speedups(job)
+    fewest = min((configuration.workers for configuration in ups), default=0)
+    return [
+        (case, ups[case.configuration])
+        for case in job.cases
+        if case.configuration in ups and case.configuration.workers > fewest
+    ]
+
+
+MAX_PAIRS = 10
+"""Of runs that were on one host together: twenty runs make 190."""
+
+# Told by findings of their own, with their size; another seed is chance, not unfair.
+_TOLD_ELSEWHERE = frozenset({"global batch", "rehearsal", "seed"})
+
+
+def unfair_comparison(job: Workload) -> Iterator[Finding]:
+    """Each difference besides what was meant to vary once, with the two configurations that show it first."""
+    by_what: defaultdict[str, list[tuple[ConfigurationRuns, Difference]]] = defaultdict(list)
+    for case in job.cases[1:]:
+        for difference in unintended_differences(job.cases[0], case):
+            if difference.what not in _TOLD_ELSEWHERE:
+                by_what[difference.what].append((case, difference))
+    for what, found in by_what.items():
+        case, difference = found[0]
+        matters = "time and accuracy" if difference.matters_for == "both" else difference.matters_for
+        others = f" (and {listed([other.label for other, _ in found[1:]])})" if len(found) > 1 else ""
+        text = (
+            f"{job.cases[0].label} and {case.label}{others} differ in more than the configuration: {what} is "
+            f"{difference.left} and {difference.right}, which matters for {matters}."
+        )
+        sides = ((job.cases[0], difference.left), (case, difference.right))
+        yield Finding(
+            id="unfair-comparison",
+            severity="caution",
+            text=text,
+            evidence=tuple(Evidence(run=side.label, what=what, value=value) for side, value in sides),
+            advice="Compare runs that differ in one thing only; repeat one of them with the other's setting.",
+            job=job.name,
+        )
+
+
+def ran_together(job: Workload) -> Iterator[Finding]:
+    """Runs that were on one host at the same time: each slowed the other down."""
+    spans = [(summary, span) for summary, run in _runs(job) if (span := _span(run)) is not None]
+    pairs = [
+        (a, b, both_s)
+        for (a, (hosts_a, *one)), (b, (hosts_b, *other)) in itertools.combinations(spans, 2)
+        if hosts_a & hosts_b and (both_s := min(one[1], other[1]) - max(one[0], other[0])) > 1.0
+    ]
+    if pairs:
+        pairs.sort(key=lambda pair: -pair[2])
+        a, b, both_s = pairs[0]
+        more = f", and {len(pairs) - 1} more pairs did" if len(pairs) > 1 else ""
+        yield Finding(
+            id="ran-together",
+            severity="caution",
+            text=f"{a.name} and {b.name} ran on the same host for {seconds(both_s)} at the same time{more}: their "
+            "times are not those of a machine of their own.",
+            evidence=tuple(
+                Evidence(run=f"{x.name}, {y.name}", what="time together", value=s, unit="s")
+                for x, y, s in pairs[:MAX_PAIRS]
+            ),
+            advice="Repeat them one after the other, or compare their accuracies only.",
+            job=job.name,
+        )
+
+
+def _span(run: Run) -> tuple[frozenset[str], float, float] | None:
+    """Hosts, begin and end; None where the record does not tell, or where breaks between segments may lie within."""
+    ranks, status = run.machine.get("ranks"), run.status
+    hosts = {str(host) for rank in ranks if (host := value_at(rank, "host"))} if isinstance(ranks, list) else set()
+    try:
+        times = [datetime.fromisoformat(at or "").timestamp() for at in (status.started_at, status.ended_at)]
+    except (ValueError, OverflowError, OSError):
+        return None
+    return (frozenset(hosts), times[0], times[1]) if hosts and status.segments == 1 else None
+
+
+def _runs(job: Workload) -> Iterator[tuple[RunSummary, Run]]:
+    for case in job.cases:
+        yield from zip(case.runs, case.records, strict=True)
+
+
+RULES: dict[str, Rule] = {
+    **{finding_id: partial(_state, finding_id) for finding_id in _STATES},
+    "program-not-recorded": not_recorded,
+    "unfair-comparison": unfair_comparison,
+    "ran-together": ran_together,
+}

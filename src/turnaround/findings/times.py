@@ -1,0 +1,151 @@
+"""Findings about the turnaround: what of it was not training, and times that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.summary import RunSummary
+from turnaround.findings.finding import Evidence, Finding, Rule
+from turnaround.findings.words import counted, listed, percent, seconds, who
+
+LOST_SHARE = 0.25
+CONTRADICTION = 1.02
+"""Epochs that take longer than the job they are in, by more than rounding."""
+
+_PARTS = {
+    "queue": "the queue",
+    "start_up": "starting up",
+    "decode": "decoding",
+    "cold": "the cold first epoch",
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoints",
+    "lost": "work done twice after a stop",
+    "other": "not explained by the record",
+}
+_REMEDY = {
+    "queue": "Ask for fewer or other GPUs, or for less time: shorter jobs wait less.",
+    "start_up": "Train longer in one job: starting up is paid once.",
+    "decode": "Keep the decoded pixels (data.cache=on): the next run does not pay again.",
+    "cold": "Train longer in one job: the cold epoch is paid once at each start.",
+    "evaluation": "Evaluate fewer validation images.",
+    "checkpoint": "Save less often (training.checkpoint_every_s), or to a faster disk.",
+    "lost": "Save more often (training.checkpoint_every_s): what lies behind the last checkpoint is done again.",
+    "other": "Have the next run timed by turnaround, which tells queue, start-up, cold epoch and evaluation apart.",
+}
+
+
+def lost_s(run: RunSummary) -> dict[str, float]:
+    """Seconds of the turnaround by part that were not steady training; empty where it is not known.
+
+    Of the cold epoch only what it took longer than a steady one. A table has one part: the job less its epochs.
+    """
+    if not run.is_recorded:
+        return {}
+    if run.is_imported:
+        if run.job_time_s is None or run.epoch_time_s is None or not run.epochs:
+            return {}
+        return {"other": max(0.0, run.job_time_s - run.epochs * run.epoch_time_s)}
+    parts = {name: time_s for name, time_s in run.turnaround_parts_s.items() if not name.startswith("training")}
+    cold_s = run.turnaround_parts_s.get("training_cold", 0.0) - (run.epoch_time_s or 0.0)
+    return {**parts, "cold": max(0.0, cold_s)} if run.turnaround_parts_s else {}
+
+
+def time_lost_outside_training(job: Workload) -> Iterator[Finding]:
+    """One finding: the case that loses the largest share of its turnaround, and the others."""
+    losing = [(share, case) for case in job.cases if (share := _lost_share(case)) > LOST_SHARE]
+    if not losing:
+        return
+    losing.sort(key=lambda pair: -pair[0])
+    worst = max(_timed(losing[0][1]), key=_share)
+    lost = lost_s(worst)
+    part, part_s = max(lost.items(), key=lambda item: item[1])
+    others = [case.label for _, case in losing[1:]]
+    how_much = "all" if part_s == sum(lost.values()) else "most"
+    text = (
+        f"Of the turnaround of {losing[0][1].label} ({seconds(worst.job_time_s or 0.0)}), "
+        f"{seconds(sum(lost.values()))} ({percent(_share(worst))}) were not steady epochs, {how_much} of it "
+        f"{_PARTS.get(part, part)} ({seconds(part_s)}){f'; likewise of {listed(others)}' if others else ''}."
+    )
+    evidence = [
+        Evidence(run=who(case), what="share of the turnaround outside steady epochs", value=share)
+        for share, case in losing
+    ]
+    yield Finding(
+        id="time-lost-outside-training",
+        severity="caution",
+        text=text,
+        evidence=(*evidence, *_parts(worst.name, lost)),
+        advice=_REMEDY.get(part, _REMEDY["other"]),
+        job=job.name,
+    )
+
+
+def _parts(name: str, lost: dict[str, float]) -> Iterator[Evidence]:
+    for part, time_s in lost.items():
+        if time_s > 0:
+            yield Evidence(run=name, what=_PARTS.get(part, part), value=time_s, unit="s")
+
+
+def _timed(case: ConfigurationRuns) -> list[RunSummary]:
+    return [run for run in case.finished if run.job_time_s and lost_s(run)]
+
+
+def _share(run: RunSummary) -> float:
+    return sum(lost_s(run).values()) / run.job_time_s if run.job_time_s else 0.0
+
+
+def _lost_share(case: ConfigurationRuns) -> float:
+    """The median over the repeats; nothing for rehearsals, whose turnaround nobody else has."""
+    shares = [] if case.configuration.is_rehearsal else [_share(run) for run in _timed(case)]
+    return median(shares) if shares else 0.0
+
+
+def times_contradict(job: Workload) -> Iterator[Finding]:
+    """A table whose epochs take longer than the job that they are in."""
+    for case in job.cases:
+        for run in case.finished:
+            if not run.is_imported or not run.epoch_time_s or not run.job_time_s:
+                continue
+            together_s = run.epochs * run.epoch_time_s
+            if together_s > CONTRADICTION * run.job_time_s:
+                text = (
+                    f"{run.name} ({case.label}) contradicts itself: {run.epochs} epochs of {seconds(run.epoch_time_s)} "
+                    f"are {together_s:,.0f} s, more than its whole job of {run.job_time_s:,.0f} s, so an epoch took at "
+                    f"most {seconds(run.job_time_s / run.epochs)} on average."
+                )
+                yield Finding(
+                    id="times-contradict",
+                    severity="caution",
+                    text=text,
+                    evidence=(
+                        Evidence(run=run.name, what="epoch time", value=run.epoch_time_s, unit="s"),
+                        Evidence(run=run.name, what="job time", value=run.job_time_s, unit="s"),
+                    ),
+                    advice="Take the epoch time from the log again: a slow epoch was probably taken for a typical one.",
+                    job=job.name,
+                )
+
+
+def rehearsal_times(job: Workload) -> Iterator[Finding]:
+    """Says that rehearsals have accuracies here and no times."""
+    rehearsed = [case for case in job.cases if case.configuration.is_rehearsal]
+    if rehearsed:
+        runs = [run for case in rehearsed for run in case.runs]
+        yield Finding(
+            id="rehearsal-times",
+            severity="note",
+            text=f"The times of {counted(len(runs), 'rehearsal')} ({listed([c.label for c in rehearsed])}) are left "
+            "out: the accuracy of a rehearsal is that of its workers, its times are those of one machine.",
+            evidence=tuple(Evidence(run=run.name, what="workers rehearsed", value=run.workers) for run in runs),
+            advice="Forecast the times from real runs (turnaround predict), and take the accuracy from the rehearsal.",
+            job=job.name,
+        )
+
+
+RULES: dict[str, Rule] = {
+    "times-contradict": times_contradict,
+    "time-lost-outside-training": time_lost_outside_training,
+    "rehearsal-times": rehearsal_times,
+}

@@ -1,0 +1,140 @@
+"""fruitbowl: a data set that is drawn, so that everything works offline and within seconds.
+
+Enters: how many images, how large, which seed. Leaves: `root/CLASS/00017.bmp` for six classes (three fruits,
+fresh or rotten), and `root/fruitbowl.json` with the parameters. The folder reader holds out a fifth of them.
+The same seed gives the same bytes on every machine.
+
+    scene.py   apples, bananas and oranges, fresh and rotten, composed into one picture
+    shapes.py  ellipses, arcs and noise in integer arithmetic: the same bytes everywhere
+"""
+
+import itertools
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Generator
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from pathlib import Path
+
+from PIL import Image
+
+from turnaround import children
+from turnaround.errors import DataError, ProcessFailedError, RecipeError, StorageError
+from turnaround.fruitbowl.scene import CLASSES, draw
+
+__all__ = ["CLASSES", "draw", "generate"]
+
+VERSION = 1  # rises whenever a pixel changes: two versions must never mix in one folder
+MIN_PER_CLASS = 2  # one to train on, one to hold out
+SIZE_RANGE_PX = (16, 1024)
+PARALLEL_FROM_IMAGES = 400  # below, starting processes takes longer than drawing
+CHUNK_IMAGES = 50
+
+
+def generate(
+    root: Path, *, images: int, size_px: int, seed: int, on_progress: Callable[[int], None] | None = None
+) -> Path:
+    """Write the data set to `root` and return it; at once if it is there already with these parameters.
+
+    `root` appears whole or not at all. `on_progress` receives the number of images written so far.
+    """
+    _validate(images=images, size_px=size_px)
+    parameters = {"version": VERSION, "images": images, "size_px": size_px, "seed": seed}
+    if _is_complete(root, parameters):
+        return root
+    unfinished = root.absolute().with_name(f".{root.name}.{uuid.uuid4().hex[:12]}.unfinished")
+    try:
+        for name in CLASSES:
+            (unfinished / name).mkdir(parents=True)
+        with closing(_write_all(unfinished, images=images, size_px=size_px, seed=seed)) as progress:
+            for num_written in progress:
+                if on_progress is not None:
+                    on_progress(num_written)
+        (unfinished / "fruitbowl.json").write_text(json.dumps(parameters, indent=2) + "\n", encoding="utf-8")
+        _publish(unfinished, root, parameters)
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write the generated images to {root}: {error}. Free some space or choose another folder."
+        ) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return root
+
+
+def _validate(*, images: int, size_px: int) -> None:
+    least = MIN_PER_CLASS * len(CLASSES)
+    if images < least:
+        raise RecipeError(
+            f"fruitbowl needs at least {MIN_PER_CLASS} images for each of its {len(CLASSES)} classes. "
+            f"Received: images = {images}. Set data.images to {least} or more."
+        )
+    low, high = SIZE_RANGE_PX
+    if not low <= size_px <= high:
+        raise RecipeError(
+            f"fruitbowl draws images of {low} to {high} px. Received: size_px = {size_px}. "
+            f"Set data.size_px within this range; 64 is a good start."
+        )
+
+
+def _per_class(images: int) -> list[int]:
+    """Evenly; the first classes take what does not divide."""
+    each, rest = divmod(images, len(CLASSES))
+    return [each + (label < rest) for label in range(len(CLASSES))]
+
+
+def _is_complete(root: Path, parameters: dict[str, int]) -> bool:
+    """True: it is there as asked for. False: there is nothing. Anything else is somebody's data: an error."""
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        return False
+    advice = f"Delete {root} or choose another folder."
+    try:
+        found = json.loads((root / "fruitbowl.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise DataError(f"{root} exists and is not a generated fruitbowl data set. {advice}") from None
+    if found != parameters:
+        raise DataError(f"{root} holds fruitbowl with other parameters. Found: {found}. Wanted: {parameters}. {advice}")
+    present = [len(list((root / name).glob("*.bmp"))) for name in CLASSES]
+    if present != _per_class(parameters["images"]):
+        raise DataError(f"{root} is damaged: it holds {sum(present)} of {parameters['images']} images. {advice}")
+    return True
+
+
+def _publish(unfinished: Path, root: Path, parameters: dict[str, int]) -> None:
+    try:
+        unfinished.rename(root)
+    except OSError:
+        # Several processes of a job may generate the same folder: whoever comes second uses the first one's.
+        if not _is_complete(root, parameters):
+            raise
+
+
+def _write_all(root: Path, *, images: int, size_px: int, seed: int) -> Generator[int]:
+    """Draw and write everything; yields the number of images written so far."""
+    todo = [(label, index) for label, count in enumerate(_per_class(images)) for index in range(count)]
+    chunks = [todo[at : at + CHUNK_IMAGES] for at in range(0, images, CHUNK_IMAGES)]
+    num_processes = min(children.num_cpus(), len(chunks))
+    if images < PARALLEL_FROM_IMAGES or num_processes == 1:
+        written = (_write(root, chunk, size_px, seed) for chunk in chunks)
+        yield from itertools.accumulate(written)
+        return
+    pool = children.pool(num_processes)
+    try:
+        with children.starting():
+            futures = [pool.submit(_write, root, chunk, size_px, seed) for chunk in chunks]
+        yield from itertools.accumulate(future.result() for future in as_completed(futures))
+    except BrokenProcessPool as error:
+        raise ProcessFailedError(
+            f"A process that draws images died: {error} Probably memory ran out: use fewer cores "
+            "(taskset -c 0-3 turnaround ...), or ask for more memory."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _write(root: Path, chunk: list[tuple[int, int]], size_px: int, seed: int) -> int:
+    for label, index in chunk:
+        pixels = draw(label=label, index=index, seed=seed, size_px=size_px)
+        Image.fromarray(pixels).save(root / CLASSES[label] / f"{index:05d}.bmp")
+    return len(chunk)

@@ -1,0 +1,4 @@
+"""Runs as jobs of a batch system. Each cluster is a folder.
+
+slurm/  the first one: sbatch, squeue, requeue
+"""

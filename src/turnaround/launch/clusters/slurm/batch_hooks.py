@@ -1,0 +1,133 @@
+"""What the batch script asks before and after each start of its job; not for people.
+
+    python -m turnaround.launch.clusters.slurm.batch_hooks before RUN LOGS
+        frees what an earlier start of this job has locked
+    ... after RUN LOGS STATUS    prints the exit status that the run's record gives
+    ... requeue LOGS MOST        exit status 0 while the job may requeue itself
+
+A note in LOGS (slurm-JOB.json) keeps what a later start of the same job must know: the hosts, the run's status as it
+was, how often the job has put itself back into the queue, and how many starts in a row came to no checkpoint.
+Pre-emptions and lost nodes do not count there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnaround.errors import InputError, InterruptedRunError, RunDirectoryError, TurnaroundError
+from turnaround.launch.clusters.slurm import job_status
+from turnaround.launch.clusters.slurm.hosts import expand
+from turnaround.record.files import read_json
+from turnaround.record.layout import RunDirectory
+from turnaround.record.writer import storage_error, write_json
+
+MAX_IN_VAIN = 3
+"""A job whose start takes longer than its time limit would come back for ever."""
+
+
+def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = os.environ) -> str | None:
+    """Notes this start, in the run's status too. What was freed, in a sentence: the lock of an earlier start.
+
+    Slurm has ended that one without a warning. The lock's own rule, never to believe that a process on another host
+    is dead, does not know what Slurm knows: that it has ended every process of this job before it starts the job again.
+    """
+    note = _note(logs, variables)
+    known = _read(note)
+    freed = None
+    if int(variables.get("SLURM_RESTART_COUNT", "0")) > 0:
+        owner = _read(directory.lock).get("host")
+        if owner is not None and _short(owner) in map(_short, known.get("hosts", [])):
+            directory.lock.unlink(missing_ok=True)
+            freed = f"An earlier start of this job on {owner} was ended by Slurm; its lock is free again."
+    hosts = expand(variables.get("SLURM_JOB_NODELIST", ""))
+    if "SLURM_JOB_ID" in variables:
+        job_status.started(directory, variables)
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error("make the folder for what the job prints,", logs, error) from None
+    saved = _saved(directory)
+    in_vain = int(known.get("in_vain", 0)) + 1 if known.get("saved") == saved else 0
+    start = {"hosts": list(hosts), "status": _read(directory.status), "saved": saved, "in_vain": in_vain}
+    write_json(note, {**known, **start})
+    return freed
+
+
+def after(directory: RunDirectory, logs: Path, status: int, variables: Mapping[str, str] = os.environ) -> int:
+    """75 when this start, and not an earlier one, has left the run interrupted, 0 when it has finished it.
+
+    Otherwise the status as it is: a launcher may stumble over the end of its processes, the record does not.
+    """
+    now = _read(directory.status)
+    is_new = now != _read(_note(logs, variables)).get("status")
+    by_record = {"interrupted": InterruptedRunError.exit_code, "finished": 0}
+    return by_record.get(now.get("state", ""), status) if status != 0 and is_new else status
+
+
+def refusal(logs: Path, most: int, variables: Mapping[str, str] = os.environ) -> str | None:
+    """Why the job may not put itself back into the queue once more; if it may, that is counted."""
+    note = _note(logs, variables)
+    known = _read(note)
+    count = int(known.get("requeues", 0))
+    if count >= most:
+        return (
+            f"This job has put itself back into the queue {most} times (max_requeues) and stops here. Ask for more "
+            "time, or submit it again."
+        )
+    if int(known.get("in_vain", 0)) >= MAX_IN_VAIN:
+        return (
+            f"{MAX_IN_VAIN} starts in a row came to no checkpoint, so this job stops here. Ask for more time, for a "
+            "shorter warning (signal_lead_s), or for checkpoints more often (training.checkpoint_every_s)."
+        )
+    write_json(note, {**known, "requeues": count + 1})
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        match arguments:
+            case ["before", run, logs]:
+                if freed := before(RunDirectory(Path(run)), Path(logs)):
+                    sys.stderr.write(f"{freed}\n")
+            case ["after", run, logs, status]:
+                sys.stdout.write(f"{after(RunDirectory(Path(run)), Path(logs), int(status))}\n")
+            case ["requeue", logs, most]:
+                if why := refusal(Path(logs), int(most)):
+                    sys.stderr.write(f"{why}\n")
+                    return 1
+            case _:
+                raise InputError(f"before RUN LOGS, after RUN LOGS STATUS or requeue LOGS MOST; received: {arguments}.")
+    except TurnaroundError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+def _saved(directory: RunDirectory) -> list[str]:
+    """The checkpoints that there are: any change is progress."""
+    return sorted(path.name for path in directory.checkpoint.iterdir()) if directory.checkpoint.is_dir() else []
+
+
+def _note(logs: Path, variables: Mapping[str, str]) -> Path:
+    return logs / f"slurm-{variables.get('SLURM_JOB_ID', '0')}.json"
+
+
+def _short(host: object) -> str:
+    """A node may call itself n1 or n1.cluster.example."""
+    return str(host).partition(".")[0]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Nothing when it is not there, or not readable."""
+    try:
+        return read_json(path)
+    except RunDirectoryError:
+        return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,180 @@
+"""Slurm's own commands: submit, ask, cancel. Every call has a time limit, and every refusal is one sentence.
+
+| asked          | answers                                | when                                                |
+|----------------|----------------------------------------|-----------------------------------------------------|
+| one job        | `scontrol show job`                    | it is queued, runs, or ended minutes ago (MinJobAge)|
+|                | `sacct`                                | later, where the cluster keeps accounts             |
+| all of a user's| `squeue --json`, or squeue as a table  | as for scontrol; the table where there is no JSON   |
+
+Times are seconds since 1970: Slurm is asked for them, since its dates have no time zone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from turnaround.errors import InputError, MissingPartError
+from turnaround.launch.clusters.slurm.script import SlurmJob, job_script
+from turnaround.launch.clusters.slurm.states import JobState, from_json, from_sacct, from_scontrol, unknown
+from turnaround.record.layout import RunDirectory
+from turnaround.record.writer import storage_error
+
+MAX_CALL_S = 30.0
+"""A busy controller may take seconds; one that takes longer is in trouble."""
+MAX_QUOTE = 300
+SACCT_FIELDS = "JobIDRaw,State,Submit,Start,End,ExitCode,NodeList"
+
+
+def submit(job: SlurmJob, *options: str, timeout_s: float = MAX_CALL_S) -> str:
+    """Writes the script into the run directory, makes the folder for what the job prints, and submits. The job's id."""
+    require()
+    _check_syntax("\n".join(job.settings.setup), timeout_s=timeout_s)
+    script = RunDirectory(job.directory).job_script
+    try:
+        job.log_folder.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and says nothing
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(job_script(job), encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise storage_error("write the job's script", script, error) from None
+    return submit_script(script, *options, timeout_s=timeout_s)
+
+
+def submit_script(script: Path, *options: str, timeout_s: float = MAX_CALL_S) -> str:
+    """The id of the job that a script has become."""
+    done = _call("sbatch", "--parsable", *options, str(script.absolute()), timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise InputError(f"Slurm has refused the job: {_words(done.stderr)}. The script is {script}.")
+    job_id = done.stdout.strip().partition(";")[0]  # with several clusters: ID;CLUSTER
+    if not job_id.isdecimal():
+        raise InputError(
+            f"sbatch has answered {_words(done.stdout)!r} instead of a job's number; is it really Slurm's?"
+        )
+    return job_id
+
+
+def job_state(job_id: str, *, timeout_s: float = MAX_CALL_S) -> JobState:
+    """Where a job stands. UNKNOWN when Slurm has forgotten it and keeps no accounts: the run's record remembers."""
+    done = _call("scontrol", "show", "job", "-o", _number(job_id), timeout_s=timeout_s)
+    if done.returncode == 0 and done.stdout.strip():
+        return from_scontrol(done.stdout.splitlines()[0])
+    if "Invalid job id" not in done.stderr:
+        raise InputError(f"Slurm does not say where job {job_id} stands: {_words(done.stderr)}. Try again.")
+    return _from_accounts(job_id, timeout_s=timeout_s)
+
+
+def job_states(*, timeout_s: float = MAX_CALL_S) -> dict[str, JobState]:
+    """All of this user's jobs that Slurm still has in memory, ended ones included, by id; one call for any number."""
+    done = _call("squeue", "--json", "--me", timeout_s=timeout_s)
+    if done.returncode == 0:
+        return {state.job_id: state for state in from_json(done.stdout)}
+    return _from_table(timeout_s=timeout_s)
+
+
+def cancel(job_id: str, *, timeout_s: float = MAX_CALL_S) -> None:
+    """Ends a job; nothing happens to one that has ended already."""
+    done = _call("scancel", _number(job_id), timeout_s=timeout_s)
+    if done.returncode != 0 and "already complet" not in done.stderr and "Invalid job id" not in done.stderr:
+        raise InputError(f"Slurm does not cancel job {job_id}: {_words(done.stderr)}.")
+
+
+def requeue(job_id: str, *, timeout_s: float = MAX_CALL_S) -> None:
+    """Puts a running or ended job back into the queue."""
+    done = _call("scontrol", "requeue", _number(job_id), timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise InputError(f"Slurm does not requeue job {job_id}: {_words(done.stderr)}. Submit its script again.")
+
+
+def release(job_id: str, *, timeout_s: float = MAX_CALL_S) -> None:
+    """Lets a job start that was submitted with --hold."""
+    done = _call("scontrol", "release", _number(job_id), timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise InputError(
+            f"Slurm does not release job {job_id}: {_words(done.stderr)}. Try `scontrol release {job_id}`."
+        )
+
+
+def require() -> None:
+    """`MissingPartError` when this machine has no Slurm."""
+    if shutil.which("sbatch") is None:
+        raise MissingPartError(
+            "There is no Slurm here: sbatch is not installed, or not in PATH. Run this on a login node of your cluster "
+            "(`module load slurm` where it has modules), or leave out --on slurm to train on this machine."
+        )
+
+
+def _number(job_id: str) -> str:
+    """It may come from a file that anybody has written: it must not become an option."""
+    if not re.fullmatch(r"[0-9]{1,19}", job_id):
+        raise InputError(f"{job_id[:100]!r} is no job's number. If it stands in a run's status.json, that is damaged.")
+    return job_id
+
+
+def call(name: str, *arguments: str, timeout_s: float = MAX_CALL_S) -> str:
+    """What one of Slurm's commands prints, or `InputError` with its own words."""
+    done = _call(name, *arguments, timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise InputError(f"`{name}` has failed: {_words(done.stderr)}.")
+    return done.stdout
+
+
+def _call(name: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    require()
+    # An allocation's own variables (SLURM_MEM_PER_CPU ...) would be read as options of a new job.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
+    environment["SLURM_TIME_FORMAT"] = "%s"
+    try:
+        return subprocess.run(
+            [name, *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(
+            f"Slurm does not answer: `{name}` had nothing to say for {timeout_s:g} s. Its controller may be down or "
+            "overloaded; `scontrol ping` tells. Jobs that are running go on. Try again later."
+        ) from None
+    except OSError as error:
+        raise MissingPartError(
+            f"Slurm's command {name} cannot be run: {error}. Is Slurm installed completely?"
+        ) from None
+
+
+def _from_accounts(job_id: str, *, timeout_s: float) -> JobState:
+    done = _call("sacct", "-j", job_id, "-n", "-X", "-P", "-o", SACCT_FIELDS, timeout_s=timeout_s)
+    if done.returncode != 0:
+        return unknown(job_id, f"Slurm has forgotten the job and keeps no accounts ({_words(done.stderr)})")
+    if not done.stdout.strip():
+        return unknown(job_id, "Slurm has no such job, and none in its accounts")
+    return from_sacct(done.stdout.splitlines()[-1])  # a requeued job has a line for each start
+
+
+def _from_table(*, timeout_s: float) -> dict[str, JobState]:
+    """Slurm before 21.08, or built without JSON."""
+    numbers = call("squeue", "--me", "--noheader", "--states=all", "--format=%A", timeout_s=timeout_s).split()
+    return {job_id: job_state(job_id, timeout_s=timeout_s) for job_id in dict.fromkeys(numbers)}
+
+
+def _check_syntax(setup: str, *, timeout_s: float) -> None:
+    """A set-up line with an open quote is better found now than after a night in the queue."""
+    bash = shutil.which("bash")
+    if bash is None:
+        return
+    done = subprocess.run([bash, "-n"], input=setup, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode != 0:
+        raise InputError(f"Your setup lines are no valid bash: {_words(done.stderr)}. Received: {setup!r}.")
+
+
+def _words(text: str) -> str:
+    """What Slurm said, without its prefixes, in one short line."""
+    lines = [re.sub(r"^\w+: (error|fatal): ", "", line).strip() for line in text.splitlines()]
+    said = "; ".join(dict.fromkeys(line for line in lines if line)) or "no reason given"
+    return (said if len(said) <= MAX_QUOTE else said[: MAX_QUOTE - 3] + "...").rstrip(".")

@@ -1,0 +1,338 @@
+"""One run from its recipe to its end: directory, images, processes, and what the status says afterwards.
+
+Enters: a `Request`. Leaves: a recorded `Run`, or an error with nothing half-written: a new run that bad input stops
+before it trained leaves no directory behind, every other keeps everything and says why it stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from math import isqrt
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from turnaround.data.changes import changes
+from turnaround.data.decoders import DecodeTarget, decode_into
+from turnaround.errors import (
+    DivergedError,
+    InputError,
+    InterruptedRunError,
+    ProcessFailedError,
+    RunDirectoryError,
+    TurnaroundError,
+)
+from turnaround.launch import job_origin
+from turnaround.launch.contract import Launcher, LaunchPlan, choose_processes
+from turnaround.launch.handshake import wait_for_start
+from turnaround.launch.local import LocalLauncher
+from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
+from turnaround.launch.restart import Restarts
+from turnaround.recipe import Recipe
+from turnaround.record import heartbeat
+from turnaround.record.files import read_json
+from turnaround.record.job import own_job
+from turnaround.record.layout import RunDirectory
+from turnaround.record.lock import RunLock
+from turnaround.record.reader import Run
+from turnaround.record.recipe_changes import began_with, refuse_changes
+from turnaround.record.schema import State, Status, TimePart, to_json, utc_now
+from turnaround.record.writer import write_json
+from turnaround.workers.engines import require
+from turnaround.workers.environment import LAUNCHERS, RankInfo
+
+DECODED_TO_MEASURE, DECODE_ROUNDS = 1000, 3
+MIN_TO_START_AHEAD = 64
+"""Images that are still to be drawn or decoded: with fewer, starting the processes meanwhile gains nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asks for, besides the recipe."""
+
+    out: Path
+    show: Show
+    processes: int | None = None
+    device: str = "auto"
+    engine: str | None = None
+    """Of a resumed run: another engine than before; a new run has it in its recipe."""
+    place: RankInfo = field(default_factory=RankInfo)
+    """Where this command stands when a launcher of others has started it once for each process."""
+    shows_progress: bool = True
+    restarts: int = 0
+    """How often the run is started again, from its last checkpoint, when a process fails."""
+    launcher: Launcher = field(default_factory=LocalLauncher)
+    announce: Callable[[Recipe, Prepared, int], None] = lambda recipe, prepared, processes: None
+    """Called once everything is known and before the processes start."""
+
+
+def start(recipe: Recipe, request: Request) -> Run:
+    """A new run."""
+    begun_at_s, recipe = job_origin.begun_at_s(), recipe.resolved()
+    processes = _processes(recipe, request)
+    if request.place.rank > 0:
+        return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
+    new_folders = [folder for folder in (request.out, *request.out.parents) if not folder.exists()]
+    directory = RunDirectory.create(request.out, job_id=own_job())
+    with RunLock(directory.lock):  # when another run holds it, nothing here is ours to remove
+        try:
+            # The processes load their code while the images are decoded, if they have to be.
+            ahead = _plan(recipe, request, None, processes=processes, begun_at_s=begun_at_s)
+            with request.launcher.ahead(ahead) as begin, _images(recipe, request, directory, begin) as prepared:
+                plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
+                facts = {"command": sys.argv, "images": image_facts(prepared)}
+                write_json(directory.recipe, {**recipe.to_dict(), **facts})
+                _write_status(directory, job_origin.first_status(directory, begun_at_s=begun_at_s))
+                request.announce(recipe, prepared, processes)
+                _launch(plan, request, workers=recipe.workers.count)
+        except (InputError, KeyboardInterrupt) as error:
+            if not directory.epochs.exists():
+                _remove(directory, new_folders, error)
+            raise
+    return Run.load(directory.path)
+
+
+def resume(request: Request) -> Run:
+    """Goes on with a run that was stopped, on as many processes as asked for; the workers stay the same."""
+    begun_at_s, directory = job_origin.begun_at_s(), RunDirectory.open(request.out)
+    run = Run.load(directory.path)
+    if run.status.state == "finished":
+        return run
+    if run.is_of_others:
+        raise InputError(
+            f"{request.out} is the record of another program, which alone can go on with it: start that program again."
+        )
+    recipe = Recipe.from_record(run.recipe)
+    recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
+    processes = _processes(recipe, request, before=_processes_before(run))
+    if request.place.rank > 0:
+        return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
+    refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path)
+    with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
+        _refuse_changed_images(run, prepared)
+        write_json(directory.recipe, {**run.recipe, **recipe.to_dict()})
+        _write_status(directory, _next_segment(directory, run.status))
+        request.announce(recipe, prepared, processes)
+        plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
+        _launch(plan, request, workers=recipe.workers.count)
+    return Run.load(directory.path)
+
+
+def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any]:
+    """The parts of a training on this machine, each alone and all together, in images/s; nothing is kept.
+
+    `request.out` is a folder for the time being, which the caller removes.
+    """
+    begun_at_s, recipe = time.monotonic(), recipe.resolved()
+    processes = _processes(recipe, request)
+    directory = RunDirectory.create(request.out)
+    with _images(recipe, request, directory) as prepared:
+        write_json(directory.recipe, {**recipe.to_dict(), "images": image_facts(prepared)})
+        _write_status(directory, Status(state="queued"))
+        request.announce(recipe, prepared, processes)
+        plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
+        request.launcher.run(replace(plan, measured_for_s=part_s))
+        facts = read_json(directory.bench)
+        return {**facts, "processes": processes, "decode": _decode_rate(prepared)}
+
+
+def _decode_rate(prepared: Prepared) -> dict[str, float]:
+    """Of this machine's cores, now, on files from all over the set; what the cache says may be another machine's."""
+    pixels, table = prepared.pixels, prepared.table
+    every = max(1, len(pixels.files) // DECODED_TO_MEASURE)
+    size_px = pixels.num_bytes // len(pixels.labels)
+    target = DecodeTarget(path=None, offset_bytes=0, root=table.root.absolute(), size_px=isqrt(size_px // 3))
+    rates = sorted(decode_into(target, pixels.files[i::every]).images_per_s for i in range(DECODE_ROUNDS))
+    return {"images_per_s": median(rates), "low": rates[0], "high": rates[-1], "rounds": DECODE_ROUNDS}
+
+
+def image_facts(prepared: Prepared) -> dict[str, Any]:
+    """What recipe.json says about the images that were found."""
+    table, pixels = prepared.table, prepared.pixels
+    return {
+        "fingerprint": pixels.fingerprint,
+        "num_train": pixels.num_train,
+        "num_validation": len(pixels.labels) - pixels.num_train,
+        "num_classes": len(pixels.classes),
+        "classes": list(pixels.classes),
+        "split": table.split,
+        "skipped": list(pixels.skipped),
+        "num_ignored": len(table.ignored),
+        "leaks": {
+            "num": len(prepared.copies.leaking),
+            "of": len(pixels.labels) - pixels.num_train,
+            "kind": "exact",
+        },
+        "warnings": list(table.warnings),
+    }
+
+
+@contextmanager
+def _images(
+    recipe: Recipe, request: Request, directory: RunDirectory, begin: Callable[[], None] | None = None
+) -> Iterator[Prepared]:
+    """The decoded images; with the cache off they live only as long as the run. `begin` is called if they take long."""
+    temporary = directory.path / ".pixels"
+    show = request.show if begin is None else _once_long(begin, request.show)
+    try:
+        yield prepare_images(recipe, cache=cache_root(recipe, temporary=temporary), show=show)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _once_long(begin: Callable[[], None], show: Show) -> Show:
+    """Shows as before; the first time that there is much left to do, it calls `begin`."""
+    has_begun = False
+
+    def showing(what: str, done: int, total: int) -> None:
+        nonlocal has_begun
+        show(what, done, total)
+        if not has_begun and total - done >= MIN_TO_START_AHEAD:
+            has_begun = True
+            begin()
+
+    return showing
+
+
+def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -> int:
+    """How many: as asked, as before, as the devices allow; or as many as a launcher has already started."""
+    place, engine, asked = request.place, recipe.workers.engine, request.processes
+    require(engine)
+    if not place.is_alone:
+        if request.restarts:
+            raise InputError(
+                f"--restarts {request.restarts}, but {LAUNCHERS[engine]} has started the processes, so it must start "
+                "them again: use its own option, or a loop around `turnaround resume`."
+            )
+        if engine not in place.engines:
+            launcher = LAUNCHERS[place.engines[0]]
+            raise InputError(
+                f"{launcher} has started {place.size} processes, but the engine is {engine}, which {launcher} does not "
+                f"serve. Use --engine {place.engines[0]}, or {LAUNCHERS[engine]}."
+            )
+        if asked not in (None, place.size):
+            raise InputError(
+                f"--processes {asked}, but {LAUNCHERS[engine]} has started {place.size} of them. Leave --processes out."
+            )
+        asked = place.size
+    asked = before if asked is None else asked
+    return choose_processes(asked=asked, workers=recipe.workers.count, device=request.device)
+
+
+def _follow(recipe: Recipe, request: Request, *, processes: int, begun_at_s: float) -> Run:
+    """What all processes but the first do under a launcher of others: wait for its word, then work."""
+    directory = RunDirectory(request.out)
+    pixels_dir, decode_time_s = wait_for_start(directory, request.place, begun_at_s=time.time())
+    plan = LaunchPlan(
+        directory=directory,
+        pixels_dir=pixels_dir,
+        processes=processes,
+        device=request.device,
+        begun_at_s=begun_at_s,
+        decode_time_s=decode_time_s,
+        shows_progress=False,
+        engine=recipe.workers.engine,
+        place=request.place,
+    )
+    try:
+        request.launcher.run(plan)
+    except TurnaroundError:
+        if not directory.logs.is_dir():
+            raise InputError("Process 0 has given this run up; its message says why.") from None
+        raise
+    return Run.load(directory.path)
+
+
+def _plan(
+    recipe: Recipe, request: Request, prepared: Prepared | None, *, processes: int, begun_at_s: float
+) -> LaunchPlan:
+    """Without images: as far as it is known before there are any."""
+    pixels = prepared.pixels if prepared else None
+    return LaunchPlan(
+        directory=RunDirectory(request.out),
+        pixels_dir=pixels.cache_dir if pixels else None,
+        processes=processes,
+        device=request.device,
+        begun_at_s=begun_at_s,
+        decode_time_s=0.0 if pixels is None or pixels.from_cache else pixels.decode_time_s,
+        decoded_at_s=time.monotonic(),
+        shows_progress=request.shows_progress,
+        engine=recipe.workers.engine,
+        network=recipe.model.name,
+        place=request.place,
+    )
+
+
+def _launch(plan: LaunchPlan, request: Request, *, workers: int) -> None:
+    """To the end, or to an error; after the failure of a process once more, as often as was asked for."""
+    directory = plan.directory
+    restarts = Restarts(plan, workers=workers)
+    for restart in range(request.restarts + 1):
+        try:
+            request.launcher.run(plan)
+            return
+        except TurnaroundError as error:
+            if not directory.is_run():
+                raise  # it has vanished, and with it the status
+            status = Run.load(directory.path).status
+            if not isinstance(error, ProcessFailedError) or restart == request.restarts:
+                _write_status(directory, _ended(status, error))
+                raise
+            plan, fewer = restarts.after(error, replace(plan, begun_at_s=time.monotonic(), decode_time_s=0.0))
+            cause = " ".join(filter(None, (str(error), fewer)))
+            _write_status(directory, replace(_next_segment(directory, status), restarts=[*status.restarts, cause]))
+            sys.stderr.write(f"{cause}\nStarting again by itself: {restart + 1} of {request.restarts}.\n")
+
+
+def _next_segment(directory: RunDirectory, status: Status) -> Status:
+    """Of a run that is started again; its processes knew better than its status how long they ran."""
+    program_s = max(status.time_s.get("program", 0.0), heartbeat.program_s(directory))
+    time_s: dict[TimePart, float] = {**status.time_s, "program": program_s}
+    return replace(
+        status, segments=status.segments + 1, state="queued", cause=None, ended_at=None, not_saved=None, time_s=time_s
+    )
+
+
+def _ended(status: Status, error: TurnaroundError) -> Status:
+    """The status of a run that stopped before its end."""
+    states: dict[type[TurnaroundError], State] = {
+        DivergedError: "diverged",
+        InterruptedRunError: "interrupted",
+    }
+    return replace(status, state=states.get(type(error), "failed"), cause=str(error), ended_at=utc_now())
+
+
+def _processes_before(run: Run) -> int | None:
+    try:
+        return int(run.machine["processes"])
+    except (RunDirectoryError, KeyError, TypeError, ValueError):
+        return None  # it stopped before it had described its machine
+
+
+def _refuse_changed_images(run: Run, prepared: Prepared) -> None:
+    images = run.recipe.get("images")
+    before = str(images.get("fingerprint") if isinstance(images, dict) else None)
+    now = prepared.pixels.fingerprint
+    if before != now:
+        what = changes(before, prepared.pixels) or "files were added, removed or changed"
+        raise InputError(
+            f"The images are not those that the run began with (fingerprint {before[:12]} then, {now[:12]} now): "
+            f"{what}. Put them back, or start a new run."
+        )
+
+
+def _write_status(directory: RunDirectory, status: Status) -> None:
+    write_json(directory.status, to_json(status))
+
+
+def _remove(directory: RunDirectory, new_folders: list[Path], error: BaseException) -> None:
+    """What we put there, and the folders that we made for it; those that were the user's stay."""
+    job_origin.give_up(directory, error)
+    with suppress(OSError):  # not empty: somebody else's work is in there by now
+        for folder in new_folders:
+            folder.rmdir()

@@ -1,0 +1,111 @@
+"""A recipe -> decoded pixels, before anything is trained: bad input stops here, by name.
+
+Enters: a resolved recipe and a cache directory. Leaves: the table of files and the `Pixels`. No torch.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from turnaround.check import CHECK_VERSION
+from turnaround.check.copies import Copies, find_copies, sentences
+from turnaround.data.decoders import Show as Show
+from turnaround.data.folder import ImageTable, scan
+from turnaround.data.order import step_bounds
+from turnaround.data.pixels import Pixels, default_cache, key_of, prepare, space_needed_bytes
+from turnaround.data.source import folder_of
+from turnaround.data.split_file import read_split, write_split
+from turnaround.errors import DataError, StorageError
+from turnaround.recipe import Recipe
+
+NOT_KEPT = "none"
+"""The data.cache of those who want every image decoded each time it is needed; that it was checked is kept."""
+AUTOMATIC = "auto"
+"""The data.split_by_photo of those who want the images compared before they are split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The images of a run, ready for every process."""
+
+    table: ImageTable
+    pixels: Pixels
+    copies: Copies
+
+
+def cache_root(recipe: Recipe, *, temporary: Path) -> Path:
+    """Where decoded pixels are kept; with the cache off, in a folder that the caller removes after the run."""
+    places = {"on": default_cache(), NOT_KEPT: default_cache(), "off": temporary}
+    return places.get(recipe.data.cache) or Path(recipe.data.cache)
+
+
+def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
+    """Generates or fetches when needed, scans, checks, and decodes what the cache does not have yet."""
+    data = recipe.data
+    folder = folder_of(
+        data,
+        size_px=recipe.size_px,
+        cache=cache,
+        on_progress=lambda done: show("drawing images", done, data.images),
+    )
+    table = _table(recipe, folder, cache=cache, show=show)
+    # Found before anything is decoded: the same rule decides the steps of every epoch.
+    step_bounds(num_images=table.num_train, global_batch=recipe.global_batch, workers=recipe.workers.count)
+    pixels = prepare(
+        table,
+        size_px=recipe.size_px,
+        cache=cache,
+        skip_bad=data.skip_bad,
+        keeps_pixels=data.cache != NOT_KEPT,
+        on_progress=lambda done, total: show("decoding images", done, total),
+    )
+    if pixels.images is None and data.cache != NOT_KEPT:
+        table = replace(table, warnings=(*table.warnings, _why_not_kept(pixels)))
+    copies = find_copies(pixels)
+    table = replace(table, warnings=(*sentences(copies, pixels), *table.warnings))
+    return Prepared(table=table, pixels=pixels, copies=copies)
+
+
+def _table(recipe: Recipe, folder: Path, *, cache: Path, show: Show) -> ImageTable:
+    """The files of the folder in the two parts that the recipe asks for."""
+    data, seed = recipe.data, recipe.training.seed
+    if data.split_by_photo is None:
+        return scan(folder, holdout=data.holdout, seed=seed)
+    if data.split_by_photo != AUTOMATIC:
+        return scan(folder, holdout=data.holdout, seed=seed, given=read_split(Path(data.split_by_photo)))
+    parts = _by_photo(scan(folder, holdout=data.holdout, seed=seed), recipe, cache=cache, show=show)
+    return scan(folder, holdout=data.holdout, seed=seed, given=parts)
+
+
+def _by_photo(table: ImageTable, recipe: Recipe, *, cache: Path, show: Show) -> dict[str, str]:
+    """File -> part. Comparing takes minutes, so the cache remembers it: for a resume, and the next run of a study."""
+    holdout, seed = recipe.data.holdout, recipe.training.seed
+    key = key_of(table, size_px=0, skip_bad=None)
+    cached_by_curve = cache.expanduser() / f"split-{CHECK_VERSION}-{holdout:g}-{seed}-{key}.json"
+    with suppress(DataError):  # not there yet, or damaged
+        return read_split(cached_by_curve)
+    # Only here: it brings scipy, and every training would wait for it.
+    from turnaround.check.folder_check import check_table, split_by_photo
+
+    parts = split_by_photo(check_table(table, cache=cache, show=show), holdout=holdout, seed=seed)
+    with suppress(StorageError):
+        write_split(cached_by_curve, parts, holdout=holdout, seed=seed)
+    return parts
+
+
+def _why_not_kept(pixels: Pixels) -> str:
+    """What does not fit, what that costs, what to do."""
+    cache, needed_gb = pixels.cache_dir.parent, space_needed_bytes(pixels.num_bytes) / 1e9
+    free_gb = shutil.disk_usage(cache).free / 1e9
+    num_images, images_per_s = len(pixels.labels), pixels.decode_images_per_s
+    assert images_per_s is not None  # every entry without pixels knows it
+    return (
+        f"The decoded images do not fit into the cache {str(cache)!r} ({needed_gb:.2f} GB needed, "
+        f"{free_gb:.2f} GB free), so all {num_images:,} images are decoded again at every start and, where memory "
+        f"cannot hold them either, in every epoch: at {images_per_s:,.0f} images/s that takes "
+        f"{num_images / images_per_s:,.1f} s on this machine. Use a cache directory with {needed_gb:.2f} GB free "
+        "(--set data.cache=DIR), or smaller images (--set data.size_px=N)."
+    )

@@ -1,0 +1,215 @@
+"""Where each process is: a small file that it rewrites once a second, and what the launcher reads from all of them.
+
+    logs/pulse-RANK.json   rank, host, pid, step, doing, beats, ticks, program_s
+
+`beats` counts what the training does (steps, batches that are evaluated), `ticks` the seconds of the thread that
+writes: of a process that is stopped neither moves, of one that hangs only the second. A process that came to its end
+removes its file. Clocks of two hosts are never compared: the launcher notes by its own clock when a file last changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from turnaround.record.layout import RunDirectory
+
+EVERY_S = 1.0
+WAITS = "waits for the others"
+
+
+class Heartbeat:
+    """This process's own; process-wide, since what beats is spread over the training."""
+
+    def __init__(self) -> None:
+        self.step, self.doing, self.beats = 0, "starts", 0
+
+    def beat(self, doing: str, step: int | None = None) -> None:
+        """Called wherever training gets on; two assignments and an addition."""
+        self.doing = doing
+        self.beats += 1
+        if step is not None:
+            self.step = step
+
+    def waits(self) -> None:
+        """This process has done its part of the step."""
+        self.doing = WAITS
+
+
+class HeartbeatFile:
+    """A thread that writes the pulse down."""
+
+    def __init__(
+        self, directory: RunDirectory, *, rank: int, heartbeat: Heartbeat, program_s: Callable[[], float]
+    ) -> None:
+        self.path, self.rank, self.heartbeat, self.program_s = _path(directory, rank), rank, heartbeat, program_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._write(0)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        if error is None:
+            self.path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        ticks = 0
+        while not self._ended.wait(EVERY_S):
+            ticks += 1
+            self._write(ticks)
+
+    def _write(self, ticks: int) -> None:
+        """Not synced: after a crash of the machine nobody reads it."""
+        said = {
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "step": self.heartbeat.step,
+            "doing": self.heartbeat.doing,
+            "beats": self.heartbeat.beats,
+            "ticks": ticks,
+            "program_s": self.program_s(),
+        }
+        temporary = self.path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(said))
+            temporary.replace(self.path)
+        except OSError:
+            return  # a full disk: the training will say so itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessHeartbeat:
+    """One process, as its file says."""
+
+    rank: int
+    host: str
+    pid: int
+    step: int
+    doing: str
+    beats: int
+    ticks: int
+    program_s: float
+
+    @property
+    def name(self) -> str:
+        """For a message."""
+        where = f", step {self.step}" if self.step else ""
+        return f"Process {self.rank} (host {self.host}{where})"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended; of another host nobody knows."""
+        return self.host == socket.gethostname() and not _is_alive(self.pid)
+
+
+def read(directory: RunDirectory) -> list[ProcessHeartbeat]:
+    """All processes that have begun and not come to their end, by rank."""
+    found = (_parsed(path) for path in directory.logs.glob("pulse-*.json"))
+    return sorted((seen for seen in found if seen is not None), key=lambda seen: seen.rank)
+
+
+def clear(directory: RunDirectory) -> None:
+    """Forgets those of an earlier start."""
+    for path in directory.logs.glob("pulse-*"):
+        path.unlink(missing_ok=True)
+
+
+def program_s(directory: RunDirectory) -> float:
+    """How long the last start had run when process 0 last wrote; 0 when it came to its end."""
+    return next((seen.program_s for seen in read(directory) if seen.rank == 0), 0.0)
+
+
+def _path(directory: RunDirectory, rank: int) -> Path:
+    return directory.logs / f"pulse-{rank}.json"
+
+
+def _parsed(path: Path) -> ProcessHeartbeat | None:
+    try:
+        said: dict[str, Any] = json.loads(path.read_text())
+        kinds = {"host": str, "doing": str, "program_s": float}
+        return ProcessHeartbeat(
+            **{name: kinds.get(name, int)(said[name]) for name in ProcessHeartbeat.__dataclass_fields__}
+        )
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        # The state is the first word behind the name, which may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return not Path("/proc/self").exists()  # without /proc nobody knows
+    except OSError:
+        return True
+
+
+class HeartbeatMonitor:
+    """Looks at the processes of a run: one that is gone, and a training that does not get on."""
+
+    def __init__(
+        self, directory: RunDirectory, *, patience_s: float, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.directory, self.patience_s, self.now_s = directory, patience_s, now_s
+        self.gone: ProcessHeartbeat | None = None
+        """The first that ended while others went on."""
+        self.gone_for_s = 0.0
+        self.verdict: str | None = None
+        """What is wrong, when the training does not get on any more."""
+        self.silent_ranks: tuple[int, ...] = ()
+        """Whom the verdict names."""
+        self._gone_since_s = 0.0
+        self._beats: dict[int, int] = {}
+        self._ticks: dict[int, tuple[int, float]] = {}
+        self._moved_s = now_s()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any process was seen to train."""
+        return bool(self._ticks)
+
+    def look(self) -> str | None:
+        """The verdict, when there is one; to be called about once a second."""
+        seen, now_s = read(self.directory), self.now_s()
+        gone = [process for process in seen if process.is_gone]
+        if gone and self.gone is None:
+            self.gone, self._gone_since_s = gone[0], now_s
+        self.gone_for_s = now_s - self._gone_since_s if self.gone else 0.0
+        for process in seen:
+            if self._ticks.get(process.rank, (-1, 0.0))[0] != process.ticks:
+                self._ticks[process.rank] = (process.ticks, now_s)
+        beats = {process.rank: process.beats for process in seen}
+        if beats != self._beats or max(beats.values(), default=0) <= 1:  # the first step may compile for long
+            self._beats, self._moved_s = beats, now_s
+        going = [process for process in seen if process not in gone]
+        stopped = [p for p in going if now_s - self._ticks[p.rank][1] >= self.patience_s]
+        if stopped or (going and now_s - self._moved_s >= self.patience_s):
+            self.verdict = self.verdict or self._sentence(going, now_s)
+        return self.verdict
+
+    def _sentence(self, seen: list[ProcessHeartbeat], now_s: float) -> str:
+        stopped = [p for p in seen if now_s - self._ticks[p.rank][1] > self.patience_s / 2]
+        busy = [p for p in seen if p.doing != WAITS]
+        silent = stopped or busy or seen
+        self.silent_ranks = tuple(p.rank for p in silent)
+        how = "is stopped or does not answer" if stopped else "hangs"
+        return (
+            f"{' and '.join(p.name for p in silent)} {how}: no process has got on for {self.patience_s:.0f} s, so all "
+            "were ended. TURNAROUND_WATCHDOG_S sets how long that may be."
+        )

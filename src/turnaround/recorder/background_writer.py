@@ -1,0 +1,192 @@
+"""All writing, in a thread of its own: a training never waits for a disk, and a full one only ends the record.
+
+Process 0 writes recipe, machine, status and epochs; every process its spans; one on each host the telemetry.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from turnaround.record.job import job_status
+from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import Span, State, Status, to_json
+from turnaround.record.telemetry import Telemetry
+from turnaround.record.writer import Lines, write_json
+from turnaround.recorder import folder
+from turnaround.recorder.facts import TrainingFacts, where_i_am
+
+LOOK_EVERY_S = 1.0
+MAX_END_S = 30.0
+"""How long the end of a training waits for a disk that hangs."""
+MAX_CAUSE = 500
+MAX_WAITING = 10_000
+"""Spans of a process that has not found its directory yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    status: Status | None
+
+
+class BackgroundWriter:
+    """Takes what is to be written, and writes it when it can. `failed` is called once, from the thread."""
+
+    def __init__(self, training: TrainingFacts, path: Path, *, failed: Callable[[Exception], None]) -> None:
+        self.training, self.path, self.failed = training, path, failed
+        self.is_first = training.place.rank == 0
+        self.directory: RunDirectory | None = None
+        self._of_job: Status | None = None
+        self._queue: queue.SimpleQueue[Span | Status | dict[str, Any] | _End] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="turnaround-recorder", daemon=True)
+        self._spans: Lines | None = None
+        self._epochs: Lines | None = None
+        self._telemetry: Telemetry | None = None
+        self._waiting: list[Span] = []
+        self._num_ranks = 0
+        self._looked_s = -LOOK_EVERY_S
+
+    def start(self, status: Status) -> None:
+        """Process 0 makes the directory now, so that the user hears at once where it is or why there is none."""
+        if self.is_first:
+            self.directory, self._lock = folder.made(self.path)
+            try:
+                self._of_job = job_status(self.directory)
+                self._write_status(status)
+                write_json(self.directory.recipe, {**self.training.recipe(), "name": self.directory.path.name})
+            except BaseException:
+                self._lock.release()
+                raise
+        self._thread.start()
+
+    def put(self, what: Span | Status | dict[str, Any]) -> None:
+        """To be written soon: a span, the status, or the line of an epoch."""
+        self._queue.put(what)
+
+    def end(self, status: Status | None) -> None:
+        """Writes what is left, and this status; returns when that is done, or hopeless."""
+        self._queue.put(_End(status=status))
+        if self._thread.is_alive():
+            self._thread.join(MAX_END_S)
+
+    def give_up(self, status: Status) -> None:
+        """Ends without waiting, after something went wrong; a full disk may take a few bytes all the same."""
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._queue.put(_End(status=status))  # behind what is still to be written
+        elif self.is_first and self.directory is not None:
+            self._write_status(status)
+
+    def _run(self) -> None:
+        try:
+            self._open()
+            self._write_until_end()
+        except Exception as error:
+            self.failed(error)
+        finally:
+            self._close()
+
+    def _write_until_end(self) -> None:
+        while True:
+            try:
+                what = self._queue.get(timeout=LOOK_EVERY_S)
+            except queue.Empty:
+                self._open()
+                if self._spans is not None:
+                    self._spans.flush()
+                continue
+            if isinstance(what, _End):
+                self._open(is_last_chance=True)
+                self._write_machine()
+                if what.status is not None and self.is_first and self.directory is not None:
+                    self._write_status(what.status)
+                return
+            self._write(what)
+
+    def _write(self, what: Span | Status | dict[str, Any]) -> None:
+        if isinstance(what, Span):
+            self._open()
+            if self._spans is not None:
+                self._spans.write(to_json(what))
+            elif len(self._waiting) < MAX_WAITING:
+                self._waiting.append(what)
+        elif self.is_first and self.directory is not None:
+            if isinstance(what, Status):
+                self._write_status(what)
+                self._write_machine()
+            elif self._epochs is not None:
+                self._epochs.write(what)
+
+    def _write_status(self, status: Status) -> None:
+        """With what the batch system has written there, where the run is a job of one."""
+        assert self.directory is not None
+        if self._of_job is not None:
+            status = replace(status, submitted_at=self._of_job.submitted_at, slurm=self._of_job.slurm)
+        write_json(self.directory.status, to_json(status))
+
+    def _open(self, *, is_last_chance: bool = False) -> None:
+        """This process's own files, as soon as there is a directory; looked for at most once a second."""
+        if self._spans is not None or not (self._may_look() or is_last_chance):
+            return
+        start = self.training.place.start
+        if not self.is_first:
+            self.directory = folder.found(self.path, start=start)
+        directory = self.directory
+        if directory is None:
+            return
+        mine = {**where_i_am(self.training.place), "start": start}
+        write_json(directory.logs / f"rank-{self.training.place.rank}.json", mine)
+        if self.is_first:
+            self._epochs = Lines(directory.epochs, sync=True)
+            self._write_machine()
+        telemetry = directory.telemetry(socket.gethostname())
+        if folder.claimed(telemetry):
+            self._telemetry = Telemetry(telemetry)
+            self._telemetry.__enter__()
+        self._spans = Lines(directory.spans(self.training.place.rank), sync=False)
+        for span in self._waiting:
+            self._spans.write(to_json(span))
+        self._waiting.clear()
+
+    def _may_look(self) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_EVERY_S / 2:
+            return False
+        self._looked_s = now_s
+        return True
+
+    def _write_machine(self) -> None:
+        """Once at the beginning, and again when all processes have said where they are."""
+        if not self.is_first or self.directory is None or self._num_ranks == self.training.place.size:
+            return
+        ranks = folder.ranks(self.directory)
+        if not self._num_ranks or len(ranks) == self.training.place.size:
+            write_json(self.directory.machine, self.training.machine(ranks))
+            self._num_ranks = len(ranks)
+
+    def _close(self) -> None:
+        if self._telemetry is not None:
+            self._telemetry.__exit__(None, None, None)
+        for lines in (self._spans, self._epochs):
+            if lines is not None:
+                with suppress(Exception):
+                    lines.close()
+        if self.is_first and self.directory is not None:
+            self._lock.release()
+
+
+def outcome(error: BaseException | None) -> tuple[State, str | None]:
+    """How a training ended that ended with this."""
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        return "finished", None
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", str(error)[:MAX_CAUSE] or "Stopped from outside."
+    if isinstance(error, SystemExit):
+        return "failed", f"The program ended with {str(error.code)[:MAX_CAUSE]!r}."
+    return "failed", f"{type(error).__name__}: {error}"[:MAX_CAUSE]

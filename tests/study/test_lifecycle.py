@@ -1,0 +1,132 @@
+"""What is started next, what it costs, and that nothing runs twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turnaround.errors import InputError
+from turnaround.record.writer import write_json
+from turnaround.study.lifecycle import Conductor, Work, seconds_left
+from turnaround.study.plan import PlannedRun, plan
+from turnaround.study.state import RunState, agree_with_before, state_of, to_come
+
+PLANNED = plan(workers=[1, 2], rehearse=[8, 4], seeds=[0], devices=2)
+
+
+def state(planned: PlannedRun, standing: str, program_s: float | None = None, epochs_done: int = 0) -> RunState:
+    return RunState(
+        planned=planned,
+        directory=Path("study") / planned.name,
+        standing=standing,  # type: ignore[arg-type]
+        program_s=program_s,
+        epochs_done=epochs_done,
+        epochs=10,
+    )
+
+
+class Started(Conductor):
+    """Notes what it would start."""
+
+    started: list[str]
+
+    def _start(self, state: RunState) -> None:
+        self.started = [*getattr(self, "started", []), state.planned.name]
+        self._running[state.planned.name] = None  # type: ignore[assignment]
+        self._tried.add(state.planned.name)
+
+
+def started(states: list[RunState], **work: object) -> Started:
+    conductor = Started(Work(folder=Path("study"), source="photos", **work), PLANNED)  # type: ignore[arg-type]
+    conductor.started = []
+    conductor._start_what_fits(states)
+    return conductor
+
+
+def waiting() -> list[RunState]:
+    return [state(run, "missing") for run in PLANNED]
+
+
+def test_a_timed_run_has_the_machine_to_itself() -> None:
+    assert started(waiting(), gpus=("0", "1")).started == ["1w-seed0"]
+
+
+def test_rehearsals_share_the_gpus_and_a_cpu_takes_one() -> None:
+    states = [state(r, "missing" if r.is_rehearsal else "finished", program_s=10.0) for r in PLANNED]
+    assert started(states, gpus=("0", "1")).started == ["8w-rehearsed-seed0", "4w-rehearsed-seed0"]
+    assert started(states, gpus=("0",)).started == ["8w-rehearsed-seed0"]
+    assert started(states).started == ["8w-rehearsed-seed0"]
+
+
+def test_done_and_failed_runs_are_left_alone_unless_told_otherwise() -> None:
+    states = [state(PLANNED[0], "finished"), state(PLANNED[1], "diverged"), *(state(r, "failed") for r in PLANNED[2:])]
+    assert started(states).started == []
+    assert started(states, retries_failed=True).started == ["8w-rehearsed-seed0"]
+
+
+def test_a_stopped_run_is_resumed_and_a_new_one_started() -> None:
+    work = Work(folder=Path("study"), source="photos", overrides=("training.epochs=3",), device="cpu")
+    fresh = work.command(state(PLANNED[1], "missing"))
+    assert fresh[2:] == [
+        *("turnaround", "train", "photos", "--workers", "2", "--processes", "2", "--device", "cpu"),
+        *("--out", "study/2w-seed0", "--set", "training.epochs=3", "--set", "training.seed=0"),
+    ]
+    rest = work.command(state(PLANNED[1], "interrupted"))
+    assert rest[2:] == ["turnaround", "resume", "study/2w-seed0", "--processes", "2", "--device", "cpu"]
+
+
+def test_the_budget_ends_the_study_and_names_what_is_left_out() -> None:
+    states = [state(PLANNED[0], "finished", program_s=100.0), *(state(r, "missing") for r in PLANNED[1:])]
+    assert started(states, budget_gpu_s=250.0).started == ["2w-seed0"]
+    poor = started(states, budget_gpu_s=150.0)
+    assert poor.started == []
+    assert poor.left_out == ["2 workers, seed 0", "8 workers rehearsed, seed 0", "4 workers rehearsed, seed 0"]
+    assert started(waiting(), budget_gpu_s=1.0).started == ["1w-seed0"]  # the first is always started
+
+
+def test_the_time_left_follows_the_pace() -> None:
+    assert seconds_left(waiting()) is None
+    states = [state(PLANNED[0], "finished", program_s=60.0), state(PLANNED[1], "running", epochs_done=5)]
+    assert seconds_left(states) == pytest.approx(30.0)
+
+
+def test_a_run_that_left_nothing_has_failed(tmp_path: Path) -> None:
+    conductor = Conductor(Work(folder=tmp_path, source="photos"), PLANNED[:1])
+    assert [s.standing for s in conductor.states()] == ["missing"]
+    conductor._tried.add(PLANNED[0].name)
+    [found] = conductor.states()
+    assert (found.standing, found.cause) == ("failed", "It ended before it had begun; its log says why.")
+
+
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / PLANNED[0].name).mkdir()
+    write_json(tmp_path / PLANNED[0].name / "recipe.json", {"training": {"epochs": 3}})
+    found = state_of(PLANNED[0], tmp_path)
+    assert found.standing == "failed"
+    assert "status.json" in str(found.cause)
+
+
+def test_a_study_keeps_its_recipe(tmp_path: Path) -> None:
+    agree_with_before(tmp_path / "study", {"source": "photos", "recipe": {"training": {"epochs": 3}}})
+    agree_with_before(tmp_path / "study", {"source": "photos", "recipe": {"training": {"epochs": 3}}})
+    with pytest.raises(InputError, match=r"holds a study with another source: 'photos' then, 'others' now"):
+        agree_with_before(tmp_path / "study", {"source": "others"})
+
+
+def test_what_is_still_to_come(tmp_path: Path) -> None:
+    assert to_come(tmp_path) == []  # no study
+    agree_with_before(tmp_path, {"source": "photos"}, PLANNED[:2])
+    agree_with_before(tmp_path, {"source": "photos"}, PLANNED[1:3])  # others join
+    assert to_come(tmp_path) == [run.label for run in PLANNED[:3]]
+    (tmp_path / PLANNED[1].name).mkdir()
+    write_json(tmp_path / PLANNED[1].name / "status.json", {"state": "running"})
+    assert to_come(tmp_path) == [PLANNED[0].label, PLANNED[2].label]
+
+
+@pytest.mark.parametrize("planned", [None, [1, 2], {"../x": "a", "": 3, "y": None}, "words"])
+def test_a_plan_that_makes_no_sense_is_none(tmp_path: Path, planned: object) -> None:
+    write_json(tmp_path / "study.json", {"source": "photos", "planned": planned})
+    assert to_come(tmp_path) == []
+    agree_with_before(tmp_path, {"source": "photos"}, PLANNED[:1])
+    assert to_come(tmp_path) == [PLANNED[0].label]
