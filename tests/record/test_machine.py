@@ -2,15 +2,13 @@
 
 import json
 import os
-import subprocess
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from turnaround.record import machine
 from turnaround.record.gpus import describe_gpus, visible_gpus
-from turnaround.record.machine import changed_since, describe, git_state
+from turnaround.record.machine import changed_since, describe
 from turnaround.record.reader import read_json
 from turnaround.record.writer import write_json
 
@@ -95,28 +93,6 @@ def test_only_the_visible_gpus_count(monkeypatch, visible, indices):
     assert [index for index, _ in visible_gpus(fake_nvml())] == indices
 
 
-def git(folder, *arguments):
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
-    subprocess.run(["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True)
-
-
-def test_the_commit_and_whether_it_was_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "GIT_TIMEOUT_S", 60.0)
-    assert git_state(tmp_path) is None
-    git(tmp_path, "init")
-    assert git_state(tmp_path) == {"commit": None, "dirty": False}
-    (tmp_path / "file").write_text("one")
-    git(tmp_path, "add", "file")
-    git(tmp_path, "commit", "-m", "first")
-    state = git_state(tmp_path)
-    assert len(state["commit"]) == 40
-    assert state["dirty"] is False
-    (tmp_path / "file").write_text("two")
-    assert git_state(tmp_path) == {"commit": state["commit"], "dirty": True}
-    monkeypatch.chdir(tmp_path)
-    assert describe(**SPREAD)["git"]["dirty"] is True
-
-
 def test_without_git_and_without_a_working_directory(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -125,17 +101,6 @@ def test_without_git_and_without_a_working_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     described = describe(**SPREAD)
     assert described["git"] is described["turnaround_git"] is None
-
-
-def test_a_git_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    program = tmp_path / "git"
-    program.write_text("#!/bin/sh\nexec sleep 600\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(machine, "GIT_TIMEOUT_S", 0.2)
-    start_s = time.monotonic()
-    assert describe(**SPREAD)["git"] is None
-    assert time.monotonic() - start_s < 60
 
 
 def test_packages_that_are_not_there_have_no_version(monkeypatch):

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from turnaround.errors import InputError, one_of
 from turnaround.data.decoders import Show
+from turnaround.errors import InputError, one_of
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 

@@ -14,6 +14,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     lock.py        one live run in a directory at a time
     reader.py      a run directory as values; the runs below a folder
     machine.py     what the run ran on: host, GPUs, versions, commit
+    git.py         the commit of a repository, read without running what it names
     gpus.py        the GPUs of this process, asked through NVML
     telemetry.py   a thread that samples CPU, memory and GPUs once a second
     importers/     other people's tables and logs become run directories

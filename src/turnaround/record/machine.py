@@ -6,7 +6,6 @@ Nothing here can fail: what cannot be found out is None. No torch: versions come
 import os
 import platform
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -17,6 +16,7 @@ import psutil
 
 from turnaround.errors import RunDirectoryError
 from turnaround.record.files import read_json
+from turnaround.record.git import git_state, is_tracked
 from turnaround.record.gpus import Nvml, describe_gpus
 
 PACKAGES = ("turnaround", "torch", "torchvision", "timm", "numpy", "pillow")
@@ -25,8 +25,6 @@ COMPARED = (
     *(f"versions.{name}" for name in PACKAGES),
 )
 """What may change the last bits of a training when it changes between two starts."""
-GIT_TIMEOUT_S = 2.0
-"""A commit is worth a moment of waiting, not a hung network file system."""
 
 
 def describe(
@@ -56,7 +54,7 @@ def describe(
         "versions": {name: _version(name) for name in PACKAGES},
         "git": git_state(Path.cwd()) if _has_working_directory() else None,
         # An installed copy may lie in a virtual environment inside somebody's repository: that is not ours.
-        "turnaround_git": git_state(package) if _git(package, "ls-files", Path(__file__).name) else None,
+        "turnaround_git": git_state(package) if is_tracked(Path(__file__)) else None,
         "command": list(sys.argv),
         "workers": workers,
         "processes": processes,
@@ -90,37 +88,6 @@ def _fact(machine: Mapping[str, Any], what: str) -> str:
     if isinstance(value, list):
         return ", ".join(str(gpu.get("name")) for gpu in value if isinstance(gpu, Mapping)) or "none"
     return str(value)
-
-
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """{"commit", "dirty"} of the repository around the folder; None when there is none or no git.
-
-    `commit` is None before the first commit, `dirty` None when git takes too long to say.
-    """
-    if not _git(folder, "rev-parse", "--git-dir"):
-        return None
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
-    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None when it fails, hangs or is not installed."""
-    # fsmonitor off: a repository's own settings must not start programs because somebody trains inside it.
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
-    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # never disturb a git command of the user
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
 
 
 def _has_working_directory() -> bool:

@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from turnaround.data.decode import UnreadableImage
+from turnaround.data.decoders import Show
 from turnaround.data.folder import scan
 from turnaround.data.pixels import default_cache
 from turnaround.data.source import folder_of
 from turnaround.errors import InputError, ModelError, StorageError, TurnaroundError, one_of
 from turnaround.fruitbowl import generate
-from turnaround.data.decoders import Show
 from turnaround.recipe import DOWNLOADABLE, GENERATED, DataRecipe
 from turnaround.record.writer import replace_file, storage_error
 from turnaround.use.card import card
