@@ -13,11 +13,11 @@ from turnaround.launch import job_origin
 from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
-from turnaround.record.schema import SlurmStatus, Status, to_json
+from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
 
 AT = "2026-03-01T09:00:00.000+00:00"
-JOB = Status(state="queued", submitted_at=AT, slurm=SlurmStatus(job_id="7", requeued_s=30.0))
+JOB = Status(state="queued", submitted_at=AT, job=JobStatus(job_id="7", requeued_s=30.0))
 
 
 @pytest.fixture
@@ -43,14 +43,14 @@ def test_when_the_program_began() -> None:
 def test_a_run_of_ones_own_is_submitted_when_it_begins(tmp_path: Path) -> None:
     status = job_origin.first_status(RunDirectory(tmp_path), begun_at_s=time.monotonic() - 5)
     assert status.submitted_at == status.started_at
-    assert status.slurm is None
+    assert status.job is None
     begun_s = datetime.fromisoformat(str(status.started_at)).timestamp()
     assert begun_s == pytest.approx(time.time() - 5, abs=4)
 
 
 def test_a_job_keeps_when_it_was_submitted(run: RunDirectory) -> None:
     status = job_origin.first_status(run, begun_at_s=time.monotonic())
-    assert (status.submitted_at, status.slurm) == (AT, JOB.slurm)
+    assert (status.submitted_at, status.job) == (AT, JOB.job)
     assert str(status.started_at) > AT
     write_json(run.recipe, {"data": {}})
     write_json(run.status, to_json(status))

@@ -21,7 +21,7 @@ from turnaround.record.schema import (
     EpochRecord,
     Evaluation,
     Imported,
-    SlurmStatus,
+    JobStatus,
     Span,
     Status,
     TelemetrySample,
@@ -133,8 +133,8 @@ def test_a_requeued_job_waits_again(tmp_path):
     queue_s = Run.load(tmp_path).turnaround_parts()["queue"]
     status = Run.load(tmp_path).status
     for again_s, expected_s in ((30.0, 30.0), (math.nan, 0.0), (-5.0, 0.0)):
-        slurm = SlurmStatus(job_id="7", requeued_s=again_s)
-        write_json(directory.status, to_json(dataclasses.replace(status, slurm=slurm)))
+        slurm = JobStatus(job_id="7", requeued_s=again_s)
+        write_json(directory.status, to_json(dataclasses.replace(status, job=slurm)))
         assert Run.load(tmp_path).turnaround_parts()["queue"] == queue_s + expected_s
 
 

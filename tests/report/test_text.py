@@ -207,11 +207,11 @@ def test_parts_largest_first_without_the_smallest() -> None:
 def test_from_the_submission_to_the_first_step() -> None:
     """Of a job of a cluster; a run of one's own waits for nobody."""
     job = replace(SUMMARY, first_step_parts_s={"queue": 90.0, "import": 5.0, "start_up": 10.0})
-    there: Any = SimpleNamespace(status=SimpleNamespace(slurm=object()))
+    there: Any = SimpleNamespace(status=SimpleNamespace(job=object()))
     assert first_step_sentence(job, there) == (
         "1 min 45 s after it was submitted: waiting in the queue 90.0 s, importing torch 5.00 s, starting up 10.0 s"
     )
-    here: Any = SimpleNamespace(status=SimpleNamespace(slurm=None))
+    here: Any = SimpleNamespace(status=SimpleNamespace(job=None))
     assert first_step_sentence(job, here) is None
     assert first_step_sentence(SUMMARY, there) is None
 

@@ -49,7 +49,7 @@ def status(run: Path) -> Status:
 
 
 def job_of(run: Path) -> JobState:
-    slurm = status(run).slurm
+    slurm = status(run).job
     assert slurm is not None
     return client.job_state(slurm.job_id)
 

@@ -103,7 +103,7 @@ def _preempt(folder: Path, run: Path) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_it_ends_as_if_nobody_had_stopped_it(name: str, happened: Happened, undisturbed: dict[int, Run]) -> None:
     run, path = Run.load(happened.runs[name]), happened.runs[name]
-    slurm = run.status.slurm
+    slurm = run.status.job
     assert slurm is not None
     assert (run.status.state, slurm.exit_code) == ("finished", 0), printed(path)
     # on a machine with much else to do, the limit may come between the end of the training and that of its script
@@ -120,7 +120,7 @@ def test_it_ends_as_if_nobody_had_stopped_it(name: str, happened: Happened, undi
 
 
 def test_where_they_were(happened: Happened) -> None:
-    hosts = {name: set(slurm.hosts) for name, run in happened.runs.items() if (slurm := status(run).slurm)}
+    hosts = {name: set(slurm.hosts) for name, run in happened.runs.items() if (slurm := status(run).job)}
     assert hosts["time limit"] == {"n1", "n2"}
     assert hosts["node down"] == V100 - {happened.lost_node}
     assert Run.load(happened.runs["time limit"]).machine["engine"] == "torch gloo"

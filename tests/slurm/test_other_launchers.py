@@ -43,6 +43,6 @@ def test_two_hosts_train_one_run(cluster: Cluster, tmp_path: Path, monkeypatch: 
     assert (run.status.state, run.machine["workers"], run.machine["processes"]) == ("finished", 2, 2)
     assert [rank["host"] for rank in run.machine["ranks"]] == [FIRST, SECOND]
     assert sorted(run.directory.telemetry_hosts()) == [FIRST, SECOND]
-    assert run.status.slurm is None
+    assert run.status.job is None
     here = train("fruitbowl", tmp_path / "here", *TINY, "workers.count=2", "training.epochs=3", processes=2)
     assert largest_difference(weights(run), weights(here)) == 0

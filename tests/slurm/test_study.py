@@ -53,7 +53,7 @@ def test_two_kinds_of_nodes_killed_on_the_way_and_started_again(cluster: Cluster
         f"{name}-seed0" for kind in kinds for name in (f"1w-{kind}", f"2w-{kind}", f"4w-{kind}-2hosts")
     )
     for name, run in runs.items():
-        slurm = run.status.slurm
+        slurm = run.status.job
         assert slurm is not None
         assert (run.status.state, run.status.segments, slurm.state, slurm.starts) == ("finished", 1, "COMPLETED", 1)
         assert set(slurm.hosts) <= kinds[str(slurm.gpu)]
@@ -98,8 +98,8 @@ def test_left_cancelled_and_taken_up_again(cluster: Cluster, tmp_path: Path, mon
     assert cancelled.returncode == 0, cancelled.stderr
     assert "cancelled: 1 worker on t4, seed 0" in cancelled.stderr
     stopped = status(run)
-    assert stopped.slurm is not None
-    assert (stopped.state, stopped.slurm.state) == ("interrupted", "CANCELLED"), printed(run)
+    assert stopped.job is not None
+    assert (stopped.state, stopped.job.state) == ("interrupted", "CANCELLED"), printed(run)
     assert "No job of it is there." in turnaround("study", *asked, "--cancel", cwd=tmp_path).stderr
     done = turnaround("study", *asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr + printed(run)

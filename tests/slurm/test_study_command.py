@@ -60,7 +60,7 @@ def test_a_plain_program_on_one_host_and_on_two(cluster: Cluster, tmp_path: Path
     assert [len(line) - 1 for line in ran] == [1, 2, 4]
     assert sorted(ran[2][1:]) == ["n3", "n3", "n4", "n4"]
     for run in runs.values():
-        slurm = run.status.slurm
+        slurm = run.status.job
         assert slurm is not None
         assert (run.status.state, slurm.state, slurm.starts, slurm.gpu) == ("finished", "COMPLETED", 1, "v100")
         assert run.machine["hosts"] == len(slurm.hosts)
@@ -80,13 +80,13 @@ def test_a_recorded_program_killed_rejoined_and_put_back(cluster: Cluster, tmp_p
     first.communicate(timeout=180)
     before = job_of(run).job_id  # the recorder has kept whose job it is
     client.requeue(before)
-    wait_for(lambda: status(run).slurm and status(run).slurm.starts == 2, run)  # type: ignore[union-attr]
+    wait_for(lambda: status(run).job and status(run).job.starts == 2, run)  # type: ignore[union-attr]
     (tmp_path / "wait").unlink()
     done = turnaround("study", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr + said(run)
     again = Run.load(run)
-    assert again.status.slurm is not None
-    assert (again.status.slurm.job_id, again.status.slurm.state) == (before, "COMPLETED")
+    assert again.status.job is not None
+    assert (again.status.job.job_id, again.status.job.state) == (before, "COMPLETED")
     assert [epoch.val_accuracy for epoch in again.epochs] == [0.5, 0.6, 0.7]  # anew, once
     assert (again.status.state, len(list((tmp_path / "s" / ".earlier").iterdir()))) == ("finished", 1)
     assert "2 of 2 runs done" in done.stderr

@@ -15,7 +15,7 @@ from slurm.running_there import begin, has_saved, job_of, printed, settings, sta
 from turnaround.launch.clusters.slurm import client
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
-from turnaround.record.schema import SlurmStatus, Status, to_json
+from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
 
 pytestmark = pytest.mark.slurm
@@ -29,7 +29,7 @@ def test_two_hosts_from_submission_to_result(cluster: Cluster, tmp_path: Path) -
     run_path = tmp_path / "run"
     assert done.returncode == 0, done.stderr + printed(run_path)
     run = Run.load(run_path)
-    slurm = run.status.slurm
+    slurm = run.status.job
     assert slurm is not None
     assert (run.status.state, slurm.state, slurm.exit_code, slurm.starts) == ("finished", "COMPLETED", 0, 1)
     assert (slurm.gpu, slurm.hosts, slurm.requeued_s) == ("v100", ["n3", "n4"], 0)
@@ -87,16 +87,16 @@ def test_left_with_ctrl_c_rejoined_and_cancelled(
     assert rejoined.returncode == 75, told
     assert "is cancelled; it saves what it has" in told
     stopped = status(run)
-    assert stopped.slurm is not None
-    assert (stopped.state, stopped.slurm.state) == ("interrupted", "CANCELLED"), printed(run)
+    assert stopped.job is not None
+    assert (stopped.state, stopped.job.state) == ("interrupted", "CANCELLED"), printed(run)
     # submitted again, its script goes on with what is there
     monkeypatch.delenv("TURNAROUND_FAULT")
     done = turnaround("resume", "run", "--on", "slurm", cwd=tmp_path)
     assert done.returncode == 0, done.stderr + printed(run)
     ended = status(run)
-    assert ended.slurm is not None
+    assert ended.job is not None
     assert (ended.state, ended.segments, ended.submitted_at) == ("finished", 2, stopped.submitted_at)
-    assert ended.slurm.job_id != stopped.slurm.job_id
+    assert ended.job.job_id != stopped.job.job_id
     assert turnaround("resume", "run", "--on", "slurm", cwd=tmp_path).returncode == 0  # there is nothing left to do
 
 
@@ -128,7 +128,7 @@ def test_slurm_has_forgotten_the_job_and_keeps_no_accounts(cluster: Cluster, tmp
     """sacct is not available here: what the run has recorded is enough to go on."""
     directory = RunDirectory.create(tmp_path / "run")
     directory.job_script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null\nexit 3\n")
-    forgotten = Status(state="running", slurm=SlurmStatus(job_id="99999", state="RUNNING"))
+    forgotten = Status(state="running", job=JobStatus(job_id="99999", state="RUNNING"))
     write_json(directory.status, to_json(forgotten))
     done = turnaround("resume", "run", "--on", "slurm", cwd=tmp_path)
     assert "goes on with" in done.stderr  # not the old one: a new job

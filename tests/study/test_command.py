@@ -21,7 +21,7 @@ from turnaround.errors import InputError
 from turnaround.findings import find_all
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
-from turnaround.record.schema import SlurmStatus, Status, to_json
+from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
 from turnaround.study.lifecycle import Work
 from turnaround.study.outside import tail
@@ -168,8 +168,8 @@ def submitted(tmp_path: Path) -> RunDirectory:
     directory = RunDirectory(tmp_path / TWO.name)
     directory.logs.mkdir(parents=True)
     directory.job_script.write_text("#!/bin/bash\n")
-    slurm = SlurmStatus(job_id="12", hosts=["n1", "n2"])
-    write_json(directory.status, to_json(Status(state="queued", submitted_at=SUBMITTED_AT, slurm=slurm)))
+    slurm = JobStatus(job_id="12", hosts=["n1", "n2"])
+    write_json(directory.status, to_json(Status(state="queued", submitted_at=SUBMITTED_AT, job=slurm)))
     return directory
 
 
@@ -178,8 +178,8 @@ def test_what_a_batch_system_brought_stays(tmp_path: Path) -> None:
     assert watch(tmp_path, "pass", job_id="12").returncode == 0
     status = Run.load(directory.path).status
     assert (status.state, status.submitted_at) == ("finished", SUBMITTED_AT)
-    assert status.slurm is not None
-    assert status.slurm.job_id == "12"
+    assert status.job is not None
+    assert status.job.job_id == "12"
     assert summarise(Run.load(directory.path)).hosts == 2
     assert directory.job_script.exists()
 
@@ -193,8 +193,8 @@ def test_a_job_that_slurm_has_put_back_begins_anew(tmp_path: Path) -> None:
     run = Run.load(directory.path)
     assert [epoch.val_accuracy for epoch in run.epochs] == [0.2]
     assert (run.status.state, run.status.submitted_at) == ("finished", SUBMITTED_AT)
-    assert run.status.slurm is not None
-    assert run.status.slurm.job_id == "12"
+    assert run.status.job is not None
+    assert run.status.job.job_id == "12"
     assert [e.val_accuracy for e in Run(RunDirectory(tmp_path / ".earlier" / TWO.name)).epochs] == [0.1]
     assert directory.job_script.exists()
 

@@ -147,7 +147,7 @@ def _sharing(run: Run) -> Iterable[Fact]:
 
 def _nodes(run: Run) -> Iterable[Fact]:
     """A training on the processors of a node for t4 is not one on those of a node for v100; a program may not say."""
-    slurm = run.status.slurm
+    slurm = run.status.job
     if slurm and slurm.gpu and run.machine.get("device") in ("cpu", None):
         yield Fact(what="on a node with", value=slurm.gpu, matters_for="time")
 

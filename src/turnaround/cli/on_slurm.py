@@ -153,8 +153,8 @@ def rejoin(path: Path, tell: Callable[[str], None]) -> None:
         RunDirectory.open(directory.path)
     status, alive = status_of(directory), living_job(directory)
     if alive is None and status is not None and status.state == "finished":
-        if status.slurm is not None:  # nobody was there at its end to write down what Slurm says
-            settle(directory, client.job_state(status.slurm.job_id))
+        if status.job is not None:  # nobody was there at its end to write down what Slurm says
+            settle(directory, client.job_state(status.job.job_id))
         return
     if alive is None:
         alive_id = submit_again(directory)
@@ -172,7 +172,7 @@ def refuse_if_queued(path: Path) -> None:
     from turnaround.record.layout import RunDirectory
 
     status = job_status(RunDirectory(path))
-    if status and status.slurm and status.slurm.job_id != own_job() and shutil.which("scontrol"):
+    if status and status.job and status.job.job_id != own_job() and shutil.which("scontrol"):
         refuse_living(RunDirectory(path))
 
 
@@ -207,7 +207,7 @@ def _raise_unless_finished(status: Status, directory: RunDirectory) -> None:
 
     if status.state == "finished":
         return
-    cause, slurm = status.cause or "It ended, and did not say why.", status.slurm
+    cause, slurm = status.cause or "It ended, and did not say why.", status.job
     kinds: dict[str, type[TurnaroundError]] = {"interrupted": InterruptedRunError, "diverged": DivergedError}
     was_refused = slurm is not None and slurm.exit_code == InputError.exit_code
     kind = kinds.get(status.state, InputError if was_refused else TrainingError)

@@ -198,7 +198,7 @@ def _train_there(training: TrainingJob, flags: Flags, *, is_dry: bool, as_json: 
     tell = (lambda line: None) if as_json else lambda line: console.print(line, markup=False)
     if train_there(job, flags, there, tell):
         return print_result(Run.load(job.directory), as_json=as_json)
-    slurm = status.slurm if (status := status_of(RunDirectory(job.directory))) else None
+    slurm = status.job if (status := status_of(RunDirectory(job.directory))) else None
     return print_json({"directory": str(job.directory), "job_id": slurm and slurm.job_id}) if as_json else None
 
 

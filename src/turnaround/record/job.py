@@ -29,4 +29,4 @@ def status_of(directory: RunDirectory) -> Status | None:
 def job_status(directory: RunDirectory) -> Status | None:
     """The status of a run that is a job of a cluster, started or not; None of any other."""
     status = status_of(directory)
-    return status if status and status.slurm else None
+    return status if status and status.job else None

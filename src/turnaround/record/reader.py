@@ -176,7 +176,7 @@ class Run:
         parts: dict[str, float] = {}
         queue_s = _seconds_between(status.submitted_at, status.started_at)
         if queue_s is not None:
-            again_s = status.slurm.requeued_s if status.slurm else 0.0
+            again_s = status.job.requeued_s if status.job else 0.0
             parts["queue"] = queue_s + (again_s if again_s > 0 else 0.0)  # not when it is no number
         known = {part: status.time_s[part] for part in DISJOINT_TIME_PARTS if part in status.time_s}
         parts |= {part: time_s for part, time_s in known.items() if not math.isnan(time_s)}

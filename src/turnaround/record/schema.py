@@ -17,7 +17,7 @@ __all__ = [
     "Evaluation",
     "GpuSample",
     "Imported",
-    "SlurmStatus",
+    "JobStatus",
     "Span",
     "State",
     "Status",
@@ -90,25 +90,27 @@ class EpochRecord:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SlurmStatus:
-    """In status.json: the job of a Slurm cluster, as it was when somebody last asked."""
+class JobStatus:
+    """In status.json: the job of a cluster, as it was when somebody last asked."""
 
     job_id: str
-    """As squeue shows it; of a run that was submitted again, the last one."""
+    """As the cluster shows it; of a run that was submitted again, the last one."""
     state: str = "PENDING"
-    """Slurm's own word: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL ..."""
+    """The cluster's own word: of Slurm PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL ..."""
     reason: str | None = None
-    """Why it waits or has failed, in Slurm's words."""
+    """Why it waits or has failed, in the cluster's words."""
     exit_code: int | None = None
     """Of the batch script once it has ended; a signal n is -n."""
     starts: int = 0
-    """How often Slurm has started this job: 1 plus its requeues."""
+    """How often the cluster has started this job: 1 plus its requeues."""
     requeued_s: float = 0.0
     """In the queue again after the first start, over all requeues."""
     hosts: list[str] = dataclasses.field(default_factory=list)
     """Of the last start."""
     gpu: str | None = None
     """The kind of GPU that was asked for, as the cluster calls it."""
+    cluster: str = "slurm"
+    """Whose job it is: the name after --on."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,8 +139,8 @@ class Status:
     """Why it was started again by itself, one cause for each time."""
     not_saved: str | None = None
     """Why the newest checkpoint could not be written, while the training goes on without it."""
-    slurm: SlurmStatus | None = None
-    """Only of a run that is a job of a Slurm cluster."""
+    job: JobStatus | None = dataclasses.field(default=None, metadata={KEY: "slurm"})
+    """The job of a cluster that the run is, if it is one; the key in the file is that of the first kind of cluster."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

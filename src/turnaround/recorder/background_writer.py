@@ -127,7 +127,7 @@ class BackgroundWriter:
         """With what the batch system has written there, where the run is a job of one."""
         assert self.directory is not None
         if self._of_job is not None:
-            status = replace(status, submitted_at=self._of_job.submitted_at, slurm=self._of_job.slurm)
+            status = replace(status, submitted_at=self._of_job.submitted_at, job=self._of_job.job)
         write_json(self.directory.status, to_json(status))
 
     def _open(self, *, is_last_chance: bool = False) -> None:

@@ -122,7 +122,7 @@ def parts_sentence(summary: RunSummary) -> str:
 def first_step_sentence(summary: RunSummary, run: Run) -> str | None:
     """From the submission of a job; nothing for a run that waited for nobody."""
     parts = summary.first_step_parts_s
-    if not parts or run.status.slurm is None:
+    if not parts or run.status.job is None:
         return None
     said = ", ".join(f"{PART_NAMES.get(name, name)} {seconds(time_s)}" for name, time_s in parts.items())
     return f"{seconds(sum(parts.values()))} after it was submitted: {said}"

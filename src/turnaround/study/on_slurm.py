@@ -93,7 +93,7 @@ class SlurmConductor:
     def _look(self) -> None:
         """Asks Slurm about all jobs at once; what has ended is written into its run's status."""
         statuses = {planned.name: status_of(self._directory(planned)) for planned in self.planned}
-        open_ones = {name: s.slurm for name, s in statuses.items() if s and s.slurm and self._is_open(name, s)}
+        open_ones = {name: s.job for name, s in statuses.items() if s and s.job and self._is_open(name, s)}
         numbers = {slurm.job_id: name for name, slurm in open_ones.items()}
         for job_id, job in self._follower.states(numbers).items():
             name = numbers[job_id]
@@ -109,8 +109,8 @@ class SlurmConductor:
         """Whether Slurm must be asked: not when it has said its last word of a run that will not go on."""
         if name in self._jobs:
             return not self._jobs[name].is_over
-        assert status.slurm is not None
-        known = JobState(job_id=status.slurm.job_id, state=status.slurm.state)
+        assert status.job is not None
+        known = JobState(job_id=status.job.job_id, state=status.job.state)
         return not known.is_over or status.state == "interrupted"
 
     def _wanted(self, states: Sequence[RunState]) -> list[RunState]:

@@ -111,7 +111,7 @@ def clear(path: Path) -> None:
     """A directory to begin in. Nothing is deleted, and what the job has brought in which this runs stays."""
     directory = RunDirectory(path)
     status, entries = status_of(directory), set(path.glob("*"))
-    slurm = status.slurm if status and status.slurm and status.slurm.job_id == own_job() else None
+    slurm = status.job if status and status.job and status.job.job_id == own_job() else None
     if slurm:
         entries |= set(directory.logs.glob("*")) - set(directory.logs.glob(JOB_LOGS))
         entries -= {directory.status, directory.job_script, directory.logs}
@@ -122,7 +122,7 @@ def clear(path: Path) -> None:
         entry.rename(target)
     if entries and status and slurm:
         # It has waited, run, and been taken back: all of that is queue now.
-        anew = Status(state="queued", submitted_at=status.submitted_at, slurm=replace(slurm, requeued_s=0.0))
+        anew = Status(state="queued", submitted_at=status.submitted_at, job=replace(slurm, requeued_s=0.0))
         write_json(directory.status, to_json(anew))
     path.mkdir(parents=True, exist_ok=True)
 
@@ -291,7 +291,7 @@ def _completed(status: Status, ending: ProgramResult, cause: str | None) -> Stat
 def _write(directory: RunDirectory, watched: ProgramRun, ending: ProgramResult, cause: str | None) -> None:
     """A run of a program that keeps no record: its recipe comes last, since it makes the directory a run."""
     before = status_of(directory) or Status(state="running", started_at=ending.started_at)
-    hosts = before.slurm.hosts if before.slurm else []
+    hosts = before.job.hosts if before.job else []
     write_json(
         directory.machine,
         {

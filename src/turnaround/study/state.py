@@ -85,9 +85,9 @@ def _unborn(planned: PlannedRun, directory: RunDirectory) -> RunState:
         status = Run(directory).status
     except RunDirectoryError:
         status = None
-    if status is None or status.slurm is None:
+    if status is None or status.job is None:
         return RunState(planned=planned, directory=directory.path, standing="missing")
-    standing: Standing = "running" if status.slurm.starts and status.state == "queued" else status.state
+    standing: Standing = "running" if status.job.starts and status.state == "queued" else status.state
     return RunState(planned=planned, directory=directory.path, standing=standing, cause=status.cause)
 
 

@@ -19,7 +19,7 @@ from turnaround.errors import RunDirectoryError
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
-from turnaround.record.schema import EpochRecord, SlurmStatus, Status, TelemetrySample, to_json
+from turnaround.record.schema import EpochRecord, JobStatus, Status, TelemetrySample, to_json
 from turnaround.record.writer import Lines, truncate_epochs, write_json, write_lines
 from turnaround.report.live import folder as folder_module
 from turnaround.report.live.folder import FollowedFolder
@@ -150,7 +150,7 @@ def test_a_run_of_a_dead_process_is_dead(tmp_path: Path, look: Callable[[], dict
 def test_a_job_in_the_queue_of_a_cluster_is_not_dead(tmp_path: Path, look: Callable[[], dict[str, Run]]) -> None:
     directory = RunDirectory(tmp_path / "runs" / "a")
     directory.path.mkdir()
-    status = Status(state="queued", slurm=SlurmStatus(job_id="17", reason="Resources"))
+    status = Status(state="queued", job=JobStatus(job_id="17", reason="Resources"))
     write_json(directory.status, to_json(status))
     look()
     assert look()["a"].status == status

@@ -16,7 +16,7 @@ import pytest
 from analysis.build import Plan, build, rising
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
-from turnaround.record.schema import EpochRecord, SlurmStatus, Status, to_json
+from turnaround.record.schema import EpochRecord, JobStatus, Status, to_json
 from turnaround.record.writer import write_json, write_lines
 from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.live.now import now_blocks
@@ -174,8 +174,8 @@ def test_states_of_runs_that_do_not_run(tmp_path: Path) -> None:
     write_json(run.directory.status, to_json(Status(state="failed", cause="the disk was full")))
     now = run.look()
     assert (now.state, now.cause, now.epoch, now.left_s) == ("failed", "the disk was full", 4, None)
-    slurm = SlurmStatus(job_id="17", state="PENDING", reason="Resources")
-    write_json(run.directory.status, to_json(Status(state="queued", slurm=slurm)))
+    slurm = JobStatus(job_id="17", state="PENDING", reason="Resources")
+    write_json(run.directory.status, to_json(Status(state="queued", job=slurm)))
     now = run.look()
     assert (now.state, now.cause) == ("queued", "job 17 of the cluster: PENDING, Resources")
     run.directory.status.write_text("{}")

@@ -160,9 +160,9 @@ class RunWatch:
             content = self.run.small["status"].content
             return str(content) if isinstance(content, RunDirectoryError) else "its status cannot be read"
         status = _or_none(lambda: self.run.snapshot.status)
-        if state == "queued" and status is not None and status.slurm is not None:
-            reason = f", {status.slurm.reason}" if status.slurm.reason else ""
-            return f"job {status.slurm.job_id} of the cluster: {status.slurm.state}{reason}"
+        if state == "queued" and status is not None and status.job is not None:
+            reason = f", {status.job.reason}" if status.job.reason else ""
+            return f"job {status.job.job_id} of the cluster: {status.job.state}{reason}"
         return status.cause if status is not None and state not in ("running", "finished") else None
 
     def _follow(self, processes: list[ProcessHeartbeat]) -> None:

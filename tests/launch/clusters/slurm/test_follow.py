@@ -16,7 +16,7 @@ from turnaround.launch.clusters.slurm import follow
 from turnaround.launch.clusters.slurm.follow import JobFollower, Stop, listening, settle
 from turnaround.launch.clusters.slurm.states import JobState
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import SlurmStatus, Status, to_json
+from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
 
 
@@ -101,19 +101,19 @@ def test_it_asks_less_often_while_nothing_changes(cluster: Cluster) -> None:
 
 def test_a_file_that_shows_late(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run")
-    running = Status(state="running", slurm=SlurmStatus(job_id="7", state="RUNNING", hosts=["n1"]))
+    running = Status(state="running", job=JobStatus(job_id="7", state="RUNNING", hosts=["n1"]))
     write_json(directory.status, to_json(running))
-    finished = to_json(Status(state="finished", slurm=running.slurm))
+    finished = to_json(Status(state="finished", job=running.job))
     threading.Timer(0.5, write_json, (directory.status, finished)).start()
     ended = settle(directory, JobState(job_id="7", state="COMPLETED", exit_code=0, hosts=("n1",)))
     assert ended.state == "finished"
-    assert ended.slurm is not None
-    assert ended.slurm.state == "COMPLETED"
+    assert ended.job is not None
+    assert ended.job.state == "COMPLETED"
 
 
 def test_a_record_that_never_ends(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run")
-    write_json(directory.status, to_json(Status(state="running", slurm=SlurmStatus(job_id="7"))))
+    write_json(directory.status, to_json(Status(state="running", job=JobStatus(job_id="7"))))
     ended = settle(directory, JobState(job_id="7", state="COMPLETED", exit_code=0, hosts=("n1",)), patience_s=0.3)
     assert ended.state == "interrupted"
     assert "has ended (COMPLETED: no reason given), and the run has not" in str(ended.cause)

@@ -10,7 +10,7 @@ from turnaround.launch.clusters.slurm import job_status
 from turnaround.launch.clusters.slurm.states import JobState, unknown
 from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import SlurmStatus, Status, to_json
+from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
 
 AT = "2026-03-01T09:00:00.000+00:00"
@@ -29,8 +29,8 @@ def status(run: RunDirectory) -> Status:
     return found
 
 
-def slurm(run: RunDirectory) -> SlurmStatus:
-    found = status(run).slurm
+def slurm(run: RunDirectory) -> JobStatus:
+    found = status(run).job
     assert found is not None
     return found
 
@@ -66,8 +66,8 @@ def test_submitted_again(run: RunDirectory) -> None:
     job_status.ended(run, ended("CANCELLED"))
     job_status.submitted(run, job_id="8", gpu="t4", submitted_at=LATER)
     assert (status(run).state, status(run).cause, status(run).submitted_at) == ("queued", None, LATER)
-    before = SlurmStatus(job_id="8", requeued_s=30)
-    write_json(run.status, to_json(Status(state="interrupted", submitted_at=AT, started_at=AT, slurm=before)))
+    before = JobStatus(job_id="8", requeued_s=30)
+    write_json(run.status, to_json(Status(state="interrupted", submitted_at=AT, started_at=AT, job=before)))
     job_status.submitted(run, job_id="9", gpu="t4", submitted_at=LATER)
     assert (status(run).submitted_at, slurm(run).job_id, slurm(run).requeued_s) == (AT, "9", 30)
 
@@ -95,16 +95,16 @@ def test_a_job_that_ended_before_its_program(run: RunDirectory, job: JobState, s
 
 def test_a_forgotten_job_keeps_its_last_word(run: RunDirectory) -> None:
     """An hour later, on a cluster without accounts."""
-    before = Status(state="finished", slurm=SlurmStatus(job_id="7", state="COMPLETED", exit_code=0))
+    before = Status(state="finished", job=JobStatus(job_id="7", state="COMPLETED", exit_code=0))
     write_json(run.status, to_json(before))
     assert job_status.ended(run, unknown("7", "forgotten")) == before
-    write_json(run.status, to_json(Status(state="finished", slurm=SlurmStatus(job_id="7", state="RUNNING"))))
+    write_json(run.status, to_json(Status(state="finished", job=JobStatus(job_id="7", state="RUNNING"))))
     assert job_status.ended(run, unknown("7", "forgotten")).state == "finished"
     assert slurm(run).state == "UNKNOWN"
 
 
 def test_what_the_run_has_said_itself_stays(run: RunDirectory) -> None:
-    before = Status(state="failed", cause="No images.", slurm=SlurmStatus(job_id="7", hosts=["n1"]))
+    before = Status(state="failed", cause="No images.", job=JobStatus(job_id="7", hosts=["n1"]))
     write_json(run.status, to_json(before))
     done = job_status.ended(run, ended("FAILED", exit_code=2))
     assert (done.state, done.cause) == ("failed", "No images.")

@@ -133,6 +133,6 @@ def settle(
     while (status is None or status.state not in FINAL) and time.monotonic() < latest_s and job.hosts:
         time.sleep(0.2)
         status = status_of(directory)
-    if status and status.state in FINAL and status.slurm and status.slurm.state == job.state:
+    if status and status.state in FINAL and status.job and status.job.state == job.state:
         return status
     return job_status.ended(directory, job, go_on=go_on)

@@ -18,18 +18,18 @@ from turnaround.launch.clusters.slurm.hosts import expand
 from turnaround.launch.clusters.slurm.states import JobState, why_lost
 from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import SlurmStatus, Status, to_json, utc_now
+from turnaround.record.schema import JobStatus, Status, to_json, utc_now
 from turnaround.record.writer import write_json
 
 
 def submitted(directory: RunDirectory, *, job_id: str, gpu: str | None, submitted_at: str) -> None:
     """On the login node, before the job may start."""
     before = status_of(directory) or Status(state="queued", submitted_at=submitted_at)
-    waited_s = before.slurm.requeued_s if before.slurm else 0.0
-    slurm = SlurmStatus(job_id=job_id, gpu=gpu, requeued_s=waited_s)
+    waited_s = before.job.requeued_s if before.job else 0.0
+    slurm = JobStatus(job_id=job_id, gpu=gpu, requeued_s=waited_s)
     if before.started_at is None:  # it never ran: the wait for this job is the one that counts
         before = replace(before, submitted_at=submitted_at)
-    _write(directory, replace(before, state="queued", cause=None, ended_at=None, slurm=slurm))
+    _write(directory, replace(before, state="queued", cause=None, ended_at=None, job=slurm))
 
 
 def started(directory: RunDirectory, variables: Mapping[str, str]) -> None:
@@ -41,9 +41,9 @@ def started(directory: RunDirectory, variables: Mapping[str, str]) -> None:
     status = status_of(directory)
     if status is None:  # somebody has submitted the script by hand, or the file system shows files late
         status = Status(state="queued", submitted_at=_instant(job.submitted_at if job else None))
-    slurm = status.slurm
+    slurm = status.job
     if slurm is None or slurm.job_id != job_id:
-        slurm = SlurmStatus(job_id=job_id)
+        slurm = JobStatus(job_id=job_id)
     waited_again_s = (job.queue_time_s() if job else None) or 0.0
     slurm = replace(
         slurm,
@@ -53,7 +53,7 @@ def started(directory: RunDirectory, variables: Mapping[str, str]) -> None:
         requeued_s=slurm.requeued_s + (waited_again_s if status.started_at else 0.0),
         hosts=list(expand(variables.get("SLURM_JOB_NODELIST", ""))),
     )
-    _write(directory, replace(status, slurm=slurm))
+    _write(directory, replace(status, job=slurm))
 
 
 def ended(directory: RunDirectory, job: JobState, *, go_on: str | None = None) -> Status:
@@ -62,7 +62,7 @@ def ended(directory: RunDirectory, job: JobState, *, go_on: str | None = None) -
     `go_on` is a sentence for that cause: how to go on. None: as a training does.
     """
     status = status_of(directory) or Status(state="queued")
-    before = status.slurm or SlurmStatus(job_id=job.job_id)
+    before = status.job or JobStatus(job_id=job.job_id)
     if job.is_forgotten and JobState(job_id=job.job_id, state=before.state).is_over:
         return status  # its last word is known already
     slurm = replace(
@@ -72,7 +72,7 @@ def ended(directory: RunDirectory, job: JobState, *, go_on: str | None = None) -
         exit_code=job.exit_code,
         hosts=list(job.hosts) or before.hosts,
     )
-    status = replace(status, slurm=slurm)
+    status = replace(status, job=slurm)
     if status.state in ("queued", "running"):
         command = f"turnaround resume {shlex.quote(str(directory.path))} --on slurm"
         go_on = go_on or f"The last checkpoint is kept. Go on with `{command}`."

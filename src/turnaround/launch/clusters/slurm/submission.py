@@ -25,7 +25,7 @@ def submit_run(job: SlurmJob) -> str:
     directory = RunDirectory(job.directory)
     refuse_living(directory)
     status = status_of(directory)
-    if directory.is_run() or status is None or status.slurm is None:
+    if directory.is_run() or status is None or status.job is None:
         RunDirectory.create(directory.path, job_id="")  # refuses a run, and whatever is not ours
     _clear_held(directory)
     submitted_at = utc_now()
@@ -42,7 +42,7 @@ def submit_again(directory: RunDirectory) -> str:
         )
     _clear_held(directory)
     status, submitted_at = status_of(directory), utc_now()
-    gpu = status.slurm.gpu if status and status.slurm else None
+    gpu = status.job.gpu if status and status.job else None
     job_id = client.submit_script(directory.job_script, "--hold")
     return _release(directory, job_id, gpu=gpu, submitted_at=submitted_at)
 
@@ -50,9 +50,9 @@ def submit_again(directory: RunDirectory) -> str:
 def living_job(directory: RunDirectory) -> JobState | None:
     """The job of a run that waits or runs, or will when it is released; None when it has none any more."""
     status = status_of(directory)
-    if status is None or status.slurm is None:
+    if status is None or status.job is None:
         return None
-    state = client.job_state(status.slurm.job_id)
+    state = client.job_state(status.job.job_id)
     return None if state.is_over else state
 
 
