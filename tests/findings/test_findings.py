@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
     ),
     "ran-together": (
         {"a": Plan(started_at=NINE, ended_at=TEN), "b": Plan(started_at="2026-03-01T09:30:00+00:00", ended_at=ELEVEN)},
-        "a and b ran on the same host for 30 min 00 s at the same time",
+        "a and b ran on the same host for 30 min at the same time",
         {"a": Plan(started_at=NINE, ended_at=TEN), "b": Plan(started_at=TEN, ended_at=ELEVEN)},
     ),
     "faster-gpu-no-gain": (

@@ -11,7 +11,6 @@ from turnaround.analysis.workloads import survey
 from turnaround.findings import find_all
 from turnaround.findings.data import class_imbalance
 from turnaround.findings.speed import faster_gpu_no_gain, more_than_linear
-from turnaround.findings.words import counted, listed, percent, points, seconds, times
 
 TALKING = (0.001, 0.001, 0.063, 0.030, 0.005)
 
@@ -54,26 +53,3 @@ def test_a_table_without_a_gap_is_not_memorising(tmp_path: Path) -> None:
 def test_a_leak_that_is_told_in_another_way_breaks_nothing(leaks: object, tmp_path: Path) -> None:
     build(tmp_path / "a", Plan(images={"leaks": leaks, "warnings": None}))
     assert all("of 0" not in finding.text for finding in find_all(survey([tmp_path])))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (seconds(0.123), "0.12 s"),
-        (seconds(80.4), "80 s"),
-        (seconds(205), "3 min 25 s"),
-        (seconds(5910), "1 h 38 min"),
-        (points(0.01), "1.0 point"),
-        (points(0.0344), "3.4 points"),
-        (percent(0.909), "91 %"),
-        (times(2.0), "2"),
-        (times(1.5), "1.50"),
-        (counted(1, "run"), "1 run"),
-        (counted(1000, "run"), "1,000 runs"),
-        (listed(["a"]), "a"),
-        (listed(["a", "b", "c"]), "a, b and c"),
-        (listed(["a", "b", "c", "d", "e", "f"]), "a, b, c, d and 2 more"),
-    ],
-)
-def test_figures_as_people_write_them(text: str, expected: str) -> None:
-    assert text == expected

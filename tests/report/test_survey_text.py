@@ -19,9 +19,10 @@ from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.values import ImportOptions
 from turnaround.record.importers.write import write_runs
 from turnaround.report.charts import ASCII, BLOCKS, Glyphs
-from turnaround.report.job_table import accuracy_text, number, spread_text, stable_text, target_text
+from turnaround.report.job_table import accuracy_text, spread_text, stable_text, target_text
 from turnaround.report.survey_json import survey_payload
 from turnaround.report.survey_text import Screen, evidence_text, short_findings, survey_lines
+from turnaround.words import number
 
 WIDTHS = (40, 60, 80, 120, 200)
 
@@ -44,7 +45,7 @@ measured here.
 
                                                                       validation
 configuration  batch  s/epoch  speed-up  efficiency     job time        accuracy
-1 T4              32       20  baseline    baseline  11 min 00 s               -
+1 T4              32       20  baseline    baseline       11 min               -
 2 T4              64       11     1.82x        91 %   5 min 20 s          95.0 %
 
 Runs: five = 1 T4; six = 2 T4.

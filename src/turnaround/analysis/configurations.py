@@ -17,6 +17,7 @@ from turnaround.analysis.overfit import Overfitting, overfitting
 from turnaround.analysis.stable import BAND, EpochEstimate, epochs_to_target, stable_epoch, stable_over_repeats
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
+from turnaround.words import hardware
 
 Verdict = TypeVar("Verdict", Overfitting, Bottleneck)
 
@@ -60,24 +61,13 @@ class Configuration:
     @property
     def label(self) -> str:
         """For people: "4 V100 on 2 hosts", "8 workers rehearsed on 1 H200"."""
-        where = f" on {self.hosts} hosts" if self.hosts > 1 else ""
-        if self.is_rehearsal:
-            devices = _devices(self.processes, self.gpu, unknown="process")
-            hardware = f"{self.workers} workers rehearsed on {devices}{where.replace(' on ', ', ')}"
-        else:
-            hardware = f"{_devices(self.workers, self.gpu, unknown='worker')}{where}"
-        return ", ".join([hardware, *(f"{fact.what} {fact.value}" for fact in self.settings)])
+        rehearsed_on = self.processes if self.is_rehearsal else None
+        what = hardware(self.workers, self.gpu, hosts=self.hosts, rehearsed_on=rehearsed_on)
+        return ", ".join([what, *(f"{fact.what} {fact.value}" for fact in self.settings)])
 
     def settings_for(self, what: str) -> tuple[Fact, ...]:
         """The settings that matter for "time" or for "accuracy": only cases that agree in them can be compared."""
         return tuple(fact for fact in self.settings if fact.matters_for in (what, "both"))
-
-
-def _devices(count: int, gpu: str, *, unknown: str) -> str:
-    if gpu not in ("CPU", "unknown"):
-        return f"{count} {gpu}"
-    name = "CPU process" if gpu == "CPU" else unknown
-    return f"{count} {name}{'' if count == 1 else 'es' if name.endswith('s') else 's'}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,8 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
     from rich.markup import escape
 
     from turnaround.cli.console import out
-    from turnaround.report.text import comparison, share
+    from turnaround.report.text import comparison
+    from turnaround.words import accuracy
 
     console = out()
     console.print()
@@ -88,7 +89,7 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
     console.print(
         f"\nWith the same images a worker, {most.workers} workers take steps of {most.global_batch} images instead of "
         f"{one.global_batch}: 1/{most.workers // one.workers} of the updates in the same epochs. They end at "
-        f"{share(most.final_val_accuracy)}, one worker at {share(one.final_val_accuracy)}. "
+        f"{accuracy(most.final_val_accuracy)}, one worker at {accuracy(one.final_val_accuracy)}. "
         "One run each: a difference of a point or two is chance.\n"
         "A rehearsal's accuracy is that of its workers; its times, in brackets, are this machine's alone."
     )

@@ -120,7 +120,7 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
 def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]:
     """A table with one row a run, of what is known of it."""
     from turnaround.report.lines import Column, clean, tables
-    from turnaround.report.text import seconds, share
+    from turnaround.words import accuracy, duration
 
     columns: dict[str, Callable[[RunSummary], str]] = {
         "job": lambda run: clean(run.job),
@@ -129,8 +129,8 @@ def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]
         "batch": lambda run: _or_dash(run.global_batch),
         "epochs": lambda run: _or_dash(run.epochs or None),
         "s/epoch": lambda run: "-" if run.epoch_time_s is None else f"{run.epoch_time_s:,.4g}",
-        "job time": lambda run: seconds(run.job_time_s),
-        "final": lambda run: share(run.final_val_accuracy),
+        "job time": lambda run: duration(run.job_time_s),
+        "final": lambda run: accuracy(run.final_val_accuracy),
         "curve": lambda run: _or_dash(len(run.curve.epochs) or None),
     }
     names = Column(heading="run", cells=tuple(clean(run.name) for run in summaries), is_left=True)

@@ -8,7 +8,8 @@ from turnaround.analysis.compare import value_at
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.findings.finding import Evidence, Finding, Rule
 from turnaround.findings.pools import Pool, PooledGroup, binomial_noise, groups_of
-from turnaround.findings.words import accuracy, counted, final_accuracies, listed, points, seconds, times
+from turnaround.findings.words import final_accuracies
+from turnaround.words import accuracy, counted, duration, factor, listed, points
 
 MIN_POINTS = 0.003
 POINTS_WITHOUT_NOISE = 0.01
@@ -73,7 +74,7 @@ def _batch_cause(fewest: Pool, pool: Pool) -> str:
     if before == now:
         return f"the global batch was {now} for both, so it is not the batch"
     ratio = now / before
-    fewer = "halved" if ratio == 2 else f"fell to 1/{times(ratio)}"
+    fewer = "halved" if ratio == 2 else f"fell to 1/{factor(ratio)}"
     return f"GPUs do not do that, but the global batch grew from {before} to {now} and the number of updates {fewer}"
 
 
@@ -89,7 +90,7 @@ def _rate_cause(fewest: Pool, pool: Pool) -> str:
     if rule == "none":
         return "the learning rate was not raised for the larger batch (scaling = none)"
     if rule == "linear" and optimizer in _ADAPTIVE:
-        return f"the learning rate was raised {times(pool.workers)}-fold (scaling = linear), too much for {optimizer}"
+        return f"the learning rate was raised {factor(pool.workers)}-fold (scaling = linear), too much for {optimizer}"
     if rule == "auto":
         return "the learning rate followed the rule of its optimizer (scaling = auto), so what is left is the batch"
     return f"the learning rate was raised by the {rule} rule, and nothing else was adjusted"
@@ -185,7 +186,7 @@ def _time_range(case: ConfigurationRuns) -> str | None:
     spread = case.epoch_time_s
     if spread is None or spread.count < 2 or spread.high - spread.low <= DISAGREEING_TIME * spread.value:
         return None
-    return f"epochs from {seconds(spread.low)} to {seconds(spread.high)}"
+    return f"epochs from {duration(spread.low)} to {duration(spread.high)}"
 
 
 RULES: dict[str, Rule] = {

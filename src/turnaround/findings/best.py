@@ -17,7 +17,8 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.stable import BAND
 from turnaround.findings.finding import Evidence, Finding, Rule
 from turnaround.findings.pools import Pool, PooledGroup, groups_of
-from turnaround.findings.words import accuracy, final_accuracies, listed, seconds, who
+from turnaround.findings.words import final_accuracies, who
+from turnaround.words import accuracy, duration, listed
 
 SAME_TIME = 1.05
 """Times and costs nearer than this are the same."""
@@ -91,7 +92,7 @@ def _best(
 ) -> Finding:
     (best, value), (second, next_value), *_ = sorted(values, key=lambda pair: pair[1])
     unit = "s" if goal == "speed" else _device_unit(values)
-    say = seconds if goal == "speed" else partial(_device_time, unit=unit)
+    say = duration if goal == "speed" else partial(_device_time, unit=unit)
     text = (
         f"Best for {goal}: {best.label} with {say(value)} {ranked.what} ({_next(next_value / value)} {second.label} "
         f"with {say(next_value)}){ranked.caveat}{_prices(values) if goal == 'cost' else ''}."
@@ -159,7 +160,7 @@ def own_plateau_only(job: Workload) -> Iterator[Finding]:
     known = [(case, case.stable.level) for case in stated if case.stable.level is not None]
     if len(known) < 2:
         return
-    shown = [f"{case.label} {seconds(_own_plateau_s(case))} at {accuracy(level)}" for case, level in known]
+    shown = [f"{case.label} {duration(_own_plateau_s(case))} at {accuracy(level)}" for case, level in known]
     apart = max(level for _, level in known) - min(level for _, level in known)
     verdict = "so they do not rank the configurations" if apart > BAND else "near enough for a rough comparison"
     yield Finding(

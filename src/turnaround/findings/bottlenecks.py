@@ -8,7 +8,8 @@ from functools import partial
 from turnaround.analysis.bottleneck import Bottleneck, Kind
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.findings.finding import Evidence, Finding, Rule
-from turnaround.findings.words import listed, percent, who
+from turnaround.findings.words import who
+from turnaround.words import listed, percent
 
 _KINDS: dict[str, tuple[Kind, str, str]] = {
     "input-bound": (

@@ -10,7 +10,8 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.overfit import MEMORISING_GAP, Kind, Overfitting
 from turnaround.findings.finding import Evidence, Finding, Rule, Severity
 from turnaround.findings.pools import binomial_noise
-from turnaround.findings.words import accuracy, figure, listed, points, who
+from turnaround.findings.words import figure, who
+from turnaround.words import accuracy, listed, points
 
 
 def not_yet_stable(job: Workload) -> Iterator[Finding]:

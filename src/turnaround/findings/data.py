@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from turnaround.analysis.compare import value_at
 from turnaround.analysis.configurations import Workload
 from turnaround.findings.finding import Evidence, Finding, Rule
-from turnaround.findings.words import counted, percent
 from turnaround.record.reader import Run
 from turnaround.record.schema import ClassResult
+from turnaround.words import counted, percent
 
 IMBALANCE_RATIO = 10
 

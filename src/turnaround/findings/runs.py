@@ -13,9 +13,9 @@ from turnaround.analysis.configurations import ConfigurationRuns, Spread, Worklo
 from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings.finding import Evidence, Finding, Rule, Severity
-from turnaround.findings.words import counted, listed, seconds
 from turnaround.record.reader import Run
 from turnaround.record.schema import State
+from turnaround.words import counted, duration, listed
 
 _STATES: dict[str, tuple[State, Severity, str, str]] = {
     "run-diverged": (
@@ -158,7 +158,7 @@ def ran_together(job: Workload) -> Iterator[Finding]:
         yield Finding(
             id="ran-together",
             severity="caution",
-            text=f"{a.name} and {b.name} ran on the same host for {seconds(both_s)} at the same time{more}: their "
+            text=f"{a.name} and {b.name} ran on the same host for {duration(both_s)} at the same time{more}: their "
             "times are not those of a machine of their own.",
             evidence=tuple(
                 Evidence(run=f"{x.name}, {y.name}", what="time together", value=s, unit="s")

@@ -9,7 +9,8 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.gpu_kinds import data_sheet
 from turnaround.analysis.speed import Speedup, comparable_in_time, speedup_of
 from turnaround.findings.finding import Finding, Rule
-from turnaround.findings.words import epoch, epoch_times, image_rates, percent, times
+from turnaround.findings.words import epoch_times, epochs, image_rates
+from turnaround.words import factor, percent
 
 FASTER_BANDWIDTH = 1.5
 EXPECTED_GAIN = 1.15
@@ -58,8 +59,8 @@ def _no_gain(job: Workload, slow: ConfigurationRuns, fast: ConfigurationRuns, ra
     compared = "longer than" if gain < 0.95 else "as long as" if gain < 1.05 else "almost as long as"
     verb = "takes" if fast.configuration.workers == 1 else "take"
     text = (
-        f"{fast.label} {verb} {compared} {slow.label} ({epoch(fast)} and "
-        f"{epoch(slow)} an epoch) although a {fast.configuration.gpu} has {ratio:.1f} times the "
+        f"{fast.label} {verb} {compared} {slow.label} ({' and '.join(epochs(fast, slow))} "
+        f"an epoch) although a {fast.configuration.gpu} has {ratio:.1f} times the "
         f"memory bandwidth: these runs measured {limit}{rate}, not the GPUs."
     )
     advice = (
@@ -86,8 +87,8 @@ def _superlinear(job: Workload, smaller: ConfigurationRuns, speedup: Speedup, ca
     before, now = smaller.configuration, case.configuration
     text = (
         f"{before.workers} -> {case.label} is {speedup.speedup.value:.2f} times faster "
-        f"({epoch(smaller)} and {epoch(case)} an epoch) on "
-        f"{times(now.workers / before.workers)} times the workers: more than linear, so one of the two is not "
+        f"({' and '.join(epochs(smaller, case))} an epoch) on "
+        f"{factor(now.workers / before.workers)} times the workers: more than linear, so one of the two is not "
         "comparable; a cold cache or a shared machine are the usual causes."
     )
     advice = (
@@ -120,7 +121,7 @@ def _efficiency(job: Workload, group: list[ConfigurationRuns], speedup: Speedup,
     verb = "is" if case.configuration.workers == 1 else "are"
     text = (
         f"{case.label} {verb} {speedup.speedup.value:.2f} times as fast as {baseline.label} "
-        f"({epoch(baseline)} -> {epoch(case)} an epoch) on {times(ratio)} "
+        f"({' -> '.join(epochs(baseline, case))} an epoch) on {factor(ratio)} "
         f"times the workers: {percent(efficiency)} efficiency."
     )
     advice = (

@@ -8,7 +8,8 @@ from statistics import median
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings.finding import Evidence, Finding, Rule
-from turnaround.findings.words import counted, listed, percent, seconds, who
+from turnaround.findings.words import who
+from turnaround.words import counted, duration, durations, listed, percent
 
 LOST_SHARE = 0.25
 CONTRADICTION = 1.02
@@ -64,9 +65,9 @@ def time_lost_outside_training(job: Workload) -> Iterator[Finding]:
     others = [case.label for _, case in losing[1:]]
     how_much = "all" if part_s == sum(lost.values()) else "most"
     text = (
-        f"Of the turnaround of {losing[0][1].label} ({seconds(worst.job_time_s or 0.0)}), "
-        f"{seconds(sum(lost.values()))} ({percent(_share(worst))}) were not steady epochs, {how_much} of it "
-        f"{_PARTS.get(part, part)} ({seconds(part_s)}){f'; likewise of {listed(others)}' if others else ''}."
+        f"Of the turnaround of {losing[0][1].label} ({duration(worst.job_time_s or 0.0)}), "
+        f"{duration(sum(lost.values()))} ({percent(_share(worst))}) were not steady epochs, {how_much} of it "
+        f"{_PARTS.get(part, part)} ({duration(part_s)}){f'; likewise of {listed(others)}' if others else ''}."
     )
     evidence = [
         Evidence(run=who(case), what="share of the turnaround outside steady epochs", value=share)
@@ -110,10 +111,11 @@ def times_contradict(job: Workload) -> Iterator[Finding]:
                 continue
             together_s = run.epochs * run.epoch_time_s
             if together_s > CONTRADICTION * run.job_time_s:
+                each, at_most = durations(run.epoch_time_s, run.job_time_s / run.epochs)
                 text = (
-                    f"{run.name} ({case.label}) contradicts itself: {run.epochs} epochs of {seconds(run.epoch_time_s)} "
-                    f"are {together_s:,.0f} s, more than its whole job of {run.job_time_s:,.0f} s, so an epoch took at "
-                    f"most {seconds(run.job_time_s / run.epochs)} on average."
+                    f"{run.name} ({case.label}) contradicts itself: {run.epochs} epochs of {each} are "
+                    f"{together_s:,.0f} s, more than its whole job of {run.job_time_s:,.0f} s, so an epoch took at "
+                    f"most {at_most} on average."
                 )
                 yield Finding(
                     id="times-contradict",

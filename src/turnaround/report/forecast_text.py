@@ -8,17 +8,16 @@ from turnaround.forecast.predict import best_of_range
 from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.turnaround import Best
 from turnaround.report.forecast_words import (
-    duration,
     figure_rows,
-    hardware,
     headline,
     leave_one_out,
     left_open,
-    money,
     next_in_words,
-    percent,
+    time_text,
 )
 from turnaround.report.lines import Column, clean, tables, wrapped
+from turnaround.words import UNKNOWN, about, hardware, money
+from turnaround.words import accuracy as accuracy_text
 
 
 def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tuple[str, str]]:
@@ -79,18 +78,18 @@ def _range_headings(question: Question, gpu: str) -> list[tuple[str, ...]]:
 
 
 def _range_row(p: Prediction, best: Best | None) -> tuple[str, ...]:
-    epoch_s, job_s, accuracy = (p.best_known(name) for name in ("epoch_time_s", "job_time_s", "val_accuracy"))
+    job_s = p.best_known("job_time_s")
     price = p.best_known("cost")
     paid = money(price) if price is not None else None if job_s is None else f"{p.workers * job_s / 3600:.2g}"
     late = "*" if p.reaches_stable is False else " "
     return (
         f"{p.workers} run" if p.kind == "measured" else f"{p.workers}    ",
-        "-" if epoch_s is None else duration(epoch_s),
+        time_text(p, "epoch_time_s"),
         "-" if p.epochs_to_stable is None else f"{p.epochs_to_stable.value:.0f}{late}",
-        "-" if p.time_to_stable_s is None else duration(p.time_to_stable_s.value),
-        "-" if job_s is None else duration(job_s),
+        UNKNOWN if p.time_to_stable_s is None else about(p.time_to_stable_s.value),
+        time_text(p, "job_time_s"),
         paid or "-",
-        "-" if accuracy is None else percent(accuracy),
+        accuracy_text(p.best_known("val_accuracy")),
         _marks(p.workers, best),
     )
 
@@ -120,8 +119,8 @@ def _best_in_words(predictions: Sequence[Prediction], best: Best | None) -> str:
 
     def told(workers: int) -> str:
         p = by_workers[workers]
-        time_s = p.best_known("time_to_stable_s" if best.by == "time to stable" else "job_time_s")
-        return f"{hardware(workers, p.gpu)} ({duration(time_s) if time_s else '-'})"
+        time = time_text(p, "time_to_stable_s" if best.by == "time to stable" else "job_time_s")
+        return f"{hardware(workers, p.gpu)} ({time})"
 
     what = "to a stable accuracy" if best.by == "time to stable" else f"for {first.epochs_planned} epochs"
     answer = f"{first.job}: fastest {what} {told(best.fastest)}, cheapest {told(best.cheapest)}."

@@ -8,51 +8,17 @@ from turnaround.analysis.configurations import Spread
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.turnaround import share_below
-
-
-def duration(seconds: float) -> str:
-    """To about two digits: 0.42 s, 25 s, 14 min, 3.2 h, 40 h."""
-    if seconds < 9.95:
-        return f"{seconds:.2g} s" if seconds >= 0.01 else f"{seconds:.1g} s"
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    if seconds < 5970:
-        minutes = seconds / 60
-        return f"{minutes:.1f} min" if minutes < 9.95 else f"{minutes:.0f} min"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 9.95 else f"{hours:,.0f} h"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def number(value: float) -> str:
-    """Three digits, more for large numbers."""
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
-
-
-def money(value: float) -> str:
-    return f"{value:,.2f}"
-
-
-def hardware(workers: int, gpu: str, hosts: int = 1) -> str:
-    """ "16 V100 on 2 hosts"."""
-    where = f" on {hosts} hosts" if hosts > 1 else ""
-    if gpu in ("CPU", "unknown"):
-        what = "CPU process" if gpu == "CPU" else "worker"
-        return f"{workers} {what}{'' if workers == 1 else 'es' if gpu == 'CPU' else 's'}{where}"
-    return f"{workers} {gpu}{where}"
+from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money, number
 
 
 def headline(p: Prediction, question: Question) -> str:
     """The answer in one or two sentences."""
     said = list(_time_clauses(p))
     if p.reaches_stable is None and p.val_accuracy is not None:
-        said.append(f"{percent(p.val_accuracy.value)} validation accuracy")
+        said.append(f"{accuracy(p.val_accuracy.value)} validation accuracy")
     label = f" ({p.kind})" if p.kind not in ("forecast", "measured") else ""
     figures = ", ".join(said) or "no time can be forecast"
-    answer = f"{hardware(p.workers, p.gpu, p.hosts)} for {p.job}: {figures}{label}."
+    answer = f"{hardware(p.workers, p.gpu, hosts=p.hosts)} for {p.job}: {figures}{label}."
     if p.epochs_to_stable is not None and p.epochs_planned is not None:
         answer += f" {_stable_sentence(p)}"
     if question.target is not None:
@@ -62,9 +28,9 @@ def headline(p: Prediction, question: Question) -> str:
 
 def _time_clauses(p: Prediction) -> Iterator[str]:
     if p.epoch_time_s is not None:
-        yield f"about {duration(p.epoch_time_s.value)} an epoch"
+        yield f"about {about(p.epoch_time_s.value)} an epoch"
     if p.job_time_s is not None:
-        yield f"{duration(p.job_time_s.value)} for {p.epochs_planned} epochs"
+        yield f"{about(p.job_time_s.value)} for {p.epochs_planned} epochs"
     if p.cost is not None:
         yield f"at a cost of {money(p.cost.value)}"
 
@@ -74,7 +40,7 @@ def _stable_sentence(p: Prediction) -> str:
     assert p.epochs_planned is not None
     needed = f"{p.epochs_to_stable.value:.0f} epochs"
     if p.time_to_stable_s is not None:
-        needed += f", {duration(p.time_to_stable_s.value)}"
+        needed += f", {about(p.time_to_stable_s.value)}"
     chance = share_below(p.epochs_to_stable, p.epochs_planned)
     if p.reaches_stable:
         sure = "" if chance > 0.9 else " probably"
@@ -85,14 +51,14 @@ def _stable_sentence(p: Prediction) -> str:
 
 def _target_sentence(p: Prediction, target: float) -> str:
     if p.val_accuracy is None:
-        return f"Whether it reaches {percent(target)} cannot be said: no run has a validation accuracy."
-    interval = f"{percent(p.val_accuracy.low)} to {percent(p.val_accuracy.high)}"
+        return f"Whether it reaches {accuracy(target)} cannot be said: no run has a validation accuracy."
+    interval = f"{accuracy(p.val_accuracy.low)} to {accuracy(p.val_accuracy.high)}"
     if p.val_accuracy.high < target:
-        return f"It will not reach {percent(target)}: the accuracy is forecast as {interval}."
+        return f"It will not reach {accuracy(target)}: the accuracy is forecast as {interval}."
     if p.val_accuracy.value < target:
-        return f"It will probably not reach {percent(target)}: the accuracy is forecast as {interval}."
+        return f"It will probably not reach {accuracy(target)}: the accuracy is forecast as {interval}."
     after = f" after about {p.epochs_to_target.value:.0f} epochs" if p.epochs_to_target else ""
-    return f"It should reach {percent(target)}{after} (forecast: {interval})."
+    return f"It should reach {accuracy(target)}{after} (forecast: {interval})."
 
 
 def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, str]]:
@@ -100,22 +66,22 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
     price = f", {question.price:g} per GPU-hour" if question.price else ""
     job = f"job of {p.epochs_planned} epochs"
     rows: list[tuple[str, str, Forecast | None, Callable[[float], str]]] = [
-        ("epoch_time_s", "an epoch", p.epoch_time_s, duration),
+        ("epoch_time_s", "an epoch", p.epoch_time_s, about),
         ("images_per_s", "images/s", p.images_per_s, number),
         ("epochs_to_stable", "epochs to stable", p.epochs_to_stable, lambda v: f"{v:.0f}"),
-        ("time_to_stable_s", "time to stable", p.time_to_stable_s, duration),
+        ("time_to_stable_s", "time to stable", p.time_to_stable_s, about),
         ("epochs_to_target", "epochs to target", p.epochs_to_target, lambda v: f"{v:.0f}"),
-        ("time_to_target_s", "time to target", p.time_to_target_s, duration),
-        ("job_time_s", job, p.job_time_s, duration),
+        ("time_to_target_s", "time to target", p.time_to_target_s, about),
+        ("job_time_s", job, p.job_time_s, about),
         ("cost", f"cost of the job{price}", p.cost, money),
-        ("val_accuracy", "validation accuracy", p.val_accuracy, percent),
+        ("val_accuracy", "validation accuracy", p.val_accuracy, accuracy),
     ]
     return [
         (
             title,
             show(forecast.value),
             f"{show(forecast.low)} to {show(forecast.high)}",
-            _seen(p.measured.get(name), show),
+            _seen(p.measured.get(name), duration if show is about else show),
         )
         for name, title, forecast, show in rows
         if forecast is not None
@@ -126,6 +92,13 @@ def _seen(spread: Spread | None, show: Callable[[float], str]) -> str:
     if spread is None:
         return ""
     return show(spread.value) + (f" ({spread.count} runs)" if spread.count > 1 else "")
+
+
+def time_text(p: Prediction, name: str) -> str:
+    """A time as it was measured, else as it is forecast."""
+    measured = p.measured.get(name)
+    time_s = p.best_known(name)
+    return duration(measured.value) if measured is not None else UNKNOWN if time_s is None else about(time_s)
 
 
 def left_open(p: Prediction) -> list[str]:

@@ -11,9 +11,9 @@ from rich.cells import cell_len, chop_cells
 from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Workload
 from turnaround.analysis.speed import Speedup
 from turnaround.report.charts import Glyphs, bar, sparkline
-from turnaround.report.job_table import case_names, number, stable_text
+from turnaround.report.job_table import case_names, stable_text
 from turnaround.report.lines import GAP, wrapped
-from turnaround.report.text import share
+from turnaround.words import accuracy, number
 
 MAX_CURVES = 8
 WIDEST = 100
@@ -65,11 +65,11 @@ def _curve(case: ConfigurationRuns) -> tuple[float, ...] | None:
 
 
 def _scale(low: float, high: float, glyphs: Glyphs) -> str:
-    return f"{glyphs.levels[0]} is {share(low)}, {glyphs.levels[-1]} is {share(high)}."
+    return f"{glyphs.levels[0]} is {accuracy(low)}, {glyphs.levels[-1]} is {accuracy(high)}."
 
 
 def _curve_end(curve: Sequence[float]) -> str:
-    return f"last {share(next(value for value in reversed(curve) if math.isfinite(value)))}"
+    return f"last {accuracy(next(value for value in reversed(curve) if math.isfinite(value)))}"
 
 
 def _chosen(items: list[tuple[str, tuple[float, ...]]], most: int) -> list[tuple[str, tuple[float, ...]]]:

@@ -11,13 +11,12 @@ from turnaround.analysis.speed import Speedup, job_speedups
 from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
 from turnaround.report.lines import Column, Table, clean, tables
-from turnaround.report.text import seconds, share
+from turnaround.words import UNKNOWN, accuracy, duration, number
 
-UNKNOWN = "-"
 MEANINGS = {
     "batch": "images in one update of the weights, over all workers together",
     "runs": "repeats of the configuration; figures are their median, in brackets the lowest and the highest of them",
-    "s/epoch": "seconds for one pass over the training images; where it is recorded, the first (cold) one is left out",
+    "s/epoch": "duration for one pass over the training images; where it is recorded, the first (cold) one is left out",
     "images/s": "training images a second, over all workers together",
     "speed-up": "how many times faster an epoch is than the baseline's: the fewest workers of the same kind of GPU",
     "efficiency": "how much of the added workers becomes speed: the speed-up, divided by how many times as many "
@@ -30,7 +29,7 @@ MEANINGS = {
     "noise, if that is larger) of the best level seen",
     "epochs to": "epochs until validation accuracy is there, a level that every finished configuration has reached; "
     "times s/epoch it compares configurations fairly",
-    "validation accuracy": "share of images recognised after the last epoch, of images that were not trained on",
+    "validation accuracy": "accuracy of images recognised after the last epoch, of images that were not trained on",
     "training accuracy": "the same of images that were trained on",
 }
 """What each heading means, in the order of the columns."""
@@ -79,7 +78,7 @@ def column_groups(job: Workload, speedups: Mapping[Configuration, Speedup]) -> l
         _column("images/s", (_median(case.images_per_s, number) for case in cases)),
         _column("speed-up", (_speedup(case, up) for case, up in zip(cases, ups, strict=True))),
         _column("efficiency", (_efficiency(case, up) for case, up in zip(cases, ups, strict=True))),
-        _column("job time", (_median(case.job_time_s, seconds) for case in cases)),
+        _column("job time", (_median(case.job_time_s, duration) for case in cases)),
         *_outside_columns(job),
     ]
     accuracy = [
@@ -117,7 +116,7 @@ def _exit_codes(runs: Sequence[RunSummary]) -> str:
 
 
 def target_heading(target: float) -> str:
-    return f"epochs to\n{share(target)}"
+    return f"epochs to\n{accuracy(target)}"
 
 
 def _column(heading: str, cells: Iterator[str]) -> Column:
@@ -128,15 +127,6 @@ def _whole(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
-def number(value: float, digits: int = 3) -> str:
-    """With so many significant digits, and all digits of a whole number: 209, 80.5, 1.21, 12,345."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    decimals = 0 if value == 0 else max(digits - 1 - math.floor(math.log10(abs(value))), 0)
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
-
-
 def spread_text(spread: Spread | None) -> str:
     """The median, and the range where repeats differ."""
     return _with_range(spread, number, number)
@@ -144,7 +134,7 @@ def spread_text(spread: Spread | None) -> str:
 
 def accuracy_text(spread: Spread | None) -> str:
     """The same in percent."""
-    return _with_range(spread, share, lambda value: f"{100 * value:.1f}")
+    return _with_range(spread, accuracy, lambda value: f"{100 * value:.1f}")
 
 
 def _median(spread: Spread | None, show: Callable[[float], str]) -> str:

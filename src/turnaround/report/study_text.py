@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from turnaround.report.text import seconds, share
 from turnaround.study.lifecycle import seconds_left
 from turnaround.study.state import RunState
+from turnaround.words import about, accuracy, duration
 
 
 def study_table(states: Sequence[RunState]) -> RenderableType:
@@ -23,7 +23,7 @@ def study_table(states: Sequence[RunState]) -> RenderableType:
             state.planned.label,
             _standing(state),
             f"{state.epochs_done}/{state.epochs}" if state.epochs else "-",
-            share(state.val_accuracy),
+            accuracy(state.val_accuracy),
             _time(state),
         )
     return Group(table, Text(progress_line(states)))
@@ -40,7 +40,7 @@ def progress_line(states: Sequence[RunState]) -> str:
     """How much is done, and how long the rest takes at this pace."""
     done = sum(state.is_done for state in states)
     left_s = seconds_left(states)
-    rest = "" if left_s is None or done == len(states) else f", about {seconds(left_s)} left at this pace"
+    rest = "" if left_s is None or done == len(states) else f", about {about(left_s)} left at this pace"
     return f"{done} of {len(states)} runs done{rest}"
 
 
@@ -48,11 +48,11 @@ def change_line(state: RunState) -> str:
     """One line for a log: what has just become of a run."""
     line = f"{state.planned.label}: {'waiting' if state.standing == 'missing' else state.standing}"
     if state.standing == "finished":
-        accuracy = "" if state.val_accuracy is None else f"{share(state.val_accuracy)} validation accuracy, "
-        line += f", {accuracy}{_time(state)}"
+        level = "" if state.val_accuracy is None else f"{accuracy(state.val_accuracy)} validation accuracy, "
+        line += f", {level}{_time(state)}"
     return f"{line} ({state.cause})" if state.cause and not state.is_done else line
 
 
 def _time(state: RunState) -> str:
-    shown = seconds(state.program_s)
+    shown = duration(state.program_s)
     return f"({shown})" if state.planned.is_rehearsal and state.program_s else shown

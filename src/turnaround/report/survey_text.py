@@ -18,17 +18,15 @@ from turnaround.findings import Evidence, Finding
 from turnaround.report.charts import BLOCKS, Glyphs
 from turnaround.report.job_charts import accuracy_chart, stable_chart, time_chart
 from turnaround.report.job_table import (
-    UNKNOWN,
     case_names,
     has_repeats,
     headings,
     job_tables,
     meanings,
-    number,
     used_baselines,
 )
 from turnaround.report.lines import NARROWEST, clean, wrapped
-from turnaround.report.text import share
+from turnaround.words import UNKNOWN, accuracy, counted, number
 
 SEVERITY_STYLES = {"problem": "bold red", "caution": "bold yellow", "note": "bold cyan"}
 MAX_NAMES = 6
@@ -99,18 +97,14 @@ def _counts(job: Workload) -> str:
     runs = [run for case in job.cases for run in case.runs]
     num_imported = sum(run.is_imported for run in runs)
     count = (
-        f"{_count(len(runs), 'run')} of {_count(len(job.cases), 'configuration')}"
+        f"{counted(len(runs), 'run')} of {counted(len(job.cases), 'configuration')}"
         if has_repeats(job)
-        else (f"{_count(len(job.cases), 'configuration')}, one run each" if len(runs) > 1 else "One run")
+        else (f"{counted(len(job.cases), 'configuration')}, one run each" if len(runs) > 1 else "One run")
     )
     if not num_imported:
         return f"{count}."
     which = "" if num_imported == len(runs) else f" of {num_imported} of them"
     return f"{count}. The figures{which} are imported: stated by others, not measured here."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]:
@@ -153,7 +147,7 @@ def findings_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) 
     if not findings:
         yield from _styled(wrapped("Findings: none. Nothing in these runs asks for your attention.", screen.prose))
         return
-    counts = [_count(found, severity) for severity in SEVERITY_STYLES if (found := _num(findings, severity))]
+    counts = [counted(found, severity) for severity in SEVERITY_STYLES if (found := _num(findings, severity))]
     yield from _styled(wrapped(f"Findings: {', '.join(counts)}", screen.prose), HEADING)
     has_several_jobs = len(survey.jobs) > 1
     for finding in findings:
@@ -203,7 +197,8 @@ def _value(item: Evidence) -> str:
     if isinstance(item.value, str):
         return f"{item.value} {item.unit}".strip()
     if not item.unit and any(word in item.what for word in ("accuracy", "share", "efficiency", "rise")):
-        return share(item.value) if math.isfinite(item.value) else UNKNOWN  # fractions in the data, percent when shown
+        # Fractions in the data, percent when shown.
+        return accuracy(item.value) if math.isfinite(item.value) else UNKNOWN
     return f"{number(item.value, digits=4)} {item.unit}".strip()
 
 

@@ -12,6 +12,7 @@ from turnaround.analysis.balance import balance
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings import Finding
 from turnaround.record.reader import Run
+from turnaround.words import accuracy, duration
 
 PART_NAMES = {
     "queue": "waiting in the queue",
@@ -27,22 +28,6 @@ PART_NAMES = {
 }
 
 
-def seconds(value: float | None) -> str:
-    """A duration as people say it."""
-    if value is None:
-        return "-"
-    if value < 100:
-        return f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
-    minutes, rest = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def share(value: float | None) -> str:
-    """An accuracy in percent."""
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
 def comparison(summaries: Sequence[RunSummary]) -> Table:
     """Runs side by side. A rehearsal's times stand in brackets: they are this machine's, not those of its workers."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
@@ -56,9 +41,9 @@ def comparison(summaries: Sequence[RunSummary]) -> Table:
             "-" if run.global_batch is None else str(run.global_batch),
             _time(run, None if run.epoch_time_s is None else f"{run.epoch_time_s:.2f}"),
             _time(run, None if run.images_per_s is None else f"{run.images_per_s:,.0f}"),
-            share(run.best_val_accuracy),
-            share(run.final_val_accuracy),
-            _time(run, seconds(run.turnaround_s)),
+            accuracy(run.best_val_accuracy),
+            accuracy(run.final_val_accuracy),
+            _time(run, duration(run.turnaround_s)),
             Text("rehearsed", style="italic") if run.is_rehearsal else "",
         )
     return table
@@ -88,18 +73,18 @@ def run_end(summary: RunSummary, run: Run, findings: Sequence[Finding] = ()) -> 
 
 def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Iterator[tuple[str, str | None]]:
     """Name and text of each line; without a text there is nothing to say."""
-    final = share(summary.final_val_accuracy)
+    final = accuracy(summary.final_val_accuracy)
     if run.evaluation:
         final += f" of {run.evaluation.num_images:,} images"
         if run.evaluation.top5 is not None:
-            final += f" (among the first five: {share(run.evaluation.top5)})"
+            final += f" (among the first five: {accuracy(run.evaluation.top5)})"
     yield "validation accuracy", final
     if summary.best_epoch is not None:
-        yield "best epoch", f"{summary.best_epoch} with {share(summary.best_val_accuracy)}"
+        yield "best epoch", f"{summary.best_epoch} with {accuracy(summary.best_val_accuracy)}"
     yield "weakest class", weakest_class(run)
     own = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
-    yield "an epoch took", f"{seconds(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{own}"
-    yield "turnaround", f"{seconds(summary.turnaround_s)}: {parts_sentence(summary)}"
+    yield "an epoch took", f"{duration(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{own}"
+    yield "turnaround", f"{duration(summary.turnaround_s)}: {parts_sentence(summary)}"
     yield "to the first step", first_step_sentence(summary, run)
     yield "scaling", scaling_sentence(run)
     yield "noise scale", noise_sentence(run)
@@ -116,7 +101,7 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
 def parts_sentence(summary: RunSummary) -> str:
     """Where the time went, largest first, without what is too small to matter."""
     parts = sorted(summary.turnaround_parts_s.items(), key=lambda item: -item[1])
-    return ", ".join(f"{PART_NAMES.get(name, name)} {seconds(value)}" for name, value in parts if value >= 0.05)
+    return ", ".join(f"{PART_NAMES.get(name, name)} {duration(value)}" for name, value in parts if value >= 0.05)
 
 
 def first_step_sentence(summary: RunSummary, run: Run) -> str | None:
@@ -124,8 +109,8 @@ def first_step_sentence(summary: RunSummary, run: Run) -> str | None:
     parts = summary.first_step_parts_s
     if not parts or run.status.job is None:
         return None
-    said = ", ".join(f"{PART_NAMES.get(name, name)} {seconds(time_s)}" for name, time_s in parts.items())
-    return f"{seconds(sum(parts.values()))} after it was submitted: {said}"
+    said = ", ".join(f"{PART_NAMES.get(name, name)} {duration(time_s)}" for name, time_s in parts.items())
+    return f"{duration(sum(parts.values()))} after it was submitted: {said}"
 
 
 def scaling_sentence(run: Run) -> str | None:
@@ -151,4 +136,4 @@ def weakest_class(run: Run) -> str | None:
     if len(results) < 2:
         return None
     worst = min(results, key=lambda c: (c.accuracy or 0.0, c.name))
-    return f"{worst.name}: {share(worst.accuracy)} of {worst.num_images} images"
+    return f"{worst.name}: {accuracy(worst.accuracy)} of {worst.num_images} images"

@@ -212,7 +212,7 @@ def test_a_disk_that_fills_up() -> None:
     assert list(disk_warnings([(0, 100 * GIB), (100, 100 * GIB)], 3600)) == []
     assert list(disk_warnings([(0, 110 * GIB), (100, 100 * GIB)], 500)) == []  # it ends in time
     (filling,) = disk_warnings([(0, 110 * GIB), (100, 100 * GIB)], 3600)
-    assert filling.text == "The disk fills up: 100.0 GiB are free, for 16 min 40 s at this pace."
+    assert filling.text == "The disk fills up: 100.0 GiB are free, for 17 min at this pace."
     (little,) = disk_warnings([(0, 3 * GIB)], None)
     assert (little.text, little.is_problem) == ("The disk has little space: 3.0 GiB are free.", False)
     (full,) = disk_warnings([(0, GIB // 2)], None)

@@ -12,8 +12,7 @@ from turnaround.analysis.configurations import Workload
 from turnaround.analysis.workloads import survey
 from turnaround.findings import find_all
 from turnaround.forecast.along import forecasters_of
-from turnaround.forecast.contract import Forecast
-from turnaround.report.page.answer import Headline, answer_of, interval
+from turnaround.report.page.answer import Headline, answer_of
 
 
 def answers(folder: Path) -> dict[str, Headline]:
@@ -35,7 +34,7 @@ def job_of(folder: Path) -> Workload:
 def test_the_labs_table_is_ranked_by_job_time_and_twice_the_gpus_are_forecast(tmp_path: Path) -> None:
     answer = answers(import_table(LAB, tmp_path))["caltech256, frozen"]
     assert answer.text == (
-        "8 V100 finish 30 epochs first, in 23 min with 67.2 % accuracy; 16 would need about 14 min (11-17) for 30 "
+        "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy; 16 would need about 14 min (11-17) for 30 "
         "epochs and would probably not be stable by then."
     )
     assert answer.basis == (
@@ -67,7 +66,7 @@ def test_times_that_are_the_same_have_no_first(tmp_path: Path) -> None:
     [
         (
             {"workers": 1, "accuracy": rising(0.8, epochs=30, pace=3.0), "epoch_time_s": 60.0},
-            "1 T4 reaches 80.0 % accuracy after 30 epochs, in 30 min, stable from epoch ",
+            "1 T4 reaches 80.0 % accuracy after 30 epochs, in 30 min 16 s, stable from epoch ",
         ),
         (
             {"workers": 8, "processes": 1, "accuracy": rising(0.8, epochs=4)},
@@ -103,8 +102,3 @@ def test_settings_stand_in_brackets(tmp_path: Path) -> None:
         )
         build(tmp_path / name, plan)
     assert only(tmp_path).text.startswith("2 T4 (learning rate 0.1) ")
-
-
-def test_intervals_repeat_no_unit_that_is_the_same() -> None:
-    assert interval(Forecast(value=840, low=660, high=1020)) == "14 min (11-17)"
-    assert interval(Forecast(value=90, low=60, high=180)) == "90 s (60 s to 3.0 min)"

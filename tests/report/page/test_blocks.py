@@ -56,7 +56,7 @@ def test_the_answer_is_first_and_the_footer_last(lab: PageView) -> None:
     assert ids[-1] == "footer"
     assert ids.index(f"{key}/forecast") < ids.index(f"{key}/runs")
     answer = text_of(blocks, "answer")
-    assert "8 V100 finish 30 epochs first, in 23 min with 67.2 % accuracy" in answer
+    assert "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy" in answer
     assert "4 T4 finish 10 epochs first" in answer
     assert "7 runs; all imported: stated by others, not measured here." in answer
 

@@ -37,7 +37,7 @@ def test_a_rehearsal_has_no_times(tmp_path: Path) -> None:
     build(tmp_path / "real", Plan(workers=1, accuracy=rising(epochs=8), epoch_time_s=61.0))
     build(tmp_path / "rehearsed", Plan(workers=4, processes=1, accuracy=rising(epochs=8)))
     real, rehearsed = (dict(card.figures) for card in cards(tmp_path).cards)
-    assert real["an epoch"] == "61.0 s"
+    assert real["an epoch"] == "61 s"
     assert real["submit to finish"].startswith("8 min 13 s: other epochs 7 min 07 s")
     assert set(rehearsed) == {"epochs", "validation accuracy", "best epoch", "training accuracy"}
 

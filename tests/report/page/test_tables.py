@@ -60,7 +60,7 @@ def test_forecasts_are_told_from_what_was_measured(lab: Workload, tmp_path: Path
     table = forecasts([on_v100.predict(count) for count in counts])
     assert table.tags == ("forecast", "forecast", "measured", "measured", "forecast")
     measured, forecast = column(table, "job of 30 epochs")[3:]
-    assert measured == ("23 min measured", 1387.0)
+    assert measured == ("23 min 07 s measured", 1387.0)
     assert forecast == ("14 min (11 min to 17 min)", pytest.approx(830, rel=0.1))
     assert "cost of the job" not in table.headings
     (_, priced) = forecasters_of(found.jobs[0], price=3.6)

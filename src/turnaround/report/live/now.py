@@ -10,10 +10,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from turnaround.findings.words import accuracy, seconds
 from turnaround.report.live.progress import RunProgress, State
 from turnaround.report.page.blocks import Block
 from turnaround.report.page.templates import environment
+from turnaround.words import about, accuracy
 
 STATES: tuple[State, ...] = (
     "running",
@@ -72,7 +72,7 @@ def _figures(run: RunProgress) -> Iterator[tuple[str, str]]:
     if run.epochs and (run.epoch or run.is_under_way):
         yield f"of {run.epochs} epochs", str(run.epoch)
     if run.left_s is not None:
-        yield "left", f"about {seconds(max(1.0, run.left_s))}"
+        yield "left", f"about {about(max(1.0, run.left_s))}"
     if run.images_per_s is not None:
         yield "images/s", f"{run.images_per_s:,.0f}"
     if run.val_accuracy is not None:

@@ -17,10 +17,10 @@ from typing import Any, Literal
 from turnaround.analysis.bottleneck import Bottleneck, bottleneck, gpu_busy
 from turnaround.analysis.compare import value_at
 from turnaround.errors import RunDirectoryError
-from turnaround.findings.words import seconds
 from turnaround.record.heartbeat import WAITS, ProcessHeartbeat
 from turnaround.record.schema import EpochRecord
 from turnaround.report.live.follow import UNDER_WAY, FollowedRun
+from turnaround.words import about, duration
 
 State = Literal["preparing", "queued", "running", "finished", "failed", "diverged", "interrupted", "unreadable"]
 
@@ -233,7 +233,7 @@ class RunWatch:
         patience_s = SILENT_S if max(self._beats.values(), default=0) > 1 else SILENT_AT_FIRST_S
         silent_s = self.now_s() - self._moved_s
         if processes and silent_s >= patience_s:
-            yield Warn(kind="silent", text=f"Nothing has moved for {seconds(silent_s)}.", is_problem=True)
+            yield Warn(kind="silent", text=f"Nothing has moved for {duration(silent_s)}.", is_problem=True)
 
 
 def loss_warnings(epochs: list[EpochRecord]) -> Iterator[Warn]:
@@ -262,7 +262,7 @@ def disk_warnings(free: list[tuple[float, int]], left_s: float | None) -> Iterat
     if free_gib < HARDLY_ANY_SPACE_GIB:
         yield Warn(kind="disk", text=f"The disk is nearly full: {free_gib:.2f} GiB are free.", is_problem=True)
     elif lost_per_s > 0 and now_s - begun_s >= FILLING_OVER_S and last / lost_per_s < (left_s or 0.0):
-        text = f"The disk fills up: {free_gib:.1f} GiB are free, for {seconds(last / lost_per_s)} at this pace."
+        text = f"The disk fills up: {free_gib:.1f} GiB are free, for {about(last / lost_per_s)} at this pace."
         yield Warn(kind="disk", text=text, is_problem=True)
     elif free_gib < LITTLE_SPACE_GIB:
         yield Warn(kind="disk", text=f"The disk has little space: {free_gib:.1f} GiB are free.")

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.findings import Finding
 from turnaround.findings.best import SAME_TIME, Timed, timed
-from turnaround.findings.words import listed
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.forecast.turnaround import TurnaroundParts, exact, job_time, share_below
-from turnaround.report.forecast_words import duration, percent
 from turnaround.report.job_table import epoch_text
+from turnaround.words import accuracy, duration, interval, listed
 
 # As in the sentences of `turnaround predict`: beyond these chances "probably" is left out.
 SURELY_STABLE, SURELY_NOT = 0.9, 0.02
@@ -63,7 +62,7 @@ def _ranked(ranked: Timed) -> tuple[str, ConfigurationRuns]:
     tie = "equally fast" if len(as_fast) > 1 else "first"
     in_time = f"in {duration(time_s)}"
     if ranked.basis == "target":
-        reach = f"{'reaches' if is_one else 'reach'} {percent(ranked.target or 0.0)} accuracy"
+        reach = f"{'reaches' if is_one else 'reach'} {accuracy(ranked.target or 0.0)} accuracy"
         text = f"{who} {reach} {tie}, {in_time} of training"
     elif ranked.basis == "job":
         ends = "finishes" if is_one else "finish"
@@ -76,7 +75,7 @@ def _ranked(ranked: Timed) -> tuple[str, ConfigurationRuns]:
 def _basis(ranked: Timed) -> str:
     if ranked.basis == "target":
         return (
-            f"Compared by the training time to {percent(ranked.target or 0.0)} validation accuracy, which every "
+            f"Compared by the training time to {accuracy(ranked.target or 0.0)} validation accuracy, which every "
             "finished configuration has reached."
         )
     time = "the time from submit to finish" if ranked.basis == "job" else "the time of an epoch"
@@ -95,7 +94,7 @@ def _epochs(case: ConfigurationRuns) -> str:
 
 
 def _with_accuracy(case: ConfigurationRuns) -> str:
-    return f" with {percent(case.final_val_accuracy.value)} accuracy" if case.final_val_accuracy else ""
+    return f" with {accuracy(case.final_val_accuracy.value)} accuracy" if case.final_val_accuracy else ""
 
 
 def _told(job: Workload) -> tuple[str, ConfigurationRuns]:
@@ -111,7 +110,7 @@ def _told(job: Workload) -> tuple[str, ConfigurationRuns]:
 def _alone(case: ConfigurationRuns) -> str:
     verb = "reaches" if case.configuration.workers == 1 else "reach"
     assert case.final_val_accuracy is not None, "chosen because it has one"
-    text = f"{_name(case)} {verb} {percent(case.final_val_accuracy.value)} accuracy after {_epochs(case)}"
+    text = f"{_name(case)} {verb} {accuracy(case.final_val_accuracy.value)} accuracy after {_epochs(case)}"
     if case.job_time_s is not None:
         text += f", in {duration(case.job_time_s.value)}"
     if case.stable.status == "stable" and case.stable.epoch is not None:
@@ -123,8 +122,8 @@ def _under_way(case: ConfigurationRuns) -> str:
     """A run that has not come to its end: how far it is, and why it is no farther."""
     run, record = max(zip(case.runs, case.records, strict=True), key=lambda pair: pair[0].epochs)
     planned = f" of {run.epochs_planned}" if run.epochs_planned else ""
-    accuracy = "" if run.final_val_accuracy is None else f", with {percent(run.final_val_accuracy)} accuracy so far"
-    text = f"{_name(case)}: {run.epochs}{planned} epochs done{accuracy}"
+    level = "" if run.final_val_accuracy is None else f", with {accuracy(run.final_val_accuracy)} accuracy so far"
+    text = f"{_name(case)}: {run.epochs}{planned} epochs done{level}"
     if run.state in ("queued", "running"):
         return text
     cause = f" ({record.status.cause.rstrip('.')})" if record.status.cause else ""
@@ -144,11 +143,11 @@ def _ahead(best: ConfigurationRuns, ranked: Timed | None, forecasters: Sequence[
     who = str(p.workers) if kind not in ("CPU", "unknown") else f"{p.workers} {'processes' * (kind == 'CPU')}".strip()
     if ranked is not None and ranked.basis == "target":
         time_s = _training_to_target(p)
-        return f"; {who} would need about {interval(time_s)}{_reaching(p)}" if time_s else ""
+        return f"; {who} would need about {_interval(time_s)}{_reaching(p)}" if time_s else ""
     if p.job_time_s is not None:
-        return f"; {who} would need about {interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
+        return f"; {who} would need about {_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
     if p.epoch_time_s is not None:
-        return f"; {who} would need about {interval(p.epoch_time_s)} an epoch"
+        return f"; {who} would need about {_interval(p.epoch_time_s)} an epoch"
     return ""
 
 
@@ -172,9 +171,5 @@ def _stable(p: Prediction) -> str:
     return f" and would {'' if is_sure else 'probably '}{'' if p.reaches_stable else 'not '}be stable by then"
 
 
-def interval(forecast: Forecast) -> str:
-    """ "14 min (11-17)", or with both units where they differ."""
-    value, low, high = (duration(part).rpartition(" ") for part in (forecast.value, forecast.low, forecast.high))
-    if low[2] == high[2] == value[2]:
-        return f"{' '.join((value[0], value[2]))} ({low[0]}-{high[0]})"
-    return f"{value[0]} {value[2]} ({low[0]} {low[2]} to {high[0]} {high[2]})"
+def _interval(forecast: Forecast) -> str:
+    return interval(forecast.value, forecast.low, forecast.high)

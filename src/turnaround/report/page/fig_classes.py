@@ -18,7 +18,7 @@ from turnaround.report.page.fig_common import (
     sentences,
 )
 from turnaround.report.page.figure import Figure
-from turnaround.report.text import share
+from turnaround.words import accuracy
 
 MAX_CLASSES = 40
 MAX_PAIRS = 12
@@ -108,13 +108,13 @@ def _hover(
     names: Sequence[str], counts: Sequence[Sequence[int]], shares: Sequence[Sequence[float | None]]
 ) -> list[list[str]]:
     return [
-        [f"{names[true]} as {names[p]}: {count} images, {share(shares[true][p])}" for p, count in enumerate(row)]
+        [f"{names[true]} as {names[p]}: {count} images, {accuracy(shares[true][p])}" for p, count in enumerate(row)]
         for true, row in enumerate(counts)
     ]
 
 
 def _which(found: Confusion) -> str:
-    top1 = share(found.evaluation.top1)
+    top1 = accuracy(found.evaluation.top1)
     return (
         f"Validation images after the last epoch of {found.summary.name} ({found.case.label}), the most accurate run "
         f"({top1} of {found.evaluation.num_images:,} images)."

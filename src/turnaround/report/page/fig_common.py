@@ -13,7 +13,7 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.repeats import evenly
 from turnaround.report.job_table import case_names
 from turnaround.report.lines import clean
-from turnaround.report.text import seconds
+from turnaround.words import duration
 
 MAX_DRAWN = 12
 """Series that are drawn at first; the legend switches the others on."""
@@ -206,7 +206,7 @@ class TimeUnit:
 
     def text(self, time_s: float) -> str:
         """As people say it, also where it is small beside the others."""
-        return f"{1000 * time_s:.3g} ms" if self.name == "ms" else seconds(time_s)
+        return duration(time_s)
 
 
 def bar_axis(labels: Sequence[str]) -> dict[str, Any]:

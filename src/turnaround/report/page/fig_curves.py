@@ -30,7 +30,7 @@ from turnaround.report.page.fig_common import (
     spread_out,
 )
 from turnaround.report.page.figure import Figure
-from turnaround.report.text import share
+from turnaround.words import accuracy
 
 Quantity = Literal["accuracy", "loss"]
 STABLE_RULE = (
@@ -282,7 +282,7 @@ def _alt(drawn: Sequence[_Drawn], quantity: Quantity) -> str:
     for one in drawn[:8]:
         if one.validation is not None:
             last = one.validation.spreads[-1].value
-            value = share(last) if quantity == "accuracy" else f"{last:.3g}"
+            value = accuracy(last) if quantity == "accuracy" else f"{last:.3g}"
             stable = f", {stable_words(one.series.case.stable)}" if quantity == "accuracy" else ""
             said.append(f"{one.series.name} ends at {value} after epoch {one.validation.epochs[-1]}{stable}")
     if not said:

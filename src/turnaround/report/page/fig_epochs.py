@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.forecast.along import SweepPoint, epochs_planned, points, same_epochs_law
 from turnaround.forecast.predict import Forecaster
-from turnaround.report.forecast_words import hardware
 from turnaround.report.job_table import epoch_text
 from turnaround.report.page.fig_common import (
     Series,
@@ -26,6 +25,7 @@ from turnaround.report.page.fig_common import (
 from turnaround.report.page.fig_curves import stable_words
 from turnaround.report.page.fig_laws import Law, heights, law_traces
 from turnaround.report.page.figure import Figure
+from turnaround.words import hardware
 
 EPOCHS = TimeUnit(name="epochs", seconds=1.0)
 KINDS = {

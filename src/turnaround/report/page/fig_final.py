@@ -23,7 +23,7 @@ from turnaround.report.page.fig_common import (
     spread_out,
 )
 from turnaround.report.page.figure import Figure
-from turnaround.report.text import share
+from turnaround.words import accuracy
 
 WORDS = {"validation": "validation", "train": "training"}
 
@@ -55,7 +55,7 @@ def final_accuracy_figure(job: Workload) -> Figure | None:
             left_out(len(shown), len(known)),
         ),
         alt=f"The highest validation accuracy at the end is that of {best.name}: "
-        f"{share(best.case.final_val_accuracy.value if best.case.final_val_accuracy else None)}.",
+        f"{accuracy(best.case.final_val_accuracy.value if best.case.final_val_accuracy else None)}.",
         data=traces,
         layout=layout(
             height=bar_height(names), entries=len(traces), xaxis=share_axis("accuracy (%)"), yaxis=bar_axis(names)

@@ -9,8 +9,8 @@ from turnaround.analysis.configurations import ConfigurationRuns, Spread
 from turnaround.forecast.along import SweepPoint
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import Forecaster
-from turnaround.report.forecast_words import hardware
 from turnaround.report.page.fig_common import TimeUnit, Trace, error_bars, meta, plain
+from turnaround.words import about, duration, hardware
 
 Interval = Spread | Forecast
 
@@ -50,6 +50,7 @@ class Law:
     said: Sequence[tuple[SweepPoint, Forecast]]
     unit: TimeUnit
     shown: Callable[[float], str]
+    """A forecast as text."""
     """A value in words."""
 
 
@@ -61,7 +62,9 @@ def scaling_traces(
     for group in groups:
         said = [(p, f) for p in group.points if (f := curve.law(p)) is not None]
         if said:
-            law = Law(name=group.name, series=group.series, said=said, unit=unit, shown=shown)
+            law = Law(
+                name=group.name, series=group.series, said=said, unit=unit, shown=about if shown is duration else shown
+            )
             band, line, *forecasts = law_traces(law)
             layers[0].append(band)
             layers[1].append(line)
@@ -112,7 +115,7 @@ def _forecasts(law: Law) -> list[Trace]:
             **error_bars("y", values, [unit(f.low) for _, f in apart], [unit(f.high) for _, f in apart]),
             "marker": {"symbol": "circle-open", "size": 10},
             "text": [
-                f"forecast for {plain(hardware(p.workers, p.prediction.gpu, p.prediction.hosts))}: about "
+                f"forecast for {plain(hardware(p.workers, p.prediction.gpu, hosts=p.prediction.hosts))}: about "
                 f"{shown(f.value)} (80 %: {shown(f.low)} to {shown(f.high)})"
                 for p, f in apart
             ],

@@ -10,7 +10,6 @@ from turnaround.analysis.speed import comparable_in_time, ideal_time_s, speedup_
 from turnaround.forecast.along import measured_time_to_stable, points, set_aside
 from turnaround.forecast.observations import hardware_label
 from turnaround.forecast.predict import Forecaster
-from turnaround.report.forecast_words import duration, hardware
 from turnaround.report.page.fig_common import (
     TimeUnit,
     Trace,
@@ -24,6 +23,7 @@ from turnaround.report.page.fig_common import (
 )
 from turnaround.report.page.fig_laws import LawCurve, ScalingGroup, heights, scaling_traces
 from turnaround.report.page.figure import Figure
+from turnaround.words import about, duration, hardware
 
 
 def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingGroup]:
@@ -79,7 +79,7 @@ def _epoch_time(groups: Sequence[ScalingGroup]) -> Figure:
         ideal=lambda group, workers: ideal_time_s(group.baseline, workers),
     )
     unit = TimeUnit(name="s", seconds=1.0)
-    traces = scaling_traces(groups, curve, unit, lambda value: duration(value))
+    traces = scaling_traces(groups, curve, unit, duration)
     return Figure(
         id="epoch-time",
         section="scaling",
@@ -89,7 +89,7 @@ def _epoch_time(groups: Sequence[ScalingGroup]) -> Figure:
             _measured_rule(groups),
             _law_rule(groups),
         ),
-        alt=_alt(groups, curve, lambda value: duration(value)),
+        alt=_alt(groups, curve, duration),
         data=traces,
         layout=_layout(groups, traces, axis("time of an epoch (s)", **log_ticks(heights(traces)))),
     )
@@ -152,7 +152,7 @@ def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
     )
     ends = [end for g in with_law for p in g.points if (f := curve.law(p)) for end in (f.value, f.high)]
     unit = TimeUnit.of(ends)
-    traces = scaling_traces(with_law, curve, unit, lambda value: duration(value))
+    traces = scaling_traces(with_law, curve, unit, duration)
     return Figure(
         id="time-to-stable-by-workers",
         section="scaling",
@@ -163,7 +163,7 @@ def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
             "Full points: measured epochs, with their 80 % interval, times the measured seconds.",
             _law_rule(with_law),
         ),
-        alt=_alt(with_law, curve, lambda value: duration(value)),
+        alt=_alt(with_law, curve, duration),
         data=traces,
         layout=_layout(with_law, traces, axis(f"time to stable ({unit.name})", **log_ticks(heights(traces)))),
     )
@@ -208,14 +208,14 @@ def _baselines(groups: Sequence[ScalingGroup]) -> str:
 
 
 def _alt(groups: Sequence[ScalingGroup], curve: LawCurve, shown: Callable[[float], str]) -> str:
-    said = []
+    said, forecast = [], about if shown is duration else shown
     for group in groups:
         measured = {c.configuration.workers: (c, v) for c in group.cases if (v := curve.measured(group, c)) is not None}
         said += [f"{hardware_label(case)} {shown(v.value)}" for case, v in [*measured.values()][:8]]
         ahead = [(p, f) for p in group.points if p.is_shown_apart and (f := curve.law(p)) is not None][-1:]
         said += [
-            f"forecast for {hardware(p.workers, p.prediction.gpu, p.prediction.hosts)} about {shown(f.value)} "
-            f"({shown(f.low)} to {shown(f.high)})"
+            f"forecast for {hardware(p.workers, p.prediction.gpu, hosts=p.prediction.hosts)} about {forecast(f.value)} "
+            f"({forecast(f.low)} to {forecast(f.high)})"
             for p, f in ahead
         ]
     return f"{'; '.join(said)}."

@@ -24,7 +24,7 @@ from turnaround.report.page.fig_common import (
     series_of,
 )
 from turnaround.report.page.figure import Figure
-from turnaround.report.text import seconds, share
+from turnaround.words import accuracy, duration
 
 Row = tuple[Series, Reached]
 SMALL_COST_S = 360.0
@@ -57,7 +57,7 @@ def _time_figure(goal: Goal, rows: Sequence[Row]) -> Figure:
         section="time",
         title=_title(goal),
         caption=sentences(_rule(goal), _interval(goal, shown), _bounds(shown), left_out(len(shown), len(rows))),
-        alt=f"Shortest is {first[0].name} with {seconds(first[1].value_s)}: "
+        alt=f"Shortest is {first[0].name} with {duration(first[1].value_s)}: "
         + "; ".join(f"{series.name} {_spoken(one)}" for series, one in shown[:8])
         + ".",
         data=traces,
@@ -75,7 +75,7 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 
 def _title(goal: Goal) -> str:
     if goal.basis == "target":
-        return f"Time to {share(goal.accuracy)} validation accuracy"
+        return f"Time to {accuracy(goal.accuracy)} validation accuracy"
     return "Time to a stable validation accuracy" if goal.basis == "stable" else "Time of the whole job"
 
 
@@ -115,7 +115,7 @@ def _bounds(shown: Sequence[Row]) -> str:
 
 
 def _spoken(one: Reached) -> str:
-    return f"at least {seconds(one.value_s)}" if one.is_lower_bound else seconds(one.value_s)
+    return f"at least {duration(one.value_s)}" if one.is_lower_bound else duration(one.value_s)
 
 
 def _bars(
@@ -169,7 +169,7 @@ def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | None) -> Fig
         id="cost",
         section="time",
         title={
-            "target": f"Cost of {share(goal.accuracy)} validation accuracy",
+            "target": f"Cost of {accuracy(goal.accuracy)} validation accuracy",
             "stable": "Cost of a stable validation accuracy",
             "job": "Cost of the whole job",
         }[goal.basis],

@@ -17,7 +17,8 @@ from turnaround.analysis.compare import Fact, machine_facts, recipe_facts, resul
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
-from turnaround.report.text import parts_sentence, seconds, share
+from turnaround.report.text import parts_sentence
+from turnaround.words import accuracy, duration
 
 Pairs = tuple[tuple[str, str], ...]
 Value = TypeVar("Value", Fact, str)
@@ -112,18 +113,18 @@ def _figures(run: RunSummary) -> Iterator[tuple[str, str]]:
     planned = f" of {run.epochs_planned}" if run.epochs_planned and run.epochs_planned != run.epochs else ""
     yield "epochs", f"{run.epochs}{planned}"
     if run.final_val_accuracy is not None:
-        yield "validation accuracy", share(run.final_val_accuracy)
+        yield "validation accuracy", accuracy(run.final_val_accuracy)
     if run.best_val_accuracy is not None and run.best_epoch is not None:
-        yield "best epoch", f"{run.best_epoch} with {share(run.best_val_accuracy)}"
+        yield "best epoch", f"{run.best_epoch} with {accuracy(run.best_val_accuracy)}"
     if run.final_train_accuracy is not None:
-        yield "training accuracy", share(run.final_train_accuracy)
+        yield "training accuracy", accuracy(run.final_train_accuracy)
     if run.is_rehearsal:
         return
     if run.epoch_time_s is not None:
-        yield "an epoch", seconds(run.epoch_time_s)
+        yield "an epoch", duration(run.epoch_time_s)
     if run.job_time_s is not None:
         parts = parts_sentence(run)
-        yield "submit to finish", f"{seconds(run.job_time_s)}{f': {parts}' if parts else ''}"
+        yield "submit to finish", f"{duration(run.job_time_s)}{f': {parts}' if parts else ''}"
 
 
 def _recipe(run: Run) -> dict[str, str]:

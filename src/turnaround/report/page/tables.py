@@ -16,9 +16,8 @@ from turnaround.findings.best import time_to_target_s
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
-from turnaround.report.forecast_words import duration, hardware, money, percent
-from turnaround.report.job_table import UNKNOWN, case_names, column_groups, meanings
-from turnaround.report.text import seconds
+from turnaround.report.job_table import case_names, column_groups, meanings
+from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money
 
 Key = float | str | None
 """What a column is sorted by; None is always last."""
@@ -117,7 +116,7 @@ def _with_time_to_target(job: Workload, columns: Sequence[_Column]) -> Iterator[
             times = [time_to_target_s(case) for case in job.cases]
             yield (
                 heading.replace("epochs", "time"),
-                [Cell(text=UNKNOWN if time_s is None else seconds(time_s), key=time_s) for time_s in times],
+                [Cell(text=UNKNOWN if time_s is None else duration(time_s), key=time_s) for time_s in times],
             )
 
 
@@ -142,19 +141,19 @@ def asked_counts(forecaster: Forecaster) -> list[int]:
 def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
     """What other numbers of workers would do, in each cell the value and its 80 % interval; what was run is marked."""
     shown: list[tuple[str, str, Callable[[float], str]]] = [
-        ("an epoch", "epoch_time_s", duration),
+        ("an epoch", "epoch_time_s", about),
         ("epochs to stable", "epochs_to_stable", lambda value: f"{value:.0f}"),
-        ("time to stable", "time_to_stable_s", duration),
-        (f"job of {predictions[0].epochs_planned} epochs", "job_time_s", duration),
+        ("time to stable", "time_to_stable_s", about),
+        (f"job of {predictions[0].epochs_planned} epochs", "job_time_s", about),
         ("cost of the job", "cost", money),
-        ("validation accuracy", "val_accuracy", percent),
+        ("validation accuracy", "val_accuracy", accuracy),
     ]
     known = [column for column in shown if any(getattr(p, column[1]) is not None for p in predictions)]
     return HtmlTable(
         headings=("workers", *(heading for heading, _, _ in known)),
         rows=tuple(
             (
-                Cell(text=hardware(p.workers, p.gpu, p.hosts), key=float(p.workers)),
+                Cell(text=hardware(p.workers, p.gpu, hosts=p.hosts), key=float(p.workers)),
                 *(_forecast(p, name, show) for _, name, show in known),
             )
             for p in predictions
@@ -166,7 +165,8 @@ def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
 def _forecast(p: Prediction, name: str, show: Callable[[float], str]) -> Cell:
     measured: Spread | None = p.measured.get(name)
     if measured is not None:
-        return Cell(text=f"{show(measured.value)} measured", key=measured.value)
+        text = duration(measured.value) if show is about else show(measured.value)
+        return Cell(text=f"{text} measured", key=measured.value)
     forecast: Forecast | None = getattr(p, name)
     if forecast is None:
         return Cell(text=UNKNOWN)
