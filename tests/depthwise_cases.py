@@ -1,4 +1,4 @@
-"""Depthwise layers by torch and by our kernels, for test_depthwise.py.
+"""Depthwise layers by torch and by our kernels, for test_convolutions.py.
 
 As a program, `TRITON_INTERPRET=1 python depthwise_cases.py`, it computes all cases on the CPU with Triton's
 interpreter, which must be chosen before Triton is imported, and prints the differences.
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from turnaround.model import depthwise
-from turnaround.model.depthwise import compute_depthwise_ourselves
+from turnaround.model import convolutions
+from turnaround.model.convolutions import compute_depthwise_ourselves
 
 WINDOWS = {
     "3x3": {"kernel_size": 3, "padding": 1},
@@ -77,5 +77,5 @@ if __name__ == "__main__":
     from turnaround.model import depthwise_triton
 
     depthwise_triton._programs = lambda _device: 6
-    depthwise._kernels_for = lambda _input, weight: depthwise_triton if weight.dtype == torch.float32 else None
+    convolutions._kernels_for = lambda _input, weight: depthwise_triton if weight.dtype == torch.float32 else None
     print(json.dumps(dict(_all())))

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from turnaround.errors import ModelError
-from turnaround.model.cost import cost
-from turnaround.model.network import build
+from turnaround.model.network import build, cost
 from turnaround.recipe import ModelRecipe
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from turnaround import recipes
 from turnaround.data.batches import Batches, StepBatch
 from turnaround.data.pixels import Pixels
-from turnaround.model import depthwise
+from turnaround.model import convolutions
 from turnaround.training import assembly
 from turnaround.training.assembly import Assembly
 from turnaround.training.choices import choose_device
@@ -59,7 +59,7 @@ def assembled(pixels: Pixels, *settings: str) -> tuple[Assembly, StepBatch]:
 
 
 def planned(module: nn.Module) -> set[frozenset[int]]:
-    return {layer.planned for layer in module.modules() if isinstance(layer, depthwise._Depthwise)}
+    return {layer.planned for layer in module.modules() if isinstance(layer, convolutions._Depthwise)}
 
 
 @pytest.mark.parametrize(

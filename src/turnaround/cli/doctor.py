@@ -48,10 +48,10 @@ def examine() -> dict[str, Any]:
 def _torch_facts() -> dict[str, Any]:
     """Asked of a process of its own: torch takes seconds to import, and may not import at all."""
     code = (
-        "import json, torch; from turnaround.kernels.available import why_none; print(json.dumps({"
+        "import json, torch; from turnaround.kernels import unavailable_reason; print(json.dumps({"
         "'cuda': torch.cuda.is_available(), 'gpus': torch.cuda.device_count(), 'cuda_version': torch.version.cuda, "
         "'mps': torch.backends.mps.is_available(), 'nccl': torch.distributed.is_nccl_available(), "
-        "'gloo': torch.distributed.is_gloo_available(), 'no_kernels': why_none()}))"
+        "'gloo': torch.distributed.is_gloo_available(), 'no_kernels': unavailable_reason()}))"
     )
     return _answer([sys.executable, "-c", code], None)
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from turnaround import kernels
 from turnaround.data.augment import Augmentation, normalise, to_float
 from turnaround.data.batches import EvaluationBatch, StepBatch
-from turnaround.kernels import available
 
 
 class Inputs:
@@ -34,9 +34,9 @@ class Inputs:
         self.augmentation, self.mean, self.std, self.num_train, self.dtype = augmentation, mean, std, num_train, dtype
         self.narrow = autocast or dtype
         kernel_applies = device.type == "cuda" and dtype == torch.float32
-        self.kernel = available.load("turnaround.data.inputs_triton") if kernel_applies else None
+        self.kernel = kernels.load("turnaround.data.inputs_triton") if kernel_applies else None
         self.unavailable_reason = (
-            available.unavailable_reason() if kernel_applies else "it is for CUDA devices and single precision"
+            kernels.unavailable_reason() if kernel_applies else "it is for CUDA devices and single precision"
         )
 
     @property

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from turnaround.model.depthwise import Window
+from turnaround.model.convolutions import Window
 
 BLOCK_CHANNELS = 32
 BLOCK_PIXELS = 64

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from turnaround.kernels import available
+from turnaround import kernels
 
 
 class by_worker(TorchFunctionMode):  # noqa: N801 - reads as a statement, like torch.no_grad
@@ -52,7 +52,7 @@ def _batch_norm(  # noqa: PLR0913 - the signature of torch.nn.functional.batch_n
     if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     assert sum(sizes) == len(input), f"{sizes} images of workers, but a batch of {len(input)}"
-    ours = available.load("turnaround.model.grouped_norm_triton") if input.is_cuda else None
+    ours = kernels.load("turnaround.model.grouped_norm_triton") if input.is_cuda else None
     if ours and ours.can_handle(input, sizes, weight, bias):
         output, mean, variance = ours.GroupedNorm.apply(input, weight, bias, len(sizes), eps)
         if running_mean is not None and running_var is not None:

@@ -1,5 +1,7 @@
 """Any network by name: ours, or one of timm's; frozen backbone or fine-tuned; a new last layer for the classes.
 
+Weights come from timm or from a file: .safetensors, or a PyTorch file read with `weights_only=True`, never a pickle
+that could run code. The last layer may differ, since it is replaced; everything else must match by name and shape.
 timm and torchvision are imported only when a timm name is asked for, so that the core runs with torch alone.
 """
 
@@ -13,13 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from turnaround.errors import MissingPartError, ModelError
-from turnaround.model.depthwise import compute_depthwise_ourselves
-from turnaround.model.full_window import multiply_full_windows
+from turnaround.model.convolutions import compute_depthwise_ourselves, multiply_full_windows
 from turnaround.model.small import SmallNetwork
-from turnaround.model.weights import load_weights
 from turnaround.recipe import SMALL_NETWORK, ModelRecipe
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -186,3 +187,82 @@ def _drops(module: nn.Module) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def cost(module: nn.Module, *, size_px: int) -> dict[str, int]:
+    """Parameters, FLOPs (two per multiply-add) of one image forward, and the bytes that processes exchange a step."""
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    return {
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "trainable_parameters": sum(p.numel() for p in trainable),
+        "gradient_bytes": sum(p.numel() * p.element_size() for p in trainable),
+        "forward_flops_per_image": _forward_flops(module, size_px=size_px),
+    }
+
+
+def _forward_flops(module: nn.Module, *, size_px: int) -> int:
+    was_training = {m: m.training for m in module.modules()}
+    module.eval()
+    like = next(module.parameters())
+    image = torch.zeros(1, 3, size_px, size_px, device=like.device, dtype=like.dtype)
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            module(image)
+    except (AssertionError, RuntimeError, ValueError) as error:  # most transformers are made for one size
+        raise ModelError(
+            f"The network does not take images of {size_px} px ({error}). Set data.size_px to the size it is made for."
+        ) from error
+    for child, training in was_training.items():
+        child.training = training
+    return int(counter.get_total_flops())
+
+
+def load_weights(module: nn.Module, path: Path, *, name: str, heads: tuple[str, ...]) -> None:
+    """Copies the file's tensors into the network, all but the last layer, whose names begin with one of `heads`."""
+    found = _read_weights(path)
+    wanted = module.state_dict()
+    body = {k: v for k, v in wanted.items() if not k.startswith(heads)}
+    counters = {k for k in body if k.endswith("num_batches_tracked")}  # some exporters leave them out; they do no harm
+    missing = sorted(k for k in body if k not in found and k not in counters)
+    reshaped = sorted(k for k in body if k in found and found[k].shape != body[k].shape)
+    unexpected = sorted(k for k in found if k not in wanted and not k.startswith(heads))
+    if missing or reshaped or unexpected:
+        raise ModelError(
+            _misfit_message(path, name, {"missing": missing, "of another shape": reshaped, "unexpected": unexpected})
+        )
+    module.load_state_dict({**wanted, **{k: v for k, v in found.items() if k in body}})
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ModelError(f"There is no weights file {str(path)!r}. model.weights takes a file, imagenet, or none.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # safetensors and torch raise many kinds for a damaged file
+        reason = _first_line(error)
+        if "weights only" in reason.lower():  # torch goes on to recommend opening it without that care
+            reason = "no PyTorch file, or one that holds more than tensors"
+        raise ModelError(
+            f"{str(path)!r} cannot be read as weights ({reason}). Give a .safetensors file, or a PyTorch file that "
+            "holds tensors only (a state dict)."
+        ) from error
+    for wrapper in ("state_dict", "model"):  # the usual wrappings of published checkpoints
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    items = content.items() if isinstance(content, dict) else ()
+    tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, Tensor)}
+    if not tensors:
+        raise ModelError(f"{str(path)!r} holds no tensors by name. Save a state dict, best as .safetensors.")
+    return {k.removeprefix("module."): v for k, v in tensors.items()}
+
+
+def _misfit_message(path: Path, name: str, problems: dict[str, list[str]]) -> str:
+    parts = [f"{len(keys)} {kind} (such as {', '.join(keys[:3])})" for kind, keys in problems.items() if keys]
+    return (
+        f"{str(path)!r} does not fit model.name = {name!r}: tensors {'; '.join(parts)}. "
+        "Choose the network that the weights were made for, or other weights."
+    )

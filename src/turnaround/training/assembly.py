@@ -14,9 +14,8 @@ from turnaround.data.batches import Batches, Residency, Slicing, StepBatch, choo
 from turnaround.data.inputs import Inputs
 from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels
-from turnaround.model.cost import cost
-from turnaround.model.depthwise import has_depthwise, leave_to_library
-from turnaround.model.network import Network, build
+from turnaround.model.convolutions import has_depthwise, leave_to_library
+from turnaround.model.network import Network, build, cost
 from turnaround.recipe import Recipe
 from turnaround.record.heartbeat import Heartbeat
 from turnaround.training.choices import (

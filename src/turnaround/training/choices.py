@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from turnaround import kernels
 from turnaround.errors import MissingPartError
-from turnaround.kernels import available
 from turnaround.workers.environment import RankInfo
 
 # Compiling resnet50 at 224 px took 6-17 s frozen and 52-88 s fine-tuned on an H200, and saved 23 and 66 microseconds an
@@ -96,14 +96,14 @@ def choose_compile(
     asked: str, *, device: torch.device, flops: float, learns_all: bool, fuses_norms: bool
 ) -> CompileChoice:
     """`flops` are those of the whole training that compiled code would do; compiling pays when they are many."""
-    if asked == "on" and device.type == "cuda" and (missing := available.unavailable_reason()) is not None:
+    if asked == "on" and device.type == "cuda" and (missing := kernels.unavailable_reason()) is not None:
         raise MissingPartError(
             f"training.compile=on needs Triton, which does not work here ({missing}). It needs a C compiler and the "
             "headers of Python: install both, or leave training.compile at auto."
         )
     if asked != "auto":
         return CompileChoice(value=asked == "on", reason="asked for")
-    if device.type == "cuda" and (missing := available.unavailable_reason()) is not None:
+    if device.type == "cuda" and (missing := kernels.unavailable_reason()) is not None:
         return CompileChoice(value=False, reason=f"Triton does not work here ({missing})")
     if device.type != "cuda":
         return CompileChoice(value=False, reason=f"on {device.type} it takes long and gains nothing")

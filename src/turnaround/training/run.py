@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+from turnaround import kernels
 from turnaround.data.pixels import Pixels, open_pixels
 from turnaround.errors import InputError, RunDirectoryError
-from turnaround.kernels import available
 from turnaround.model.network import load_code
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
@@ -100,7 +100,7 @@ def get_ready(asked: str, place: RankInfo, *, network: str | None) -> None:
         device = choose_device(asked, place).device
         if device.type == "cuda":
             torch.zeros(1, device=device)
-            available.unavailable_reason()
+            kernels.unavailable_reason()
     with suppress(Exception):
         if network is not None:
             load_code(network)

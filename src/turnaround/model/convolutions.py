@@ -1,10 +1,13 @@
-"""Depthwise convolutions (every channel on its own) that do not wait for a plan whenever the number of images is new.
+"""Two kinds of convolution that cuDNN is slow at, computed in another way: same parameters, same names, same numbers.
 
-cuDNN since 9.10 compiles code at run time for each of these layers and each shape, in every process: on an H200
-MobileNetV2 waited 9 s for a new number of images, and a training has several (a full batch, the last one of an epoch,
-what is measured, what is evaluated). The Triton kernels of depthwise_triton.py hold for all of them and stay on the
-disk. Where they cannot be used, in a compiled network, and for a number of images that comes so often that a plan pays,
-the layer takes the ordinary way.
+*Depthwise* (every channel on its own): cuDNN since 9.10 compiles code at run time for each of these layers and each
+shape, in every process. On an H200 MobileNetV2 waited 9 s for a new number of images, and a training has several (a
+full batch, the last one of an epoch, what is measured, what is evaluated). The Triton kernels of depthwise_triton.py
+hold for all of them and stay on the disk. Where they cannot be used, in a compiled network, and for a number of images
+that comes so often that cuDNN's plan pays, the layer takes the ordinary way.
+
+*Full window*: timm's VGG and a few others keep their first fully connected layer as a convolution with a 7 x 7 window
+over a 7 x 7 picture. cuDNN computes its gradients several times slower than those of the matrix product that it is.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from turnaround.kernels import available
+from turnaround import kernels
 
 if TYPE_CHECKING:
     _Layer = nn.Conv2d
@@ -29,11 +33,12 @@ KERNELS = "turnaround.model.depthwise_triton"
 SINGLE_OR_LESS = (torch.float32, torch.bfloat16, torch.float16)
 SAME_AS_TENSORFLOW = "Conv2dSame"
 """timm's, for weights from there: zeros around the picture as needed, at the end one more than at the beginning."""
+MIN_FULL_WINDOW = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What slides over a picture."""
+    """The window of a convolution, and the zeros around the picture."""
 
     height: int
     width: int
@@ -81,7 +86,7 @@ class _Depthwise(_Layer):
 def compute_depthwise_ourselves(module: nn.Module) -> None:
     """Every depthwise convolution that the kernels can compute, in place."""
     for layer in module.modules():
-        if isinstance(layer, nn.Conv2d) and _is_plain(layer):
+        if isinstance(layer, nn.Conv2d) and _is_depthwise(layer):
             axes = _axes_of(layer)
             layer.__class__ = _depthwise_class(type(layer))  # type: ignore[arg-type]  # a class can be hashed
             layer.axes = axes  # type: ignore[assignment]  # mypy sees a module's attributes as tensors
@@ -90,7 +95,7 @@ def compute_depthwise_ourselves(module: nn.Module) -> None:
 def has_depthwise(module: nn.Module) -> bool:
     """Whether there is one that we compute ourselves on a GPU."""
     weights = [layer.weight for layer in module.modules() if isinstance(layer, _Depthwise)]
-    return available.load(KERNELS) is not None and any(weight.dtype in SINGLE_OR_LESS for weight in weights)
+    return kernels.load(KERNELS) is not None and any(weight.dtype in SINGLE_OR_LESS for weight in weights)
 
 
 def leave_to_library(module: nn.Module, images: Iterable[int]) -> None:
@@ -100,7 +105,7 @@ def leave_to_library(module: nn.Module, images: Iterable[int]) -> None:
             layer.planned = frozenset(images)
 
 
-def _is_plain(layer: nn.Conv2d) -> bool:
+def _is_depthwise(layer: nn.Conv2d) -> bool:
     is_known = type(layer) is nn.Conv2d or type(layer).__name__ == SAME_AS_TENSORFLOW
     is_depthwise = layer.groups == layer.in_channels == layer.out_channels > 1
     is_even = layer.stride[0] == layer.stride[1] and layer.dilation[0] == layer.dilation[1]
@@ -112,7 +117,7 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 def _axes_of(layer: nn.Conv2d) -> tuple[_Axis, _Axis]:
     paddings = (None, None) if type(layer).__name__ == SAME_AS_TENSORFLOW else layer.padding
     axes = zip(layer.kernel_size, layer.stride, layer.dilation, paddings, strict=True)
-    down, across = (_Axis(*axis) for axis in axes)  # type: ignore[arg-type]  # padding is no text: _is_plain
+    down, across = (_Axis(*axis) for axis in axes)  # type: ignore[arg-type]  # padding is no text: _is_depthwise
     return down, across
 
 
@@ -137,8 +142,37 @@ def _output_geometry(down: _Axis, across: _Axis, height: int, width: int) -> tup
 
 
 def _kernels_for(input: Tensor, weight: Tensor) -> ModuleType | None:
-    """Not where somebody takes the network apart: a compiler, or an export."""
+    """Return the kernels where they apply; None for a compiler or an export, which trace the network through torch."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return None
     kernel_applies = input.is_cuda and input.dim() == 4 and {input.dtype, weight.dtype}.issubset(SINGLE_OR_LESS)
-    return available.load(KERNELS) if kernel_applies else None
+    return kernels.load(KERNELS) if kernel_applies else None
+
+
+class FullWindowConv2d(nn.Conv2d):
+    """The same parameters under the same names. Pictures of another size take the ordinary way."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if torch._C._get_tracing_state() is not None or tuple(input.shape[-2:]) != self.kernel_size:
+            return super().forward(input)
+        # Channels last on both sides: in that memory format neither is copied.
+        rows, weight = input.permute(0, 2, 3, 1).flatten(1), self.weight.permute(0, 2, 3, 1).flatten(1)
+        return F.linear(rows, weight, self.bias)[:, :, None, None]
+
+
+def multiply_full_windows(module: nn.Module) -> None:
+    """Every convolution that could see a whole picture at once, in place."""
+    for layer in module.modules():
+        if type(layer) is nn.Conv2d and _stands_for_linear(layer):
+            layer.__class__ = FullWindowConv2d
+
+
+def _stands_for_linear(layer: nn.Conv2d) -> bool:
+    """Tell whether the window leaves nothing out and adds nothing: only such a layer can be a linear one."""
+    return (
+        min(layer.kernel_size) >= MIN_FULL_WINDOW
+        and layer.padding in ((0, 0), 0)
+        and layer.stride == (1, 1)
+        and layer.dilation == (1, 1)
+        and layer.groups == 1
+    )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
+from turnaround import kernels
 from turnaround.cli.doctor import _kernels as said_by_doctor
 from turnaround.data.augment import Augmentation
 from turnaround.data.inputs import Inputs
 from turnaround.errors import MissingPartError
-from turnaround.kernels import available
 from turnaround.recipe import AugmentRecipe
 from turnaround.training.choices import choose_compile
 
@@ -29,10 +27,10 @@ REASON = "RuntimeError: Failed to find C compiler. Please specify via CC."
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """What this machine has said is forgotten, and what it says here too."""
-    for function in (available.unavailable_reason, available.load):
+    for function in (kernels.unavailable_reason, kernels.load):
         function.cache_clear()
     yield
-    for function in (available.unavailable_reason, available.load):
+    for function in (kernels.unavailable_reason, kernels.load):
         function.cache_clear()
 
 
@@ -43,13 +41,8 @@ def as_if(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
         if error is not None:
             raise error
 
-    load = importlib.import_module
-
-    def found(name: str) -> ModuleType | SimpleNamespace:
-        return SimpleNamespace(run=run) if name == "turnaround.kernels.smallest_triton" else load(name)
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(available.importlib, "import_module", found)
+    monkeypatch.setattr(kernels, "run_smallest_kernel", run)
 
 
 def inputs() -> Inputs:
@@ -60,14 +53,14 @@ def inputs() -> Inputs:
 
 def test_without_a_gpu_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert available.unavailable_reason() == "there is no CUDA device"
-    assert available.load("turnaround.errors") is None
+    assert kernels.unavailable_reason() == "there is no CUDA device"
+    assert kernels.load("turnaround.errors") is None
 
 
 def test_with_a_gpu_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     as_if(monkeypatch, None)
-    assert available.unavailable_reason() is None
-    loaded = available.load("turnaround.errors")
+    assert kernels.unavailable_reason() is None
+    loaded = kernels.load("turnaround.errors")
     assert loaded is not None
     assert loaded.__name__ == "turnaround.errors"
     assert choose_compile("auto", device=GPU, **MUCH).value
@@ -79,11 +72,11 @@ def test_where_they_do_not_run_torch_does_everything_and_the_record_says_why(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_if(monkeypatch, error)
-    reason = available.unavailable_reason()
+    reason = kernels.unavailable_reason()
     assert reason is not None
     assert reason.startswith(type(error).__name__)
     assert "\n" not in reason
-    assert available.load("turnaround.errors") is None
+    assert kernels.load("turnaround.errors") is None
     made = inputs()
     assert made.kernel is None
     assert made.how == ("plain torch", f"no Triton kernel: {reason}")
@@ -105,11 +98,11 @@ def test_compiling_that_was_asked_for_is_refused_with_what_to_do(monkeypatch: py
 
 def test_the_small_kernel_writes() -> None:
     pytest.importorskip("triton")
-    code = "from turnaround.kernels.smallest_triton import run; run('cpu')"
+    code = "from turnaround.kernels import run_smallest_kernel; run_smallest_kernel('cpu')"
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 @pytest.mark.gpu
 def test_the_small_kernel_runs_on_this_gpu() -> None:
-    assert available.unavailable_reason() is None
+    assert kernels.unavailable_reason() is None

@@ -1,4 +1,4 @@
-"""Depthwise convolutions by our kernels = by torch, for any window, and only where the kernels can be used."""
+"""Convolutions computed in another way: the same numbers as torch, for any window, and only where it applies."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from torch import Tensor, nn
 
 import depthwise_cases
 from depthwise_cases import SAME_STRIDES, SIZES, WINDOWS, differences
-from turnaround.model import depthwise
-from turnaround.model.depthwise import compute_depthwise_ourselves, leave_to_library
+from turnaround.model import convolutions
+from turnaround.model.convolutions import (
+    FullWindowConv2d,
+    compute_depthwise_ourselves,
+    leave_to_library,
+    multiply_full_windows,
+)
 
 CLOSE = 1e-6
 CASES = [*WINDOWS, *SAME_STRIDES]
@@ -109,7 +114,7 @@ def test_planned_numbers_of_images_are_left_to_the_library(monkeypatch: pytest.M
         return images
 
     kernels = SimpleNamespace(DepthwiseConvolution=SimpleNamespace(apply=apply))
-    monkeypatch.setattr(depthwise, "_kernels_for", lambda _input, _weight: kernels)
+    monkeypatch.setattr(convolutions, "_kernels_for", lambda _input, _weight: kernels)
     leave_to_library(network, [8, 32])
     for count in (8, 7, 32, 1):
         network(torch.randn(count, 3, 5, 5))
@@ -165,3 +170,51 @@ def test_the_networks_that_have_them_get_them() -> None:
         module = build(ModelRecipe(name=name), num_classes=3, seed=0).module
         assert sum(type(m).__name__.startswith("Depthwise") for m in module.modules()) >= count, name
         assert (count == 0) == (not any(type(m).__name__.startswith("DepthwiseConv2d") for m in module.modules()))
+
+
+# --- a window that is the whole picture
+
+
+def twins() -> tuple[nn.Conv2d, nn.Conv2d]:
+    torch.manual_seed(0)
+    plain = nn.Conv2d(3, 5, kernel_size=4).double().to(memory_format=torch.channels_last)
+    other = nn.Conv2d(3, 5, kernel_size=4).double().to(memory_format=torch.channels_last)
+    other.load_state_dict(plain.state_dict())
+    multiply_full_windows(other)
+    assert isinstance(other, FullWindowConv2d)
+    return plain, other
+
+
+@pytest.mark.parametrize("side_px", [4, 6], ids=["the whole picture", "a larger picture"])
+def test_the_same_numbers_and_gradients(side_px: int) -> None:
+    plain, other = twins()
+    images = torch.randn(7, 3, side_px, side_px, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    found = []
+    for layer in (plain, other):
+        taken = images.clone().requires_grad_()
+        layer(taken).square().sum().backward()
+        found.append([layer(images).detach(), taken.grad, layer.weight.grad, layer.bias.grad])
+    for one, same in zip(*found, strict=True):
+        torch.testing.assert_close(one, same, rtol=1e-12, atol=1e-12)
+
+
+def test_names_and_shapes_stay() -> None:
+    plain, other = twins()
+    assert {k: v.shape for k, v in plain.state_dict().items()} == {k: v.shape for k, v in other.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 4, 1),
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.Conv2d(4, 4, 3, dilation=2),
+        nn.Conv2d(4, 4, 8, stride=8),
+    ],
+    ids=["1x1", "padded", "grouped", "dilated", "patches"],
+)
+def test_other_convolutions_stay_as_they_are(layer: nn.Conv2d) -> None:
+    module = nn.Sequential(layer)
+    multiply_full_windows(module)
+    assert type(layer) is nn.Conv2d
