@@ -19,12 +19,12 @@ from turnaround.data.augment import Augmentation
 from turnaround.data.batches import StepBatch
 from turnaround.data.inputs import Inputs
 from turnaround.model.network import build
+from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
 from turnaround.training.choices import choose_device, choose_precision
 from turnaround.training.clock import synchronize
 from turnaround.training.graph import leave_default_stream
 from turnaround.training.noise import NoiseMeter
-from turnaround.training.optimizer import make_optimizer
 from turnaround.training.step import Step, StepComponents
 from turnaround.training.step_timer import StepTimer
 from turnaround.workers.environment import RankInfo

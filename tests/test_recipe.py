@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnaround.errors import RecipeError
-from turnaround.recipe import LEARNING_RATES, OPTIMIZERS, SECTIONS, Recipe
+from turnaround.optimizers import OPTIMIZERS
+from turnaround.recipe import SECTIONS, Recipe
 
 
 def refused(values: dict[str, Any]) -> str:
@@ -142,7 +143,7 @@ def test_resolving_chooses_the_learning_rate(optimizer: str) -> None:
         return Recipe.from_dict(values).resolved().training.learning_rate
 
     chosen = rate(), rate(weights="imagenet", fine_tune=False), rate(weights="imagenet", fine_tune=True)
-    assert chosen == LEARNING_RATES[optimizer]
+    assert chosen == OPTIMIZERS[optimizer].learning_rates
     given_rate = Recipe.from_dict({"training": {"learning_rate": 0.3}}).resolved().training.learning_rate
     assert given_rate == 0.3
 

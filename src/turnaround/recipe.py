@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Self, get_type_hints
 
 from turnaround.errors import RecipeError, one_of
+from turnaround.optimizers import OPTIMIZERS
+from turnaround.workers.engines import ENGINES
 
-OPTIMIZERS = ("sgd", "adam", "adamw", "adadelta", "lamb", "lars")
 SCHEDULES = ("constant", "cosine", "step")
 SCALINGS = ("none", "linear", "sqrt", "auto")
 LOSSES = ("cross_entropy", "mse")
@@ -24,13 +25,13 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16", "fp64")
 CACHES = ("on", "off", "none")
 """Any other value is a directory."""
 COMPILES = ("auto", "on", "off")
-ENGINES = ("torch", "horovod")
 GENERATED = ("fruitbowl",)
 DOWNLOADABLE = ("caltech256", "fruit")
 
 SMALL_NETWORK = "small"
-MAX_PER_WORKER = 65_536
 """The name of our own network; every other name is looked up in timm."""
+MAX_PER_WORKER = 65_536
+"""Images of one worker at a step: far beyond what fits into a device."""
 
 
 def key(
@@ -64,6 +65,9 @@ class ModelRecipe:
     fine_tune: bool = key(True, "true: every layer learns; false: frozen backbone, only the new last layer learns")
 
 
+_RATES = ", ".join(f"{name} {row.learning_rates.from_scratch:g}" for name, row in OPTIMIZERS.items())
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
     """How the weights move."""
@@ -76,9 +80,9 @@ class TrainingRecipe:
         low=1,
         high=2**22,
     )
-    optimizer: str = key("adamw", "the update rule", choices=OPTIMIZERS)
+    optimizer: str = key("adamw", "the update rule", choices=tuple(OPTIMIZERS))
     learning_rate: float | None = key(
-        None, "for one worker; none = by optimiser, see LEARNING_RATES", low=0.0, high=1e4
+        None, f"for one worker; none = by optimiser, from scratch {_RATES}", low=0.0, high=1e4
     )
     scaling: str = key("auto", "how the learning rate grows with the workers", choices=SCALINGS)
     schedule: str = key("cosine", "how the learning rate falls, update by update", choices=SCHEDULES)
@@ -112,19 +116,7 @@ class WorkersRecipe:
     """How many replicas share a step: mathematics, not hardware (see docs/architecture.md)."""
 
     count: int = key(1, "data-parallel workers", low=1, high=65_536)
-    engine: str = key("torch", "how processes agree", choices=ENGINES)
-
-
-# What we would try first, for one worker at batch 32. Trained weights move by a tenth of the rate, so that the first
-# updates do not wash them out.
-LEARNING_RATES = {  # optimiser: (from scratch, only the last layer, fine-tuning trained weights)
-    "sgd": (0.05, 0.05, 0.005),
-    "adam": (2e-3, 5e-3, 2e-4),
-    "adamw": (2e-3, 5e-3, 2e-4),
-    "adadelta": (1.0, 1.0, 0.1),
-    "lamb": (5e-3, 5e-3, 5e-4),
-    "lars": (1.0, 1.0, 0.1),
-}
+    engine: str = key("torch", "how processes agree", choices=tuple(ENGINES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +178,9 @@ class Recipe:
         if recipe.data.size_px is None:
             recipe = recipe.replace("data", size_px=64 if recipe.model.name == SMALL_NETWORK else 224)
         if recipe.training.learning_rate is None:
-            scratch, last_layer, gentle = LEARNING_RATES[recipe.training.optimizer]
-            trained = gentle if recipe.model.fine_tune else last_layer
-            rate = scratch if recipe.model.weights == "none" else trained
+            rates = OPTIMIZERS[recipe.training.optimizer].learning_rates
+            trained = rates.fine_tuned if recipe.model.fine_tune else rates.last_layer
+            rate = rates.from_scratch if recipe.model.weights == "none" else trained
             recipe = recipe.replace("training", learning_rate=rate)
         if recipe.training.batch_total is not None:
             each = recipe.training.batch_total // recipe.workers.count

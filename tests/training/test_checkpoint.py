@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
-from turnaround.recipe import LEARNING_RATES, OPTIMIZERS, TrainingRecipe
+from turnaround.optimizers import OPTIMIZERS, make_optimizer
+from turnaround.recipe import TrainingRecipe
 from turnaround.record.schema import FORMAT_VERSION
 from turnaround.record.writer import storage_error
 from turnaround.training import checkpoint
 from turnaround.training.checkpoint import Position, checkpoints, newest_valid, restore, save
-from turnaround.training.optimizer import make_optimizer
 from turnaround.workers.single import Single
 
 FILES = ("manifest.json", "optimizer.safetensors", "weights.safetensors")
@@ -41,7 +41,8 @@ def network(width: int = 4, dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def optimizer_of(module: nn.Module, name: str = "adamw") -> torch.optim.Optimizer:
-    return make_optimizer(module, TrainingRecipe(optimizer=name, learning_rate=LEARNING_RATES[name][0]))
+    rate = OPTIMIZERS[name].learning_rates.from_scratch
+    return make_optimizer(module, TrainingRecipe(optimizer=name, learning_rate=rate))
 
 
 def train(module: nn.Module, optimizer: torch.optim.Optimizer, *, steps: range) -> None:

@@ -27,11 +27,11 @@ from turnaround.data.batches import StepBatch
 from turnaround.data.inputs import Inputs
 from turnaround.errors import InputError
 from turnaround.model.network import build
+from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, ModelRecipe, Recipe, TrainingRecipe
 from turnaround.training import assembly, run
 from turnaround.training.choices import DeviceChoice, choose_precision
 from turnaround.training.noise import NoiseMeter
-from turnaround.training.optimizer import make_optimizer
 from turnaround.training.recording import RunRecorder
 from turnaround.training.step import Step, StepComponents
 from turnaround.training.step_timer import StepTimer

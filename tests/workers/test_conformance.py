@@ -18,6 +18,7 @@ from turnaround import fruitbowl, recipes
 from turnaround.errors import ProcessFailedError
 from turnaround.launch import lifecycle, local
 from turnaround.record.reader import Run
+from turnaround.workers import engines
 
 ENGINES = ("single", "torch", pytest.param("horovod", marks=pytest.mark.horovod))
 SEVERAL = ENGINES[1:]
@@ -50,8 +51,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # One process, or two through the engine's own launcher.
 START = {
     "single": ["-m"],
-    "torch": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"],
-    "horovod": ["-m", local.HOROVOD_MODULE, "--processes", "2"],
+    "torch": ["-m", *engines.ENGINES["torch"].spread(2)],
+    "horovod": ["-m", *engines.ENGINES["horovod"].spread(2)],
 }
 
 

@@ -25,6 +25,7 @@ from turnaround.launch.parent import die_with_parent as die_with_parent
 from turnaround.record import heartbeat
 from turnaround.record.reader import Run
 from turnaround.record.writer import is_temporary, write_temporary
+from turnaround.workers.engines import ENGINES
 
 MAX_STOP_S = 24 * 3600
 """A first Ctrl-C waits for the step, an evaluation and the checkpoint, however long; a second one does not wait."""
@@ -33,8 +34,6 @@ GRACE_S = 15.0
 PATIENCE_S = 300.0
 """How long a training may not get on before it is ended; less than a collective waits (workers/torch_ddp.py)."""
 PATIENCE_VARIABLE = "TURNAROUND_WATCHDOG_S"
-
-HOROVOD_MODULE = "turnaround.launch.horovod"
 
 # glibc otherwise gives large blocks back to the system after every step and clears them again before the next:
 # training a mobilenet on two cores is nearly twice as fast without that.
@@ -151,12 +150,7 @@ def command(plan: LaunchPlan) -> list[str]:
     python = [sys.executable, "-m"]
     if plan.processes == 1 or not plan.place.is_alone:
         return [*python, WORKER_MODULE, *plan.worker_arguments()]
-    if plan.engine == "horovod":
-        spread = [HOROVOD_MODULE, "--processes", str(plan.processes)]
-        return [*python, *spread, WORKER_MODULE, *plan.worker_arguments()]
-    spread = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.processes)]
-    spread += ["--log-dir", os.devnull]  # otherwise it makes empty folders in /tmp, which stay for ever
-    return [*python, *spread, "-m", WORKER_MODULE, *plan.worker_arguments()]
+    return [*python, *ENGINES[plan.engine].spread(plan.processes), WORKER_MODULE, *plan.worker_arguments()]
 
 
 def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict[str, str]:

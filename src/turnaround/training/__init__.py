@@ -12,7 +12,6 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     graph.py       a pass as one launch, where the host is the limit
     statistics.py  batch-norm running statistics: the mean over workers, on every engine
     evaluate.py    exact evaluation on any number of processes
-    optimizer.py   update rules by name
     schedule.py    learning rate at every update; scaling with the workers
     noise.py       the gradient noise scale, measured on the way
     choices.py     device, precision and compiling, each with its reason

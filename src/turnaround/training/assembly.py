@@ -16,6 +16,7 @@ from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels
 from turnaround.model.convolutions import has_depthwise, leave_to_library
 from turnaround.model.network import Network, build, cost
+from turnaround.optimizers import make_optimizer
 from turnaround.recipe import Recipe
 from turnaround.record.heartbeat import Heartbeat
 from turnaround.training.choices import (
@@ -29,7 +30,6 @@ from turnaround.training.feed import Feed
 from turnaround.training.graph import leave_default_stream
 from turnaround.training.learner import Learner, StepSize, make_learner
 from turnaround.training.noise import MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS, NoiseMeter
-from turnaround.training.optimizer import make_optimizer
 from turnaround.training.schedule import Scaling, scaling
 from turnaround.training.step import Step, StepComponents, needs_probe
 from turnaround.training.step_timer import StepTimer

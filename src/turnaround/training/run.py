@@ -40,10 +40,8 @@ from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import CheckpointSchedule
 from turnaround.training.schedule import schedule
 from turnaround.workers.contract import Workers
+from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
-from turnaround.workers.horovod import Horovod
-from turnaround.workers.single import Single
-from turnaround.workers.torch_ddp import TorchDDP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ def train(
     recipe = Recipe.from_record(read_json(directory.recipe))
     chosen = choose_device(assignment.device, place)
     with ExitStack() as open_parts:
-        workers = _workers(recipe, place, chosen)
+        workers = _connected(recipe, place, chosen)
         if place.local_rank == 0:
             open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
         pixels = open_pixels(assignment.pixels_dir)
@@ -110,7 +108,7 @@ def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
     """Measures the parts of this training on this machine; process 0 leaves the rates in bench.json."""
     recipe = Recipe.from_record(read_json(assignment.directory.recipe))
     chosen = choose_device(assignment.device, place)
-    workers, pixels = _workers(recipe, place, chosen), open_pixels(assignment.pixels_dir)
+    workers, pixels = _connected(recipe, place, chosen), open_pixels(assignment.pixels_dir)
     _agree(workers, recipe, pixels)
     made = Assembly(recipe, workers, pixels, place=place, chosen=chosen)
     begun_s = time.perf_counter()
@@ -123,12 +121,11 @@ def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
     workers.close()
 
 
-def _workers(recipe: Recipe, place: RankInfo, chosen: DeviceChoice) -> Workers:
-    if place.size == 1:
-        return Single(count=recipe.workers.count, device=chosen.device)
-    if recipe.workers.engine == "horovod":
-        return Horovod(place=place, count=recipe.workers.count, device=chosen.device)
-    return TorchDDP(place=place, count=recipe.workers.count, device=chosen.device, shares_device=chosen.shares_device)
+def _connected(recipe: Recipe, place: RankInfo, chosen: DeviceChoice) -> Workers:
+    wanted = recipe.workers
+    return connect(
+        wanted.engine, place=place, count=wanted.count, device=chosen.device, shares_device=chosen.shares_device
+    )
 
 
 def _agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:

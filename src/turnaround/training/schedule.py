@@ -21,12 +21,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from turnaround.optimizers import ADAM_BETAS, OPTIMIZERS
 from turnaround.recipe import TrainingRecipe
 
-AUTO_RULE = {"sgd": "linear", "lars": "linear", "adam": "sqrt", "adamw": "sqrt", "lamb": "sqrt", "adadelta": "none"}
 MAX_WARMUP = 0.2
 """Share of the training."""
-ADAM_BETAS = (0.9, 0.999)
 MIN_BETA1 = 0.5
 """The rule would give 0.2 for 8 workers and a negative value beyond 10."""
 
@@ -56,7 +55,7 @@ def scaling(recipe: TrainingRecipe, *, workers: int) -> Scaling:
     if recipe.batch_total is not None:
         reason = f"The global batch is fixed at {recipe.batch_total}: as many updates as one worker, nothing scaled."
         return Scaling(warmup_epochs=warmup, reason=reason)
-    rule = AUTO_RULE[recipe.optimizer] if recipe.scaling == "auto" else recipe.scaling
+    rule = OPTIMIZERS[recipe.optimizer].auto_scaling if recipe.scaling == "auto" else recipe.scaling
     factor = {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[rule]
     if recipe.scaling != "auto":
         reason = f"Learning rate x {factor:.3g} for {workers} workers (scaling = {rule}); nothing else is adjusted."

@@ -8,7 +8,7 @@ Leaves: a `Workers`, the one object through which processes speak.
 
     contract.py      what an engine must do
     environment.py   the only reader of a launcher's variables (no torch)
-    engines.py       whether an engine's packages are here (no torch)
+    engines.py       the table of engines: one row each (no torch)
     single.py        one process: every collective is the identity
     torch_ddp.py     several processes: NCCL on GPUs of their own, Gloo otherwise
     horovod.py       several processes through Horovod

@@ -1,11 +1,27 @@
-"""Whether an engine's packages are here. No torch: `turnaround train` asks before it decodes a single image."""
+"""The engines, one row each: how the processes of a training are started, told apart, and connected.
+
+A new engine is a file with a `connect` function beside this one, and a row in `ENGINES`; the recipe, the launcher, the
+reader of the environment and the training read it from here. No torch: `turnaround train` asks whether an engine is
+installed before it decodes a single image.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from turnaround.errors import MissingPartError
+
+if TYPE_CHECKING:
+    import torch
+
+    from turnaround.workers.contract import Workers
+    from turnaround.workers.environment import RankInfo
 
 INSTALL_HOROVOD = "HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation --no-cache-dir horovod"
 HINT = (
@@ -15,9 +31,30 @@ HINT = (
 
 
 def require(engine: str) -> None:
-    """`MissingPartError`, with the command that helps, when the engine's packages are not here or not compiled."""
-    if engine != "horovod":
-        return
+    """Raise `MissingPartError`, with the command that helps, when an engine's packages are not here or not compiled."""
+    ENGINES[engine].require()
+
+
+def connect(engine: str, *, place: RankInfo, count: int, device: torch.device, shares_device: bool) -> Workers:
+    """Connect this process with the others of its start; alone it needs no engine, whichever the recipe names."""
+    if place.size == 1:
+        from turnaround.workers.single import Single
+
+        return Single(count=count, device=device)
+    module = importlib.import_module(ENGINES[engine].module)
+    workers: Workers = module.connect(place=place, count=count, device=device, shares_device=shares_device)
+    return workers
+
+
+def not_built(why: str) -> MissingPartError:
+    """Horovod's Python part is here and its compiled part is not, or not as needed."""
+    return MissingPartError(
+        f"Horovod is installed, but was not built for PyTorch ({why}). Build it again: pip uninstall -y horovod && "
+        f"{INSTALL_HOROVOD}\n{HINT}"
+    )
+
+
+def _require_horovod() -> None:
     package = find_spec("horovod")
     if package is None:
         raise MissingPartError(f"The engine horovod is not installed. Install it: {INSTALL_HOROVOD}\n{HINT}")
@@ -27,9 +64,43 @@ def require(engine: str) -> None:
         raise not_built("its extension for PyTorch is missing")
 
 
-def not_built(why: str) -> MissingPartError:
-    """Horovod's Python part is here and its compiled part is not, or not as needed."""
-    return MissingPartError(
-        f"Horovod is installed, but was not built for PyTorch ({why}). Build it again: pip uninstall -y horovod && "
-        f"{INSTALL_HOROVOD}\n{HINT}"
-    )
+def _torch_run(processes: int) -> list[str]:
+    # Without a log directory of its own it makes empty folders in /tmp, which stay for ever.
+    where = ["--standalone", "--nproc-per-node", str(processes), "--log-dir", os.devnull]
+    return ["torch.distributed.run", *where, "-m"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What is known about one engine."""
+
+    module: str
+    """Has `connect(place=, count=, device=, shares_device=) -> Workers`; imports torch, so it is loaded late."""
+    launcher: str
+    """The command by which people start its processes."""
+    rank_variables: tuple[str, str, str, str]
+    """What that launcher sets: rank, size, rank on this host, size on this host."""
+    meeting_point: tuple[str, ...]
+    """What it sets to tell one start from another."""
+    spread: Callable[[int], list[str]]
+    """By number of processes: what follows `python -m` to run a module, named next, so many times on this machine."""
+    require: Callable[[], None] = lambda: None
+
+
+ENGINES = {
+    "torch": Engine(
+        module="turnaround.workers.torch_ddp",
+        launcher="python -m torch.distributed.run",
+        rank_variables=("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        meeting_point=("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+        spread=_torch_run,
+    ),
+    "horovod": Engine(
+        module="turnaround.workers.horovod",
+        launcher="horovodrun",
+        rank_variables=("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        meeting_point=("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+        spread=lambda processes: ["turnaround.launch.horovod", "--processes", str(processes)],
+        require=_require_horovod,
+    ),
+}

@@ -33,16 +33,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from turnaround.errors import InputError
+from turnaround.workers.engines import ENGINES
 
-# By engine: rank, size, rank on this host, size on this host; where its processes meet; and who sets all that.
-VARIABLES = {
-    "torch": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "horovod": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-}
-MEETING_POINTS = {
-    "torch": ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
-    "horovod": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
-}
+VARIABLES = {name: engine.rank_variables for name, engine in ENGINES.items()}
+MEETING_POINTS = {name: engine.meeting_point for name, engine in ENGINES.items()}
+LAUNCHERS = {name: engine.launcher for name, engine in ENGINES.items()}
 OTHERS = {
     "mpirun": (
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -55,7 +50,6 @@ OTHERS = {
     ),
 }
 RUN_DIR_VARIABLE = "TURNAROUND_RUN_DIR"
-LAUNCHERS = {"torch": "python -m torch.distributed.run", "horovod": "horovodrun"}
 
 
 @dataclass(frozen=True, kw_only=True)

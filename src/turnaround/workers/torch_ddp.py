@@ -30,6 +30,11 @@ _NAME = (
 _KEEP_BUFFERS: dict[str, Any] = {_NAME: False}
 
 
+def connect(*, place: RankInfo, count: int, device: torch.device, shares_device: bool) -> Workers:
+    """Meet the other processes, where MASTER_ADDR and MASTER_PORT say."""
+    return TorchDDP(place=place, count=count, device=device, shares_device=shares_device)
+
+
 class TorchDDP(Workers):
     """One process of several."""
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from turnaround.errors import MissingPartError
 from turnaround.model.small import SmallNetwork
-from turnaround.recipe import LEARNING_RATES, OPTIMIZERS, TrainingRecipe
-from turnaround.training.optimizer import make_optimizer
+from turnaround.optimizers import OPTIMIZERS, make_optimizer
+from turnaround.recipe import TrainingRecipe
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,9 @@ def one_thread() -> Iterator[None]:
 
 
 def recipe(optimizer: str, **keys: object) -> TrainingRecipe:
-    return TrainingRecipe(optimizer=optimizer, **{"learning_rate": LEARNING_RATES[optimizer][0], **keys})
+    return TrainingRecipe(
+        optimizer=optimizer, **{"learning_rate": OPTIMIZERS[optimizer].learning_rates.from_scratch, **keys}
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
