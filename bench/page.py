@@ -54,13 +54,13 @@ def main() -> None:
 
 def measure(runs: Path, page: Path, *, opened: int) -> None:
     """Prints the figures."""
-    from turnaround.cli.page import page_of, page_view
-    from turnaround.cli.report import survey_of
+    from turnaround.analysis.workloads import survey_of
+    from turnaround.report.page.build import page_html, page_view
 
     begun_s = time.process_time()  # of the processor: others may use the machine
     view = page_view(survey_of([runs]), [runs], out=page)
     read_s = time.process_time() - begun_s
-    text = page_of(view)
+    text = page_html(view)
     made_s = time.process_time() - begun_s - read_s
     page.write_text(text, encoding="utf-8", errors="replace")
     peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -15,10 +15,10 @@ from typing import Any
 
 import http_client
 from http_client import Reply
-from turnaround.cli.watch import LiveView
 from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.live.page_builder import PageBuilder
 from turnaround.report.live.server import LiveServer, LiveService, Pacing
+from turnaround.report.live.view import LiveView
 from turnaround.web.guard import Access
 from turnaround.web.sockets import listen
 

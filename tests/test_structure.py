@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "findings": {"record", "analysis"},
     "forecast": {"record", "analysis"},
     "study": {"recipe", "recipes", "record", "launch", "analysis", "findings", "forecast"},
-    "report": {"recipe", "record", "analysis", "findings", "forecast", "study", "web"},
+    "report": {"recipe", "data", "check", "record", "analysis", "findings", "forecast", "study", "web"},
     "cli": {
         "recipe",
         "recipes",
@@ -73,7 +73,6 @@ MAY_IMPORT = {
         "forecast",
         "study",
         "report",
-        "cli",
         "recorder",
     },
     "__main__": {"cli"},

@@ -6,8 +6,8 @@
     run = ta.load("runs/fruit")                                    a run that is there already
     run.classify("apple.jpg")                                      [Guess(name='fresh_apple', probability=0.97), ...]
     run.export("onnx")                                             a file for other programs, checked
-    ta.report(["runs/"]).findings                                  what stands out among runs
-    ta.predict(["runs/"], workers=16).epoch_time_s                 what nobody has run yet
+    ta.report("runs/").findings                                    what stands out among runs
+    ta.predict("runs/", workers=16).epoch_time_s                   what nobody has run yet
     with ta.Recorder("runs/mine") as rec: ...                      a training loop of your own, recorded
 
 What goes wrong raises an error of turnaround.errors, with the sentence that the command line would print. Importing
@@ -17,13 +17,14 @@ this imports no torch; classify and export do, when they are called.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnaround.errors import InputError
 from turnaround.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class TrainedRun:
 
         A picture is a path, the bytes of an image file, a Pillow image, or an array: uint8, (height, width, 3), RGB.
         """
+        if isinstance(picture, list | tuple | set | frozenset):
+            raise InputError(
+                f"classify takes one picture. Received: {len(picture)} in a {type(picture).__name__}. For many there "
+                "is run.classify_all([...])."
+            )
         return list(self._predictor.classify([picture], top=top)[0])
 
     def classify_all(self, pictures: Iterable[Picture], *, top: int = 5) -> list[list[Guess]]:
@@ -142,9 +148,10 @@ def train(
     `settings` are keys of the recipe, as `--set` takes them: {"training.epochs": 3, "model.name": "resnet18"}.
     """
     from turnaround import recipes
-    from turnaround.cli.console import checked_device, err, preparation
+    from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
+    from turnaround.report.terminal import err, preparation
 
     chosen = {**(settings or {}), **({"workers.count": workers} if workers is not None else {})}
     recipe = recipes.find(os.fspath(source), [f"{key}={_as_text(value)}" for key, value in chosen.items()])
@@ -160,19 +167,19 @@ def train(
         return TrainedRun(start(recipe, request), device=device)
 
 
-def report(directories: Sequence[AnyPath], *, job: str | None = None) -> Report:
-    """Compares runs, or all runs below folders: `turnaround report`."""
-    from turnaround.cli.report import filter_jobs, survey_of
+def report(directories: AnyPath | Iterable[AnyPath], *, job: str | None = None) -> Report:
+    """Compares runs, or all runs below folders: `turnaround report`. One path, or several."""
+    from turnaround.analysis.workloads import filter_jobs, survey_of
     from turnaround.findings import find_all
 
-    found = survey_of([Path(directory) for directory in directories])
+    found = survey_of(_paths(directories))
     if job is not None:
         found = filter_jobs(found, job)
     return Report(survey=found, findings=tuple(find_all(found)))
 
 
 def predict(
-    directories: Sequence[AnyPath],
+    directories: AnyPath | Iterable[AnyPath],
     *,
     workers: int,
     gpu: str | None = None,
@@ -184,15 +191,21 @@ def predict(
     """Forecasts a configuration that nobody has run: `turnaround predict`. A figure has value, low and high (80 %)."""
     from dataclasses import replace
 
-    from turnaround.cli.report import survey_of
+    from turnaround.analysis.workloads import survey_of
     from turnaround.forecast.next_run import next_run
     from turnaround.forecast.predict import forecaster
     from turnaround.forecast.question import Question
 
     question = Question(workers=workers, gpu=gpu, hosts=hosts, price=price, job=job, target=target)
-    asked = forecaster(survey_of([Path(directory) for directory in directories]), question)
-    prediction = asked.predict(workers)
-    return replace(prediction, next_run=next_run(asked, prediction))
+    forecasts = forecaster(survey_of(_paths(directories)), question)
+    prediction = forecasts.predict(workers)
+    return replace(prediction, next_run=next_run(forecasts, prediction))
+
+
+def _paths(directories: AnyPath | Iterable[AnyPath]) -> list[Path]:
+    """A text is one path, not the letters of it."""
+    several = [directories] if isinstance(directories, str | os.PathLike) else directories
+    return [Path(directory) for directory in several]
 
 
 def _as_text(value: Setting) -> str:

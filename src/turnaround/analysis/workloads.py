@@ -7,20 +7,34 @@ are the repeats of one case.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnaround.analysis.compare import Fact, recipe_facts, result_facts, shared_gpu
 from turnaround.analysis.configurations import CommonTarget, Configuration, ConfigurationRuns, Spread, Workload
 from turnaround.analysis.summary import RunSummary, summarise
-from turnaround.errors import RunDirectoryError
+from turnaround.errors import InputError, RunDirectoryError
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run, find_runs
 
-__all__ = ["Configuration", "ConfigurationRuns", "LeftOut", "Spread", "Survey", "Workload", "jobs_of", "survey"]
+__all__ = [
+    "Configuration",
+    "ConfigurationRuns",
+    "LeftOut",
+    "Spread",
+    "Survey",
+    "Workload",
+    "filter_jobs",
+    "jobs_of",
+    "survey",
+    "survey_of",
+]
 
 UNDER_WAY = ("queued", "running")
+TO_GET_RUNS = (
+    "`turnaround train` records a run, `turnaround import FILE --out DIR` makes run directories of other people's runs."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,3 +187,50 @@ def _configuration(summary: RunSummary, settings: tuple[Fact, ...]) -> Configura
 
 def _order(c: Configuration) -> tuple[object, ...]:
     return c.gpu, c.is_rehearsal, c.workers, c.hosts, c.processes, c.global_batch or 0, c.label
+
+
+# --- what a person names: folders, of which some hold no run, and a word of a job's name
+
+
+def survey_of(directories: Sequence[Path]) -> Survey:
+    """All runs at or below the directories. What holds none is left out, unless nothing else is there."""
+    # By name: a folder may be given beside the one that it lies in.
+    without = list({item.directory: item for directory in directories for item in _without_runs(directory)}.values())
+    names = {item.directory for item in without}
+    holding = [directory for directory in directories if str(directory) not in names]
+    if not holding:
+        raise RunDirectoryError(f"{without[0].reason} {TO_GET_RUNS}")
+    found = survey(holding)
+    found = replace(found, left_out=(*found.left_out, *without))
+    if not found.jobs:
+        reasons = " ".join(item.reason for item in found.left_out)
+        raise RunDirectoryError(f"No run can be read. {reasons} {TO_GET_RUNS}")
+    return found
+
+
+def _without_runs(directory: Path) -> Iterator[LeftOut]:
+    """The directory itself when no run is in it, else those of its folders in which none is."""
+    if find_runs(directory) == [directory]:  # raises when there is no such directory
+        return
+    try:
+        folders = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError:  # not ours to look into
+        folders = []
+    with_runs = [folder for folder in folders if find_runs(folder)]
+    for path in folders if with_runs else [directory]:
+        if path not in with_runs:
+            try:
+                RunDirectory.open(path)
+            except RunDirectoryError as error:
+                yield LeftOut(directory=str(path), reason=str(error))
+
+
+def filter_jobs(found: Survey, wanted: str) -> Survey:
+    """The jobs of exactly this name; else those whose name contains it, in any case."""
+    jobs = [job for job in found.jobs if job.name == wanted]
+    jobs = jobs or [job for job in found.jobs if wanted.casefold() in job.name.casefold()]
+    if not jobs:
+        names = ", ".join(repr(job.name) for job in found.jobs)
+        raise InputError(f"No job of these runs is called {wanted!r}. They are: {names}.")
+    runs = {run.name for job in jobs for case in job.cases for run in case.runs}
+    return replace(found, jobs=tuple(jobs), running=tuple(name for name in found.running if name in runs))

@@ -17,11 +17,9 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     bench.py      how fast could training be on this machine, and what is in its way?
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
-    page.py       what report, train, study and demo share: the page of some runs, gathered and written
     study_there.py  a study as jobs of a cluster
     options.py    flags that need more than a line
     on_slurm.py   what train, resume and study share when a cluster does the work
-    console.py    what the verbs share
     worker.py     the entry point of every process of a training; it, classify, export and serve reach the GPU side
 """
 
@@ -78,7 +76,7 @@ def version_option(
     version: bool = typer.Option(False, "--version", help="Print the version and end.", is_eager=True),
 ) -> None:
     if version:
-        from turnaround.cli.console import installed_version
+        from turnaround.record.machine import installed_version
 
         typer.echo(f"turnaround {installed_version()}")
         raise typer.Exit

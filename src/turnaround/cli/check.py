@@ -36,9 +36,9 @@ def check(
     [bold]turnaround check photos/ --split-by-photo split.json[/bold]    for train --set data.split_by_photo=split.json
     """
     from turnaround.check.folder_check import check_folder
-    from turnaround.cli.console import err, out, preparation, print_json, print_lines
     from turnaround.errors import InputError
     from turnaround.report.check_text import check_lines
+    from turnaround.report.terminal import err, out, preparation, print_json, print_lines
 
     if not 0 < holdout < 1:
         raise InputError(f"--holdout must be between 0 and 1. Received: {holdout:g}. Try --holdout 0.2")

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from turnaround.use.predictor import Answer, Predictor
-    from turnaround.use.trained import Trained
 
 BAR_CELLS = 20
 MAX_NAME = 60
@@ -34,14 +33,15 @@ def classify(
     [bold]turnaround classify runs/fruit apple.jpg more/[/bold]
     [bold]curl -s URL | turnaround classify runs/fruit -[/bold]
     """
-    from turnaround.cli.console import checked_device, err, preparation, print_json
+    from turnaround.launch.contract import checked_device
+    from turnaround.report.terminal import err, preparation, print_json, print_notes
     from turnaround.use.images import find_images
     from turnaround.use.predictor import Predictor
 
     files = find_images(images)
     predictor = Predictor.load(run, device=checked_device(device))
     predictor.checked_top(top)
-    tell_passed_over(predictor.trained)
+    print_notes(predictor.trained.notes())
     answers: list[Answer] = []
     with preparation(err(), quiet=json_ or len(files) == 1) as show:
 
@@ -56,16 +56,6 @@ def classify(
         _print_text(answers)
     if any(answer.problem for answer in answers):
         raise typer.Exit(1)
-
-
-def tell_passed_over(trained: Trained) -> None:
-    """Newer checkpoints that are damaged, on stderr."""
-    from rich.text import Text
-
-    from turnaround.cli.console import err
-
-    for sentence in trained.passed_over:
-        err().print(Text(f"note: {sentence}; {trained.checkpoint.name} is used", style="yellow"))
 
 
 def _payload(predictor: Predictor, answers: Sequence[Answer]) -> dict[str, Any]:
@@ -86,9 +76,9 @@ def _print_text(answers: Sequence[Answer]) -> None:
     """Answers on stdout; what could not be read on stderr, after them."""
     from rich.text import Text
 
-    from turnaround.cli.console import err, out, print_lines
     from turnaround.report.charts import glyphs_for
     from turnaround.report.lines import clean
+    from turnaround.report.terminal import err, out, print_lines
 
     console, good = out(), [answer for answer in answers if answer.problem is None]
     bad = [answer for answer in answers if answer.problem is not None]

@@ -35,11 +35,11 @@ def demo(
     """Draw fruit, train on 1 and 2 workers, rehearse 4 and 8, and compare."""
     from turnaround import recipes
     from turnaround.analysis.summary import summarise
-    from turnaround.cli.console import checked_device, err, preparation, print_json
-    from turnaround.cli.page import leave_page
-    from turnaround.launch.contract import choose_processes
+    from turnaround.launch.contract import checked_device, choose_processes
     from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
+    from turnaround.report.terminal import err, preparation, print_json
+    from turnaround.report.training_display import leave_page
 
     folder = out or default_run_path(Path("runs"), "demo")
     console = err()
@@ -78,8 +78,8 @@ def _heading(workers: int, is_rehearsal: bool) -> str:
 def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
     from rich.markup import escape
 
-    from turnaround.cli.console import out
-    from turnaround.report.text import comparison
+    from turnaround.report.run_text import comparison
+    from turnaround.report.terminal import out
     from turnaround.words import accuracy
 
     console = out()
@@ -116,10 +116,10 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
 def _print_findings(summaries: Sequence[RunSummary], console: Console) -> None:
     """What the runs say, in a few sentences."""
     from turnaround.analysis.workloads import jobs_of
-    from turnaround.cli.console import print_lines
     from turnaround.findings import find_all
     from turnaround.record.reader import Run
     from turnaround.report.survey_text import Screen, short_findings
+    from turnaround.report.terminal import print_lines
 
     findings = find_all(jobs_of([Run.load(Path(summary.directory)) for summary in summaries]))
     if findings:

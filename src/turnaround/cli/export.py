@@ -24,14 +24,13 @@ def export(
 
     from rich.text import Text
 
-    from turnaround.cli.classify import tell_passed_over
-    from turnaround.cli.console import err, preparation, print_json
-    from turnaround.cli.console import out as stdout
+    from turnaround.report.terminal import err, preparation, print_json, print_notes
+    from turnaround.report.terminal import out as stdout
     from turnaround.use.export import export_run
     from turnaround.use.trained import load_trained
 
     trained = load_trained(run)
-    tell_passed_over(trained)
+    print_notes(trained.notes())
     with preparation(err(), quiet=json_) as show:
         exported = export_run(trained, to=to, out=out, show=show)
     if json_:

@@ -71,8 +71,8 @@ def _tell(reading: Reading, *, has_table: bool) -> None:
     """What was assumed, and what was left out where no table on stdout names it: stdout may go into a pipe."""
     from rich.markup import escape
 
-    from turnaround.cli.console import err
     from turnaround.record.importers.read import describe
+    from turnaround.report.terminal import err
 
     console = err()
     for note in reading.notes:
@@ -84,8 +84,8 @@ def _tell(reading: Reading, *, has_table: bool) -> None:
 def _print_json(reading: Reading, summaries: Sequence[RunSummary]) -> None:
     from dataclasses import asdict
 
-    from turnaround.cli.console import print_json
     from turnaround.record.coding import plain
+    from turnaround.report.terminal import print_json
 
     content: dict[str, Any] = {
         "imported": [asdict(summary) for summary in summaries],
@@ -98,11 +98,11 @@ def _print_json(reading: Reading, summaries: Sequence[RunSummary]) -> None:
 def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) -> None:
     from rich.text import Text
 
-    from turnaround.cli import console
     from turnaround.record.importers.read import describe
+    from turnaround.report import terminal
     from turnaround.report.lines import clean, wrapped
 
-    screen = console.out()
+    screen = terminal.out()
     lines = list(imported_lines(summaries, screen.width))
     if reading.left_out:
         lines += ["", "left out"]
@@ -114,7 +114,7 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
         "",
         f"{count} imported into {clean(str(out))}{rest}. To compare them: turnaround report {clean(str(out))}",
     ]
-    console.print_lines(screen, (Text(line) for line in lines))
+    terminal.print_lines(screen, (Text(line) for line in lines))
 
 
 def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]:

@@ -40,7 +40,7 @@ def predict(
     [bold]turnaround predict runs/ --workers 16 --gpu V100[/bold]      one answer, and what it rests on
     [bold]turnaround predict runs/ --workers 1-32 --price 2.48[/bold]  a table: the fastest and the cheapest
     """
-    from turnaround.cli.report import survey_of
+    from turnaround.analysis.workloads import survey_of
     from turnaround.forecast.predict import forecaster
     from turnaround.forecast.question import Question
 
@@ -104,8 +104,8 @@ def _tell(found: Survey) -> None:
     """What could not be read, on stderr: stdout may go into a pipe."""
     from rich.text import Text
 
-    from turnaround.cli.console import err
     from turnaround.report.lines import clean
+    from turnaround.report.terminal import err
 
     for item in found.left_out:
         err().print(Text(clean(f"left out: {item.directory}: {item.reason}"), style="yellow"))
@@ -116,8 +116,8 @@ def _tell(found: Survey) -> None:
 def _print_json(predictions: Sequence[Prediction]) -> None:
     from dataclasses import asdict
 
-    from turnaround.cli.console import print_json
     from turnaround.forecast.predict import best_of_range
+    from turnaround.report.terminal import print_json
 
     if len(predictions) == 1:
         print_json(predictions[0].as_json())
@@ -129,8 +129,8 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
 def _print_text(predictions: Sequence[Prediction], question: Question) -> None:
     from rich.text import Text
 
-    from turnaround.cli.console import out, print_lines
     from turnaround.report.forecast_text import answer_lines, range_lines
+    from turnaround.report.terminal import out, print_lines
 
     console = out()
     width = min(console.width, 100)
@@ -145,8 +145,8 @@ def _print_scores(directories: Sequence[Path], found: Survey) -> None:
     """How good the forecasts that were saved here have been, as far as runs have come since."""
     from rich.text import Text
 
-    from turnaround.cli.console import out
     from turnaround.forecast.score import in_words, saved_in, scored
+    from turnaround.report.terminal import out
 
     said = in_words(scored([line for directory in directories for line in saved_in(directory)], found))
     if said is not None:
@@ -158,8 +158,8 @@ def _save(folder: Path, question: Question, predictions: Sequence[Prediction], f
 
     from rich.text import Text
 
-    from turnaround.cli.console import err
     from turnaround.forecast.score import save
+    from turnaround.report.terminal import err
 
     for prediction in predictions:
         path = save(folder, replace(question, workers=prediction.workers), prediction, found)

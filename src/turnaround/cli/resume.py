@@ -29,13 +29,14 @@ def resume(
     [bold]turnaround resume runs/x[/bold]                on this machine
     [bold]turnaround resume runs/x --on slurm[/bold]     follow the run's job, or submit it again when it has ended
     """
-    from turnaround.cli.console import checked_device, err
     from turnaround.cli.on_slurm import Flags, refuse_if_queued, rejoin
-    from turnaround.cli.train import print_result, run_display
+    from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request
     from turnaround.launch.lifecycle import resume as go_on
     from turnaround.record.reader import Run
     from turnaround.record.viewers.follow import chosen
+    from turnaround.report.terminal import err
+    from turnaround.report.training_display import print_result, run_display
     from turnaround.workers.environment import place
 
     console, viewers = err(), chosen(log or ())

@@ -21,14 +21,14 @@ def serve(
     [bold]turnaround serve runs/fruit[/bold]
     [bold]curl --data-binary @apple.jpg http://127.0.0.1:8900/classify[/bold]
     """
-    from turnaround.cli.classify import tell_passed_over
-    from turnaround.cli.console import checked_device, err
+    from turnaround.launch.contract import checked_device
+    from turnaround.report.terminal import err, print_notes
     from turnaround.use.predictor import Predictor
     from turnaround.use.server import Address, listen, run_server
 
     with listen(host, port) as socket:
         predictor = Predictor.load(run, device=checked_device(device))
-        tell_passed_over(predictor.trained)
+        print_notes(predictor.trained.notes())
         address = Address.of(socket, host)
         for line in address.lines(predictor.trained.name):
             err().print(line, markup=False)

@@ -67,9 +67,9 @@ def study(
     [bold]turnaround study photos/ --workers 1,2,4 --on slurm --gpu t4,v100[/bold]
     [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold] (also --on slurm)
     """
-    from turnaround.cli.console import checked_device
     from turnaround.cli.on_slurm import Flags
     from turnaround.cli.study_there import study_there
+    from turnaround.launch.contract import checked_device
     from turnaround.record.gpus import describe_gpus
     from turnaround.study.lifecycle import Conductor, Work
     from turnaround.study.plan import counts
@@ -104,9 +104,9 @@ def study(
 
 
 def _carry_out(conductor: Conductor, subject: Subject) -> None:
-    from turnaround.cli.console import err
-    from turnaround.cli.page import page_on_failure
     from turnaround.record.lock import RunLock
+    from turnaround.report.terminal import err
+    from turnaround.report.training_display import page_on_failure
     from turnaround.study.state import agree_with_before
 
     work = conductor.work
@@ -122,7 +122,7 @@ def _carry_out(conductor: Conductor, subject: Subject) -> None:
 
 
 def _print_plan(conductor: Conductor) -> None:
-    from turnaround.cli.console import out
+    from turnaround.report.terminal import out
 
     for state in conductor.states():
         shown = conductor.work.shown(state)
@@ -251,8 +251,8 @@ def _prepare(recipe: Recipe) -> None:
     """The images once for all runs: bad input is said here, before anything is started."""
     import tempfile
 
-    from turnaround.cli.console import err, preparation
     from turnaround.launch.prepare import cache_root, prepare_images
+    from turnaround.report.terminal import err, preparation
 
     with tempfile.TemporaryDirectory() as temporary, preparation(err()) as show:
         prepare_images(recipe.resolved(), cache=cache_root(recipe, temporary=Path(temporary)), show=show)
@@ -263,8 +263,8 @@ def shown(conductor: Conductor | SlurmConductor) -> Iterator[None]:
     """A table that changes in a terminal; elsewhere a line for every change."""
     from rich.live import Live
 
-    from turnaround.cli.console import err
     from turnaround.report.study_text import study_table
+    from turnaround.report.terminal import err
 
     console = err()
     if console.is_terminal:
@@ -300,11 +300,11 @@ def _told(state: RunState) -> str:
 
 def tell_end(folder: Path, conductor: Conductor | SlurmConductor) -> None:
     """The report of what there is, and what went wrong."""
-    from turnaround.cli.console import err
-    from turnaround.cli.page import leave_page
     from turnaround.cli.report import report
     from turnaround.errors import TrainingError
     from turnaround.record.layout import RunDirectory
+    from turnaround.report.terminal import err
+    from turnaround.report.training_display import leave_page
 
     states = conductor.states()
     if any(RunDirectory(state.directory).is_run() for state in states):
@@ -326,9 +326,9 @@ def _forecast(folder: Path, *, most: int) -> None:
     """What the numbers of workers up to twice the largest would do, where the runs allow a forecast."""
     from contextlib import suppress
 
-    from turnaround.cli.console import out
     from turnaround.cli.predict import predict
     from turnaround.errors import InputError
+    from turnaround.report.terminal import out
 
     counts = [2**k for k in range((2 * most).bit_length())]
     with suppress(InputError):  # it has nothing to learn from: the report has said why

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 def study_there(work: Work, subject: Subject, flags: Flags, *, is_dry: bool) -> None:
     """Plans over GPU kinds and hosts, checks everything, then submits what is missing and follows it."""
-    from turnaround.cli.console import err
     from turnaround.cli.on_slurm import cluster_here, job_for
-    from turnaround.cli.page import page_on_failure
     from turnaround.cli.study import shown, tell_end
     from turnaround.record.lock import RunLock
+    from turnaround.report.terminal import err
+    from turnaround.report.training_display import page_on_failure
     from turnaround.study.on_slurm import SlurmConductor
     from turnaround.study.state import agree_with_before
 

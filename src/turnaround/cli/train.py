@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,12 +26,8 @@ from turnaround.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from turnaround.cli.on_slurm import Flags, TrainingJob
-    from turnaround.launch.prepare import Prepared, Show
     from turnaround.recipe import Recipe
-    from turnaround.record.reader import Run
     from turnaround.workers.environment import RankInfo
 
 
@@ -67,11 +60,12 @@ def train(
     [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]   on 8 GPUs of a cluster
     """
     from turnaround import recipes
-    from turnaround.cli.console import checked_device
     from turnaround.cli.on_slurm import Flags
+    from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
     from turnaround.record.viewers.follow import chosen
+    from turnaround.report.training_display import print_result, run_display
     from turnaround.workers.environment import place
 
     here, viewers = place(), chosen(log or ())
@@ -103,35 +97,6 @@ def train(
         )
         run = start(recipe, request)
     return print_result(run, as_json=json_) if here.rank == 0 else None
-
-
-@contextmanager
-def run_display(
-    target: Path, viewers: tuple[str, ...], *, here: RankInfo, is_quiet: bool
-) -> Iterator[tuple[Show, Callable[[Recipe, Prepared, int], None]]]:
-    """Of a training here: bars while it is prepared, other viewers while it trains, a page when it fails.
-
-    The second is to be called when the run is ours and begins.
-    """
-    from turnaround.cli.console import err, preparation
-    from turnaround.cli.page import page_on_failure
-    from turnaround.record.viewers.follow import followed
-
-    console, is_first = err(), here.rank == 0
-    with (
-        page_on_failure(target, is_quiet=is_quiet, is_first=is_first),
-        preparation(console, quiet=is_quiet) as show,
-        followed(
-            target, viewers if is_first else (), tell=lambda note: console.print("note:", note, markup=False)
-        ) as follow,
-    ):
-
-        def announced(recipe: Recipe, prepared: Prepared, processes: int) -> None:
-            follow()
-            if not is_quiet:
-                announce(console, recipe, prepared, processes)
-
-        yield show, announced
 
 
 def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, says_workers: bool) -> Recipe:
@@ -179,13 +144,14 @@ def _training(recipe: Recipe, words: list[str], target: Path, *, processes: int 
 
 def _train_there(training: TrainingJob, flags: Flags, *, is_dry: bool, as_json: bool) -> None:
     """As a job of a cluster; a dry run prints its script, which can be submitted as it is."""
-    from turnaround.cli.console import err, print_json
     from turnaround.cli.on_slurm import cluster_here, job_for, train_there
     from turnaround.launch.clusters.slurm.cluster import check
     from turnaround.launch.clusters.slurm.script import job_script
     from turnaround.record.job import status_of
     from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import Run
+    from turnaround.report.terminal import err, print_json
+    from turnaround.report.training_display import print_result
 
     there = cluster_here(is_dry=is_dry)
     job = job_for(training, flags.wishes(), there)
@@ -200,52 +166,6 @@ def _train_there(training: TrainingJob, flags: Flags, *, is_dry: bool, as_json: 
         return print_result(Run.load(job.directory), as_json=as_json)
     slurm = status.job if (status := status_of(RunDirectory(job.directory))) else None
     return print_json({"directory": str(job.directory), "job_id": slurm and slurm.job_id}) if as_json else None
-
-
-def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: int) -> None:
-    """What is about to be trained, in a few lines. Names of files and folders may hold [brackets]."""
-    from rich.markup import escape
-
-    pixels, workers = prepared.pixels, recipe.workers.count
-    num_validation = len(pixels.labels) - pixels.num_train
-    console.print(
-        f"[bold]{escape(recipe.name)}[/bold]: {pixels.num_train:,} training and {num_validation:,} validation images "
-        f"in {len(pixels.classes)} classes, {recipe.size_px} px, {recipe.model.name}"
-    )
-    how = f"{workers} worker{'s' * (workers > 1)} on {processes} process{'es' * (processes > 1)}"
-    if processes < workers:
-        how += " (a rehearsal: the accuracy is that of the workers, the times are not)"
-    epochs = recipe.training.epochs
-    console.print(f"{how}, global batch {recipe.global_batch}, {epochs} epoch{'s' * (epochs > 1)}")
-    notes = [*prepared.table.warnings, *(f"left out: {name}" for name in pixels.skipped)]
-    for note in notes[:10]:
-        console.print(f"[yellow]note:[/yellow] {escape(note)}")
-    if len(notes) > 10:
-        console.print(f"[yellow]note:[/yellow] and {len(notes) - 10} more; all are in the record")
-
-
-def print_result(run: Run, *, as_json: bool) -> None:
-    """The end of a run, for a person or for a program."""
-    from turnaround.analysis.summary import summarise
-    from turnaround.analysis.workloads import jobs_of
-    from turnaround.cli.console import out, print_json
-    from turnaround.cli.page import leave_page
-    from turnaround.findings import find_all
-    from turnaround.report.text import run_end
-
-    summary = summarise(run)
-    if as_json:
-        print_json(asdict(summary))
-    else:
-        out().print(run_end(summary, run, find_all(jobs_of([run]))))
-    if not _has_its_page(run):
-        leave_page(run.path, is_quiet=as_json)
-
-
-def _has_its_page(run: Run) -> bool:
-    """Written after everything else: a finished run that is resumed stays as it is."""
-    page = run.directory.page
-    return page.is_file() and page.stat().st_mtime_ns >= run.directory.status.stat().st_mtime_ns
 
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from turnaround.errors import InputError
+from turnaround.errors import InputError, one_of
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
 from turnaround.workers.environment import LAUNCHERS, RankInfo
 
 WORKER_MODULE = "turnaround.cli.worker"
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +101,10 @@ def choose_processes(*, asked: int | None, workers: int, device: str) -> int:
 def even_processes(*, workers: int, at_most: int) -> int:
     """The most processes, each with the same number of workers."""
     return max(p for p in range(1, max(1, min(at_most, workers)) + 1) if workers % p == 0)
+
+
+def checked_device(device: str) -> str:
+    """Refuse a kind of device that there is not; whether this machine has one, training finds out."""
+    if device not in DEVICES:
+        raise InputError(one_of("--device", device, DEVICES))
+    return device

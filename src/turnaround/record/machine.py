@@ -125,3 +125,8 @@ def _memory_gib() -> float | None:
         return round(psutil.virtual_memory().total / 2**30, 2)
     except Exception:
         return None
+
+
+def installed_version() -> str:
+    """The version of this program; a source tree that is used without being installed does not know it."""
+    return _version("turnaround") or "not installed"

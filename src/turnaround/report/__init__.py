@@ -2,7 +2,9 @@
 
 Enters: recorded runs and findings. Leaves: text, tables, pages.
 
-    text.py         tables and sentences for the terminal
+    terminal.py     stdout and stderr, what is safe to show there, JSON, a bar for preparations
+    training_display.py  a training as a person sees it, and the page that it leaves
+    run_text.py     a run at its end, and runs side by side
     check_text.py   what is wrong with a folder of images, for the terminal
     check_page.py   the same as a page with the pictures
     bench_text.py   the ceilings of a machine

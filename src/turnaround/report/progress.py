@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from turnaround.record.schema import EpochRecord
+from turnaround.report.lines import clean
+from turnaround.report.terminal import on_stream
 
 
 def epoch_line(record: EpochRecord, *, epochs: int) -> str:
@@ -46,7 +48,7 @@ class SilentProgress:
         pass
 
     def warn(self, text: str) -> None:
-        print(f"warning: {text}", file=sys.stderr, flush=True)  # of a process of ours: into its log
+        print(f"warning: {clean(text)}", file=sys.stderr, flush=True)  # of a process of ours: into its log
 
 
 class PlainProgress(SilentProgress):
@@ -63,7 +65,7 @@ class PlainProgress(SilentProgress):
         print(epoch_line(record, epochs=self.epochs), file=self.stream, flush=True)
 
     def warn(self, text: str) -> None:
-        print(f"warning: {text}", file=self.stream, flush=True)
+        print(f"warning: {clean(text)}", file=self.stream, flush=True)
 
 
 class BarProgress(SilentProgress):
@@ -119,5 +121,5 @@ class _Rate(ProgressColumn):
 
 def progress_for(stream: IO[str]) -> PlainProgress | BarProgress:
     """A bar when a person looks at it."""
-    console = Console(file=stream)
+    console = on_stream(stream)
     return BarProgress(console) if console.is_terminal else PlainProgress(stream)

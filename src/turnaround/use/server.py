@@ -16,7 +16,7 @@ import uvicorn
 
 from turnaround.use.predictor import Predictor
 from turnaround.use.service import Limits, application
-from turnaround.web.guard import Access, is_loopback
+from turnaround.web.guard import Access, base_url, is_loopback
 from turnaround.web.sockets import listen, settings
 
 __all__ = ["Address", "listen", "make_server", "run_server"]
@@ -40,16 +40,11 @@ class Address:
     @property
     def url(self) -> str:
         """For a browser; the token stands behind #, which browsers do not send and servers do not log."""
-        name = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104
-        shown = f"[{name}]" if ":" in name else name
-        return f"http://{shown}:{self.port}/" + (f"#{self.token}" if self.token else "")
+        return base_url(self.host, self.port) + (f"#{self.token}" if self.token else "")
 
     @property
     def access(self) -> Access:
-        names = {self.host.lower()}
-        if self.token is not None:
-            names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
-        return Access(names=frozenset(names), token=self.token, is_opened=self.token is not None)
+        return Access.of(self.host, token=self.token, is_opened=self.token is not None)
 
     def lines(self, run: str) -> Iterator[str]:
         """What a person must know."""

@@ -44,6 +44,10 @@ class Trained:
         """The run's, by its folder."""
         return self.run.path.resolve().name
 
+    def notes(self) -> list[str]:
+        """Return a sentence for each newer checkpoint that is damaged."""
+        return [f"{reason}; {self.checkpoint.name} is used" for reason in self.passed_over]
+
     @property
     def size_px(self) -> int:
         return self.recipe.size_px

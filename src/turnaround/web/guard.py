@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,15 @@ HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
+    """Return true for an address that only this machine reaches."""
     address = _address(host)
     return host.lower() in LOOPBACK_NAMES if address is None else address.is_loopback
+
+
+def base_url(host: str, port: int) -> str:
+    """Return the address for a browser; where it listens on all addresses, by this machine's name."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -78,7 +85,13 @@ class Access:
     token: str | None = field(default=None, repr=False)
     """None: whoever reaches it may ask."""
     is_opened: bool = False
-    """Whether it listens beyond this machine: then any address in numbers may stand in a Host header."""
+    """The server listens beyond this machine: then any address in numbers may stand in a Host header."""
+
+    @classmethod
+    def of(cls, host: str, *, token: str | None, is_opened: bool) -> Access:
+        """The access of a server that listens on `host`; one that was opened answers to this machine's names."""
+        names = {host.lower(), *((socket.gethostname().lower(), socket.getfqdn().lower()) if is_opened else ())}
+        return cls(names=frozenset(names), token=token, is_opened=is_opened)
 
     def allows_host(self, header: str | None) -> bool:
         host = host_of(header) if header is not None else None

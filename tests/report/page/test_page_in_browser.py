@@ -10,12 +10,12 @@ import pytest
 
 from report.page.browsing import opened, shot, wait_until_drawn
 from report.page.figure_study import EVIL, study_job
-from turnaround.cli.page import write_page
 from turnaround.record.files import read_json
 from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.values import ImportOptions
 from turnaround.record.importers.write import write_runs
 from turnaround.record.writer import write_json
+from turnaround.report.page.build import write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -11,4 +11,6 @@ Enters: a folder of runs. Leaves: the page, and pushed to it the blocks that hav
     page_builder.py    makes the blocks: the quick ones every second, the page when there is time
     hub.py        what the page holds now, and who must still hear of it
     server.py     the page and its stream of events over HTTP
+    view.py       a survey as the live page tells it, with forecasts made when a run has ended
+    address.py    where the page is, and how a person reaches it
 """

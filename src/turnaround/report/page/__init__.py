@@ -2,6 +2,8 @@
 
 Enters: a survey, its findings, forecasts. Leaves: named blocks, and the html text made of them.
 
+    build.py          run directories -> what the page tells -> the file
+    examples.py       pictures of the classes that are confused most
     blocks.py         what is on the page, piece by piece, in the order in which it is read
     answer.py         the answer in one sentence
     tables.py         the comparison of a job and its forecasts, with keys to sort by

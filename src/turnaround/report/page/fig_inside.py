@@ -23,7 +23,7 @@ from turnaround.report.page.fig_common import (
     spread_out,
 )
 from turnaround.report.page.figure import Figure
-from turnaround.report.text import PART_NAMES
+from turnaround.report.run_text import PART_NAMES
 
 STEP_NAMES = {
     "wait": "waiting for the batch",

@@ -17,7 +17,7 @@ from turnaround.analysis.compare import Fact, machine_facts, recipe_facts, resul
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
-from turnaround.report.text import parts_sentence
+from turnaround.report.run_text import parts_sentence
 from turnaround.words import accuracy, duration
 
 Pairs = tuple[tuple[str, str], ...]

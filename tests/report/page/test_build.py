@@ -19,9 +19,10 @@ from PIL import Image
 from analysis.build import LAB, Plan, build, import_table
 from console import Console, Done
 from turnaround.analysis.workloads import survey
-from turnaround.cli.page import MAX_PICTURES, page_view
 from turnaround.record.files import read_json
 from turnaround.record.writer import write_json
+from turnaround.report.page.build import page_view
+from turnaround.report.page.examples import MAX_PICTURES
 
 QUICK = ("--device", "cpu", "--processes", "1", "--set", "data.size_px=32", "--set", "training.epochs=2")
 

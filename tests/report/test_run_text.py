@@ -14,7 +14,7 @@ from turnaround.analysis.summary import RunSummary
 from turnaround.findings import RULES, Finding
 from turnaround.record.reader import Run
 from turnaround.record.schema import DISJOINT_TIME_PARTS, ClassResult, EpochRecord, Evaluation
-from turnaround.report.text import (
+from turnaround.report.run_text import (
     PART_NAMES,
     SAID_ALREADY,
     comparison,

@@ -1,6 +1,7 @@
-"""What the verbs share: where text goes, and a bar for long preparations.
+"""The terminal: where text goes, how it is made safe to show, and a bar for long preparations.
 
-Results go to stdout, everything on the way to stderr, so that `--json` output can be piped.
+Results go to stdout, everything on the way to stderr, so that `--json` output can be piped. Names of classes, runs and
+files come from records of others: whatever is printed through `out` or `err` has passed `clean`, in one place.
 """
 
 from __future__ import annotations
@@ -9,27 +10,46 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.text import Text
 
 from turnaround.data.decoders import Show
-from turnaround.errors import InputError, one_of
+from turnaround.report.lines import clean
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+
+class SafeConsole(Console):
+    """A console on which text cannot act: styles and cursor moves are ours, control characters in text are shown as ?.
+
+    Rich keeps styles and control codes apart from text, so an escape sequence inside text is never one of ours.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(_clean_lines(segment.text), segment.style)
+
+
+def _clean_lines(text: str) -> str:
+    return "\n".join(map(clean, text.split("\n")))
 
 
 def out() -> Console:
     """For results. Made at each use: tests and pipes replace the streams."""
-    return Console(highlight=False, soft_wrap=True)
+    return SafeConsole(highlight=False, soft_wrap=True)
 
 
 def err() -> Console:
     """For everything on the way."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return SafeConsole(stderr=True, highlight=False, soft_wrap=True)
+
+
+def on_stream(stream: IO[str]) -> Console:
+    """For the progress of a training, on whatever stream its process was given."""
+    return SafeConsole(file=stream)
 
 
 def print_json(payload: Any) -> None:
@@ -52,10 +72,11 @@ def print_lines(console: Console, lines: Iterable[Text]) -> None:
         console.print(line)
 
 
-def checked_device(device: str) -> str:
-    if device not in DEVICES:
-        raise InputError(one_of("--device", device, DEVICES))
-    return device
+def print_notes(notes: Iterable[str], *, label: str = "note") -> None:
+    """Each note in a line of its own on stderr: stdout may go into a pipe."""
+    console = err()
+    for note in notes:
+        console.print(Text(f"{label}: {note}", style="yellow"))
 
 
 @contextmanager
@@ -87,13 +108,3 @@ def preparation(console: Console, *, quiet: bool = False) -> Iterator[Show]:
                 bar.stop()  # the training's own progress follows
 
         yield show
-
-
-def installed_version() -> str:
-    """Of this program; a source tree that is used without being installed does not know it."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("turnaround")
-    except PackageNotFoundError:
-        return "not installed"

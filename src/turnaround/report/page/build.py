@@ -1,0 +1,108 @@
+"""Run directories -> the page: what is gathered for it, and the file that is written.
+
+Enters: folders of runs and what the page is to have. Leaves: a PageView, its html, or one file that needs nothing else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from turnaround.analysis.workloads import Survey, filter_jobs, survey_of
+from turnaround.errors import StorageError
+from turnaround.findings import find_all
+from turnaround.forecast.along import forecasters_of
+from turnaround.forecast.score import saved_in, scored
+from turnaround.record.machine import installed_version
+from turnaround.record.writer import replace_file
+from turnaround.report.page.blocks import PageView, page_blocks
+from turnaround.report.page.examples import example_pictures
+from turnaround.report.page.render import GENERATOR, render_page
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """What the page is made to have."""
+
+    job: str | None = None
+    """Only jobs of this name, or with this word in it."""
+    price: float | None = None
+    """Of one GPU for one hour."""
+    has_pictures: bool = True
+    has_forecasts: bool = True
+    is_live: bool = False
+
+
+def write_page(directories: Sequence[Path], *, out: Path, options: PageOptions | None = None) -> Path:
+    """The page of all runs at or below the directories; `out` is replaced where it is such a page already."""
+    options = options or PageOptions()
+    refuse_target(out)
+    found = survey_of(directories)
+    found = filter_jobs(found, options.job) if options.job is not None else found
+    text = page_html(page_view(found, directories, options=options, out=out))
+    replace_file(out, text.encode("utf-8", "replace"))
+    return out
+
+
+def page_html(view: PageView) -> str:
+    """The page as html text."""
+    return render_page(page_blocks(view), title=f"{view.title} · turnaround", live=view.is_live)
+
+
+def page_view(
+    found: Survey, directories: Sequence[Path], *, options: PageOptions | None = None, out: Path | None = None
+) -> PageView:
+    """Everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
+    options = options or PageOptions()
+    pictures, notes = example_pictures(found) if options.has_pictures else ({}, [])
+    forecast = found.jobs if options.has_forecasts else ()
+    return PageView(
+        survey=found,
+        title=_title(directories),
+        now=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        findings=tuple(find_all(found)),
+        forecasters={job.name: forecasters_of(job, price=options.price) for job in forecast},
+        scores=tuple(scored([line for directory in directories for line in saved_in(directory)], found)),
+        thumbnails=pictures,
+        notes=tuple(notes),
+        price=options.price,
+        command=_command(directories, options, out) if out is not None else "",
+        version=installed_version(),
+        is_live=options.is_live,
+    )
+
+
+def refuse_target(out: Path) -> None:
+    """Before the work is done: a folder, a place that is not there, or a file that somebody else has written."""
+    if out.is_dir():
+        raise StorageError(f"Cannot write {str(out)!r}: it is a folder. Give the path of a file: {out / 'page.html'}.")
+    if not out.absolute().parent.is_dir():
+        raise StorageError(f"Cannot write {str(out)!r}: there is no folder {str(out.parent)!r}. Make it first.")
+    try:
+        with out.open("rb") as file:
+            begin = file.read(20_000)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"Cannot write {str(out)!r}: {error.strerror}. Choose another place.") from error
+    if begin and GENERATOR.encode() not in begin:
+        raise StorageError(
+            f"{str(out)!r} is there already, and is no page of turnaround: it is left as it is. Choose another name, "
+            "or remove it."
+        )
+
+
+def _title(directories: Sequence[Path]) -> str:
+    names = [directory.absolute().name or str(directory) for directory in directories]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
+
+
+def _command(directories: Sequence[Path], options: PageOptions, out: Path) -> str:
+    flags = ["--job", options.job] if options.job is not None else []
+    flags += ["--price", f"{options.price:g}"] if options.price is not None else []
+    flags += [] if options.has_pictures else ["--no-pictures"]
+    return shlex.join(["turnaround", "report", *map(str, directories), *flags, "--out", str(out)])
