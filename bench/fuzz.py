@@ -70,7 +70,7 @@ def hunt(kind: str, sample: Sample, *, cases: int, number: int = 0) -> Tally:
 
 def trained(folder: Path) -> Path:
     """A small real run."""
-    from turnaround.data import fruitbowl
+    from turnaround import fruitbowl
     from turnaround.launch.lifecycle import Request, start
 
     images = fruitbowl.generate(folder / "images", images=60, size_px=32, seed=3)

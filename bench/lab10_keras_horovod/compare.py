@@ -148,7 +148,7 @@ def split_folder(source: Path, folder: Path) -> Path:
 
 
 def images(options: argparse.Namespace, work: Path) -> Path:
-    from turnaround.data import fruitbowl
+    from turnaround import fruitbowl
 
     source = options.folder
     if source is None:

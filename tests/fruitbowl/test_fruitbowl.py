@@ -126,7 +126,7 @@ def test_an_exception_halfway_leaves_nothing(tmp_path):
 
 def test_a_kill_halfway_leaves_no_root_and_the_next_call_succeeds(tmp_path):
     program = (
-        "import os, pathlib, sys; from turnaround.data import fruitbowl;"
+        "import os, pathlib, sys; from turnaround import fruitbowl;"
         "fruitbowl.generate(pathlib.Path(sys.argv[1]), images=60, size_px=16, seed=3,"
         " on_progress=lambda _: os.kill(os.getpid(), 9))"
     )

@@ -45,7 +45,7 @@ NETWORKS = {
 
 @pytest.fixture(scope="module")
 def ten_steps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from turnaround.data import fruitbowl
+    from turnaround import fruitbowl
 
     return fruitbowl.generate(tmp_path_factory.mktemp("images") / "ten", images=200, size_px=32, seed=5)
 
