@@ -318,9 +318,9 @@ def test_a_folders_docstring_names_its_modules(folder: Path) -> None:
     assert [name for name in named if not (folder / name).is_file()] == []
 
 
-def readme_tree() -> list[tuple[int, str]]:
+def documented_tree() -> list[tuple[int, str]]:
     """(indent, name) of each line of the fenced block under the heading that speaks of a tree."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     block = re.search(r"(?im)^#+ .*\btree\b.*\n(?:(?!#).*\n)*?```.*\n((?:.*\n)*?)```", text)
     lines = block[1].splitlines() if block else []
     return [(len(line) - len(line.lstrip()), line.split()[0]) for line in lines if line.strip()]
@@ -337,10 +337,9 @@ def tree_paths(lines: list[tuple[int, str]]) -> list[str]:
     return paths
 
 
-def test_the_readmes_tree_is_the_tree() -> None:
-    paths = tree_paths(readme_tree())
-    if not paths:
-        pytest.skip("README.md has no tree yet")
+def test_the_documented_tree_is_the_tree() -> None:
+    paths = tree_paths(documented_tree())
+    assert paths, "docs/architecture.md has no tree"
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []
     assert [path for path in paths if path.endswith("/") != (REPOSITORY / path).is_dir()] == []
     # Every room is in it; of a room whose files are listed, every file is.
