@@ -14,7 +14,8 @@ from turnaround.errors import StorageError
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import forecaster
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.score import FILE_NAME, Score, in_words, save, scores
+from turnaround.forecast.score import Score, in_words, save, scores
+from turnaround.record.layout import StudyDirectory
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "record-format.md").read_text("utf-8")
 
@@ -23,7 +24,7 @@ def save_for(folder: Path, workers: int, **more: object) -> Prediction:
     known = survey([folder])
     question = Question(workers=workers, **more)  # type: ignore[arg-type]
     prediction = forecaster(known, question).predict(workers)
-    assert save(folder, question, prediction, known) == folder / FILE_NAME
+    assert save(folder, question, prediction, known) == StudyDirectory(folder).forecasts
     return prediction
 
 
@@ -88,7 +89,7 @@ def test_a_study_that_was_moved_is_scored_all_the_same(study: Path) -> None:
 
 def test_lines_that_are_not_ours_are_passed_over(study: Path) -> None:
     save_for(study, 8)
-    file = study / FILE_NAME
+    file = StudyDirectory(study).forecasts
     good = json.loads(file.read_text())
     bad = [
         {**good, "format": 99},
@@ -106,7 +107,7 @@ def test_lines_that_are_not_ours_are_passed_over(study: Path) -> None:
 
 def test_the_line_is_what_the_documentation_says(study: Path) -> None:
     save_for(study, 8, price=2.0)
-    line = json.loads((study / FILE_NAME).read_text())
+    line = json.loads((StudyDirectory(study).forecasts).read_text())
     section = DOCUMENT[DOCUMENT.index("## forecasts.jsonl") :]
     [example] = re.findall(r"```json\n(.*?)\n```", section)
     assert set(json.loads(example)) == set(line)
@@ -117,8 +118,8 @@ def test_the_line_is_what_the_documentation_says(study: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written(study: Path) -> None:
-    (study / FILE_NAME).mkdir()
-    with pytest.raises(StorageError, match=rf"Cannot open .*{FILE_NAME}"):
+    (StudyDirectory(study).forecasts).mkdir()
+    with pytest.raises(StorageError, match=r"Cannot open .*forecasts.jsonl"):
         save_for(study, 8)
 
 

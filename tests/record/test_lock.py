@@ -197,7 +197,7 @@ def test_release_from_a_vanished_folder_is_silent(tmp_path):
 
 
 def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
-    def no_links(*_arguments):
+    def no_links(*_arguments, **_keywords):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)

@@ -1,6 +1,8 @@
 """Samples come in time, and nothing that fails in there reaches the training."""
 
+import errno
 import itertools
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -139,10 +141,14 @@ def test_a_failing_probe_is_noted_once_and_the_others_go_on(directory, monkeypat
     assert [note.split(":")[0] for note in notes] == ["this process", "memory", "memory of this process"]
 
 
-def test_a_full_disk_or_a_missing_folder_does_no_harm(directory, tmp_path):
-    directory.telemetry("here").symlink_to("/dev/full")
-    with Telemetry(directory.telemetry("here"), INTERVAL_S) as telemetry:
-        pass
+def test_a_full_disk_or_a_missing_folder_does_no_harm(directory, tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with Telemetry(directory.telemetry("here"), INTERVAL_S) as telemetry:
+            pass
     assert "quota is full" in str(telemetry.failure)
     with Telemetry(tmp_path / "gone" / "telemetry-here.jsonl", INTERVAL_S) as telemetry:
         pass

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from turnaround.errors import StorageError
+from turnaround.record.files import claim
 from turnaround.record.layout import RunDirectory
 from turnaround.recorder import folder
 
@@ -17,45 +18,45 @@ def say(directory: RunDirectory, start: str) -> None:
 
 
 def test_the_newest_of_this_start_that_is_alive(tmp_path: Path) -> None:
-    first, lock = folder.made(tmp_path / "run")
+    first, lock = folder.create_directory(tmp_path / "run")
     say(first, "node1 29500")
-    assert folder.found(tmp_path / "run", start="node1 29500") == first
-    assert folder.found(tmp_path / "run", start="node2 29500") is None
+    assert folder.find_directory(tmp_path / "run", start="node1 29500") == first
+    assert folder.find_directory(tmp_path / "run", start="node2 29500") is None
     first.recipe.write_text("{}")
-    second, _ = folder.made(tmp_path / "run")
+    second, _ = folder.create_directory(tmp_path / "run")
     assert second.path == tmp_path / "run-2"
-    assert folder.found(tmp_path / "run", start="node1 29500") == first  # the second has not said who it is
+    assert folder.find_directory(tmp_path / "run", start="node1 29500") == first  # the second has not said who it is
     say(second, "node1 29500")
-    assert folder.found(tmp_path / "run", start="node1 29500") == second
+    assert folder.find_directory(tmp_path / "run", start="node1 29500") == second
     lock.release()
     second.lock.unlink()
-    assert folder.found(tmp_path / "run", start="node1 29500") is None  # both have ended
+    assert folder.find_directory(tmp_path / "run", start="node1 29500") is None  # both have ended
 
 
 def test_names_that_only_look_alike(tmp_path: Path) -> None:
-    other, _ = folder.made(tmp_path / "run-large")
+    other, _ = folder.create_directory(tmp_path / "run-large")
     say(other, "x")
-    assert folder.found(tmp_path / "run", start="x") is None
-    assert folder.found(tmp_path / "missing" / "run", start="x") is None
+    assert folder.find_directory(tmp_path / "run", start="x") is None
+    assert folder.find_directory(tmp_path / "missing" / "run", start="x") is None
 
 
 def test_one_that_is_held_by_another_run(tmp_path: Path) -> None:
-    first, _ = folder.made(tmp_path / "run")
-    assert folder.made(tmp_path / "run")[0].path != first.path
+    first, _ = folder.create_directory(tmp_path / "run")
+    assert folder.create_directory(tmp_path / "run")[0].path != first.path
 
 
 def test_a_place_where_nothing_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="Cannot create the run directory"):
-        folder.made(tmp_path / "file" / "run")
+        folder.create_directory(tmp_path / "file" / "run")
 
 
 def test_what_processes_have_said(tmp_path: Path) -> None:
-    directory, _ = folder.made(tmp_path / "run")
+    directory, _ = folder.create_directory(tmp_path / "run")
     say(directory, "x")
     (directory.logs / "rank-1.json").write_text("{torn")
     assert list(folder.ranks(directory)) == [0]
 
 
 def test_one_of_them_writes_the_telemetry(tmp_path: Path) -> None:
-    assert [folder.claimed(tmp_path / "telemetry-a.jsonl") for _ in range(3)] == [True, False, False]
+    assert [claim(tmp_path / "telemetry-a.jsonl") for _ in range(3)] == [True, False, False]

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
 from turnaround.optimizers import OPTIMIZERS, make_optimizer
 from turnaround.recipe import TrainingRecipe
+from turnaround.record.files import storage_error
 from turnaround.record.schema import FORMAT_VERSION
-from turnaround.record.writer import storage_error
 from turnaround.training import checkpoint
 from turnaround.training.checkpoint import Position, checkpoints, newest_valid, restore, save
 from turnaround.workers.single import Single
@@ -222,14 +222,14 @@ DAMAGES = {
     "bit flip in the optimiser": (lambda p: flip_a_bit(p / FILES[1]), "optimizer.safetensors has another SHA-256"),
     "truncated weights": (lambda p: (p / FILES[2]).write_bytes((p / FILES[2]).read_bytes()[:-10]), "SHA-256"),
     "empty weights": (lambda p: (p / FILES[2]).write_bytes(b""), "SHA-256"),
-    "missing weights": (lambda p: (p / FILES[2]).unlink(), "FileNotFoundError"),
-    "missing manifest": (lambda p: (p / FILES[0]).unlink(), "FileNotFoundError"),
+    "missing weights": (lambda p: (p / FILES[2]).unlink(), "is missing"),
+    "missing manifest": (lambda p: (p / FILES[0]).unlink(), "is missing"),
     "truncated manifest": (lambda p: (p / FILES[0]).write_bytes((p / FILES[0]).read_bytes()[:50]), "JSON"),
-    "manifest of another kind": (lambda p: (p / FILES[0]).write_text("[1, 2]"), "TypeError"),
-    "manifest that is no text": (lambda p: (p / FILES[0]).write_bytes(b"\xff\xfe\x00"), "Unicode"),
+    "manifest of another kind": (lambda p: (p / FILES[0]).write_text("[1, 2]"), "not a JSON object"),
+    "manifest that is no text": (lambda p: (p / FILES[0]).write_bytes(b"\xff\xfe\x00"), "not JSON"),
     "newer format": (
         lambda p: (p / FILES[0]).write_text(json.dumps({"format": FORMAT_VERSION + 1})),
-        f"format {FORMAT_VERSION + 1}, written by a newer turnaround",
+        f"written in format {FORMAT_VERSION + 1} by a newer turnaround",
     ),
 }
 
@@ -390,7 +390,7 @@ def test_processes_go_on_from_one_checkpoint_or_not_at_all(tmp_path: Path) -> No
     saved(tmp_path / "mine", 4)
     word = word_of_the_first(tmp_path / "theirs")
     assert checkpoint.agreed(tmp_path / "theirs", Second(word)) == (tmp_path / "theirs" / "epoch-00005", [])
-    with pytest.raises(StorageError, match=r"Process 1 does not see .*epoch-00005 \(No such file.* share one file"):
+    with pytest.raises(StorageError, match=r"Process 1 does not see .*epoch-00005 \(.*is missing.* share one file"):
         checkpoint.agreed(tmp_path / "mine", Second(word), patience_s=0.3)
     with (tmp_path / "theirs" / "epoch-00005" / "weights.safetensors").open("r+b") as file:
         file.write(b"late")
@@ -432,7 +432,7 @@ def test_room_for_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_no_room_for_the_manifest_leaves_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, 1)
 
-    def full(path: Path, _payload: object) -> None:
+    def full(path: Path, _payload: object, _run: Path) -> None:
         raise storage_error("write", path, OSError(28, "No space left")) from OSError(28, "No space left")
 
     monkeypatch.setattr(checkpoint, "write_json", full)

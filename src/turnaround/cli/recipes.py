@@ -41,7 +41,7 @@ def copy(
 ) -> None:
     """Copy a recipe into a file of your own."""
     from turnaround import recipes
-    from turnaround.record.writer import storage_error
+    from turnaround.record.files import storage_error
 
     content, target = recipes.text(name), to or Path(f"{name}.toml")
     try:

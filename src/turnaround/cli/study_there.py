@@ -136,8 +136,9 @@ def _require_possible(
     """Everything is checked before anything is submitted; nodes are asked once, unless they have been there before."""
     from turnaround.cli.on_slurm import require_seen
     from turnaround.launch.clusters.slurm.cluster import check
+    from turnaround.record.layout import StudyDirectory
 
     for note in dict.fromkeys(note for job in jobs for note in check(job, cluster)):
         tell(f"note: {note}")
-    if jobs and not any(folder.glob("*/logs/slurm-*.json")):
+    if jobs and not StudyDirectory(folder).has_job_notes():
         require_seen(folder.absolute(), max(jobs, key=lambda job: job.settings.hosts).settings, tell)

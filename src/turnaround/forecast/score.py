@@ -22,11 +22,9 @@ from turnaround.forecast.predict import measured_figures
 from turnaround.forecast.question import FIGURES, Prediction, Question
 from turnaround.record.coding import check_format
 from turnaround.record.files import read_lines
-from turnaround.record.layout import RunDirectory
+from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.record.schema import FORMAT_VERSION, utc_now
 from turnaround.record.writer import Lines
-
-FILE_NAME = "forecasts.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ class Score:
 
 def save(folder: Path, question: Question, prediction: Prediction, known: Survey) -> Path:
     """Appends the forecast to the folder's file; returns its path."""
-    path = folder / FILE_NAME
+    path = StudyDirectory(folder).forecasts
     with Lines(path, sync=True) as lines:
         lines.write(
             {
@@ -97,7 +95,9 @@ class Saved:
 def saved_in(folder: Path) -> list[Saved]:
     """The readable lines of the folder's file; of a run's directory also those of the folder around it."""
     around = [folder.absolute().parent] if RunDirectory(folder).is_run() else []
-    found = [(place, line) for place in (folder, *around) for line in read_lines(place / FILE_NAME).objects]
+    found = [
+        (place, line) for place in (folder, *around) for line in read_lines(StudyDirectory(place).forecasts).objects
+    ]
     return [Saved(folder=place, line=line) for place, line in found if _is_readable(line)]
 
 

@@ -6,7 +6,6 @@ anybody knows of the death. So a lost connection is a cause only where nobody ha
 
 from __future__ import annotations
 
-import json
 import shlex
 import socket
 import time
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from turnaround import errors
-from turnaround.errors import ProcessFailedError, StorageError, TurnaroundError
+from turnaround.errors import ProcessFailedError, RunDirectoryError, StorageError, TurnaroundError
 from turnaround.record import heartbeat
+from turnaround.record.files import read_json, remove_file
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 
@@ -34,9 +34,9 @@ class RankFailedError(ProcessFailedError):
 
 
 def clear(directory: RunDirectory) -> None:
-    """Forgets the reasons of an earlier start."""
-    for path in directory.logs.glob("failure-*.json"):
-        path.unlink(missing_ok=True)
+    """Remove the reasons of an earlier start."""
+    for rank in directory.failed_ranks():
+        remove_file(directory.failure(rank), directory.path)
 
 
 def tell(directory: RunDirectory, *, rank: int, error: BaseException, step: int = 0) -> None:
@@ -53,7 +53,7 @@ def tell(directory: RunDirectory, *, rank: int, error: BaseException, step: int 
         "is_lost_connection": lost and not expected,
         "at_s": time.time(),
     }
-    write_json(directory.logs / f"failure-{rank}.json", payload)
+    write_json(directory.failure(rank), payload, directory.path)
 
 
 def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
@@ -68,18 +68,18 @@ def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
         "message": f"died without a word ({_how(exit_status)})",
         "at_s": time.time(),
     }
-    write_json(directory.logs / f"failure-{rank}.json", payload)
+    write_json(directory.failure(rank), payload, directory.path)
 
 
 def tell_if_silent(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
     """The same, unless it has said why."""
-    if not (directory.logs / f"failure-{rank}.json").exists():
+    if rank not in directory.failed_ranks():
         write_exit(directory, rank=rank, exit_status=exit_status)
 
 
 def has_failures(directory: RunDirectory) -> bool:
     """Whether any process has said why it ended."""
-    return any(directory.logs.glob("failure-*.json"))
+    return bool(directory.failed_ranks())
 
 
 def wait_for_others(directory: RunDirectory, *, patience_s: float = MAX_WORD_S) -> None:
@@ -140,18 +140,18 @@ def _death(what: str, directory: RunDirectory, log: Path, *, ranks: tuple[int, .
 
 
 def _reasons(directory: RunDirectory) -> list[dict[str, Any]]:
-    found = (_parsed(path) for path in directory.logs.glob("failure-*.json"))
+    found = (_parsed(directory, rank) for rank in directory.failed_ranks())
     return [reason for reason in found if reason is not None]
 
 
-def _parsed(path: Path) -> dict[str, Any] | None:
+def _parsed(directory: RunDirectory, rank: int) -> dict[str, Any] | None:
     """What a process has said; None where the file is damaged."""
     try:
-        said = json.loads(path.read_text())
+        said = read_json(directory.failure(rank), directory.path)
         kind = said["kind"] if isinstance(said["kind"], str) else None
         message, rank, at_s = str(said["message"]), int(said["rank"]), float(said["at_s"])
         return {**said, "kind": kind, "message": message, "rank": rank, "at_s": at_s}
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (RunDirectoryError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -22,7 +22,7 @@ import psutil
 from turnaround.errors import RunDirectoryError
 from turnaround.launch.contract import LaunchPlan
 from turnaround.launch.parent import LAUNCHER_VARIABLE
-from turnaround.record.files import read_json
+from turnaround.record.files import read_json, remove_file
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 from turnaround.workers.environment import RankInfo
@@ -56,9 +56,9 @@ def start_message(plan: LaunchPlan, *, is_awaited: bool = False) -> Iterator[Non
         yield
         return
     assert plan.pixels_dir is not None
-    word = _word(plan.directory)
+    directory = plan.directory
     write_json(
-        word,
+        directory.start_message,
         {
             "start": plan.place.start,
             "host": socket.gethostname(),
@@ -68,16 +68,17 @@ def start_message(plan: LaunchPlan, *, is_awaited: bool = False) -> Iterator[Non
             "decode_time_s": plan.decode_time_s,
             "decoded_at_s": plan.decoded_at_s,
         },
+        directory.path,
     )
     try:
         yield
     finally:
-        word.unlink(missing_ok=True)
+        remove_file(directory.start_message, directory.path)
 
 
 def clear(directory: RunDirectory) -> None:
     """Forgets the word of an earlier start that was killed."""
-    _word(directory).unlink(missing_ok=True)
+    remove_file(directory.start_message, directory.path)
 
 
 def wait_for_start(
@@ -86,7 +87,7 @@ def wait_for_start(
     """Where process 0 has put the images, and how long it decoded; called by the others."""
     latest_s = time.monotonic() + patience_s
     while time.monotonic() < latest_s:
-        word = _read(_word(directory))
+        word = _read(directory)
         if word and _is_for_us(word, place, begun_at_s=begun_at_s):
             return Path(word["pixels"]), float(word["decode_time_s"])
         time.sleep(0.1)
@@ -103,7 +104,7 @@ def wait_for_launcher(directory: RunDirectory) -> StartMessage | None:
     A request to stop changes nothing here: the launcher ends us, or we stop after the first step like any other.
     """
     launcher = int(os.environ[LAUNCHER_VARIABLE])
-    while (word := _read(_word(directory))) is None or word["pid"] != launcher:
+    while (word := _read(directory)) is None or word["pid"] != launcher:
         if not psutil.pid_exists(launcher) or not directory.logs.is_dir():
             return None
         time.sleep(0.05)
@@ -118,12 +119,8 @@ def _is_for_us(word: dict[str, Any], place: RankInfo, *, begun_at_s: float) -> b
     return bool(word["at_s"] > begun_at_s - MAX_DELAY_S)
 
 
-def _word(directory: RunDirectory) -> Path:
-    return directory.logs / "start.json"
-
-
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(directory: RunDirectory) -> dict[str, Any] | None:
     try:
-        return read_json(path)
+        return read_json(directory.start_message, directory.path)
     except RunDirectoryError:  # not there yet
         return None

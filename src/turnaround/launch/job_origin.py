@@ -6,13 +6,13 @@ A run that the user starts has none of it: its status begins with it.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from turnaround.errors import TurnaroundError
+from turnaround.record.files import remove_file, remove_folder
 from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import State, Status, to_json, utc_now
@@ -20,7 +20,6 @@ from turnaround.record.writer import write_json
 
 BEGUN_VARIABLE = "TURNAROUND_BEGUN_AT_S"
 """Set by a job's script: its first line is where the program begins, in seconds since 1970."""
-JOB_LOGS = "slurm-*"
 
 
 def begun_at_s(variables: Mapping[str, str] = os.environ) -> float:
@@ -46,14 +45,14 @@ def give_up(directory: RunDirectory, error: BaseException) -> None:
     """Removes what a start has written that never trained; of a job its script, its output and why it ended stay."""
     job = job_status(directory)
     for path in (directory.recipe, directory.status, directory.machine, directory.lock):
-        path.unlink(missing_ok=True)
-    for path in directory.path.glob("*.jsonl"):
-        path.unlink(missing_ok=True)
+        remove_file(path)
+    for path in directory.line_files():
+        remove_file(path)
     if job is None:
-        shutil.rmtree(directory.logs, ignore_errors=True)
+        remove_folder(directory.logs)
         return
-    for path in set(directory.logs.glob("*")) - set(directory.logs.glob(JOB_LOGS)):
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in directory.other_logs():
+        remove_folder(path, directory.path) if path.is_dir() else remove_file(path, directory.path)
     was_refused = isinstance(error, TurnaroundError)
     state: State = "failed" if was_refused else "interrupted"
     cause = str(error) if was_refused else "It was stopped before it had begun."

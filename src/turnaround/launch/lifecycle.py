@@ -6,7 +6,6 @@ before it trained leaves no directory behind, every other keeps everything and s
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
 from turnaround.launch.restart import Restarts
 from turnaround.recipe import Recipe
 from turnaround.record import heartbeat
-from turnaround.record.files import read_json
+from turnaround.record.files import read_json, remove_folder
 from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
@@ -177,12 +176,12 @@ def _images(
     recipe: Recipe, request: Request, directory: RunDirectory, begin: Callable[[], None] | None = None
 ) -> Iterator[Prepared]:
     """The decoded images; with the cache off they live only as long as the run. `begin` is called if they take long."""
-    temporary = directory.path / ".pixels"
+    temporary = directory.pixels
     show = request.show if begin is None else _once_long(begin, request.show)
     try:
         yield prepare_images(recipe, cache=cache_root(recipe, temporary=temporary), show=show)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_folder(temporary)
 
 
 def _once_long(begin: Callable[[], None], show: Show) -> Show:

@@ -23,8 +23,8 @@ from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
 from turnaround.launch.parent import LAUNCHER_VARIABLE
 from turnaround.launch.parent import die_with_parent as die_with_parent
 from turnaround.record import heartbeat
+from turnaround.record.files import is_temporary, move, names_in, open_log, remove_file, write_temporary
 from turnaround.record.reader import Run
-from turnaround.record.writer import is_temporary, write_temporary
 from turnaround.workers.engines import ENGINES
 
 MAX_STOP_S = 24 * 3600
@@ -59,7 +59,7 @@ class LocalLauncher:
 
     @contextmanager
     def ahead(self, plan: LaunchPlan) -> Iterator[Callable[[], None]]:
-        log = plan.directory.path / "processes.log"
+        log = plan.directory.path / plan.directory.process_log.name
 
         def begin() -> None:
             if not plan.place.is_alone:
@@ -68,7 +68,7 @@ class LocalLauncher:
             # nobody has in hand yet: it comes right afterwards.
             with suppress(OSError), _stop_requests(plan) as requests:
                 self._log = write_temporary(log, b"")
-                with self._log.open("ab") as stderr:
+                with open_log(self._log) as stderr:
                     self._waiting = _start(plan, stderr)
             for number in requests.received:
                 signal.raise_signal(number)
@@ -79,20 +79,21 @@ class LocalLauncher:
             if self._waiting is not None:
                 _end_group(self._waiting)
                 self._waiting = None
-            for left in filter(lambda path: is_temporary(path.name), log.parent.glob(f".{log.name}.*")):
-                left.unlink(missing_ok=True)  # ours, or that of an earlier start that was killed
+            for name in names_in(log.parent):  # ours, or that of an earlier start that was killed
+                if is_temporary(name) and name.startswith(f".{log.name}."):
+                    remove_file(log.parent / name)
 
     def run(self, plan: LaunchPlan) -> None:
-        log, is_awaited = plan.directory.logs / "processes.log", self._waiting is not None
+        log, is_awaited = plan.directory.process_log, self._waiting is not None
         if is_awaited:
-            self._log.rename(log)
+            move(self._log, log, plan.directory.path)
         elif plan.place.rank == 0:  # before the others may start: they could have failed already
             failure.clear(plan.directory)
             heartbeat.clear(plan.directory)
             handshake.clear(plan.directory)
         watch = heartbeat.HeartbeatMonitor(plan.directory, patience_s=patience_s())
         word = handshake.start_message(plan, is_awaited=is_awaited)
-        with word, log.open("ab") as stderr, _stop_requests(plan) as requests:
+        with word, open_log(log, plan.directory.path) as stderr, _stop_requests(plan) as requests:
             process, self._waiting = self._waiting or _start(plan, stderr), None
             try:
                 exit_status = _wait(process, requests, watch)
@@ -135,7 +136,7 @@ def _is_done(plan: LaunchPlan, exit_status: int) -> bool:
 
 def _cause(plan: LaunchPlan, exit_status: int, watch: heartbeat.HeartbeatMonitor) -> TurnaroundError:
     """The first cause: what the processes have said, who went without a word, or that nothing moved any more."""
-    directory, log = plan.directory, plan.directory.logs / "processes.log"
+    directory, log = plan.directory, plan.directory.process_log
     if watch.verdict is not None:
         sentence = f"{watch.verdict} {failure.how_to_go_on(directory, log)}"
         return failure.RankFailedError(sentence, ranks=watch.silent_ranks)

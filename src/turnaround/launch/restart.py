@@ -68,4 +68,4 @@ def _without_gpus(ranks: frozenset[int], environment: Mapping[str, str]) -> dict
 
 def _newest(directory: RunDirectory) -> str:
     """The name of the newest checkpoint that is visible; names are in the order of the training."""
-    return max((path.name for path in directory.checkpoint.glob("epoch-*")), default="")
+    return next((files.path.name for files in reversed(directory.checkpoints())), "")

@@ -1,25 +1,268 @@
-"""The bytes of a run directory as JSON objects. Enters: a path. Leaves: objects, or an error with the path.
+"""The files of a run directory, opened safely. Enters: a path. Leaves: bytes or objects, or an error with the path.
 
-The files are untrusted: torn, damaged, hostile or from a newer turnaround.
+A run may come from somebody else, and its files may be torn, damaged, hostile or from a newer turnaround. So this is
+the only place that opens, lists, replaces or removes anything in a run, for reading and for writing alike:
+
+- no symbolic link is followed at any component below the run directory, which itself may be one. Every function takes
+  `below`, the run directory of a file that lies deeper (logs/, checkpoint/); without it the file lies in it directly;
+- only regular files are opened: a FIFO would wait for ever, a device may have no end;
+- nothing is read without a limit on its size.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
+import secrets
+import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
-from turnaround.errors import RunDirectoryError
+from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
 from turnaround.record.coding import check_format
 
 MAX_FILE_BYTES = 256 * 2**20  # a confusion matrix of 10,000 classes; larger is not ours
 MAX_LINE_BYTES = 2**20  # the longest line, telemetry of 16 GPUs, has 3,000
+MAX_TENSORS_BYTES = 64 * 2**30  # the largest network of timm has 26 GB in float32; a sparse file may claim any size
 
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# NOFOLLOW refuses a link in place of the file; NONBLOCK lets the open of a FIFO return, so that fstat can refuse it.
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 # Made once: json.loads would make one for each line. NaN and Infinity of careless writers become null.
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+
+
+# --- folders
+
+
+@contextlib.contextmanager
+def folder_below(root: Path, parts: Sequence[str]) -> Iterator[int]:
+    """Yield a descriptor of root/part/part; OSError where a part is not there, or is a link."""
+    descriptor = os.open(root, FOLDER)
+    try:
+        for part in parts:
+            try:
+                deeper = os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            except NotADirectoryError as error:  # what Linux says of a link, too
+                raise _link_or(error, part, descriptor) from error
+            os.close(descriptor)
+            descriptor = deeper
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def folder_of(path: Path, below: Path | None = None) -> Iterator[tuple[int, str]]:
+    """Yield a descriptor of the file's folder, and the file's name in it.
+
+    Everything that follows goes through the descriptor: whoever swaps a folder for a link meanwhile changes nothing.
+    """
+    *folders, name = path.relative_to(path.parent if below is None else below).parts
+    with folder_below(path.parent if below is None else below, folders) as descriptor:
+        yield descriptor, name
+
+
+def _link_or(error: OSError, name: str, folder: int) -> OSError:
+    """Return the error, or a plainer one where its reason is a link."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            return OSError(errno.ELOOP, f"{name} is a symbolic link; put the file itself there")
+    return error
+
+
+def names_in(folder: Path, below: Path | None = None) -> list[str]:
+    """Return what lies in the folder, sorted; nothing when it cannot be read, or is reached through a link."""
+    root = folder if below is None else below
+    try:
+        with folder_below(root, folder.relative_to(root).parts) as descriptor:
+            return sorted(os.listdir(descriptor))
+    except (OSError, ValueError):
+        return []
+
+
+def make_folder(path: Path, below: Path | None = None) -> None:
+    """Make one folder; one that is there already is fine, a link in its place is not."""
+    with folder_of(path, below) as (folder, name):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+        try:
+            os.close(os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder))
+        except NotADirectoryError as error:
+            raise _link_or(error, name, folder) from error
+
+
+def remove_folder(path: Path, below: Path | None = None) -> None:
+    """Remove a folder and what is in it, as far as that goes; a link in its place stays, and so does its target."""
+    with contextlib.suppress(OSError), folder_of(path, below) as (folder, name):
+        shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in the folder last; some network file systems cannot, and need not."""
+    descriptor = os.open(folder, FOLDER)
+    try:
+        _sync_folder(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+
+
+# --- one file, for writing
+
+
+def open_for_appending(path: Path, below: Path | None = None) -> int:
+    """Return a descriptor of the file, which is made where there is none; OSError for what is not a plain file."""
+    with folder_of(path, below) as (folder, name):
+        return _open_plain(name, folder, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+
+
+def open_log(path: Path, below: Path | None = None) -> BufferedWriter:
+    """Open a file for what processes print, behind what is there."""
+    try:
+        return os.fdopen(open_for_appending(path, below), "ab")
+    except OSError as error:
+        raise storage_error("open", path, error) from error
+
+
+def _open_plain(name: str, folder: int, flags: int) -> int:
+    try:
+        descriptor = os.open(name, flags | _PLAIN, 0o666, dir_fd=folder)
+    except OSError as error:
+        raise _link_or(error, name, folder) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{name} is not a plain file")
+    return descriptor
+
+
+def replace_file(path: Path, content: bytes, below: Path | None = None, *, is_synced: bool = True) -> None:
+    """Write `content` under a temporary name beside `path`, sync, rename, sync the folder.
+
+    The order matters: a rename that reached the disk before the content would leave an empty file after a crash, and
+    without the last sync the rename itself may be lost. A link in the file's place is replaced, not followed.
+    """
+    try:
+        with folder_of(path, below) as (folder, name):
+            temporary = _write_temporary(name, content, folder, is_synced=is_synced)
+            try:
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                _unlink(temporary, folder)
+                raise
+            if is_synced:
+                _sync_folder(folder)
+    except OSError as error:
+        raise storage_error("write", path, error) from error
+
+
+def write_temporary(path: Path, content: bytes, below: Path | None = None) -> Path:
+    """Return a synced file with `content` beside `path`; nothing is left behind when that fails."""
+    with folder_of(path, below) as (folder, name):
+        return path.with_name(_write_temporary(name, content, folder, is_synced=True))
+
+
+def _write_temporary(name: str, content: bytes, folder: int, *, is_synced: bool) -> str:
+    temporary = f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
+    try:
+        try:
+            write_all(descriptor, content)
+            if is_synced:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:  # also an interrupt: the temporary file must go
+        _unlink(temporary, folder)
+        raise
+    return temporary
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file of this name was left by a writer that was killed."""
+    return re.fullmatch(r"\..+\.[0-9]+-[0-9a-f]{8}\.tmp", name) is not None
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of it: the system may take a part at a time."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def claim(path: Path, below: Path | None = None) -> bool:
+    """Make an empty file and return True, or return False where something of that name is there already."""
+    with folder_of(path, below) as (folder, name):
+        try:
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder))
+        except FileExistsError:
+            return False
+    return True
+
+
+def remove_file(path: Path, below: Path | None = None) -> None:
+    """Remove a file, or the link in its place; one that is not there is fine."""
+    try:
+        with folder_of(path, below) as (folder, name):
+            _unlink(name, folder)
+    except FileNotFoundError:  # not even its folder
+        return
+
+
+def _unlink(name: str, folder: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def move(path: Path, target: Path, below: Path | None = None) -> None:
+    """Rename a file or folder inside one run, and make that last."""
+    with folder_of(path, below) as (source, name), folder_of(target, below) as (folder, new_name):
+        os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=folder)
+        _sync_folder(folder)
+
+
+def storage_error(action: str, path: Path, error: Exception) -> StorageError:
+    """Return the message for a disk that refuses: what was tried, why it failed, what to do."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        full = f"the disk or your quota is full ({_free_text(path)}). Free some space"
+        return DiskFullError(f"Cannot {action} {path}: {full}.")
+    if number == errno.EROFS:
+        reason = "the file system is read-only. Choose a writable directory with --out"
+    elif number in (errno.EACCES, errno.EPERM):
+        reason = "permission denied. Choose a writable directory with --out"
+    elif number == errno.ENOENT:
+        reason = "its folder is not there (any more). Restore it, or choose another with --out"
+    elif number == errno.ELOOP and isinstance(error, OSError):
+        reason = f"nothing in a run is written through links: {error.strerror}"
+    else:
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        reason = f"{text}. Choose another directory with --out"
+    return StorageError(f"Cannot {action} {path}: {reason}.")
+
+
+def _free_text(path: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(path if path.is_dir() else path.parent).free / 2**30:.2f} GiB free"
+    except (OSError, ValueError):
+        return "free space unknown"
+
+
+# --- one file, for reading
 
 
 class LineFile(NamedTuple):
@@ -33,20 +276,56 @@ class LineFile(NamedTuple):
     """Whether an unterminated line at the end was left out."""
 
 
-def _open(path: Path) -> BinaryIO:
-    """The file for reading; RunDirectoryError for whatever is not a plain file."""
+def open_for_reading(path: Path, below: Path | None = None) -> int:
+    """Return a descriptor of the file; OSError for what is not a plain file."""
+    with folder_of(path, below) as (folder, name):
+        return _open_plain(name, folder, os.O_RDONLY)
+
+
+def open_file(path: Path, below: Path | None = None) -> BufferedReader:
+    """Open the file for reading; RunDirectoryError for whatever is not a plain file."""
     try:
-        # No links: a run from somebody else must not lead us to read other files. No wait: it may be a FIFO.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.fdopen(open_for_reading(path, below), "rb")
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path} is missing: the run has not come that far, or it was removed.") from error
     except (OSError, ValueError) as error:
-        reason = "is a symbolic link; put the file itself there" if os.path.islink(path) else f"cannot be read: {error}"
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            reason = "is a symbolic link; put the file itself there"
+        elif isinstance(error, OSError) and error.errno == errno.EINVAL:
+            reason = "is not a plain file"
+        else:
+            reason = f"cannot be read: {error}"
         raise RunDirectoryError(f"{path} {reason}.") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise RunDirectoryError(f"{path} is not a plain file.")
-    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, below: Path | None = None) -> bytes:
+    """Return the content of a whole file."""
+    try:
+        with open_file(path, below) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be read: {error}.") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise RunDirectoryError(f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB: not a file of a run.")
+    return content
+
+
+def sha256_of(path: Path, below: Path | None = None) -> str:
+    """Return the SHA-256 of a file of tensors."""
+    with open_file(path, below) as file:
+        if os.fstat(file.fileno()).st_size > MAX_TENSORS_BYTES:
+            raise RunDirectoryError(f"{path} is larger than {MAX_TENSORS_BYTES // 2**30} GiB: not a file of a run.")
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def size_of(path: Path, below: Path | None = None) -> int:
+    """Return the size of a plain file; 0 where there is none."""
+    try:
+        with folder_of(path, below) as (folder, name):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _parse(content: bytes) -> Any:
@@ -57,15 +336,9 @@ def _parse(content: bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a whole file, without its format version."""
-    try:
-        with _open(path) as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read: {error}.") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise RunDirectoryError(f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB: not a file of a run.")
+def read_json(path: Path, below: Path | None = None) -> dict[str, Any]:
+    """Return the object in a whole file, without its format version."""
+    content = read_bytes(path, below)
     try:
         payload = _parse(content)
     except ValueError as error:
@@ -80,13 +353,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> LineFile:
-    """The objects in a file of lines; a missing file has none."""
+    """Return the objects in a file of lines; a missing file has none."""
     objects: list[dict[str, Any]] = []
     bad_lines, is_inside_line = 0, False
     if not os.path.lexists(path):
         return LineFile(objects, bad_lines, is_torn=False)
     try:
-        with _open(path) as file:
+        with open_file(path) as file:
             while piece := file.readline(MAX_LINE_BYTES):
                 is_ended = piece.endswith(b"\n")
                 payload = _object(piece) if is_ended and not is_inside_line else None
@@ -109,6 +382,6 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def own_digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of what a file says, for its key `digest`: a flipped bit in it is noticed too."""
-    said = {key: value for key, value in content.items() if key not in ("format", "digest")}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 of what a file says, for its key `digest`: a flipped bit in it is noticed too."""
+    values = {key: value for key, value in content.items() if key not in ("format", "digest")}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,58 +1,61 @@
-"""Where each process is: a small file that it rewrites once a second, and what the launcher reads from all of them.
+"""Heartbeats: each process rewrites a small file once a second, and the launcher reads all of them.
 
-    logs/pulse-RANK.json   rank, host, pid, step, doing, beats, ticks, program_s
-
-`beats` counts what the training does (steps, batches that are evaluated), `ticks` the seconds of the thread that
-writes: of a process that is stopped neither moves, of one that hangs only the second. A process that came to its end
-removes its file. Clocks of two hosts are never compared: the launcher notes by its own clock when a file last changed.
+Each file (RunDirectory.heartbeat) holds rank, host, pid, step, doing, beats, ticks, program_s. `beats` counts what the
+training does (steps, batches that are evaluated), `ticks` the seconds of the thread that writes: of a process that is
+stopped neither moves, of one that hangs only the second. A process that came to its end removes its file. Clocks of two
+hosts are never compared: the launcher notes by its own clock when a file last changed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from turnaround.errors import RunDirectoryError, StorageError
+from turnaround.record.files import read_json, remove_file
 from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import from_json
+from turnaround.record.writer import write_json
 
 EVERY_S = 1.0
 WAITS = "waits for the others"
 
 
 class Heartbeat:
-    """This process's own; process-wide, since what beats is spread over the training."""
+    """The heartbeat of this process; process-wide, since what beats is spread over the training."""
 
     def __init__(self) -> None:
         self.step, self.doing, self.beats = 0, "starts", 0
 
     def beat(self, doing: str, step: int | None = None) -> None:
-        """Called wherever training gets on; two assignments and an addition."""
+        """Count a sign of progress; called in every step, so it is two assignments and an addition."""
         self.doing = doing
         self.beats += 1
         if step is not None:
             self.step = step
 
     def waits(self) -> None:
-        """This process has done its part of the step."""
+        """Say that this process has done its part of the step."""
         self.doing = WAITS
 
 
 class HeartbeatFile:
-    """A thread that writes the pulse down."""
+    """A context manager whose thread writes the heartbeat to its file once a second."""
 
     def __init__(
         self, directory: RunDirectory, *, rank: int, heartbeat: Heartbeat, program_s: Callable[[], float]
     ) -> None:
-        self.path, self.rank, self.heartbeat, self.program_s = _path(directory, rank), rank, heartbeat, program_s
+        self.directory, self.rank, self.heartbeat, self.program_s = directory, rank, heartbeat, program_s
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
         self._write(0)
@@ -65,7 +68,7 @@ class HeartbeatFile:
         self._ended.set()
         self._thread.join()
         if error is None:
-            self.path.unlink(missing_ok=True)
+            remove_file(self.directory.heartbeat(self.rank), self.directory.path)
 
     def _run(self) -> None:
         ticks = 0
@@ -74,8 +77,8 @@ class HeartbeatFile:
             self._write(ticks)
 
     def _write(self, ticks: int) -> None:
-        """Not synced: after a crash of the machine nobody reads it."""
-        said = {
+        """Replace the file; not synced: after a crash of the machine nobody reads it."""
+        content = {
             "rank": self.rank,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -85,17 +88,14 @@ class HeartbeatFile:
             "ticks": ticks,
             "program_s": self.program_s(),
         }
-        temporary = self.path.with_suffix(".tmp")
-        try:
-            temporary.write_text(json.dumps(said))
-            temporary.replace(self.path)
-        except OSError:
-            return  # a full disk: the training will say so itself
+        # A full disk: the training will say so itself.
+        with suppress(StorageError):
+            write_json(self.directory.heartbeat(self.rank), content, self.directory.path, is_synced=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessHeartbeat:
-    """One process, as its file says."""
+    """One process, as its heartbeat file says."""
 
     rank: int
     host: str
@@ -108,45 +108,37 @@ class ProcessHeartbeat:
 
     @property
     def name(self) -> str:
-        """For a message."""
+        """The process in a message: its rank, host and step."""
         where = f", step {self.step}" if self.step else ""
         return f"Process {self.rank} (host {self.host}{where})"
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended; of another host nobody knows."""
+        """Whether the process has ended; of a process on another host nobody knows."""
         return self.host == socket.gethostname() and not _is_alive(self.pid)
 
 
 def read(directory: RunDirectory) -> list[ProcessHeartbeat]:
-    """All processes that have begun and not come to their end, by rank."""
-    found = (_parsed(path) for path in directory.logs.glob("pulse-*.json"))
-    return sorted((seen for seen in found if seen is not None), key=lambda seen: seen.rank)
+    """Return all processes that have begun and not come to their end, by rank."""
+    heartbeats = (_parsed(directory, rank) for rank in directory.heartbeat_ranks())
+    return [heartbeat for heartbeat in heartbeats if heartbeat is not None]
 
 
 def clear(directory: RunDirectory) -> None:
-    """Forgets those of an earlier start."""
-    for path in directory.logs.glob("pulse-*"):
-        path.unlink(missing_ok=True)
+    """Remove the heartbeats of an earlier start, and what a process left that was killed while it wrote one."""
+    for path in directory.heartbeat_files():
+        remove_file(path, directory.path)
 
 
 def program_s(directory: RunDirectory) -> float:
-    """How long the last start had run when process 0 last wrote; 0 when it came to its end."""
+    """Return how long the last start had run when process 0 last wrote; 0 when it came to its end."""
     return next((seen.program_s for seen in read(directory) if seen.rank == 0), 0.0)
 
 
-def _path(directory: RunDirectory, rank: int) -> Path:
-    return directory.logs / f"pulse-{rank}.json"
-
-
-def _parsed(path: Path) -> ProcessHeartbeat | None:
+def _parsed(directory: RunDirectory, rank: int) -> ProcessHeartbeat | None:
     try:
-        said: dict[str, Any] = json.loads(path.read_text())
-        kinds = {"host": str, "doing": str, "program_s": float}
-        return ProcessHeartbeat(
-            **{name: kinds.get(name, int)(said[name]) for name in ProcessHeartbeat.__dataclass_fields__}
-        )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return from_json(ProcessHeartbeat, read_json(directory.heartbeat(rank), directory.path))
+    except RunDirectoryError:  # being replaced, or not ours
         return None
 
 
@@ -161,7 +153,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class HeartbeatMonitor:
-    """Looks at the processes of a run: one that is gone, and a training that does not get on."""
+    """Watches the heartbeats of a run: for a process that is gone, and a training that does not get on."""
 
     def __init__(
         self, directory: RunDirectory, *, patience_s: float, now_s: Callable[[], float] = time.monotonic

@@ -1,20 +1,127 @@
 """Every path inside a run directory. Enters: a path from the user. Leaves: a RunDirectory or a helpful error.
 
-No other file knows a file name inside a run.
+No other file knows a file name inside a run (tests/record/test_one_owner.py walks the source for them):
+
+    RUN/            RunDirectory      recipe, machine, status, epochs, spans, telemetry, evaluation, page, job script
+    RUN/logs/       RunDirectory      what processes print, their heartbeats, failures and notes
+    RUN/checkpoint/ CheckpointFiles   one folder for each saved position, named by CheckpointName
+    STUDY/          StudyDirectory    what a study asked for, its runs' output, forecasts that were saved
 """
 
 import difflib
-import json
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnaround.errors import RunDirectoryError
-from turnaround.record.writer import is_temporary, storage_error
+from turnaround.record.files import is_temporary, make_folder, names_in, read_json, storage_error
 
 OTHER_OUT = "choose another directory with --out"
+
+# A number of up to 9 digits: what int() reads of a hostile name stays small.
+_CHECKPOINT = re.compile(r"epoch-(\d{5,9})(?:-step-(\d{5,9}))?")
+_LEFTOVER = re.compile(r"\.epoch-.*")
+_SPANS = re.compile(r"spans-([0-9]{1,9})\.jsonl")
+_TELEMETRY = re.compile(r"telemetry-([A-Za-z0-9._-]+)\.jsonl")
+_HEARTBEAT = re.compile(r"pulse-([0-9]{1,9})\.json")
+_HEARTBEAT_FILE = re.compile(r"\.?pulse-[0-9]+\..*")
+_FAILURE = re.compile(r"failure-([0-9]{1,9})\.json")
+_RANK_NOTE = re.compile(r"rank-([0-9]{1,9})\.json")
+_JOB = re.compile(r"slurm-.*")
+_JOB_NOTE = re.compile(r"slurm-.*\.json")
+
+
+class CheckpointName(NamedTuple):
+    """The name of a checkpoint's folder, which is its position. Tuples compare in the order of the training."""
+
+    epoch: int
+    """Whole epochs behind it."""
+    step: int = 0
+    """Steps of the next epoch behind it."""
+
+    def __str__(self) -> str:
+        return f"epoch-{self.epoch:05d}" + (f"-step-{self.step:05d}" if self.step else "")
+
+    @classmethod
+    def parse(cls, name: str) -> "CheckpointName | None":
+        """Return the position in a folder's name; None for a folder that is no visible checkpoint."""
+        match = _CHECKPOINT.fullmatch(name)
+        return cls(int(match[1]), int(match[2] or 0)) if match else None
+
+    @staticmethod
+    def is_leftover(name: str) -> bool:
+        """Return whether a save that was killed has left this: folders become visible by a rename at the end."""
+        return _LEFTOVER.fullmatch(name) is not None
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """The files of one checkpoint; training/checkpoint.py owns their content."""
+
+    path: Path
+
+    @property
+    def weights(self) -> Path:
+        """The network: parameters and buffers."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def optimizer(self) -> Path:
+        """The optimizer's tensors."""
+        return self.path / "optimizer.safetensors"
+
+    @property
+    def manifest(self) -> Path:
+        """The position, and the SHA-256 of everything."""
+        return self.path / "manifest.json"
+
+    @property
+    def tensors(self) -> tuple[Path, Path]:
+        """The files whose SHA-256 the manifest states, by name."""
+        return self.weights, self.optimizer
+
+    @property
+    def name(self) -> CheckpointName | None:
+        """The position that the folder's name states."""
+        return CheckpointName.parse(self.path.name)
+
+    @classmethod
+    def all_in(cls, folder: Path) -> "list[CheckpointFiles]":
+        """Return the visible checkpoints in a run's checkpoint folder, in the order of the training."""
+        positions = {name: text for text in names_in(folder, folder.parent) if (name := CheckpointName.parse(text))}
+        return [cls(folder / positions[name]) for name in sorted(positions)]
+
+
+@dataclass(frozen=True)
+class StudyDirectory:
+    """The paths of a folder of runs that belong together."""
+
+    path: Path
+
+    @property
+    def study(self) -> Path:
+        """What was asked for, and the runs that were planned."""
+        return self.path / "study.json"
+
+    @property
+    def forecasts(self) -> Path:
+        """One line for each forecast that was saved, to be scored by later runs."""
+        return self.path / "forecasts.jsonl"
+
+    @property
+    def earlier(self) -> Path:
+        """The folder of what was moved away before a program was started anew."""
+        return self.path / ".earlier"
+
+    def log(self, run: str) -> Path:
+        """What the command of the run of this name has printed."""
+        return self.path / f"{run}.log"
+
+    def has_job_notes(self) -> bool:
+        """Return whether a job of a cluster has ever started in one of its runs."""
+        return any(RunDirectory(self.path / name).job_notes() for name in names_in(self.path))
 
 
 @dataclass(frozen=True)
@@ -54,6 +161,11 @@ class RunDirectory:
         return self.path / "imported.json"
 
     @property
+    def pixels(self) -> Path:
+        """The folder of decoded images while they are not kept in a cache; it goes when the run ends."""
+        return self.path / ".pixels"
+
+    @property
     def bench(self) -> Path:
         """What `turnaround bench` measured, in a folder that lives only as long as it runs."""
         return self.path / "bench.json"
@@ -83,6 +195,28 @@ class RunDirectory:
         """The report of this run."""
         return self.path / "page.html"
 
+    @property
+    def process_log(self) -> Path:
+        """What the training processes printed; under a temporary name beside the recipe before there is a run."""
+        return self.logs / "processes.log"
+
+    @property
+    def start_message(self) -> Path:
+        """What process 0 tells the others, or the launcher its processes, when the images are ready."""
+        return self.logs / "start.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's event files."""
+        return self.logs / "tensorboard"
+
+    @property
+    def mlflow_note(self) -> Path:
+        """Which run of which MLflow server this one is, for a resume."""
+        return self.logs / "mlflow.json"
+
+    # --- files of which each process, host or job has one
+
     def spans(self, rank: int) -> Path:
         """The step parts that process `rank` measured."""
         return self.path / f"spans-{rank}.jsonl"
@@ -91,15 +225,61 @@ class RunDirectory:
         """The samples of one host."""
         return self.path / f"telemetry-{re.sub(r'[^A-Za-z0-9._-]', '_', host)}.jsonl"
 
+    def heartbeat(self, rank: int) -> Path:
+        """Where process `rank` is, rewritten once a second."""
+        return self.logs / f"pulse-{rank}.json"
+
+    def failure(self, rank: int) -> Path:
+        """Why process `rank` failed."""
+        return self.logs / f"failure-{rank}.json"
+
+    def rank_note(self, rank: int) -> Path:
+        """Where process `rank` of a recorded program runs."""
+        return self.logs / f"rank-{rank}.json"
+
     def span_ranks(self) -> list[int]:
         """The ranks that have a spans file, in order."""
-        matches = (re.fullmatch(r"spans-([0-9]{1,9})\.jsonl", name) for name in _names(self.path))
-        return sorted(int(match[1]) for match in matches if match)
+        return _numbers(_SPANS, names_in(self.path))
 
     def telemetry_hosts(self) -> list[str]:
         """The hosts that have a telemetry file, in order."""
-        matches = (re.fullmatch(r"telemetry-([A-Za-z0-9._-]+)\.jsonl", name) for name in _names(self.path))
+        matches = (_TELEMETRY.fullmatch(name) for name in names_in(self.path))
         return sorted(match[1] for match in matches if match)
+
+    def heartbeat_ranks(self) -> list[int]:
+        """The ranks that have a heartbeat file, in order."""
+        return _numbers(_HEARTBEAT, self._log_names())
+
+    def heartbeat_files(self) -> list[Path]:
+        """The heartbeat files, and what a process left that was killed while it replaced its own."""
+        return [self.logs / name for name in self._log_names() if _HEARTBEAT_FILE.fullmatch(name)]
+
+    def failed_ranks(self) -> list[int]:
+        """The ranks that have said why they failed, in order."""
+        return _numbers(_FAILURE, self._log_names())
+
+    def noted_ranks(self) -> list[int]:
+        """The ranks of a recorded program that have said where they run, in order."""
+        return _numbers(_RANK_NOTE, self._log_names())
+
+    def other_logs(self) -> list[Path]:
+        """What lies in the logs besides the output and the notes of the jobs of a cluster."""
+        return [self.logs / name for name in self._log_names() if not _JOB.fullmatch(name)]
+
+    def job_notes(self) -> list[Path]:
+        """The notes of all jobs of a cluster that have started here."""
+        return [self.logs / name for name in self._log_names() if _JOB_NOTE.fullmatch(name)]
+
+    def line_files(self) -> list[Path]:
+        """Every file of lines that is there: epochs, spans, telemetry."""
+        return [self.path / name for name in names_in(self.path) if name.endswith(".jsonl")]
+
+    def checkpoints(self) -> list[CheckpointFiles]:
+        """The visible checkpoints, in the order of the training."""
+        return CheckpointFiles.all_in(self.checkpoint)
+
+    def _log_names(self) -> list[str]:
+        return names_in(self.logs, below=self.path)
 
     def is_run(self) -> bool:
         """Whether a run is recorded here."""
@@ -122,7 +302,7 @@ class RunDirectory:
                 raise RunDirectoryError(f"{path} is a file, not a directory: {OTHER_OUT}.")
             directory.path.mkdir(parents=True, exist_ok=True)
             directory._refuse_if_taken(job_id)
-            directory.logs.mkdir(exist_ok=True)
+            make_folder(directory.logs)
         except (OSError, ValueError) as error:
             raise storage_error("create the run directory", directory.path, error) from error
         return directory
@@ -151,7 +331,7 @@ class RunDirectory:
         harmless = {self.lock.name} | (set() if self._has_logs(job_id) else {self.logs.name})
         harmless |= set() if job_id is None else {self.job_script.name}
         harmless |= set() if owner is None else {self.status.name}
-        foreign = [name for name in _names(self.path) if name not in harmless and not is_temporary(name)]
+        foreign = [name for name in names_in(self.path) if name not in harmless and not is_temporary(name)]
         if foreign:
             shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
             ours = {p.name for p in (self.machine, self.status, self.epochs, self.job_script, self.logs)}
@@ -160,7 +340,17 @@ class RunDirectory:
 
     def _has_logs(self, job_id: str | None) -> bool:
         """Whether anything but the output of the present job's starts is there."""
-        return any(job_id is None or not name.startswith("slurm-") for name in _names(self.logs))
+        return any(job_id is None or not _JOB.fullmatch(name) for name in self._log_names())
+
+
+def job_note(logs: Path, job_id: str) -> Path:
+    """Return where a job of a cluster keeps what its later starts must know, in the folder of its output."""
+    return logs / f"slurm-{job_id}.json"
+
+
+def job_log(logs: Path, job_id: str) -> Path:
+    """Return where a job of a cluster prints to; `job_id` may be a placeholder of Slurm or bash."""
+    return logs / f"slurm-{job_id}.out"
 
 
 def safe_name(name: str) -> str:
@@ -172,7 +362,7 @@ def safe_name(name: str) -> str:
 
 def default_run_path(root: Path, name: str) -> Path:
     """root/NAME, or the first of NAME-2, NAME-3, ... that is free. NAME is made safe as a folder's name."""
-    taken = set(_names(root))
+    taken = set(names_in(root))
     safe = safe_name(name) or "run"
     number = 1
     while (candidate := safe if number == 1 else f"{safe}-{number}") in taken:
@@ -180,21 +370,17 @@ def default_run_path(root: Path, name: str) -> Path:
     return root / candidate
 
 
-def _names(folder: Path) -> list[str]:
-    """What lies in the folder, sorted; nothing when it cannot be read."""
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except (OSError, ValueError):
-        return []
+def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:
+    """Return the numbers of the files whose names fit, in order."""
+    return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
 
 
 def _peek(path: Path) -> dict[str, Any]:
-    """The file's JSON object, or nothing: a message about a broken run must not break."""
+    """Return the file's JSON object, or nothing: a message about a broken run must not break."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return read_json(path)
+    except RunDirectoryError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _summary(directory: RunDirectory) -> str:
@@ -220,9 +406,9 @@ def _not_a_run(path: Path) -> str:
     message = f"{path} is not a run directory: {kind}."
     if RunDirectory(path.parent).is_run():
         return f"{message} Did you mean {path.parent}?"
-    below = [name for name in _names(path) if RunDirectory(path / name).is_run()]
+    below = [name for name in names_in(path) if RunDirectory(path / name).is_run()]
     if below:
         return f"{message} Runs below it: {', '.join(below[:5])}{', ...' if len(below) > 5 else ''}."
-    beside = [name for name in _names(path.parent) if RunDirectory(path.parent / name).is_run()]
+    beside = [name for name in names_in(path.parent) if RunDirectory(path.parent / name).is_run()]
     near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.4)
     return f"{message} Did you mean {path.parent / near[0]}?" if near else message

@@ -20,8 +20,18 @@ from typing import Any, Self
 import psutil
 
 from turnaround.errors import RunDirectoryError
+from turnaround.record.files import (
+    claim,
+    folder_of,
+    open_for_appending,
+    open_for_reading,
+    read_bytes,
+    remove_file,
+    storage_error,
+    write_all,
+    write_temporary,
+)
 from turnaround.record.schema import FORMAT_VERSION, utc_now
-from turnaround.record.writer import storage_error, write_temporary
 
 MAX_ATTEMPTS = 100
 MAX_LOCK_BYTES = 10_000
@@ -45,7 +55,7 @@ class RunLock:
             try:
                 self._take(temporary)
             finally:
-                temporary.unlink(missing_ok=True)
+                remove_file(temporary)
         except OSError as error:
             raise storage_error("lock", self.path, error) from error
         self._token = owner["token"]
@@ -58,7 +68,7 @@ class RunLock:
         # The folder may be gone or read-only by now: then there is nothing left to give back.
         with contextlib.suppress(OSError):
             if token is not None and _parse(_read(self.path)).get("token") == token:
-                self.path.unlink()
+                remove_file(self.path)
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -74,7 +84,7 @@ class RunLock:
             if _create_whole(temporary, self.path):
                 return
             try:
-                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = open_for_reading(self.path)
             except FileNotFoundError:
                 continue  # released between the two calls
             try:
@@ -89,48 +99,56 @@ class RunLock:
         # Of several that find the same dead owner one gets this lock; the others then see another inode.
         with contextlib.suppress(OSError):  # file systems without flock: the inode check below remains
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        try:
-            if os.stat(self.path).st_ino != os.fstat(descriptor).st_ino:
+        with folder_of(self.path) as (folder, name):
+            try:
+                if os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino != os.fstat(descriptor).st_ino:
+                    return False
+            except FileNotFoundError:
                 return False
-        except FileNotFoundError:
-            return False
-        owner = _parse(os.pread(descriptor, MAX_LOCK_BYTES, 0))
-        refusal = _refusal(self.path, owner)
-        if refusal:
-            raise RunDirectoryError(refusal)
-        os.replace(temporary, self.path)
+            owner = _parse(os.pread(descriptor, MAX_LOCK_BYTES, 0))
+            refusal = _refusal(self.path, owner)
+            if refusal:
+                raise RunDirectoryError(refusal)
+            os.replace(temporary.name, name, src_dir_fd=folder, dst_dir_fd=folder)
         return True
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody may still be writing here: false only when nobody holds the lock, or a dead process."""
+    """Return whether somebody may still be writing here: False only when nobody holds the lock, or a dead process.
+
+    A link or a device in its place is nobody's lock; `RunLock.acquire` refuses it.
+    """
     try:
         return _refusal(path, _parse(_read(path))) is not None
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EINVAL):
+            return False
+        raise
 
 
 def _create_whole(temporary: Path, path: Path) -> bool:
     """Give the file its name unless that is taken: with its content, in one atomic step, also over NFS."""
     try:
-        os.link(temporary, path)
+        with folder_of(path) as (folder, name):
+            os.link(temporary.name, name, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
         return False
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise
-        return _create_exclusive(path, temporary.read_bytes())
+        return _create_exclusive(path, read_bytes(temporary))
     return True
 
 
 def _create_exclusive(path: Path, content: bytes) -> bool:
     """For file systems without hard links. Who sees the file before it has its content refuses to start."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError:
+    if not claim(path):
         return False
+    descriptor = open_for_appending(path)
     try:
-        os.write(descriptor, content)
+        write_all(descriptor, content)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -138,8 +156,11 @@ def _create_exclusive(path: Path, content: bytes) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_LOCK_BYTES)
+    descriptor = open_for_reading(path)
+    try:
+        return os.read(descriptor, MAX_LOCK_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _parse(content: bytes) -> dict[str, Any]:

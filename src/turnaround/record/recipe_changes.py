@@ -13,6 +13,7 @@ from typing import Any
 from turnaround.errors import RunDirectoryError
 from turnaround.record.coding import plain
 from turnaround.record.files import own_digest, read_json
+from turnaround.record.layout import CheckpointFiles, RunDirectory
 
 DECIDING = {
     "data": ("size_px", "holdout", "images"),
@@ -37,10 +38,10 @@ def deciding_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def began_with(checkpoints: Path) -> dict[str, Any]:
-    """What the checkpoints of a run say; nothing where there are none that say it."""
-    for file in sorted(checkpoints.glob("epoch-*/manifest.json")):
+    """Return what the checkpoints of a run say; nothing where there are none that say it."""
+    for files in CheckpointFiles.all_in(checkpoints):
         with suppress(RunDirectoryError):  # damaged: whoever needs this checkpoint says so
-            manifest = read_json(file)
+            manifest = read_json(files.manifest, below=checkpoints.parent)
             recipe = manifest.get("recipe")
             if isinstance(recipe, dict) and manifest.get("digest") == own_digest(manifest):
                 return recipe
@@ -54,6 +55,6 @@ def refuse_changes(before: Mapping[str, Any], recipe: Mapping[str, Any], run: Pa
     if changed:
         each = "; ".join(f"{key} was {shown(before[key])}, is {shown(now[key])}" for key in changed)
         raise RunDirectoryError(
-            f"{run / 'recipe.json'} was changed after the run began: {each}. Put it back to go on, or start a new run "
-            "with the other values (--set)."
+            f"{RunDirectory(run).recipe} was changed after the run began: {each}. Put it back to go on, or start a new "
+            "run with the other values (--set)."
         )

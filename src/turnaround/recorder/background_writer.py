@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from turnaround.record.files import claim
 from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Span, State, Status, to_json
@@ -56,7 +57,7 @@ class BackgroundWriter:
     def start(self, status: Status) -> None:
         """Process 0 makes the directory now, so that the user hears at once where it is or why there is none."""
         if self.is_first:
-            self.directory, self._lock = folder.made(self.path)
+            self.directory, self._lock = folder.create_directory(self.path)
             try:
                 self._of_job = job_status(self.directory)
                 self._write_status(status)
@@ -136,17 +137,17 @@ class BackgroundWriter:
             return
         start = self.training.place.start
         if not self.is_first:
-            self.directory = folder.found(self.path, start=start)
+            self.directory = folder.find_directory(self.path, start=start)
         directory = self.directory
         if directory is None:
             return
         mine = {**where_i_am(self.training.place), "start": start}
-        write_json(directory.logs / f"rank-{self.training.place.rank}.json", mine)
+        write_json(directory.rank_note(self.training.place.rank), mine, directory.path)
         if self.is_first:
             self._epochs = Lines(directory.epochs, sync=True)
             self._write_machine()
         telemetry = directory.telemetry(socket.gethostname())
-        if folder.claimed(telemetry):
+        if claim(telemetry):  # the first process of this host that wants it
             self._telemetry = Telemetry(telemetry)
             self._telemetry.__enter__()
         self._spans = Lines(directory.spans(self.training.place.rank), sync=False)

@@ -6,13 +6,12 @@ directory of that name whose first process was started together with them and is
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 from turnaround.errors import RunDirectoryError
+from turnaround.record.files import names_in, read_json
 from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory, default_run_path
 from turnaround.record.lock import RunLock, is_held
@@ -20,8 +19,8 @@ from turnaround.record.lock import RunLock, is_held
 ATTEMPTS = 100
 
 
-def made(path: Path) -> tuple[RunDirectory, RunLock]:
-    """A new run directory at the path, or at the next free name beside it, and its lock."""
+def create_directory(path: Path) -> tuple[RunDirectory, RunLock]:
+    """Return a new run directory at the path, or at the next free name beside it, and its lock."""
     for _ in range(ATTEMPTS):
         try:
             directory = RunDirectory.create(path, job_id=own_job())
@@ -37,45 +36,31 @@ def made(path: Path) -> tuple[RunDirectory, RunLock]:
     raise RunDirectoryError(f"{path} and the names after it are all taken.")
 
 
-def found(path: Path, *, start: str) -> RunDirectory | None:
-    """The directory that process 0 of this start has made; None as long as there is none."""
+def find_directory(path: Path, *, start: str) -> RunDirectory | None:
+    """Return the directory that process 0 of this start has made; None as long as there is none."""
     for candidate in _candidates(path):
         directory = RunDirectory(candidate)
-        if said(directory.logs / "rank-0.json").get("start") == start and is_held(directory.lock):
+        if note_of(directory, 0).get("start") == start and is_held(directory.lock):
             return directory
     return None
 
 
-def said(path: Path) -> dict[str, Any]:
-    """What a process has written down about itself; nothing when it has not, or not yet."""
+def note_of(directory: RunDirectory, rank: int) -> dict[str, Any]:
+    """Return what a process has written down about itself; nothing when it has not, or not yet."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return read_json(directory.rank_note(rank), directory.path)
+    except RunDirectoryError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def ranks(directory: RunDirectory) -> dict[int, dict[str, Any]]:
-    """All processes that have said where they are, by rank."""
-    known = (said(path) for path in directory.logs.glob("rank-*.json"))
-    return {one["rank"]: one for one in known if isinstance(one.get("rank"), int)}
-
-
-def claimed(path: Path) -> bool:
-    """Whether this process is the first that wants this file: the one on its host that writes the telemetry."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-    except FileExistsError:
-        return False
-    return True
+    """Return the notes of all processes that have said where they are, by rank."""
+    notes = (note_of(directory, rank) for rank in directory.noted_ranks())
+    return {note["rank"]: note for note in notes if isinstance(note.get("rank"), int)}
 
 
 def _candidates(path: Path) -> list[Path]:
     """The path and its numbered followers, the newest first."""
     pattern = re.compile(rf"{re.escape(path.name)}(?:-([0-9]{{1,6}}))?")
-    try:
-        names = [entry.name for entry in path.parent.iterdir()]
-    except OSError:
-        return []
-    numbers = [(int(match[1] or 1), name) for name in names if (match := pattern.fullmatch(name))]
+    numbers = [(int(match[1] or 1), name) for name in names_in(path.parent) if (match := pattern.fullmatch(name))]
     return [path.parent / name for _, name in sorted(numbers, reverse=True)]

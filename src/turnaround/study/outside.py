@@ -29,11 +29,10 @@ from typing import Any
 import psutil
 
 from turnaround.errors import RunDirectoryError, TurnaroundError
-from turnaround.launch.job_origin import JOB_LOGS
 from turnaround.launch.parent import die_with_parent
 from turnaround.record.files import read_json
 from turnaround.record.job import own_job, status_of
-from turnaround.record.layout import RunDirectory, default_run_path
+from turnaround.record.layout import RunDirectory, StudyDirectory, default_run_path
 from turnaround.record.machine import describe
 from turnaround.record.reader import Run
 from turnaround.record.schema import Status, to_json, utc_now
@@ -113,9 +112,9 @@ def clear(path: Path) -> None:
     status, entries = status_of(directory), set(path.glob("*"))
     slurm = status.job if status and status.job and status.job.job_id == own_job() else None
     if slurm:
-        entries |= set(directory.logs.glob("*")) - set(directory.logs.glob(JOB_LOGS))
+        entries |= set(directory.other_logs())
         entries -= {directory.status, directory.job_script, directory.logs}
-    earlier = default_run_path(path.parent / ".earlier", path.name)
+    earlier = default_run_path(StudyDirectory(path.parent).earlier, path.name)
     for entry in entries:
         target = earlier / entry.relative_to(path)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 STUDY/study.json           what was asked for; the same command goes on with it; and the runs that were planned
 STUDY/NAME/                a run, one for each PlannedRun
-STUDY/logs/NAME.log        what the run's command printed
+STUDY/NAME.log             what the run's command printed
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from turnaround.errors import InputError, RunDirectoryError
 from turnaround.record.files import read_json
-from turnaround.record.layout import RunDirectory
+from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.record.lock import is_held
 from turnaround.record.reader import Run
 from turnaround.record.writer import write_json
@@ -93,12 +93,12 @@ def _unborn(planned: PlannedRun, directory: RunDirectory) -> RunState:
 
 def log_of(planned: PlannedRun, folder: Path) -> Path:
     """Where its command prints to."""
-    return folder / f"{planned.name}.log"
+    return StudyDirectory(folder).log(planned.name)
 
 
 def agree_with_before(folder: Path, asked: dict[str, Any], planned: Sequence[PlannedRun] = ()) -> None:
     """A study goes on with the recipe it began with; other configurations may join it."""
-    file, before = folder / "study.json", {}
+    file, before = StudyDirectory(folder).study, {}
     if file.exists():
         before = read_json(file)
         for what, value in asked.items():
@@ -115,7 +115,7 @@ def agree_with_before(folder: Path, asked: dict[str, Any], planned: Sequence[Pla
 def to_come(folder: Path) -> list[str]:
     """Labels of the runs that were planned here and have not begun; none where there is no study."""
     try:
-        planned = _planned_before(read_json(folder / "study.json"))
+        planned = _planned_before(read_json(StudyDirectory(folder).study))
     except RunDirectoryError:
         return []
     return [label for name, label in planned.items() if not RunDirectory(folder / name).status.exists()]

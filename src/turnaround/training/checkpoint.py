@@ -33,15 +33,25 @@ from torch import Tensor, nn
 
 from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
 from turnaround.record.coding import plain
-from turnaround.record.files import own_digest
-from turnaround.record.schema import FORMAT_VERSION, TimePart
-from turnaround.record.writer import storage_error, sync_folder, write_json
+from turnaround.record.files import (
+    make_folder,
+    move,
+    names_in,
+    open_file,
+    own_digest,
+    read_json,
+    remove_folder,
+    sha256_of,
+    size_of,
+    storage_error,
+)
+from turnaround.record.layout import CheckpointFiles, CheckpointName
+from turnaround.record.schema import TimePart
+from turnaround.record.writer import write_json
 from turnaround.training.faults import FaultTarget, strike
 from turnaround.workers.contract import Workers
 
 KEPT = 2
-FILES = ("weights.safetensors", "optimizer.safetensors")
-NAME = re.compile(r"epoch-(\d{5,})(?:-step-(\d{5,}))?")
 MAX_DELAY_S = 60.0
 """How late a network file system may show another host what is there."""
 UNREADABLE = (
@@ -76,7 +86,7 @@ class Position:
     @property
     def name(self) -> str:
         """Of its folder."""
-        return f"epoch-{self.epoch:05d}" + (f"-step-{self.step:05d}" if self.step else "")
+        return str(CheckpointName(self.epoch, self.step))
 
     @property
     def is_sound(self) -> bool:
@@ -126,7 +136,7 @@ def require_room(folder: Path, module: nn.Module) -> None:
     """DiskFullError when the disk cannot hold the checkpoints of this network: those kept, and one being written."""
     weights = sum(v.nbytes for v in module.state_dict().values())
     moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)  # no optimiser keeps more
-    there = sum(path.stat().st_size for path in folder.glob("*/*.safetensors")) if folder.is_dir() else 0
+    there = sum(size_of(path, folder.parent) for files in CheckpointFiles.all_in(folder) for path in files.tensors)
     needed, free = (KEPT + 1) * (weights + moments) - there, shutil.disk_usage(folder.parent).free
     if free < needed:
         raise DiskFullError(
@@ -138,40 +148,35 @@ def require_room(folder: Path, module: nn.Module) -> None:
 def write(folder: Path, taken: StateSnapshot) -> Path:
     """Writes one checkpoint; on any failure nothing of it remains visible and the earlier ones are untouched."""
     target, update = folder / taken.position.name, taken.position.update
-    temporary = folder / f".{target.name}.{os.getpid()}"
+    run, files = folder.parent, CheckpointFiles(folder / f".{target.name}.{os.getpid()}")
     try:
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         remove_leftovers(folder)
-        temporary.mkdir()
-        digests = {"weights.safetensors": _write(temporary / "weights.safetensors", taken.weights)}
-        strike("checkpoint", step=update, target=FaultTarget(path=temporary / "weights.safetensors"))
-        digests["optimizer.safetensors"] = _write(temporary / "optimizer.safetensors", taken.moments)
+        make_folder(files.path, run)
+        digests = {files.weights.name: _write(files.weights, taken.weights, run)}
+        strike("checkpoint", step=update, target=FaultTarget(path=files.weights))
+        digests[files.optimizer.name] = _write(files.optimizer, taken.moments, run)
         manifest = plain({**asdict(taken.position), "sha256": digests, "optimizer": taken.optimizer})
-        write_json(temporary / "manifest.json", {**manifest, "digest": own_digest(manifest)})
-        sync_folder(temporary)
-        if target.exists():  # the same position, saved before a resume: ours is newer and whole
-            shutil.rmtree(target)
-        temporary.rename(target)
-        sync_folder(folder)
+        # The manifest is synced after the tensors, and the folder renamed after the manifest: what is visible is whole.
+        write_json(files.manifest, {**manifest, "digest": own_digest(manifest)}, run)
+        remove_folder(target, run)  # the same position, saved before a resume: ours is newer and whole
+        move(files.path, target, run)
         strike("saved", step=update, target=FaultTarget(path=target))
     except (OSError, StorageError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_folder(files.path, run)
         cause = error.__cause__ if isinstance(error, StorageError) else error  # whoever wrote the manifest has said it
         raise storage_error("save a checkpoint", target, cause if isinstance(cause, OSError) else error) from error
     others = [
         path for path in checkpoints(folder) if path != target
     ]  # a later name may be a damaged one, not a newer one
     for old in others[: -(KEPT - 1)]:
-        shutil.rmtree(old, ignore_errors=True)
+        remove_folder(old, run)
     return target
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The visible checkpoints, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = ((NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return [path for _, path in sorted(((int(m[1]), int(m[2] or 0)), path) for m, path in found if m)]
+    return [files.path for files in CheckpointFiles.all_in(folder)]
 
 
 def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
@@ -194,7 +199,7 @@ def agreed(folder: Path, workers: Workers, *, patience_s: float = MAX_DELAY_S) -
     said: dict[str, Any] = {"name": None, "manifest": "", "passed_over": []}
     if workers.rank == 0:
         path, passed_over = newest_valid(folder)
-        digest = "" if path is None else _digest(path / "manifest.json")
+        digest = "" if path is None else sha256_of(CheckpointFiles(path).manifest, folder.parent)
         said = {"name": path and path.name, "manifest": digest, "passed_over": passed_over}
     said = json.loads(workers.gather(json.dumps(said))[0])
     path = folder / said["name"] if said["name"] else None
@@ -216,8 +221,10 @@ def _unlike(path: Path, manifest_digest: str) -> str | None:
     try:
         strike("look", target=FaultTarget(path=path))
         os.listdir(path.parent)
-        if _digest(path / "manifest.json") != manifest_digest:
+        if sha256_of(CheckpointFiles(path).manifest, run_of(path)) != manifest_digest:
             return "its manifest is another one"
+    except RunDirectoryError as error:
+        return str(error).rstrip(".")
     except OSError as error:
         return str(error.strerror or error)
     return _problem(path)
@@ -225,10 +232,11 @@ def _unlike(path: Path, manifest_digest: str) -> str | None:
 
 def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
     """Puts a valid checkpoint into a network and an optimiser of the same shapes."""
-    manifest = json.loads((path / "manifest.json").read_text())
+    files = CheckpointFiles(path)
     try:
-        module.load_state_dict(load_file(path / "weights.safetensors"))
-        tensors = load_file(path / "optimizer.safetensors")
+        manifest = read_json(files.manifest, run_of(path))
+        module.load_state_dict(load_tensors(files.weights, run_of(path)))
+        tensors = load_tensors(files.optimizer, run_of(path))
         state = _join(tensors, manifest["optimizer"]["values"])
         optimizer.load_state_dict({"state": state, "param_groups": manifest["optimizer"]["param_groups"]})
         _lay_out(optimizer)
@@ -255,44 +263,51 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """What a killed save left behind. Only the holder of the run's lock calls this."""
-    for path in folder.glob(".epoch-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    for name in filter(CheckpointName.is_leftover, names_in(folder, folder.parent)):
+        remove_folder(folder / name, folder.parent)
 
 
-def _write(path: Path, tensors: dict[str, Tensor]) -> str:
+def _write(path: Path, tensors: dict[str, Tensor], run: Path) -> str:
     """One file, on the disk when this returns; its SHA-256."""
     try:
         save_file({k: v.contiguous() for k, v in tensors.items()}, path)
     except SafetensorError as error:  # its only sign of a full disk is "(os error 28)" in its text
         number = re.search(r"os error (\d+)", str(error))
         raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
-    with path.open("rb+") as file:
+    with open_file(path, run) as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _problem(path: Path) -> str | None:
     """What is wrong with a checkpoint, in words."""
+    files, run = CheckpointFiles(path), run_of(path)
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
-        if manifest["format"] > FORMAT_VERSION:
-            return f"format {manifest['format']}, written by a newer turnaround"
+        manifest = read_json(files.manifest, run)
         if "digest" in manifest and manifest["digest"] != own_digest(manifest):
             return "its manifest has another SHA-256 than it says"
         position = _position(manifest) if manifest.keys() >= MANIFEST_KEYS else None
         if position is None or not position.is_sound or position.name != path.name:
             return "its manifest is that of another position, or not whole"
-        for name in FILES:
-            if _digest(path / name) != manifest["sha256"][name]:
-                return f"{name} has another SHA-256 than its manifest says"
+        for file in files.tensors:
+            if sha256_of(file, run) != manifest["sha256"][file.name]:
+                return f"{file.name} has another SHA-256 than its manifest says"
+    except RunDirectoryError as error:
+        return str(error).rstrip(".")
     except UNREADABLE as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def run_of(path: Path) -> Path:
+    """Return the run directory of a checkpoint: no link is followed below it."""
+    return path.parent.parent
+
+
+def load_tensors(path: Path, run: Path) -> dict[str, Tensor]:
+    """Return the tensors of a plain file, through the descriptor by which it was found to be one."""
+    with open_file(path, run) as file:
+        return load_file(f"/dev/fd/{file.fileno()}")
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:

@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from turnaround.errors import InputError, one_of
+from turnaround.record.layout import CheckpointFiles
 
 LAUNCHER_VARIABLE = "TURNAROUND_LAUNCHER_PID"
 """As launch/parent.py sets it."""
@@ -183,7 +184,7 @@ def _tear(_fault: Fault, target: FaultTarget) -> None:
 def _flip(_fault: Fault, target: FaultTarget) -> None:
     """A checkpoint that was whole decays, and the process is gone."""
     assert target.path is not None, "bitflip strikes in the phase saved"
-    with (target.path / "weights.safetensors").open("r+b") as file:
+    with CheckpointFiles(target.path).weights.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         last = file.read(1)[0]
         file.seek(-1, os.SEEK_END)

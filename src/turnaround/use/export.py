@@ -24,7 +24,7 @@ from turnaround.data.source import folder_of
 from turnaround.errors import InputError, ModelError, StorageError, TurnaroundError, one_of
 from turnaround.fruitbowl import generate
 from turnaround.recipe import DOWNLOADABLE, GENERATED, DataRecipe
-from turnaround.record.writer import replace_file, storage_error
+from turnaround.record.files import replace_file, storage_error
 from turnaround.use.card import card
 from turnaround.use.formats import FORMATS, Asked
 from turnaround.use.graph import WithPreprocessing

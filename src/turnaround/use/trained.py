@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from turnaround.errors import RecipeError, RunDirectoryError
 from turnaround.model.network import build
 from turnaround.recipe import Recipe
+from turnaround.record.layout import CheckpointFiles, CheckpointName
 from turnaround.record.reader import Run
 from turnaround.training import checkpoint
 
@@ -49,13 +49,20 @@ class Trained:
         return [f"{reason}; {self.checkpoint.name} is used" for reason in self.passed_over]
 
     @property
+    def position(self) -> CheckpointName:
+        """Where in the training the weights were saved: after whole epochs, or within one."""
+        name = CheckpointName.parse(self.checkpoint.name)
+        assert name is not None, "newest_valid returns checkpoints only"
+        return name
+
+    @property
     def size_px(self) -> int:
         return self.recipe.size_px
 
     @property
     def epoch(self) -> int:
         """How many epochs the weights have behind them."""
-        return int(self.checkpoint.name.removeprefix("epoch-"))
+        return self.position.epoch
 
 
 def load_trained(path: Path) -> Trained:
@@ -78,7 +85,7 @@ def load_trained(path: Path) -> Trained:
     # No weights of ImageNet, no file that the recipe names: the checkpoint holds every tensor.
     network = build(replace(recipe.model, weights="none"), num_classes=len(classes), seed=0)
     try:
-        network.module.load_state_dict(load_file(found / "weights.safetensors"))
+        network.module.load_state_dict(checkpoint.load_tensors(CheckpointFiles(found).weights, run.path))
     except (RuntimeError, SafetensorError, OSError) as error:
         raise RunDirectoryError(
             f"{found} does not fit {recipe.model.name!r} with {len(classes)} classes ({str(error).splitlines()[0]}): "

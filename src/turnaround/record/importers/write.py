@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.errors import RunDirectoryError
+from turnaround.record.files import storage_error
 from turnaround.record.importers.values import ImportedRun
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Imported, Status, TimePart, to_json
-from turnaround.record.writer import storage_error, write_json, write_lines
+from turnaround.record.writer import write_json, write_lines
 
 
 def write_runs(runs: Sequence[ImportedRun], out: Path) -> list[Path]:

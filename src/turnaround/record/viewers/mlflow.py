@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from pathlib import Path
 
 from turnaround.errors import RunDirectoryError
 from turnaround.record.files import read_json
@@ -25,11 +24,6 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIE
 GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE")
 """What MLflow says of a run that was deleted."""
 STATES = {"finished": "FINISHED", "failed": "FAILED", "diverged": "FAILED", "interrupted": "KILLED"}
-
-
-def _note(run: Run) -> Path:
-    """Which run of which server this one is, for a resume."""
-    return run.directory.logs / "mlflow.json"
 
 
 class MLflow:
@@ -57,7 +51,7 @@ class MLflow:
     def _go_on(self, run: Run) -> set[int] | None:
         """With the run that an earlier start has made on this server, if it is still there."""
         try:
-            before = read_json(_note(run))
+            before = read_json(run.directory.mlflow_note, run.path)
             if before.get("server") != self._server:
                 return None
             self._id = str(before["run_id"])
@@ -80,7 +74,7 @@ class MLflow:
         self._id = made.info.run_id
         settings = [self._param(key, value) for key, value in settings_of(run.recipe).items()]
         self._client.log_batch(self._id, params=settings[:MAX_SETTINGS])
-        write_json(_note(run), {"server": self._server, "run_id": self._id})
+        write_json(run.directory.mlflow_note, {"server": self._server, "run_id": self._id}, run.path)
 
     def epoch(self, record: EpochRecord) -> None:
         now_ms = int(time.time() * 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from turnaround.record.files import make_folder
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
 from turnaround.record.viewers.scalars import scalars_of
@@ -34,8 +35,9 @@ class TensorBoard:
         self._event, self._summary, self._make_writer = event_pb2.Event, summary_pb2.Summary, EventFileWriter
 
     def begin(self, run: Run) -> set[int]:
-        folder = run.directory.logs / "tensorboard"
-        known = _epochs_in(folder) if folder.is_dir() else set()
+        folder = run.directory.tensorboard
+        make_folder(folder, run.path)  # refuses a link: TensorBoard's own reader and writer would follow it
+        known = _epochs_in(folder)
         self._writer = self._make_writer(str(folder))
         return known
 

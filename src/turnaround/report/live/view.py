@@ -8,8 +8,8 @@ from dataclasses import replace
 from turnaround.analysis.workloads import Survey
 from turnaround.forecast.along import forecasters_of
 from turnaround.forecast.predict import Forecaster
-from turnaround.forecast.score import FILE_NAME, Score, saved_in, scored
-from turnaround.record.layout import RunDirectory
+from turnaround.forecast.score import Score, saved_in, scored
+from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.page.blocks import PageView
 from turnaround.report.page.build import PageOptions, page_view
@@ -55,7 +55,7 @@ class LiveView:
 
     def _scored(self, survey: Survey) -> tuple[Score, ...]:
         """How saved forecasts did; of a single run they lie around its folder, where nothing is read."""
-        file = self.folder.root / FILE_NAME
+        file = StudyDirectory(self.folder.root).forecasts
         try:
             is_readable = not RunDirectory(self.folder.root).is_run() and file.lstat().st_size <= MAX_SCORED_BYTES
         except OSError:

@@ -16,8 +16,8 @@ from turnaround.errors import StorageError
 from turnaround.findings import find_all
 from turnaround.forecast.along import forecasters_of
 from turnaround.forecast.score import saved_in, scored
+from turnaround.record.files import replace_file
 from turnaround.record.machine import installed_version
-from turnaround.record.writer import replace_file
 from turnaround.report.page.blocks import PageView, page_blocks
 from turnaround.report.page.examples import example_pictures
 from turnaround.report.page.render import GENERATOR, render_page

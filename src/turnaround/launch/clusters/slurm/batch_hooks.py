@@ -21,9 +21,9 @@ from typing import Any
 from turnaround.errors import InputError, InterruptedRunError, RunDirectoryError, TurnaroundError
 from turnaround.launch.clusters.slurm import job_status
 from turnaround.launch.clusters.slurm.hosts import expand
-from turnaround.record.files import read_json
-from turnaround.record.layout import RunDirectory
-from turnaround.record.writer import storage_error, write_json
+from turnaround.record.files import names_in, read_json, remove_file, storage_error
+from turnaround.record.layout import RunDirectory, job_note
+from turnaround.record.writer import write_json
 
 MAX_IN_VAIN = 3
 """A job whose start takes longer than its time limit would come back for ever."""
@@ -41,7 +41,7 @@ def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = o
     if int(variables.get("SLURM_RESTART_COUNT", "0")) > 0:
         owner = _read(directory.lock).get("host")
         if owner is not None and _short(owner) in map(_short, known.get("hosts", [])):
-            directory.lock.unlink(missing_ok=True)
+            remove_file(directory.lock)
             freed = f"An earlier start of this job on {owner} was ended by Slurm; its lock is free again."
     hosts = expand(variables.get("SLURM_JOB_NODELIST", ""))
     if "SLURM_JOB_ID" in variables:
@@ -109,11 +109,11 @@ def main(arguments: list[str]) -> int:
 
 def _saved(directory: RunDirectory) -> list[str]:
     """The checkpoints that there are: any change is progress."""
-    return sorted(path.name for path in directory.checkpoint.iterdir()) if directory.checkpoint.is_dir() else []
+    return names_in(directory.checkpoint, directory.path)
 
 
 def _note(logs: Path, variables: Mapping[str, str]) -> Path:
-    return logs / f"slurm-{variables.get('SLURM_JOB_ID', '0')}.json"
+    return job_note(logs, variables.get("SLURM_JOB_ID", "0"))
 
 
 def _short(host: object) -> str:

@@ -20,8 +20,8 @@ from pathlib import Path
 from turnaround.errors import InputError, MissingPartError
 from turnaround.launch.clusters.slurm.script import SlurmJob, job_script
 from turnaround.launch.clusters.slurm.states import JobState, from_json, from_sacct, from_scontrol, unknown
+from turnaround.record.files import replace_file, storage_error
 from turnaround.record.layout import RunDirectory
-from turnaround.record.writer import storage_error
 
 MAX_CALL_S = 30.0
 """A busy controller may take seconds; one that takes longer is in trouble."""
@@ -37,9 +37,9 @@ def submit(job: SlurmJob, *options: str, timeout_s: float = MAX_CALL_S) -> str:
     try:
         job.log_folder.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and says nothing
         script.parent.mkdir(parents=True, exist_ok=True)
-        script.write_text(job_script(job), encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise storage_error("write the job's script", script, error) from None
+    replace_file(script, job_script(job).encode("utf-8", "surrogateescape"))
     return submit_script(script, *options, timeout_s=timeout_s)
 
 

@@ -18,7 +18,7 @@ from turnaround.launch.clusters.slurm import client
 from turnaround.launch.clusters.slurm.script import header_lines, quote
 from turnaround.launch.clusters.slurm.settings import SlurmSettings
 from turnaround.launch.clusters.slurm.states import JobState
-from turnaround.record.writer import storage_error
+from turnaround.record.files import storage_error
 
 NOT_SEEN = 44
 """The exit status of a job that has looked and not found: unlike those of a job that failed."""

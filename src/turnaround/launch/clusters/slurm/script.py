@@ -23,7 +23,7 @@ from pathlib import Path
 from turnaround.errors import InterruptedRunError
 from turnaround.launch.clusters.slurm.settings import SlurmSettings, megabytes
 from turnaround.launch.job_origin import BEGUN_VARIABLE
-from turnaround.record.layout import RunDirectory
+from turnaround.record.layout import RunDirectory, job_log
 
 FIRST_PORT, NUM_PORTS = 20000, 10000
 """Below the ports that Linux gives to outgoing connections (32768 and up)."""
@@ -125,7 +125,7 @@ def _header(job: SlurmJob) -> str:
     lines += [f"--mem={megabytes(memory) * (count or job.processes_here)}M"] if memory else []
     lines += [f"--time={settings.time}"] if settings.time else []
     lines += [f"--signal=B:USR2@{settings.signal_lead_s}", "--requeue", "--open-mode=append"]
-    lines += [f'--output="{job.log_folder}/slurm-%j.out"' if _is_plain(job.log_folder) else "--output=/dev/null"]
+    lines += [f'--output="{job_log(job.log_folder, "%j")}"' if _is_plain(job.log_folder) else "--output=/dev/null"]
     hosts = f"{settings.hosts} host{'s' * (settings.hosts > 1)}"
     each = f"{job.processes_here} process{'es' * (job.processes_here > 1)}{' each' * (settings.hosts > 1)}"
     what = f"# A {'program' if job.watcher else 'training'} on {hosts} with {each}, by turnaround."
@@ -144,7 +144,8 @@ def _places(job: SlurmJob) -> str:
         f"logs={quote(job.log_folder)}",
     ]
     if not _is_plain(job.log_folder):
-        lines += ['exec >>"$logs/slurm-$SLURM_JOB_ID.out" 2>&1 # sbatch cannot read this path in a line of its own']
+        log = job_log(Path("$logs"), "$SLURM_JOB_ID")
+        lines += [f'exec >>"{log}" 2>&1 # sbatch cannot read this path in a line of its own']
     return "\n".join([*lines, f"cd {quote(job.working_directory)}"])
 
 
