@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from turnaround.report.lines import Column, Table, clean, tables, wrapped
+from turnaround.report.lines import Table, TextColumn, clean, tables, wrapped
 
 SENTENCE = "The quick brown fox jumps over the lazy dog and looks at /a/very/long/path/that/has/no/blank/in/it."
 
@@ -35,9 +35,12 @@ def test_what_would_move_the_cursor_is_shown_as_a_question_mark() -> None:
     assert clean("Äpfel, 写真, [brackets], 80 %") == "Äpfel, 写真, [brackets], 80 %"
 
 
-NAMES = Column(heading="configuration", cells=("2 T4", "16 V100 on 2 hosts"), is_left=True)
-TIMES = [Column(heading="s/epoch", cells=("209", "26.1")), Column(heading="job time", cells=("1 h 38 min", "-"))]
-ACCURACIES = [Column(heading="validation", cells=("68.9 %", "67.2 %"))]
+NAMES = TextColumn(heading="configuration", cells=("2 T4", "16 V100 on 2 hosts"), is_left=True)
+TIMES = [
+    TextColumn(heading="s/epoch", cells=("209", "26.1")),
+    TextColumn(heading="job time", cells=("1 h 38 min", "-")),
+]
+ACCURACIES = [TextColumn(heading="validation", cells=("68.9 %", "67.2 %"))]
 
 
 def test_one_table_where_everything_fits() -> None:
@@ -73,7 +76,7 @@ def test_names_that_leave_no_room_stand_on_their_own_lines() -> None:
 
 
 def test_a_long_name_takes_several_lines() -> None:
-    names = Column(heading="configuration", cells=("2 T4", "4 T4, epochs 30, learning rate 0.001"), is_left=True)
+    names = TextColumn(heading="configuration", cells=("2 T4", "4 T4, epochs 30, learning rate 0.001"), is_left=True)
     table, *_ = tables(names, [TIMES, ACCURACIES], 50)
     assert table.rows == [
         "2 T4                           209  1 h 38 min",
@@ -83,7 +86,7 @@ def test_a_long_name_takes_several_lines() -> None:
 
 
 def test_headings_of_several_lines_stand_on_their_rows() -> None:
-    tall = Column(heading="validation\naccuracy", cells=("68.9 %", "67.2 %"))
+    tall = TextColumn(heading="validation\naccuracy", cells=("68.9 %", "67.2 %"))
     assert tables(NAMES, [[TIMES[0], tall]], 80)[0].heading == [
         "                             validation",
         "configuration       s/epoch    accuracy",

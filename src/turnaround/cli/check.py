@@ -37,7 +37,7 @@ def check(
     """
     from turnaround.check.folder_check import check_folder
     from turnaround.errors import InputError
-    from turnaround.report.check_text import check_lines
+    from turnaround.report.check_report import check_lines
     from turnaround.report.terminal import err, out, preparation, print_json, print_lines
 
     if not 0 < holdout < 1:
@@ -82,10 +82,10 @@ def _write_split(found: Check, path: Path, *, holdout: float, seed: int) -> dict
 def _write_page(found: Check, payload: dict[str, Any], path: Path) -> None:
     from turnaround.check.thumbnails import thumbnails
     from turnaround.errors import StorageError
-    from turnaround.report.check_page import FILES_SHOWN, check_page
+    from turnaround.report.check_report import MAX_FILES, check_page
 
-    shown = [name for one in payload["groups"][:PAGE_GROUPS] for name in one["files"][:FILES_SHOWN]]
-    shown += [name for one in payload["odd"] for name in one["files"][:FILES_SHOWN]]
+    shown = [name for one in payload["groups"][:PAGE_GROUPS] for name in one["files"][:MAX_FILES]]
+    shown += [name for one in payload["odd"] for name in one["files"][:MAX_FILES]]
     text = check_page(payload, thumbnails(found.table.root, shown), most_groups=PAGE_GROUPS)
     try:
         path.write_text(text, encoding="utf-8", errors="replace")

@@ -119,7 +119,7 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
 
 def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]:
     """A table with one row a run, of what is known of it."""
-    from turnaround.report.lines import Column, clean, tables
+    from turnaround.report.lines import TextColumn, clean, tables
     from turnaround.words import accuracy, duration
 
     columns: dict[str, Callable[[RunSummary], str]] = {
@@ -133,9 +133,9 @@ def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]
         "final": lambda run: accuracy(run.final_val_accuracy),
         "curve": lambda run: _or_dash(len(run.curve.epochs) or None),
     }
-    names = Column(heading="run", cells=tuple(clean(run.name) for run in summaries), is_left=True)
+    names = TextColumn(heading="run", cells=tuple(clean(run.name) for run in summaries), is_left=True)
     group = [
-        Column(heading=heading, cells=tuple(map(cell, summaries)), is_left=heading in ("job", "gpu"))
+        TextColumn(heading=heading, cells=tuple(map(cell, summaries)), is_left=heading in ("job", "gpu"))
         for heading, cell in columns.items()
     ]
     for part, table in enumerate(tables(names, [group], width)):

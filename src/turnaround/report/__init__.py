@@ -5,8 +5,7 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     terminal.py     stdout and stderr, what is safe to show there, JSON, a bar for preparations
     training_display.py  a training as a person sees it, and the page that it leaves
     run_text.py     a run at its end, and runs side by side
-    check_text.py   what is wrong with a folder of images, for the terminal
-    check_page.py   the same as a page with the pictures
+    check_report.py   what is wrong with a folder of images, for the terminal and as a page with the pictures
     bench_text.py   the ceilings of a machine
     study_text.py   a study while it runs
     forecast_text.py    a forecast for the terminal

@@ -15,7 +15,7 @@ from turnaround.report.forecast_words import (
     next_in_words,
     time_text,
 )
-from turnaround.report.lines import Column, clean, tables, wrapped
+from turnaround.report.lines import TextColumn, clean, tables, wrapped
 from turnaround.words import UNKNOWN, about, hardware, money
 from turnaround.words import accuracy as accuracy_text
 
@@ -150,7 +150,7 @@ def _table(rows: Sequence[tuple[str, ...]], width: int, headings: int = 1) -> It
     """The first column and the last to the left, the others to the right; the first rows are headings."""
     last = len(rows[0]) - 1
     names, *columns = (
-        Column(heading="\n".join(cells[:headings]), cells=cells[headings:], is_left=number in (0, last))
+        TextColumn(heading="\n".join(cells[:headings]), cells=cells[headings:], is_left=number in (0, last))
         for number, cells in enumerate(zip(*rows, strict=True))
         if any(cells)
     )

@@ -1,38 +1,254 @@
-"""The comparison table of one job: a row for each configuration, first its times, then its accuracies."""
+"""The comparison table of one job: a row for each configuration, first its times, then its accuracies.
+
+`COLUMNS` is the one place that knows its columns: the terminal, the page and `--json` are made of them. A new column is
+one row there.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Spread, Workload
-from turnaround.analysis.speed import Speedup, job_speedups
+from turnaround.analysis.speed import Speedup, job_speedups, speedups
 from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
-from turnaround.report.lines import Column, Table, clean, tables
+from turnaround.findings.best import time_to_target_s
+from turnaround.report.lines import Table, TextColumn, clean, tables
 from turnaround.words import UNKNOWN, accuracy, duration, number
 
-MEANINGS = {
-    "batch": "images in one update of the weights, over all workers together",
-    "runs": "repeats of the configuration; figures are their median, in brackets the lowest and the highest of them",
-    "s/epoch": "duration for one pass over the training images; where it is recorded, the first (cold) one is left out",
-    "images/s": "training images a second, over all workers together",
-    "speed-up": "how many times faster an epoch is than the baseline's: the fewest workers of the same kind of GPU",
-    "efficiency": "how much of the added workers becomes speed: the speed-up, divided by how many times as many "
-    "workers there are as in the baseline; 100 % is ideal",
-    "job time": "from submit to finish",
-    "job time speed-up": "how many times shorter the whole job is than the one with the fewest workers; its start, "
-    "which no worker shortens, is in it",
-    "exit code": "how the program ended: 0 is well, a negative number is the signal that killed it",
-    "stable epoch": "the first epoch of the plateau, where validation accuracy stays within a percentage point (or its "
-    "noise, if that is larger) of the best level seen",
-    "epochs to": "epochs until validation accuracy is there, a level that every finished configuration has reached; "
-    "times s/epoch it compares configurations fairly",
-    "validation accuracy": "accuracy of images recognised after the last epoch, of images that were not trained on",
-    "training accuracy": "the same of images that were trained on",
-}
-"""What each heading means, in the order of the columns."""
+SortKey = float | str | None
+"""What a column is sorted by; None is always last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """One configuration of a job, with what can only be said beside the others."""
+
+    name: str
+    case: ConfigurationRuns
+    speedup: Speedup | None
+    """None also for a baseline that no other configuration is held against."""
+    job_speedup: Spread | None
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.speedup is not None and self.speedup.baseline == self.case.configuration
+
+    @property
+    def unrecorded(self) -> list[RunSummary]:
+        """Runs of programs that kept no record of their own: what is known of them was told from outside."""
+        return [run for run in self.case.runs if not run.is_recorded]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column, for the terminal, the page and `--json`."""
+
+    heading: str
+    """In lines; {target} stands for the job's common accuracy."""
+    meaning: str
+    """What the heading means, in a clause; empty where another column's says it."""
+    text: Callable[[TableRow], str]
+    key: Callable[[TableRow], SortKey]
+    figure: str = ""
+    """The name in `--json` of the value behind it, an attribute of the configuration's runs; empty for none."""
+    group: str = "time"
+    """Columns of one group stay together where a terminal is too narrow for all: time or accuracy."""
+    applies: Callable[[Workload], bool] = lambda job: True
+    """Where it does not, the column is not even said to be unknown."""
+    is_on_terminal: bool = True
+
+    def heading_for(self, job: Workload) -> str:
+        return self.heading.format(target=accuracy(job.target))
+
+    @property
+    def word(self) -> str:
+        """The heading where its meaning is told: jobs differ in their common accuracy."""
+        return self.heading.replace("\n", " ").format(target="N %")
+
+
+def _value(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.value
+
+
+def has_repeats(job: Workload) -> bool:
+    return any(len(case.runs) > 1 for case in job.cases)
+
+
+def _has_target(job: Workload) -> bool:
+    return job.target is not None
+
+
+def _has_unrecorded(job: Workload) -> bool:
+    return any(not run.is_recorded for case in job.cases for run in case.runs)
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column(
+        heading="batch",
+        meaning="images in one update of the weights, over all workers together",
+        text=lambda row: _whole(row.case.configuration.global_batch),
+        key=lambda row: row.case.configuration.global_batch,
+    ),
+    Column(
+        heading="runs",
+        meaning="repeats of the configuration; figures are their median, in brackets the lowest and the highest of "
+        "them",
+        text=lambda row: str(len(row.case.runs)),
+        key=lambda row: len(row.case.runs),
+        applies=has_repeats,
+    ),
+    Column(
+        heading="s/epoch",
+        meaning="seconds for one pass over the training images; where it is recorded, the first (cold) one is left out",
+        text=lambda row: spread_text(row.case.epoch_time_s),
+        key=lambda row: _value(row.case.epoch_time_s),
+        figure="epoch_time_s",
+    ),
+    Column(
+        heading="images/s",
+        meaning="training images a second, over all workers together",
+        text=lambda row: _median(row.case.images_per_s, number),
+        key=lambda row: _value(row.case.images_per_s),
+        figure="images_per_s",
+    ),
+    Column(
+        heading="speed-up",
+        meaning="how many times faster an epoch is than the baseline's: the fewest workers of the same kind of GPU",
+        text=lambda row: _against_baseline(row, lambda up: f"{up.speedup.value:.2f}x"),
+        key=lambda row: row.speedup.speedup.value if row.speedup else None,
+    ),
+    Column(
+        heading="efficiency",
+        meaning="how much of the added workers becomes speed: the speed-up, divided by how many times as many workers "
+        "there are as in the baseline; 100 % is ideal",
+        text=lambda row: _against_baseline(row, lambda up: f"{100 * up.efficiency.value:.0f} %"),
+        key=lambda row: row.speedup.efficiency.value if row.speedup else None,
+    ),
+    Column(
+        heading="job time",
+        meaning="from submit to finish",
+        text=lambda row: _median(row.case.job_time_s, duration),
+        key=lambda row: _value(row.case.job_time_s),
+        figure="job_time_s",
+    ),
+    Column(
+        heading="job time\nspeed-up",
+        meaning="how many times shorter the whole job is than the one with the fewest workers; its start, which no "
+        "worker shortens, is in it",
+        text=lambda row: _job_speedup(row.job_speedup),
+        key=lambda row: _value(row.job_speedup),
+        applies=_has_unrecorded,
+    ),
+    Column(
+        heading="exit\ncode",
+        meaning="how the program ended: 0 is well, a negative number is the signal that killed it",
+        text=lambda row: _exit_codes(row.unrecorded),
+        key=lambda row: next((run.exit_code for run in row.unrecorded), None),
+        applies=_has_unrecorded,
+    ),
+    Column(
+        heading="stable\nepoch",
+        meaning="the first epoch of the plateau, where validation accuracy stays within a percentage point (or its "
+        "noise, if that is larger) of the best level seen",
+        text=lambda row: stable_text(row.case.stable),
+        key=lambda row: row.case.stable.epoch,
+        figure="stable",
+        group="accuracy",
+    ),
+    Column(
+        heading="epochs to\n{target}",
+        meaning="epochs until validation accuracy is there, a level that every finished configuration has reached; "
+        "times s/epoch it compares configurations fairly",
+        text=lambda row: target_text(row.case.to_target),
+        key=lambda row: row.case.to_target.epoch if row.case.to_target else None,
+        figure="to_target",
+        group="accuracy",
+        applies=_has_target,
+    ),
+    Column(
+        heading="time to\n{target}",
+        meaning="",
+        text=lambda row: duration(time_to_target_s(row.case)),
+        key=lambda row: time_to_target_s(row.case),
+        group="accuracy",
+        applies=_has_target,
+        is_on_terminal=False,
+    ),
+    Column(
+        heading="validation\naccuracy",
+        meaning="share of images recognised after the last epoch, of images that were not trained on",
+        text=lambda row: accuracy_text(row.case.final_val_accuracy),
+        key=lambda row: _value(row.case.final_val_accuracy),
+        figure="final_val_accuracy",
+        group="accuracy",
+    ),
+    Column(
+        heading="training\naccuracy",
+        meaning="the same of images that were trained on",
+        text=lambda row: accuracy_text(row.case.final_train_accuracy),
+        key=lambda row: _value(row.case.final_train_accuracy),
+        figure="final_train_accuracy",
+        group="accuracy",
+    ),
+)
+FIGURES_WITHOUT_COLUMN = ("step_time_s", "overfitting", "bottleneck")
+"""Values of a configuration that only `--json` has."""
+
+
+# --- the rows, and which columns they fill
+
+
+def table_rows(job: Workload, ups: Mapping[Configuration, Speedup] | None = None) -> list[TableRow]:
+    """A row for each configuration, in the job's order."""
+    ups = speedups(job) if ups is None else ups
+    used, of_jobs = used_baselines(job, ups), job_speedups(job)
+    return [
+        TableRow(
+            name=name,
+            case=case,
+            speedup=up if (up := ups.get(case.configuration)) and up.baseline in used else None,
+            job_speedup=of_jobs.get(case.configuration),
+        )
+        for name, case in zip(case_names(job), job.cases, strict=True)
+    ]
+
+
+def filled_columns(job: Workload, rows: Sequence[TableRow], *, is_filled: bool = True) -> list[Column]:
+    """The columns of which something is known, or those of which nothing is."""
+    columns = [column for column in COLUMNS if column.applies(job)]
+    return [column for column in columns if any(column.text(row) != UNKNOWN for row in rows) == is_filled]
+
+
+def figures(case: ConfigurationRuns) -> dict[str, object]:
+    """The values behind the columns by their names in `--json`; each is None where it is not known."""
+    names = [column.figure for column in COLUMNS if column.figure]
+    return {name: getattr(case, name) for name in (*names, *FIGURES_WITHOUT_COLUMN)}
+
+
+def job_tables(job: Workload, ups: Mapping[Configuration, Speedup], width: int) -> list[Table]:
+    """The tables for the terminal, in lines; columns of which nothing is known are left out."""
+    rows = table_rows(job, ups)
+    columns = [column for column in filled_columns(job, rows) if column.is_on_terminal]
+    names = TextColumn(heading="configuration", cells=tuple(row.name for row in rows), is_left=True)
+    groups = [
+        [
+            TextColumn(heading=column.heading_for(job), cells=tuple(map(column.text, rows)))
+            for column in columns
+            if column.group == group
+        ]
+        for group in ("time", "accuracy")
+    ]
+    return tables(names, groups, width)
+
+
+def unknown_headings(job: Workload, ups: Mapping[Configuration, Speedup]) -> list[str]:
+    """The headings on the terminal under which nothing would stand."""
+    columns = filled_columns(job, table_rows(job, ups), is_filled=False)
+    return [column.heading_for(job).replace("\n", " ") for column in columns if column.is_on_terminal]
 
 
 def case_names(job: Workload) -> list[str]:
@@ -45,82 +261,34 @@ def case_names(job: Workload) -> list[str]:
     ]
 
 
-def has_repeats(job: Workload) -> bool:
-    return any(len(case.runs) > 1 for case in job.cases)
+def used_baselines(job: Workload, speedups: Mapping[Configuration, Speedup]) -> list[Configuration]:
+    """The configurations that another one is held against, in the job's order."""
+    ups = {case.configuration: speedups.get(case.configuration) for case in job.cases}
+    used = {up.baseline for configuration, up in ups.items() if up and up.baseline != configuration}
+    return [configuration for configuration in ups if configuration in used]
 
 
-def job_tables(job: Workload, speedups: Mapping[Configuration, Speedup], width: int) -> list[Table]:
-    """The tables, in lines; columns of which nothing is known are left out (see `headings`)."""
-    names = Column(heading="configuration", cells=tuple(case_names(job)), is_left=True)
-    groups = [[column for column in group if _is_known(column)] for group in column_groups(job, speedups)]
-    return tables(names, groups, width)
+def meanings(jobs: Sequence[Workload], columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """Each heading that is shown, once, with its meaning."""
+    shown = [column for column in COLUMNS if column in columns and column.meaning]
+    stable = _stable_meaning(jobs)
+    return [(column.word, column.meaning + (stable if column.figure == "stable" else "")) for column in shown]
 
 
-def headings(job: Workload, speedups: Mapping[Configuration, Speedup], *, known: bool) -> list[str]:
-    """Of the columns in which something stands, or of those in which nothing does."""
-    columns = [column for group in column_groups(job, speedups) for column in group]
-    return [column.heading.replace("\n", " ") for column in columns if _is_known(column) == known]
+def _stable_meaning(jobs: Sequence[Workload]) -> str:
+    """What stands beside the stable epochs of these jobs."""
+    stables = [case.stable for job in jobs for case in job.cases if case.stable.epoch is not None]
+    parts = []
+    if any(stable.low is not None and stable.method != "stated" for stable in stables):
+        parts.append("in brackets the epochs between which it lies with 80 % confidence")
+    if any(stable.method == "stated" for stable in stables):
+        parts.append('"by eye": as the imported table states it')
+    if any(stable.status == "not yet stable" for stable in stables):
+        parts.append('"not yet stable": training ended before the plateau was sure, so the epoch is a lower bound')
+    return "".join(f"; {part}" for part in parts)
 
 
-def _is_known(column: Column) -> bool:
-    return any(cell != UNKNOWN for cell in column.cells)
-
-
-def column_groups(job: Workload, speedups: Mapping[Configuration, Speedup]) -> list[list[Column]]:
-    """All columns: those of time, those of accuracy."""
-    cases = job.cases
-    used = used_baselines(job, speedups)
-    ups = [up if (up := speedups.get(case.configuration)) and up.baseline in used else None for case in cases]
-    time = [
-        _column("batch", (_whole(case.configuration.global_batch) for case in cases)),
-        *([_column("runs", (str(len(case.runs)) for case in cases))] if has_repeats(job) else []),
-        _column("s/epoch", (spread_text(case.epoch_time_s) for case in cases)),
-        _column("images/s", (_median(case.images_per_s, number) for case in cases)),
-        _column("speed-up", (_speedup(case, up) for case, up in zip(cases, ups, strict=True))),
-        _column("efficiency", (_efficiency(case, up) for case, up in zip(cases, ups, strict=True))),
-        _column("job time", (_median(case.job_time_s, duration) for case in cases)),
-        *_outside_columns(job),
-    ]
-    accuracy = [
-        _column("stable\nepoch", (stable_text(case.stable) for case in cases)),
-        *(
-            []
-            if job.target is None
-            else [_column(target_heading(job.target), (target_text(c.to_target) for c in cases))]
-        ),
-        _column("validation\naccuracy", (accuracy_text(case.final_val_accuracy) for case in cases)),
-        _column("training\naccuracy", (accuracy_text(case.final_train_accuracy) for case in cases)),
-    ]
-    return [time, accuracy]
-
-
-def _outside_columns(job: Workload) -> Iterator[Column]:
-    """Of programs that kept no record of their own: what can be told from outside."""
-    runs = [[run for run in case.runs if not run.is_recorded] for case in job.cases]
-    if any(runs):
-        ups = job_speedups(job)
-        yield _column("job time\nspeed-up", (_job_speedup(ups.get(case.configuration)) for case in job.cases))
-        yield _column("exit\ncode", (_exit_codes(own) for own in runs))
-
-
-def _job_speedup(speedup: Spread | None) -> str:
-    if speedup is None:
-        return UNKNOWN
-    return "baseline" if speedup.value == speedup.low == speedup.high == 1.0 else f"{speedup.value:.2f}x"
-
-
-def _exit_codes(runs: Sequence[RunSummary]) -> str:
-    """Each once: of ten repeats that ended well, one 0."""
-    codes = dict.fromkeys("none" if run.exit_code is None else str(run.exit_code) for run in runs)
-    return ", ".join(codes) or UNKNOWN
-
-
-def target_heading(target: float) -> str:
-    return f"epochs to\n{accuracy(target)}"
-
-
-def _column(heading: str, cells: Iterator[str]) -> Column:
-    return Column(heading=heading, cells=tuple(cells))
+# --- cells
 
 
 def _whole(value: int | None) -> str:
@@ -148,16 +316,22 @@ def _with_range(spread: Spread | None, show: Callable[[float], str], show_end: C
     return f"{text} ({show_end(spread.low)}-{show_end(spread.high)})"
 
 
-def _speedup(case: ConfigurationRuns, up: Speedup | None) -> str:
-    if up is None:
+def _against_baseline(row: TableRow, show: Callable[[Speedup], str]) -> str:
+    if row.speedup is None:
         return UNKNOWN
-    return "baseline" if up.baseline == case.configuration else f"{up.speedup.value:.2f}x"
+    return "baseline" if row.is_baseline else show(row.speedup)
 
 
-def _efficiency(case: ConfigurationRuns, up: Speedup | None) -> str:
-    if up is None:
+def _job_speedup(speedup: Spread | None) -> str:
+    if speedup is None:
         return UNKNOWN
-    return "baseline" if up.baseline == case.configuration else f"{100 * up.efficiency.value:.0f} %"
+    return "baseline" if speedup.value == speedup.low == speedup.high == 1.0 else f"{speedup.value:.2f}x"
+
+
+def _exit_codes(runs: Sequence[RunSummary]) -> str:
+    """Each once: of ten repeats that ended well, one 0."""
+    codes = dict.fromkeys("none" if run.exit_code is None else str(run.exit_code) for run in runs)
+    return ", ".join(codes) or UNKNOWN
 
 
 def stable_text(stable: EpochEstimate) -> str:
@@ -192,33 +366,3 @@ def _interval(stable: EpochEstimate) -> str:
     if stable.high is None:
         return f" ({epoch_text(stable.low)} or more)"
     return f" ({epoch_text(stable.low)}-{epoch_text(stable.high)})"
-
-
-def used_baselines(job: Workload, speedups: Mapping[Configuration, Speedup]) -> list[Configuration]:
-    """The configurations that another one is held against, in the job's order."""
-    ups = {case.configuration: speedups.get(case.configuration) for case in job.cases}
-    used = {up.baseline for configuration, up in ups.items() if up and up.baseline != configuration}
-    return [configuration for configuration in ups if configuration in used]
-
-
-def meanings(jobs: Sequence[Workload], shown: Sequence[str]) -> list[tuple[str, str]]:
-    """Each heading that is shown, with its meaning; the common target's without its value, which jobs differ in."""
-    words = [word for word in MEANINGS if any(h == word or h.startswith(f"{word} ") for h in shown)]
-    stable = _stable_meaning(jobs)
-    return [
-        (f"{word} N %" if word == "epochs to" else word, MEANINGS[word] + (stable if word == "stable epoch" else ""))
-        for word in words
-    ]
-
-
-def _stable_meaning(jobs: Sequence[Workload]) -> str:
-    """What stands beside the stable epochs of these jobs."""
-    stables = [case.stable for job in jobs for case in job.cases if case.stable.epoch is not None]
-    parts = []
-    if any(stable.low is not None and stable.method != "stated" for stable in stables):
-        parts.append("in brackets the epochs between which it lies with 80 % confidence")
-    if any(stable.method == "stated" for stable in stables):
-        parts.append('"by eye": as the imported table states it')
-    if any(stable.status == "not yet stable" for stable in stables):
-        parts.append('"not yet stable": training ended before the plateau was sure, so the epoch is a lower bound')
-    return "".join(f"; {part}" for part in parts)

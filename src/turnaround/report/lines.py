@@ -50,7 +50,7 @@ _UNIT = re.compile(r"(?<=[0-9]) (?=(?:%|s|min|h|px|GB)(?![\w/]))")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class TextColumn:
     """A column of text; the cells of a table's columns stand for the same rows."""
 
     heading: str
@@ -62,7 +62,7 @@ class Column:
     def width(self) -> int:
         return max(cell_len(line) for text in (self.heading, *self.cells) for line in text.split("\n"))
 
-    def narrowed(self, width: int) -> Column:
+    def narrowed(self, width: int) -> TextColumn:
         """The same with long cells in several lines."""
         cells = ("\n".join(wrapped(cell, width, rest="  ")) for cell in self.cells)
         return replace(self, cells=tuple(cells))
@@ -80,7 +80,7 @@ class Table:
     rows: list[str]
 
 
-def tables(names: Column, groups: Sequence[Sequence[Column]], width: int) -> list[Table]:
+def tables(names: TextColumn, groups: Sequence[Sequence[TextColumn]], width: int) -> list[Table]:
     """One table where everything fits; else at least one for each group, each with the names in front.
 
     No cell is cut. Long names take several lines; where even those leave no room, they stand above their rows.
@@ -98,9 +98,9 @@ def tables(names: Column, groups: Sequence[Sequence[Column]], width: int) -> lis
     return [_table(front, some) for group in groups for some in _fitting(group, front.width + GAP, width)]
 
 
-def _fitting(group: Sequence[Column], taken: int, width: int) -> Iterator[list[Column]]:
+def _fitting(group: Sequence[TextColumn], taken: int, width: int) -> Iterator[list[TextColumn]]:
     """The columns in as many lots as the width needs; a column wider than that comes alone."""
-    some: list[Column] = []
+    some: list[TextColumn] = []
     for column in group:
         if some and taken + _width([*some, column]) > width:
             yield some
@@ -110,11 +110,11 @@ def _fitting(group: Sequence[Column], taken: int, width: int) -> Iterator[list[C
         yield some
 
 
-def _width(columns: Sequence[Column]) -> int:
+def _width(columns: Sequence[TextColumn]) -> int:
     return sum(column.width for column in columns) + GAP * (len(columns) - 1)
 
 
-def _table(names: Column, columns: Sequence[Column]) -> Table:
+def _table(names: TextColumn, columns: Sequence[TextColumn]) -> Table:
     """A name of several lines has its figures in the first."""
     lines = []
     for row, name in enumerate(names.cells):
@@ -123,7 +123,7 @@ def _table(names: Column, columns: Sequence[Column]) -> Table:
     return Table(_heading([names, *columns]), lines)
 
 
-def _with_names_apart(names: Column, columns: Sequence[Column], width: int) -> Table:
+def _with_names_apart(names: TextColumn, columns: Sequence[TextColumn], width: int) -> Table:
     """Each row under its name."""
     lines = []
     for row, name in enumerate(names.cells):
@@ -131,7 +131,7 @@ def _with_names_apart(names: Column, columns: Sequence[Column], width: int) -> T
     return Table(_heading(columns), lines)
 
 
-def _heading(columns: Sequence[Column]) -> list[str]:
+def _heading(columns: Sequence[TextColumn]) -> list[str]:
     """As many lines as the tallest needs; the others stand below."""
     height = max(column.heading.count("\n") for column in columns) + 1
     texts = [column.heading.split("\n") for column in columns]
@@ -139,5 +139,5 @@ def _heading(columns: Sequence[Column]) -> list[str]:
     return [_joined(columns, line) for line in lines]
 
 
-def _joined(columns: Sequence[Column], texts: Sequence[str]) -> str:
+def _joined(columns: Sequence[TextColumn], texts: Sequence[str]) -> str:
     return (" " * GAP).join(column.padded(text) for column, text in zip(columns, texts, strict=True)).rstrip()

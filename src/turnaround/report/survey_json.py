@@ -10,20 +10,7 @@ from turnaround.analysis.configurations import Configuration, ConfigurationRuns,
 from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Finding
-
-FIGURES = (
-    "epoch_time_s",
-    "images_per_s",
-    "job_time_s",
-    "step_time_s",
-    "final_val_accuracy",
-    "final_train_accuracy",
-    "stable",
-    "to_target",
-    "overfitting",
-    "bottleneck",
-)
-"""Of a case; each is null where it is not known."""
+from turnaround.report.job_table import figures
 
 
 def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -49,7 +36,7 @@ def _case(case: ConfigurationRuns, ups: Mapping[Configuration, Speedup]) -> dict
     return {
         "configuration": {"label": case.label, **asdict(case.configuration)},
         "runs": [run.name for run in case.runs],
-        **{name: _plain(getattr(case, name)) for name in FIGURES},
+        **{name: _plain(value) for name, value in figures(case).items()},
         "speedup": None if up is None else {**asdict(up), "baseline": up.baseline.label},
     }
 

@@ -18,11 +18,14 @@ from turnaround.findings import Evidence, Finding
 from turnaround.report.charts import BLOCKS, Glyphs
 from turnaround.report.job_charts import accuracy_chart, stable_chart, time_chart
 from turnaround.report.job_table import (
+    Column,
     case_names,
+    filled_columns,
     has_repeats,
-    headings,
     job_tables,
     meanings,
+    table_rows,
+    unknown_headings,
     used_baselines,
 )
 from turnaround.report.lines import NARROWEST, clean, wrapped
@@ -53,11 +56,11 @@ def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) ->
     """Everything, in the order in which it is read."""
     screen = Screen(width=max(screen.width, NARROWEST), glyphs=screen.glyphs)
     lines: list[Text] = []
-    shown: list[str] = []
+    shown: list[Column] = []
     for job in survey.jobs:
         ups = speedups(job)
         lines += [*job_lines(job, ups, screen), Text()]
-        shown += headings(job, ups, known=True)
+        shown += [c for c in filled_columns(job, table_rows(job, ups)) if c.is_on_terminal]
     lines += [*_words(survey.jobs, shown, screen), Text()]
     lines += findings_lines(survey, findings, screen)
     lines += [*_running(survey, screen), *_notes_of_reading(survey, screen), *_left_out(survey, screen)]
@@ -119,7 +122,7 @@ def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]
             "Rehearsed: one process stood in for several workers. The accuracy is that of the workers; the times would "
             "not be, so they are left out."
         )
-    unknown = headings(job, ups, known=False)
+    unknown = unknown_headings(job, ups)
     if unknown:
         yield f"Not known for any of these runs: {', '.join(unknown)}."
 
@@ -130,7 +133,7 @@ def _run_names(case: ConfigurationRuns) -> str:
     return ", ".join([*names[:MAX_NAMES], *rest])
 
 
-def _words(jobs: Sequence[Workload], shown: Sequence[str], screen: Screen) -> Iterator[Text]:
+def _words(jobs: Sequence[Workload], shown: Sequence[Column], screen: Screen) -> Iterator[Text]:
     """What the headings mean."""
     told = meanings(jobs, shown)
     if told:

@@ -230,9 +230,11 @@
   function forPaper() {
     if (window.Plotly) inLight(() => {
       for (const [element, figure] of figures) {
-        if (figure.state !== "drawn") continue;
         const {data, layout} = coloured(figure.json);
-        window.Plotly.react(element.querySelector(".plot"), data, {...layout, width: PAPER_WIDTH_PX}, {displayModeBar: false});
+        const place = element.querySelector(".plot");
+        window.Plotly.react(place, data, {...layout, width: PAPER_WIDTH_PX}, {displayModeBar: false}); // drawn when it returns
+        place.classList.add("drawn");
+        if (figure.state === "waiting") figure.state = "drawn"; // it was not in view yet: paper has everything
       }
     });
     for (const element of document.querySelectorAll("details:not(.run):not([open])")) {
@@ -387,7 +389,8 @@
     pairUp();
     for (const element of document.querySelectorAll("figure.plotted")) watchFigure(element, inPage(element));
   });
-  window.addEventListener("load", () => setTimeout(drawTheRest, 1000));
+  // The library is unpacked at once, and the figures out of view a little later: printing waits for nobody.
+  window.addEventListener("load", () => { plotly().catch(console.error); setTimeout(drawTheRest, 1000); });
   window.addEventListener("beforeprint", forPaper);
   window.addEventListener("afterprint", forScreen);
   prefersDark.addEventListener("change", () => { showTheme(); redrawAll(); });

@@ -115,7 +115,7 @@ def _line(series: Series, band: Band, role: str, quantity: Quantity) -> Trace:
         "x": list(band.epochs),
         "y": values,
         "line": {"dash": dashes[role], "width": 2 if role == "validation" else 1.5},
-        "hovertemplate": f"%{{hovertext}}<br>epoch %{{x}}: {shown}<extra></extra>",
+        "hovertemplate": f"%{{fullData.hovertext}}<br>epoch %{{x}}: {shown}<extra></extra>",
         "meta": meta(series.index, "rehearsal" if series.is_rehearsal and role == "validation" else role),
     }
 
@@ -219,7 +219,7 @@ def _stable_mark(series: Series, band: Band | None) -> Iterator[Trace]:
         **error_bars("x", [stable.epoch], [stable.low], [stable.high]),
         "marker": {"symbol": "diamond-open" if is_bound else "diamond", "size": 10},
         "hovertext": f"{plain(series.name)}: {stable_words(stable)}",
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertemplate": "%{fullData.hovertext}<extra></extra>",
         "showlegend": False,
         "meta": meta(series.index, "stable"),
     }

@@ -141,7 +141,7 @@ def _bars(
                 **error_bars("x", [value], [low], [high]),
                 "marker": {"pattern": {"shape": "/" if one.is_lower_bound else "", "fillmode": "overlay"}},
                 "hovertext": f"{'at least ' if one.is_lower_bound else ''}{value:.3g} {unit}{between}",
-                "hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>",
+                "hovertemplate": "%{fullData.hovertext}<extra>%{fullData.name}</extra>",
                 "meta": meta(series.index, "measured"),
             }
         )

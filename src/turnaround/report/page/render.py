@@ -8,7 +8,6 @@ came with the runs can.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 import zlib
@@ -24,7 +23,7 @@ from turnaround.errors import MissingPartError
 from turnaround.record.coding import plain
 from turnaround.report.page.blocks import Block, anchor
 from turnaround.report.page.figure import Figure
-from turnaround.report.page.templates import asset, environment, piece
+from turnaround.report.page.templates import asset, content_hash, environment, piece
 
 GENERATOR = "turnaround page"
 """By this a page is known as one of ours, and may be replaced by a newer one."""
@@ -40,7 +39,7 @@ def render_page(blocks: Sequence[Block], *, title: str, live: bool) -> str:
         title=title,
         policy=content_policy(live=live),
         generator=GENERATOR,
-        css=asset("page.css"),
+        styles=_styles(live=live),
         plotly_css=PLOTLY_CSS,
         plotly_style_id=PLOTLY_STYLE_ID,
         plotly_ids=_style_ids(),
@@ -74,19 +73,23 @@ def _drawn(figure: Figure) -> dict[str, Any]:
 def content_policy(*, live: bool) -> str:
     """Nothing from anywhere; only our own scripts and styles, each by its hash."""
     scripts = [asset("page.js"), plotly_js(), *([asset("live.js")] if live else [])]
-    styles = [asset("page.css"), PLOTLY_CSS]
+    styles = [*_styles(live=live), PLOTLY_CSS]
     return "; ".join(
         [
             "default-src 'none'",
-            f"script-src {' '.join(_hash(text) for text in scripts)}",
-            f"style-src {' '.join(_hash(text) for text in styles)}",
-            f"style-src-attr 'unsafe-hashes' {_hash('')}",  # plotly empties style attributes, and sets none
+            f"script-src {' '.join(content_hash(text) for text in scripts)}",
+            f"style-src {' '.join(content_hash(text) for text in styles)}",
+            f"style-src-attr 'unsafe-hashes' {content_hash('')}",  # plotly empties style attributes, and sets none
             "img-src data: blob:",
             *(["connect-src 'self'"] if live else []),
             "base-uri 'none'",
             "form-action 'none'",
         ]
     )
+
+
+def _styles(*, live: bool) -> list[str]:
+    return [asset("page.css"), *([asset("live.css")] if live else [])]
 
 
 @cache
@@ -107,11 +110,6 @@ def _style_ids() -> list[str]:
 @cache
 def _packed_plotly() -> str:
     return base64.b64encode(zlib.compress(plotly_js().encode(), 6)).decode("ascii")
-
-
-@cache
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 # What could end the script element, or a line of script where there is none.

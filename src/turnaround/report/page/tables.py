@@ -5,22 +5,15 @@ Every cell has a text to read and a key to sort by. Times of rehearsals are nowh
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Spread, Workload
-from turnaround.analysis.speed import Speedup, speedups
-from turnaround.analysis.stable import EpochEstimate
-from turnaround.findings.best import time_to_target_s
+from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.forecast.contract import Forecast
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
-from turnaround.report.job_table import case_names, column_groups, meanings
+from turnaround.report.job_table import SortKey, filled_columns, meanings, table_rows
 from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money
-
-Key = float | str | None
-"""What a column is sorted by; None is always last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +21,7 @@ class Cell:
     """One cell of a table."""
 
     text: str
-    key: Key = None
+    key: SortKey = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,81 +36,24 @@ class HtmlTable:
     """What the headings mean."""
 
 
-_Column = tuple[str, list[Cell]]
-"""A heading and its cells."""
-
-
 # --- the comparison of a job
 
 
 def comparison(job: Workload) -> HtmlTable:
     """A row for each configuration. Columns of which nothing is known are left out."""
-    ups = speedups(job)
-    told = [_column(job, ups, c.heading, c.cells) for group in column_groups(job, ups) for c in group]
-    columns = [_names(job), *_with_time_to_target(job, told)]
-    known = [(heading, cells) for heading, cells in columns if any(cell.text != UNKNOWN for cell in cells)]
-    headings = tuple(heading for heading, _ in known)
-    return HtmlTable(
-        headings=headings,
-        rows=tuple(zip(*(cells for _, cells in known), strict=True)),
-        tags=tuple(_tag(case) for case in job.cases),
-        words=tuple(meanings([job], headings[1:])),
-    )
-
-
-def _names(job: Workload) -> _Column:
+    rows = table_rows(job)
+    columns = filled_columns(job, rows)
     # The job's order is by kind of GPU and by workers, which the words alone would not give.
-    return "configuration", [Cell(text=name, key=float(place)) for place, name in enumerate(case_names(job))]
-
-
-def _column(job: Workload, ups: Mapping[Configuration, Speedup], heading: str, texts: Sequence[str]) -> _Column:
-    name = heading.replace("\n", " ")
-    read = _KEYS.get("epochs to" if name.startswith("epochs to") else name)
-    if read is None:
-        return name, [Cell(text=text, key=_number_in(text)) for text in texts]
-    keys = [read(case, ups.get(case.configuration)) for case in job.cases]
-    return name, [Cell(text=text, key=key) for text, key in zip(texts, keys, strict=True)]
-
-
-def _number_in(text: str) -> Key:
-    """The number that a text begins with; else the text itself."""
-    found = re.match(r"-?[0-9][0-9,]*(?:\.[0-9]+)?", text)
-    return float(found[0].replace(",", "")) if found else None if text == UNKNOWN else text
-
-
-def _value(spread: Spread | None) -> float | None:
-    return None if spread is None else spread.value
-
-
-def _epoch(found: EpochEstimate | None) -> float | None:
-    return None if found is None else found.epoch
-
-
-_KEYS: dict[str, Callable[[ConfigurationRuns, Speedup | None], float | None]] = {
-    "batch": lambda case, _: case.configuration.global_batch,
-    "runs": lambda case, _: len(case.runs),
-    "s/epoch": lambda case, _: _value(case.epoch_time_s),
-    "images/s": lambda case, _: _value(case.images_per_s),
-    "speed-up": lambda _, up: up.speedup.value if up else None,
-    "efficiency": lambda _, up: up.efficiency.value if up else None,
-    "job time": lambda case, _: _value(case.job_time_s),
-    "stable epoch": lambda case, _: _epoch(case.stable),
-    "epochs to": lambda case, _: _epoch(case.to_target),
-    "validation accuracy": lambda case, _: _value(case.final_val_accuracy),
-    "training accuracy": lambda case, _: _value(case.final_train_accuracy),
-}
-
-
-def _with_time_to_target(job: Workload, columns: Sequence[_Column]) -> Iterator[_Column]:
-    """After the epochs to the common accuracy, the time that they took: by it configurations are compared."""
-    for heading, cells in columns:
-        yield heading, cells
-        if heading.startswith("epochs to"):
-            times = [time_to_target_s(case) for case in job.cases]
-            yield (
-                heading.replace("epochs", "time"),
-                [Cell(text=UNKNOWN if time_s is None else duration(time_s), key=time_s) for time_s in times],
-            )
+    names = [Cell(text=row.name, key=float(place)) for place, row in enumerate(rows)]
+    return HtmlTable(
+        headings=("configuration", *(column.heading_for(job).replace("\n", " ") for column in columns)),
+        rows=tuple(
+            (name, *(Cell(text=column.text(row), key=column.key(row)) for column in columns))
+            for name, row in zip(names, rows, strict=True)
+        ),
+        tags=tuple(_tag(case) for case in job.cases),
+        words=tuple(meanings([job], columns)),
+    )
 
 
 def _tag(case: ConfigurationRuns) -> str:

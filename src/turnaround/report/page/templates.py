@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from functools import cache
 from importlib.resources import files
@@ -21,11 +23,17 @@ def asset(name: str) -> str:
 
 
 @cache
+def content_hash(text: str) -> str:
+    """Return the source that lets a content policy allow this script or style, and no other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+@cache
 def environment() -> Environment:
     """Escapes whatever is filled in, and takes out what would turn or hide text."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    made = Environment(
+    templates = Environment(
         autoescape=True,
         loader=FunctionLoader(asset),
         undefined=StrictUndefined,
@@ -33,8 +41,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["tied"] = tied
-    return made
+    templates.filters["tied"] = tied
+    return templates
 
 
 def tied(text: str) -> str:

@@ -1,4 +1,7 @@
-"""What is wrong with a folder of images, for the terminal: the worst first, a few examples, what to do next."""
+"""What is wrong with a folder of images: for the terminal, the worst first; and as a page with the pictures.
+
+Names of files and classes come from others: each is text in both, and the page runs no script at all.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,12 @@ from typing import Any
 from rich.text import Text
 
 from turnaround.report.lines import NARROWEST, clean, wrapped
+from turnaround.report.page.templates import asset, content_hash, environment
 
 EXAMPLES = 3
+"""Of each kind of problem, on the terminal."""
+MAX_FILES = 12
+"""Of a group or of an oddity, on the page."""
 KINDS = {"exact": "exact copies", "near": "the same picture, saved or lit differently", "augmented": "altered copies"}
 ADVICE = {
     "leak": "turnaround check FOLDER --split-by-photo split.json, then train with "
@@ -122,3 +129,42 @@ def _some(listed: list[str]) -> list[str]:
 
 def _images(num: int) -> str:
     return f"{num:,} image{'s' if num > 1 else ''}"
+
+
+# --- as a page
+
+
+def check_page(payload: Payload, pictures: Mapping[str, str], *, most_groups: int) -> str:
+    """Return the page as html text; `pictures` are data URIs by file.
+
+    Of each section the first `most_groups` groups are shown, and the others counted.
+    """
+    groups, css = payload["groups"], asset("check.css")
+    sections = {
+        "Photos on both sides of the split": [one for one in groups if one["crosses_split"]],
+        "One photo under several classes": [one for one in groups if len(one["classes"]) > 1],
+        "Copies within one part": [one for one in groups if not one["crosses_split"] and len(one["classes"]) < 2],
+    }
+    return (
+        environment()
+        .get_template("check.html.j2")
+        .render(
+            **payload,
+            sections=[(heading, [_page_group(one) for one in some]) for heading, some in sections.items()],
+            pictures=pictures,
+            most_groups=most_groups,
+            most_files=MAX_FILES,
+            css=css,
+            style_hash=content_hash(css),
+        )
+    )
+
+
+def _page_group(one: Payload) -> dict[str, Any]:
+    """The group as its section shows it: what changed from copy to copy, and the first files with their parts."""
+    changes = list(dict.fromkeys(link["change"] for link in one["links"] if link["change"]))
+    return {
+        "words": "; ".join([str(one["kind"]), *changes[:3]]),
+        "files": list(zip(one["files"], one["parts"], strict=True))[:MAX_FILES],
+        "more": len(one["files"]) - MAX_FILES,
+    }
