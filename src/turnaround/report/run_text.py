@@ -1,4 +1,4 @@
-"""Tables and sentences for the terminal."""
+"""A run at its end, and runs side by side, for the terminal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_end(summary: RunSummary, run: Run, findings: Sequence[Finding] = ()) -> 
     """What a person wants to know when a training has ended."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")  # a path is shown whole, to be copied
     worth_telling = [finding for finding in findings if finding.id not in SAID_ALREADY]
     for name, text in _end_rows(summary, run, worth_telling[:MAX_FINDINGS]):
         if text:

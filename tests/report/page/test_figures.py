@@ -178,3 +178,19 @@ def test_many_configurations_stay_small_and_are_named(tmp_path: Path) -> None:
     assert "12 are drawn at first" in accuracy.caption
     assert len(figure(shown, "time-to-stable").data) == 30
     assert len(json.dumps([asdict(one) for one in shown])) < 1_000_000
+
+
+FOR_EACH_POINT = ("text", "hovertext", "customdata")
+"""Variables of a tooltip that plotly looks up in the point: a single value for the whole trace is not found there."""
+
+
+def test_a_tooltip_finds_what_it_names(everything: list[Figure]) -> None:
+    for one in everything:
+        for trace in one.data:
+            for variable in re.findall(r"%\{([\w.]+)", trace.get("hovertemplate", "")):
+                where, _, name = variable.rpartition(".")
+                value = trace.get(name)
+                if where == "fullData":
+                    assert isinstance(value, str), (one.id, variable)
+                elif variable in FOR_EACH_POINT:
+                    assert isinstance(value, list), (one.id, variable)

@@ -150,6 +150,34 @@ def test_it_prints(browser: Any, study: Path) -> None:
         assert page.locator("#theme").is_hidden()
 
 
+def test_what_was_not_in_view_is_printed_too(browser: Any, study: Path) -> None:
+    with opened(browser, study) as page:
+        count = page.locator("figure.plotted").count()
+        page.evaluate("new Promise((done) => { const wait = () => window.Plotly ? done() : setTimeout(wait, 5); wait(); })")
+        assert page.locator(".plot.drawn").count() < count
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert page.locator(".plot.drawn .main-svg").count() >= count
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+
+
+def test_tooltips_name_what_they_show(browser: Any, study: Path) -> None:
+    with opened(browser, study) as page:
+        wait_until_drawn(page)
+        for name in ("accuracy", "loss", "time-to-target", "cost"):
+            text = page.evaluate(
+                """(name) => {
+                    const plot = document.querySelector(`[data-block$="/figure/${name}"] .plot`);
+                    const curve = plot.data.findIndex((trace) => trace.hovertemplate && trace.visible !== "legendonly");
+                    Plotly.Fx.hover(plot, [{curveNumber: curve, pointNumber: 0}]);
+                    return plot.querySelector(".hoverlayer").textContent;
+                }""",
+                name,
+            )
+            assert "GPU" in text or "T4" in text, (name, text)
+            assert not text.startswith("-")
+            assert not text.endswith("-")
+
+
 def test_without_scripts_everything_is_there_in_words(browser: Any, study: Path) -> None:
     with opened(browser, study, java_script_enabled=False) as page:
         assert page.locator(".sentence").is_visible()
