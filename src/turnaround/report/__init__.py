@@ -7,14 +7,13 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     run_text.py     a run at its end, and runs side by side
     check_report.py   what is wrong with a folder of images, for the terminal and as a page with the pictures
     bench_text.py   the ceilings of a machine
-    study_text.py   a study while it runs
     forecast_text.py    a forecast for the terminal
     forecast_words.py   its figures and sentences
     progress.py     a training while it runs
+    study_text.py   a study while it runs
     survey_text.py  what all runs say, for the terminal: jobs, findings, what was left out
     survey_json.py  the same for programs
     job_table.py    the comparison table of one job
-    job_charts.py   the charts of one job
-    charts.py       curves and bars in text
+    charts.py       curves and bars in text, and those of one job
     lines.py        text in lines no wider than the terminal
 """

@@ -15,8 +15,7 @@ from turnaround.analysis.configurations import Configuration, ConfigurationRuns,
 from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Evidence, Finding
-from turnaround.report.charts import BLOCKS, Glyphs
-from turnaround.report.job_charts import accuracy_chart, stable_chart, time_chart
+from turnaround.report.charts import BLOCKS, Glyphs, accuracy_chart, stable_chart, time_chart
 from turnaround.report.job_table import (
     Column,
     case_names,

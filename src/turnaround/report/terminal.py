@@ -10,16 +10,17 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.text import Text
 
-from turnaround.data.decoders import Show
 from turnaround.report.lines import clean
+
+if TYPE_CHECKING:
+    from turnaround.data.decoders import Show
 
 
 class SafeConsole(Console):
@@ -54,6 +55,8 @@ def on_stream(stream: IO[str]) -> Console:
 
 def print_json(payload: Any) -> None:
     """For programs: one JSON document on stdout. JSON has no NaN and no infinity: they are null."""
+    import typer
+
     from turnaround.record.coding import plain
 
     content = plain(payload)

@@ -166,15 +166,15 @@ def test_a_record_that_breaks_the_analysis_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No such record is known: the analysis is made to stumble over one run."""
-    from turnaround.report.live import kitchen
+    from turnaround.report.live import page_builder
 
     def stumbling(view: Any) -> Any:
         if any(run.name == "bad" for job in view.survey.jobs for case in job.cases for run in case.runs):
             raise ZeroDivisionError("division by zero")
         return real(view)
 
-    real = kitchen.page_blocks
-    monkeypatch.setattr(kitchen, "page_blocks", stumbling)
+    real = page_builder.page_blocks
+    monkeypatch.setattr(page_builder, "page_blocks", stumbling)
     build(tmp_path / "runs" / "good", Plan(accuracy=rising(epochs=3)))
     build(tmp_path / "runs" / "bad", Plan(accuracy=rising(epochs=3)))
     with watching(tmp_path / "runs") as (port, _), streaming(port) as stream:
@@ -348,14 +348,14 @@ def test_a_reader_that_takes_nothing_is_closed(tmp_path: Path, monkeypatch: pyte
         payload, numbers = "x" * 2**20, itertools.count()
 
         def more() -> Any:  # each turn another, until there is more than all buffers on the way hold
-            return _served(pack(Block(id="big", html=f"{next(numbers)}{payload}")))
+            return _rendered(pack(Block(id="big", html=f"{next(numbers)}{payload}")))
 
-        service.kitchen.now = more  # type: ignore[method-assign]
+        service.builder.now = more  # type: ignore[method-assign]
         wait_for(lambda: service.num_streams == 0)
         client.close()
 
 
-def _served(block: Any) -> Any:
+def _rendered(block: Any) -> Any:
     from turnaround.report.live.page_builder import Rendered
 
     return Rendered(blocks=(block,), cpu_s=0.0)

@@ -16,7 +16,7 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import ClassResult, Evaluation, GpuSample, TelemetrySample, to_json
 from turnaround.record.writer import write_json, write_lines
-from turnaround.report.page.figure import Figure
+from turnaround.report.page.fig_common import Figure
 
 EVIL = "<img src=x onerror=alert(1)>"
 TIMES_S = {1: 400.0, 2: 210.0, 4: 115.0}

@@ -9,8 +9,8 @@ import pytest
 from analysis.build import Plan, build, rising
 from report.page.figure_study import job_in, study_job, traces
 from turnaround.analysis.configurations import Workload
+from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.fig_curves import curve_figure
-from turnaround.report.page.figure import Figure
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.build import Plan, build
 from report.page.figure_study import job_in, study_job
-from turnaround.report.page.fig_final import final_accuracy_figure
+from turnaround.report.page.fig_curves import final_accuracy_figure
 
 
 def test_accuracies_at_the_end(tmp_path: Path) -> None:

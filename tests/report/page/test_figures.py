@@ -14,7 +14,7 @@ from analysis.build import LAB, Plan, build, import_table, rising
 from report.page.figure_study import EVIL, figure, job_in, study_job
 from turnaround.analysis.workloads import survey
 from turnaround.forecast.along import forecasters_of
-from turnaround.report.page.figure import Figure
+from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.figures import SECTIONS, figures_of
 
 IDS = [

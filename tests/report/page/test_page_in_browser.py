@@ -153,7 +153,9 @@ def test_it_prints(browser: Any, study: Path) -> None:
 def test_what_was_not_in_view_is_printed_too(browser: Any, study: Path) -> None:
     with opened(browser, study) as page:
         count = page.locator("figure.plotted").count()
-        page.evaluate("new Promise((done) => { const wait = () => window.Plotly ? done() : setTimeout(wait, 5); wait(); })")
+        page.evaluate(
+            "new Promise((done) => { const wait = () => window.Plotly ? done() : setTimeout(wait, 5); wait(); })"
+        )
         assert page.locator(".plot.drawn").count() < count
         page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
         assert page.locator(".plot.drawn .main-svg").count() >= count

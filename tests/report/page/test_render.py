@@ -13,7 +13,7 @@ import zlib
 from html import unescape
 
 from turnaround.report.page.blocks import Block
-from turnaround.report.page.figure import Figure
+from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.render import GENERATOR, block_json, content_policy, plotly_js, render_page
 from turnaround.report.page.templates import asset, piece, tied
 

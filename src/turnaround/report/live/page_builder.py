@@ -27,7 +27,7 @@ View = Callable[[Survey, tuple[str, ...]], PageView]
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """What a turn in the kitchen came to."""
+    """Rendered blocks and the CPU time they took."""
 
     blocks: tuple[Packed, ...]
     cpu_s: float

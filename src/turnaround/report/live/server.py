@@ -3,8 +3,8 @@
     GET /         the page, as it is now
     GET /events   server-sent events: the blocks that changed, each once; after a pause a reader gets what it missed
 
-Both want the token. Computing is paced: after a turn that took t seconds of a core the next one waits so many times t
-that all of it together stays under a tenth of a core, however many runs there are.
+Both want the token. Rendering is paced: after one that took t seconds of CPU time the next waits a
+multiple of t (Cooldown), so that all of it stays under a tenth of a core, however many runs there are.
 """
 
 from __future__ import annotations
@@ -40,24 +40,27 @@ COOKIE = "turnaround-watch"
 
 @dataclass(frozen=True, kw_only=True)
 class Pacing:
-    """How often, and for how many."""
+    """How often the page is rendered, and for how many readers."""
 
     most_streams: int = 64
     heartbeat_s: float = 15.0
     now_every_s: float = 1.0
     now_rest: float = 30.0
-    """So many times what a quick turn took it rests: 3 % of a core."""
+    """Wait so many times the CPU time of a quick rendering: 3 % of a core."""
     page_every_s: float = 1.0
     page_rest: float = 16.0
-    """After the whole analysis: 6 % of a core."""
+    """The same after the whole analysis: 6 % of a core."""
     first_page_s: float = 20.0
     """How long the first visitor waits for the first analysis."""
     retry_ms: int = 2000
 
 
 class Cooldown:
-    """How long to wait after a turn. What it took once (everything is read, modules are loaded) is not held against
-    it, only what it took twice."""
+    """How long to wait after a rendering: a multiple of the CPU time it took, at least `least_s`.
+
+    The smaller of the last two times counts, so that a first rendering, which reads everything and loads modules, does
+    not delay the second.
+    """
 
     def __init__(self, least_s: float, times: float) -> None:
         self.least_s, self.times, self._before_s = least_s, times, 0.0
@@ -68,10 +71,10 @@ class Cooldown:
 
 
 class LiveService:
-    """The routes, and the two turns of the kitchen."""
+    """The routes, and the two turns of the builder."""
 
-    def __init__(self, kitchen: PageBuilder, pacing: Pacing) -> None:
-        self.kitchen, self.pacing, self.hub = kitchen, pacing, Hub()
+    def __init__(self, builder: PageBuilder, pacing: Pacing) -> None:
+        self.builder, self.pacing, self.hub = builder, pacing, Hub()
         self.num_streams = 0
         self._first_page = asyncio.Event()
         self._rendered: tuple[str, bytes] = ("", b"")
@@ -80,39 +83,39 @@ class LiveService:
     @asynccontextmanager
     async def alive(self, app: Starlette) -> AsyncIterator[None]:
         """While the server runs."""
-        turns = [asyncio.create_task(self._turn_now()), asyncio.create_task(self._turn_page())]
+        loops = [asyncio.create_task(self._render_now()), asyncio.create_task(self._render_page())]
         try:
             yield
         finally:
             self.hub.close()
-            for turn in turns:
-                turn.cancel()
+            for task in loops:
+                task.cancel()
                 with suppress(asyncio.CancelledError):
-                    await turn
+                    await task
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _turn_now(self) -> None:
-        loop, rest = asyncio.get_running_loop(), Cooldown(self.pacing.now_every_s, self.pacing.now_rest)
+    async def _render_now(self) -> None:
+        loop, cooldown = asyncio.get_running_loop(), Cooldown(self.pacing.now_every_s, self.pacing.now_rest)
         while True:
-            served = await loop.run_in_executor(self._pool, self.kitchen.now)
-            self.hub.publish(now=served.blocks)
-            await asyncio.sleep(rest.after(served.cpu_s))
+            rendered = await loop.run_in_executor(self._pool, self.builder.now)
+            self.hub.publish(now=rendered.blocks)
+            await asyncio.sleep(cooldown.after(rendered.cpu_s))
 
-    async def _turn_page(self) -> None:
-        loop, rest = asyncio.get_running_loop(), Cooldown(self.pacing.page_every_s, self.pacing.page_rest)
+    async def _render_page(self) -> None:
+        loop, cooldown = asyncio.get_running_loop(), Cooldown(self.pacing.page_every_s, self.pacing.page_rest)
         shown: object = None
         while True:
-            wanted = (self.kitchen.snapshots, self.kitchen.notes)
+            wanted = (self.builder.snapshots, self.builder.notes)
             if not self.hub.blocks:  # nobody has looked yet
                 await asyncio.sleep(0.05)
             elif _is_same(wanted, shown):
                 await asyncio.sleep(self.pacing.page_every_s)
             else:
-                served = await loop.run_in_executor(self._pool, self.kitchen.page, *wanted)
+                rendered = await loop.run_in_executor(self._pool, self.builder.page, *wanted)
                 shown = wanted
-                self.hub.publish(page=served.blocks)
+                self.hub.publish(page=rendered.blocks)
                 self._first_page.set()
-                await asyncio.sleep(rest.after(served.cpu_s))
+                await asyncio.sleep(cooldown.after(rendered.cpu_s))
 
     async def page(self, request: Request) -> Response:
         with suppress(TimeoutError):
@@ -120,7 +123,7 @@ class LiveService:
         if self._rendered[0] != self.hub.id:
             packed, heard = self.hub.blocks, self.hub.id
             blocks = [*(one.block for one in packed), mark_block(heard, {one.block.id: one.digest for one in packed})]
-            title = f"{self.kitchen.title} · turnaround"
+            title = f"{self.builder.title} · turnaround"
             loop = asyncio.get_running_loop()
             text = await loop.run_in_executor(self._pool, lambda: render_page(blocks, title=title, live=True))
             self._rendered = (heard, text.encode("utf-8", "replace"))

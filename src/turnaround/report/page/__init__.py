@@ -10,11 +10,9 @@ Enters: a survey, its findings, forecasts. Leaves: named blocks, and the html te
     runs.py           each run: recipe, machine, and in what it differs from the others
     templates.py      values -> html, escaped
     render.py         blocks -> one self-contained html text, and what may run in it
-    figure.py         one picture, as plain values that plotly draws
     figures.py        which pictures a job has, in which order
-    fig_common.py     what the pictures share: plain numbers, names that stay text, axes
-    fig_curves.py     accuracy and loss by epoch
-    fig_final.py      the accuracies at the end
+    fig_common.py     one figure as plotly takes it, and what all figures share
+    fig_curves.py     accuracy and loss by epoch, and the accuracies at the end
     fig_time.py       time and cost of each configuration to one goal
     fig_scaling.py    seconds an epoch, speed-up, efficiency and time to stable against workers
     fig_laws.py       measured points, ideal lines, laws with bands, forecasts set apart
@@ -24,7 +22,7 @@ Enters: a survey, its findings, forecasts. Leaves: named blocks, and the html te
     fig_training.py   learning rate and gradient noise scale
     fig_classes.py    the confusion matrix and the most confused classes
 
-`figures.figures_of(job: Job, forecasters: Sequence[Forecaster] = (), *, price: float | None = None)` gives
+`figures.figures_of(job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None = None)` gives
 `tuple[Figure, ...]`. `forecasters` are those of the job by `forecast.along.forecasters_of(job, price=None)`, one for
 each kind of GPU that was timed; with none the pictures have measured values only. `price` is money for one GPU-hour;
 without it costs are GPU-hours. A picture without data is left out. `figures.SECTIONS` has the sections in order, with

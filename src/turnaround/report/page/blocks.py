@@ -14,7 +14,7 @@ from turnaround.forecast.predict import Forecaster, best_of_range
 from turnaround.forecast.score import Score, in_words
 from turnaround.report.forecast_words import leave_one_out, left_open
 from turnaround.report.page.answer import answer_of
-from turnaround.report.page.figure import Figure
+from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.figures import SECTIONS, figures_of
 from turnaround.report.page.runs import run_cards
 from turnaround.report.page.tables import asked_counts, comparison, forecasts

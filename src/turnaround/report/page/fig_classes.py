@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.confusion import Confusion, best_evaluated, confused_pairs, most_confused_classes, row_shares
 from turnaround.report.page.fig_common import (
+    Figure,
     axis,
     bar_axis,
     bar_height,
@@ -17,7 +18,6 @@ from turnaround.report.page.fig_common import (
     plain,
     sentences,
 )
-from turnaround.report.page.figure import Figure
 from turnaround.words import accuracy
 
 MAX_CLASSES = 40

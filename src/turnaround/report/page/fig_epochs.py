@@ -9,6 +9,7 @@ from turnaround.forecast.along import SweepPoint, epochs_planned, points, same_e
 from turnaround.forecast.predict import Forecaster
 from turnaround.report.job_table import epoch_text
 from turnaround.report.page.fig_common import (
+    Figure,
     Series,
     TimeUnit,
     Trace,
@@ -24,7 +25,6 @@ from turnaround.report.page.fig_common import (
 )
 from turnaround.report.page.fig_curves import stable_words
 from turnaround.report.page.fig_laws import Law, heights, law_traces
-from turnaround.report.page.figure import Figure
 from turnaround.words import hardware
 
 EPOCHS = TimeUnit(name="epochs", seconds=1.0)

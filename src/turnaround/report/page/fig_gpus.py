@@ -9,6 +9,7 @@ from statistics import fmean
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.usage import Usage, usages
 from turnaround.report.page.fig_common import (
+    Figure,
     Series,
     TimeUnit,
     Trace,
@@ -22,7 +23,6 @@ from turnaround.report.page.fig_common import (
     series_of,
     slug,
 )
-from turnaround.report.page.figure import Figure
 
 MAX_RUNS = 6
 """Runs of one job whose usage is drawn: the first of each configuration."""

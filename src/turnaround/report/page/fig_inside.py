@@ -9,6 +9,7 @@ from turnaround.analysis.configurations import Workload
 from turnaround.analysis.shares import STEP_PARTS, TURNAROUND_PARTS, step_parts_s, turnaround_parts_s
 from turnaround.report.page.fig_common import (
     MAX_BARS,
+    Figure,
     Series,
     TimeUnit,
     Trace,
@@ -22,7 +23,6 @@ from turnaround.report.page.fig_common import (
     series_of,
     spread_out,
 )
-from turnaround.report.page.figure import Figure
 from turnaround.report.run_text import PART_NAMES
 
 STEP_NAMES = {

@@ -11,6 +11,7 @@ from turnaround.forecast.along import measured_time_to_stable, points, set_aside
 from turnaround.forecast.observations import hardware_label
 from turnaround.forecast.predict import Forecaster
 from turnaround.report.page.fig_common import (
+    Figure,
     TimeUnit,
     Trace,
     axis,
@@ -22,7 +23,6 @@ from turnaround.report.page.fig_common import (
     worker_axis,
 )
 from turnaround.report.page.fig_laws import LawCurve, ScalingGroup, heights, scaling_traces
-from turnaround.report.page.figure import Figure
 from turnaround.words import about, duration, hardware
 
 

@@ -8,6 +8,7 @@ from turnaround.analysis.configurations import Workload
 from turnaround.analysis.goals import Goal, Reached, goals
 from turnaround.report.page.fig_common import (
     MAX_BARS,
+    Figure,
     Series,
     TimeUnit,
     Trace,
@@ -23,7 +24,6 @@ from turnaround.report.page.fig_common import (
     sentences,
     series_of,
 )
-from turnaround.report.page.figure import Figure
 from turnaround.words import accuracy, duration
 
 Row = tuple[Series, Reached]

@@ -8,6 +8,7 @@ from turnaround.analysis.configurations import Workload
 from turnaround.analysis.repeats import Band, drawn_runs, epoch_band
 from turnaround.report.page.fig_common import (
     MAX_SERIES,
+    Figure,
     Series,
     Trace,
     axis,
@@ -23,7 +24,6 @@ from turnaround.report.page.fig_common import (
     shown_at_first,
     spread_out,
 )
-from turnaround.report.page.figure import Figure
 
 Known = list[tuple[Series, Band]]
 

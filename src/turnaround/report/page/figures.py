@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from turnaround.analysis.configurations import Workload
 from turnaround.forecast.predict import Forecaster
 from turnaround.report.page.fig_classes import class_figures
-from turnaround.report.page.fig_curves import curve_figure
+from turnaround.report.page.fig_common import Figure
+from turnaround.report.page.fig_curves import curve_figure, final_accuracy_figure
 from turnaround.report.page.fig_epochs import epochs_figure
-from turnaround.report.page.fig_final import final_accuracy_figure
 from turnaround.report.page.fig_gpus import usage_figures
 from turnaround.report.page.fig_inside import step_figure, turnaround_figure
 from turnaround.report.page.fig_scaling import scaling_figures
 from turnaround.report.page.fig_time import time_figures
 from turnaround.report.page.fig_training import learning_rate_figure, noise_scale_figure
-from turnaround.report.page.figure import Figure
 
 SECTIONS = {
     "curves": "Learning curves",

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from turnaround.errors import MissingPartError
 from turnaround.record.coding import plain
 from turnaround.report.page.blocks import Block, anchor
-from turnaround.report.page.figure import Figure
+from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.templates import asset, content_hash, environment, piece
 
 GENERATOR = "turnaround page"
