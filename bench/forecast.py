@@ -42,7 +42,7 @@ from forecast_constants import Fits, constants, epochs_constants, in_words, ship
 from forecast_laws import EPOCHS_LAWS, THROUGHPUT_LAWS, Law, Ours, our_epochs, our_step_time
 
 from turnaround.forecast import epochs, scaling
-from turnaround.forecast.contract import Forecast
+from turnaround.forecast.interval import HalfWidths, Interval
 
 MIN_INSIDE, MAX_INSIDE = 0.72, 0.88
 SPLITS = ("", "second", "third")
@@ -61,7 +61,7 @@ class Score:
     width: float
 
 
-def score(cases: Sequence[Case], forecasts: Sequence[Forecast], *, of_rate: bool) -> Score:
+def score(cases: Sequence[Case], forecasts: Sequence[Interval], *, of_rate: bool) -> Score:
     """`of_rate`: the error of 1/y, so that a time is judged as the throughput it means."""
     ratios = np.array([f.value / c.asked.y for c, f in zip(cases, forecasts, strict=True)])
     errors = np.abs((1 / ratios if of_rate else ratios) - 1)
@@ -84,9 +84,8 @@ def scores(cases: Sequence[Case], calibration: Sequence[Case], ours: Ours, laws:
         errors = [abs(c.asked.y / law(c.known)(c.asked) - 1) for c in calibration]
         half = min(float(np.quantile(errors, 0.8)), 0.99)
         values = [law(c.known)(c.asked) for c in cases]
-        table[name] = score(
-            cases, [Forecast(value=v, low=v * (1 - half), high=v * (1 + half)) for v in values], of_rate=of_rate
-        )
+        widths = HalfWidths(less=half, more=half)
+        table[name] = score(cases, [Interval.around(v, widths) for v in values], of_rate=of_rate)
     return table
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from forecast_cases import MIN_BATCHES, SPREAD_OF_BATCHES, ConfigurationRuns, Point, in_order, next_batch_held_out
+from forecast_cases import MIN_BATCHES, SPREAD_OF_BATCHES, Case, Point, in_order, next_batch_held_out
 from forecast_laws import _fitted, our_epochs, our_step_time
 from scipy.optimize import nnls
 
@@ -74,8 +74,8 @@ def rounded_up(value: float) -> float:
 class Fits:
     """What the law with each point of STEP_GRID says about each case: the share lost, and the relative error."""
 
-    cases: Sequence[ConfigurationRuns]
-    one_count: Sequence[ConfigurationRuns]
+    cases: Sequence[Case]
+    one_count: Sequence[Case]
     grid: list[Constants]
     lost: np.ndarray
     error: np.ndarray
@@ -84,7 +84,7 @@ class Fits:
     """Of the forecasts from one count."""
 
     @classmethod
-    def of(cls, cases: Sequence[ConfigurationRuns], one_count: Sequence[ConfigurationRuns]) -> Fits:
+    def of(cls, cases: Sequence[Case], one_count: Sequence[Case]) -> Fits:
         grid = [dict(zip(STEP_GRID, point, strict=True)) for point in product(*STEP_GRID.values())]
         lost, error = np.zeros((len(grid), len(cases))), np.zeros((len(grid), len(cases)))
         for g, values in enumerate(grid):
@@ -110,7 +110,7 @@ class Fits:
             error_of_one=np.array([of_one[pair] for pair in prior_rows]),
         )
 
-    def only(self, cases: Sequence[ConfigurationRuns], one_count: Sequence[ConfigurationRuns]) -> Fits:
+    def only(self, cases: Sequence[Case], one_count: Sequence[Case]) -> Fits:
         """The same for some of the cases."""
         own = [self.cases.index(c) for c in cases]
         return replace(
@@ -169,7 +169,7 @@ def step_constants(fits: Fits) -> Constants:
     return chosen
 
 
-def _least_factor(case: ConfigurationRuns, values: Constants) -> float:
+def _least_factor(case: Case, values: Constants) -> float:
     """What the half-widths must be multiplied with so that the interval holds the case."""
 
     def is_inside(factor: float) -> bool:
@@ -230,7 +230,7 @@ def _choices(name: str, points: Sequence[Point], count: int) -> Iterator[Missed]
         if known[-1].x < SPREAD_OF_BATCHES * known[0].x:
             continue
         for asked in (p for p in points if p not in known and p.x <= DISTANCES[-1] * known[-1].x):
-            forecast = our_epochs(ConfigurationRuns(series=name, known=known, asked=asked))
+            forecast = our_epochs(Case(series=name, known=known, asked=asked))
             where = BELOW if asked.x < known[0].x else next(d for d in DISTANCES[1:] if asked.x <= d * known[-1].x)
             yield Missed(series=name, where=where, error=abs(asked.y / forecast.value - 1))
 

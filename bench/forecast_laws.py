@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from forecast_cases import ConfigurationRuns, Point
+from forecast_cases import Case, Point
 from scipy.optimize import least_squares, minimize, nnls
 
-from turnaround.forecast.contract import Forecast
 from turnaround.forecast.epochs import EpochsObservation, EpochsToStable
-from turnaround.forecast.step_time import StepConfiguration, StepObservation, StepTime
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.scaling import Deployment
+from turnaround.forecast.step_time import StepObservation, StepTime
 
 Law = Callable[[Sequence[Point]], Callable[[Point], float]]
-Ours = Callable[[ConfigurationRuns], Forecast]
+Ours = Callable[[Case], Interval]
 
 
 def linear(known: Sequence[Point]) -> Callable[[Point], float]:
@@ -94,15 +95,15 @@ THROUGHPUT_LAWS: dict[str, Law] = {
 EPOCHS_LAWS: dict[str, Law] = {"log law": log_law, "power law": power_law}
 
 
-def _fitted(case: ConfigurationRuns) -> StepTime:
-    known = [StepObservation(processes=p.x, hosts=p.hosts, step_time_s=p.y, images_per_step=p.x) for p in case.known]
+def _fitted(case: Case) -> StepTime:
+    known = [StepObservation(processes=p.x, hosts=p.hosts, time_s=p.y, images_per_step=p.x) for p in case.known]
     return StepTime().fit(known)
 
 
-def our_step_time(case: ConfigurationRuns) -> Forecast:
-    return _fitted(case).predict(StepConfiguration(processes=case.asked.x, hosts=case.asked.hosts))
+def our_step_time(case: Case) -> Interval:
+    return _fitted(case).predict(Deployment(processes=case.asked.x, hosts=case.asked.hosts))
 
 
-def our_epochs(case: ConfigurationRuns) -> Forecast:
+def our_epochs(case: Case) -> Interval:
     known = [EpochsObservation(global_batch=p.x, epochs=p.y, sd=p.sd) for p in case.known]
     return EpochsToStable().fit(known).predict(case.asked.x)

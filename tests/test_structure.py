@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "use": {"recipe", "recipes", "fruitbowl", "data", "model", "workers", "training", "record", "web"},
     "launch": {"recipe", "data", "check", "record"},
     "analysis": {"record"},
-    "findings": {"record", "analysis"},
+    "findings": {"record", "analysis", "forecast"},
     "forecast": {"record", "analysis"},
     "study": {"recipe", "recipes", "record", "launch", "analysis", "findings", "forecast"},
     "report": {"recipe", "data", "check", "record", "analysis", "findings", "forecast", "study", "web"},

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from turnaround.analysis.summary import RunSummary
     from turnaround.analysis.workloads import Survey
     from turnaround.findings import Finding
-    from turnaround.forecast.question import Prediction
+    from turnaround.findings.forecasts import Answer
     from turnaround.record.reader import Run
     from turnaround.use.export import Exported
     from turnaround.use.images import Picture
@@ -187,19 +187,20 @@ def predict(
     price: float | None = None,
     job: str | None = None,
     target: float | None = None,
-) -> Prediction:
+) -> Answer:
     """Forecasts a configuration that nobody has run: `turnaround predict`. A figure has value, low and high (80 %)."""
     from dataclasses import replace
 
     from turnaround.analysis.workloads import survey_of
+    from turnaround.findings.forecasts import Answer
     from turnaround.forecast.next_run import next_run
-    from turnaround.forecast.predict import forecaster
+    from turnaround.forecast.predict import fit_forecaster
     from turnaround.forecast.question import Question
 
     question = Question(workers=workers, gpu=gpu, hosts=hosts, price=price, job=job, target=target)
-    forecasts = forecaster(survey_of(_paths(directories)), question)
-    prediction = forecasts.predict(workers)
-    return replace(prediction, next_run=next_run(forecasts, prediction))
+    forecaster = fit_forecaster(survey_of(_paths(directories)), question)
+    prediction = forecaster.predict(workers)
+    return Answer.of(replace(prediction, next_run=next_run(forecaster, prediction)))
 
 
 def _paths(directories: AnyPath | Iterable[AnyPath]) -> list[Path]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from turnaround.errors import InputError
 from turnaround.forecast.epochs import AccuracyObservation, EpochsObservation, EpochsToStable, PlateauAccuracy
+from turnaround.forecast.remarks import BatchesClose, BatchFarFromRun, Pinned
 
 
 def seen(batch: int, epochs: float, sd: float | None = None) -> EpochsObservation:
@@ -74,19 +75,19 @@ def test_the_interval_grows_with_the_distance() -> None:
     halves = [f.high / f.value - 1 for f in (fitted.predict(b) for b in (128, 64 // 2, 300, 512, 1024, 4096, 16_384))]
     assert halves == pytest.approx([0.13, 0.24, 0.13, 0.20, 0.33, 0.67, 1.34])
     assert fitted.cautions(4096) == ()
-    assert "16384 is 64 times the largest that was run (256)" in fitted.cautions(16_384)[0]
+    assert fitted.cautions(16_384) == (BatchFarFromRun(batch=16_384, largest=256, tested_factor=16),)
 
 
 def test_two_batches_are_not_surer_than_three() -> None:
     two, three = EpochsToStable().fit(LAB[1:]).predict(512), EpochsToStable().fit(LAB).predict(512)
     assert two.high / two.value >= three.high / three.value - 1e-9
     close = EpochsToStable().fit([seen(64, 15), seen(96, 16)])
-    assert "less than a factor of 2 apart" in close.cautions(128)[0]
+    assert close.cautions(128) == (BatchesClose(smallest=64, largest=96),)
 
 
 def test_one_batch_and_a_noise_scale() -> None:
     fitted = EpochsToStable(noise_scale=500).fit([seen(64, 15)])
-    assert "the measured noise scale, 500 images, within a factor of 2.5" in fitted.pinned_["critical_batch"]
+    assert fitted.pinned_["critical_batch"] == Pinned(reason="noise scale", noise_scale=500, factor=2.5)
     far = fitted.predict(512)
     assert far.value == pytest.approx(15 * (1 + 512 / 500) / (1 + 64 / 500))
     assert far.low < 15 * (1 + 512 / 1250) / (1 + 64 / 1250)
@@ -95,8 +96,7 @@ def test_one_batch_and_a_noise_scale() -> None:
 
 def test_one_batch_alone_is_very_wide_and_says_so() -> None:
     alone, with_noise = EpochsToStable().fit([seen(64, 15)]), EpochsToStable(noise_scale=500).fit([seen(64, 15)])
-    assert "no noise scale" in alone.pinned_["critical_batch"]
-    assert "rehearse a second batch" in alone.pinned_["critical_batch"]
+    assert alone.pinned_["critical_batch"] == Pinned(reason="typical critical batch")
     assert alone.predict(64).value == pytest.approx(15)
     wide, narrow = alone.predict(512), with_noise.predict(512)
     assert wide.high - wide.low > narrow.high - narrow.low
@@ -136,7 +136,7 @@ def test_accuracy_falls_a_little_with_every_doubling() -> None:
 
 def test_accuracy_from_one_batch_is_pinned_and_widens() -> None:
     fitted = PlateauAccuracy().fit([accuracy(64, 0.7)])
-    assert fitted.pinned_ == {"fall": "one global batch only: 0.5 points for each doubling"}
+    assert fitted.pinned_ == {"fall": Pinned(reason="typical fall", fall=0.005)}
     near, far = fitted.predict(64), fitted.predict(64 * 32)
     assert near.value == pytest.approx(0.7)
     assert far.value == pytest.approx(0.675)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from turnaround.errors import InputError
-from turnaround.forecast.contract import Forecast
 from turnaround.forecast.hardware import carry_over
+from turnaround.forecast.interval import Interval
 
-STEP = Forecast(value=0.2, low=0.19, high=0.21)
-EXACT = Forecast(value=0.2, low=0.2, high=0.2)
+STEP = Interval(value=0.2, low=0.19, high=0.21)
+EXACT = Interval(value=0.2, low=0.2, high=0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +32,7 @@ def test_the_rule_from_t4_to_v100() -> None:
     assert (time_s.value, time_s.low, time_s.high) == pytest.approx(
         (0.2 / ratio.value, 0.2 / ratio.high, 0.2 / ratio.low)
     )
-    assert carried.label == "estimate from data sheets"
-    assert "V100 has 2.81 times the memory bandwidth of T4" in carried.basis
-    assert "NVIDIA T4 Tensor Core GPU data sheet" in carried.basis
+    assert (carried.source.name, carried.destination.name) == ("T4", "V100")
 
 
 def test_the_times_own_interval_is_added() -> None:
@@ -58,8 +56,8 @@ def test_tf32_may_help_more_than_bandwidth() -> None:
 def test_the_same_kind_is_a_measurement() -> None:
     carried = carry_over(STEP, measured_on="Tesla V100-SXM2-16GB", target="V100")
     assert carried.time_s == STEP
-    assert carried.label == "measured"
-    assert carried.basis == "Measured on V100."
+    assert carried.speed_ratio == Interval.exact(1.0)
+    assert carried.source == carried.destination
 
 
 def test_an_unknown_kind_says_how_to_add_it(own_folder: Path) -> None:

@@ -10,20 +10,27 @@ from analysis.build import Plan, build
 from forecast.conftest import BATCH, curve, real, rehearsal, step_s
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.workloads import Workload, survey
-from turnaround.forecast.observations import facts_in_words, observe
+from turnaround.findings.forecasts import facts_text, warning_text
+from turnaround.forecast.observations import Observations, observe
+from turnaround.forecast.remarks import FasterGpuNoFaster, WaitsForInput
+from turnaround.forecast.step_time import StepObservation
 
 
 def job(folder: Path, name: str = "") -> Workload:
     return next(job for job in survey([folder]).jobs if job.name.startswith(name))
 
 
+def sentences(seen: Observations) -> tuple[str, ...]:
+    return tuple(warning_text(aside) for aside in seen.set_aside)
+
+
 def test_times_are_those_of_real_runs_and_epochs_those_of_all(study: Path) -> None:
     seen = observe(job(study))
     assert list(seen.times) == ["H200"]
-    steps = seen.times["H200"].steps
+    steps = seen.times["H200"].observed
     assert [o.processes for o in steps] == [1, 2, 4]
-    assert [o.step_time_s for o in steps] == pytest.approx([step_s(n) for n in (1, 2, 4)])
-    assert [o.images_per_step for o in steps] == [32, 64, 128]
+    assert [o.time_s for o in steps] == pytest.approx([step_s(n) for n in (1, 2, 4)])
+    assert [o.images_per_step for o in steps if isinstance(o, StepObservation)] == [32, 64, 128]
     assert sorted(o.global_batch for o in seen.epochs) == [32, 64, 128, 256, 512]
     assert sorted(o.global_batch for o in seen.accuracies) == [32, 64, 128, 256, 512]
     assert (seen.images_per_epoch, seen.batch_per_worker, seen.epochs_planned) == (10_000, BATCH, 30)
@@ -37,13 +44,13 @@ def test_overheads_are_measured(tmp_path: Path) -> None:
     assert overhead.evaluation_s == pytest.approx(2.0)
     assert overhead.checkpoint_s == pytest.approx(0.5)
     # One second of start-up, decoding, and what the cold epoch took longer than a steady one.
-    assert overhead.once_s == pytest.approx(1.0 + 4.0 + 80.0 - step_s(1) * 312)
+    assert overhead.fixed_s == pytest.approx(1.0 + 4.0 + 80.0 - step_s(1) * 312)
 
 
 def test_repeats_have_a_spread(tmp_path: Path) -> None:
     for seed, factor in enumerate((0.9, 1.0, 1.1)):
         real(tmp_path / f"r{seed}", 2, factor=factor, training={"seed": seed})
-    [step] = observe(job(tmp_path)).times["H200"].steps
+    [step] = observe(job(tmp_path)).times["H200"].observed
     assert step.repeats == 3
     assert step.spread == pytest.approx(0.1)
 
@@ -52,14 +59,16 @@ def test_the_labs_table(lab: Path) -> None:
     seen = observe(job(lab, "caltech"))
     assert {gpu: times.counts for gpu, times in seen.times.items()} == {"T4": [2, 4], "V100": [4, 8]}
     v100 = seen.times["V100"]
-    assert (v100.steps, [o.epoch_time_s for o in v100.epochs]) == ((), [80, 44])
-    assert [o.once_s for o in v100.overheads] == [2502 - 2400, 1387 - 1320]
+    assert (v100.unit, [o.time_s for o in v100.observed]) == ("epoch", [80, 44])
+    assert [o.fixed_s for o in v100.overheads] == [2502 - 2400, 1387 - 1320]
     # 5910 s for 30 epochs of 209 s: the table contradicts itself, so nothing is outside of epochs.
-    assert seen.times["T4"].overheads[0].once_s is None
+    assert seen.times["T4"].overheads[0].fixed_s is None
     assert sorted((o.global_batch, o.epochs) for o in seen.epochs) == [(64, 15), (128, 19), (128, 20), (256, 25)]
-    assert v100.input_bound is not None
-    assert "4 V100 were no faster than 4 T4 (80 s and 81 s an epoch)" in v100.input_bound
-    assert "about 306 images/s" in v100.input_bound
+    bound = v100.input_bound
+    assert isinstance(bound, FasterGpuNoFaster)
+    assert (bound.fast.label, bound.slow.label) == ("4 V100", "4 T4")
+    assert bound.bandwidth_ratio == pytest.approx(900 / 320)
+    assert bound.images_per_s == pytest.approx(24485 / 80)
 
 
 def test_a_faster_gpu_that_is_faster_is_no_matter(tmp_path: Path) -> None:
@@ -71,8 +80,8 @@ def test_a_faster_gpu_that_is_faster_is_no_matter(tmp_path: Path) -> None:
 def test_a_run_that_waits_for_its_input_says_so(tmp_path: Path) -> None:
     real(tmp_path / "slow", 1, parts_s={0: (0.5, 0.0, 0.5, 0.0, 0.0)})
     bound = observe(job(tmp_path)).times["H200"].input_bound
-    assert bound is not None
-    assert "50 % of a step is waiting" in bound
+    assert isinstance(bound, WaitsForInput)
+    assert bound.bottleneck.share == pytest.approx(0.5)
 
 
 def test_the_input_probe_is_a_limit(tmp_path: Path) -> None:
@@ -87,7 +96,7 @@ def test_other_settings_are_set_aside_and_named(tmp_path: Path) -> None:
     real(tmp_path / "other", 8, training={"batch_per_worker": 64})
     seen = observe(job(tmp_path))
     assert seen.times["H200"].counts == [1, 2, 4]
-    assert seen.set_aside == (
+    assert sentences(seen) == (
         "Set aside: 8 H200: their times are those of other settings (batch 64 per worker).",
         "Set aside: 8 H200: their epochs and accuracies are those of other settings (batch 64 per worker).",
     )
@@ -100,12 +109,12 @@ def test_many_that_are_set_aside_are_named_shortly(tmp_path: Path) -> None:
     more = {"optimizer": "adam", "learning_rate": 1.0, "scaling": "none"}
     for n in (1, 2, 4, 8, 16, 32):
         real(tmp_path / f"b{n}", n, training=more)
-    assert observe(job(tmp_path)).set_aside == (
+    assert sentences(observe(job(tmp_path))) == (
         "Set aside: 1 H200, 2 H200, 4 H200, 8 H200 and 2 more: their epochs and accuracies are those of other settings "
         "(optimizer adam, learning rate 1, scaling of the learning rate none).",
     )
     facts = [Fact(what=name, value="1", matters_for="time") for name in "abcd"]
-    assert (facts_in_words(facts), facts_in_words(facts[:2])) == ("a 1, b 1, c 1, ...", "a 1, b 1")
+    assert (facts_text(facts), facts_text(facts[:2])) == ("a 1, b 1, c 1, ...", "a 1, b 1")
 
 
 def test_processes_that_share_a_gpu_are_no_gpus(tmp_path: Path) -> None:
@@ -114,7 +123,7 @@ def test_processes_that_share_a_gpu_are_no_gpus(tmp_path: Path) -> None:
     real(tmp_path / "two", 2, machine={"ranks": ranks})
     seen = observe(job(tmp_path))
     assert seen.times["H200"].counts == [1]
-    assert "Set aside: 2 H200: the processes share a GPU, none has its own." in seen.set_aside
+    assert "Set aside: 2 H200: the processes share a GPU, none has its own." in sentences(seen)
 
 
 def test_only_rehearsals_have_no_times(tmp_path: Path) -> None:

@@ -13,17 +13,18 @@ from analysis.build import LAB, import_table
 from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
 from turnaround.analysis.workloads import survey
 from turnaround.errors import InputError
+from turnaround.findings.forecasts import Answer, next_run_text
 from turnaround.forecast.next_run import next_run
-from turnaround.forecast.predict import Forecaster, forecaster
+from turnaround.forecast.predict import Forecaster, fit_forecaster
 from turnaround.forecast.question import Prediction, Question
 
 
 def ask(folder: Path, workers: int, **question: object) -> Forecaster:
-    return forecaster(survey([folder]), Question(workers=workers, **question))  # type: ignore[arg-type]
+    return fit_forecaster(survey([folder]), Question(workers=workers, **question))  # type: ignore[arg-type]
 
 
-def answer(folder: Path, workers: int, **question: object) -> Prediction:
-    return ask(folder, workers, **question).predict(workers)
+def answer(folder: Path, workers: int, **question: object) -> Answer:
+    return Answer.of(ask(folder, workers, **question).predict(workers))
 
 
 # --- the lab's table
@@ -314,18 +315,18 @@ def test_with_all_rehearsals_a_real_run_helps_most(one_run: Path) -> None:
     assert following is not None
     assert not following.is_rehearsal
     assert 1 < following.workers < 16
-    assert "% narrower" in following.why
+    assert "% narrower" in next_run_text(following)
 
 
 def test_without_times_or_epochs_the_first_of_them_is_asked_for(tmp_path: Path, lab: Path) -> None:
     rehearsal(tmp_path / "own" / "n4", 4)
     following = next_for(tmp_path / "own", 8).next_run
     assert following is not None
-    assert "No run has times yet" in following.why
+    assert "No run has times yet" in next_run_text(following)
     fruit = next_for(lab, 8, job="fruit").next_run
     assert fruit is not None
     assert fruit.is_rehearsal
-    assert "when the accuracy becomes stable" in fruit.why
+    assert "when the accuracy becomes stable" in next_run_text(fruit)
 
 
 def test_curves_of_the_study_are_what_they_should_be() -> None:

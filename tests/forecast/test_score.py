@@ -11,10 +11,11 @@ import pytest
 from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
 from turnaround.analysis.workloads import survey
 from turnaround.errors import StorageError
-from turnaround.forecast.contract import Forecast
-from turnaround.forecast.predict import forecaster
+from turnaround.findings.forecasts import Answer, track_record_text
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.score import Score, in_words, save, scores
+from turnaround.forecast.score import Score, save, scores
 from turnaround.record.layout import StudyDirectory
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "record-format.md").read_text("utf-8")
@@ -23,15 +24,15 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "record-format.md").read_text("
 def save_for(folder: Path, workers: int, **more: object) -> Prediction:
     known = survey([folder])
     question = Question(workers=workers, **more)  # type: ignore[arg-type]
-    prediction = forecaster(known, question).predict(workers)
-    assert save(folder, question, prediction, known) == StudyDirectory(folder).forecasts
+    prediction = fit_forecaster(known, question).predict(workers)
+    assert save(folder, question, Answer.of(prediction).as_json(), known) == StudyDirectory(folder).forecasts
     return prediction
 
 
 def test_a_later_run_scores_the_forecast(study: Path) -> None:
     prediction = save_for(study, 8, price=2.0)
     assert scores([study]) == []
-    assert in_words(scores([study])) is None
+    assert track_record_text(scores([study])) is None
     real(study / "real-8", 8, factor=1.02)
     found = {score.figure: score for score in scores([study])}
     assert set(found) == {"images_per_s", "epoch_time_s", "epochs_to_stable", "job_time_s", "cost", "val_accuracy"}
@@ -44,7 +45,7 @@ def test_a_later_run_scores_the_forecast(study: Path) -> None:
     assert found["epochs_to_stable"].measured == pytest.approx(epochs_to_stable(8), abs=1.5)
     assert re.fullmatch(
         r"saved forecasts against later runs: 6 figures, median error \d+ %, 6 of 6 inside the 80 % interval",
-        in_words(scores([study])) or "",
+        track_record_text(scores([study])) or "",
     )
 
 
@@ -123,7 +124,7 @@ def test_a_folder_that_cannot_be_written(study: Path) -> None:
         save_for(study, 8)
 
 
-def test_the_figures_in_words() -> None:
+def test_the_figures_track_record_text() -> None:
     def one(measured: float) -> Score:
         return Score(
             saved_at="",
@@ -131,12 +132,12 @@ def test_the_figures_in_words() -> None:
             workers=1,
             gpu="T4",
             figure="epoch_time_s",
-            forecast=Forecast(value=10, low=9, high=12),
+            forecast=Interval(value=10, low=9, high=12),
             measured=measured,
             runs=1,
         )
 
-    assert in_words([one(10), one(11), one(20)]) == (
+    assert track_record_text([one(10), one(11), one(20)]) == (
         "saved forecasts against later runs: 3 figures, median error 9 %, 2 of 3 inside the 80 % interval"
     )
 

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 from turnaround.errors import InputError
 from turnaround.forecast.epoch_time import EpochTime, EpochTimeObservation
-from turnaround.forecast.step_time import StepConfiguration, StepObservation, StepTime
+from turnaround.forecast.remarks import Exclusion, FarFromMeasured, FirstHosts, Pinned
+from turnaround.forecast.scaling import Deployment
+from turnaround.forecast.step_time import StepObservation, StepTime
 
 
 def seen(processes: int, time_s: float, *, hosts: int = 1, batch: int = 32, **more: Any) -> StepObservation:
-    return StepObservation(
-        processes=processes, hosts=hosts, step_time_s=time_s, images_per_step=batch * processes, **more
-    )
+    return StepObservation(processes=processes, hosts=hosts, time_s=time_s, images_per_step=batch * processes, **more)
 
 
 def law(n: int, c0: float, c1: float, c2: float) -> float:
     return c0 + c1 * (n - 1) / n + c2 * math.log2(n)
 
 
-def on(processes: int, hosts: int = 1, **more: Any) -> StepConfiguration:
-    return StepConfiguration(processes=processes, hosts=hosts, **more)
+def on(processes: int, hosts: int = 1, **more: Any) -> Deployment:
+    return Deployment(processes=processes, hosts=hosts, **more)
 
 
 # --- the law
@@ -59,7 +59,7 @@ def test_time_is_positive_and_at_a_fixed_batch_per_process_never_falls(
     times: list[float], scaling: Any, hosts: int
 ) -> None:
     runs = [
-        StepObservation(processes=2**i, step_time_s=t, images_per_step=64 * (2**i if scaling == "weak" else 1))
+        StepObservation(processes=2**i, time_s=t, images_per_step=64 * (2**i if scaling == "weak" else 1))
         for i, t in enumerate(times)
     ]
     fitted = StepTime(scaling=scaling).fit(runs)
@@ -71,7 +71,7 @@ def test_time_is_positive_and_at_a_fixed_batch_per_process_never_falls(
 
 def test_a_fixed_global_batch_is_divided_down_to_a_floor() -> None:
     times = {n: 0.8 / n + 0.02 + 0.001 * math.log2(n) for n in (1, 2, 4, 8)}
-    runs = [StepObservation(processes=n, step_time_s=t, images_per_step=256) for n, t in times.items()]
+    runs = [StepObservation(processes=n, time_s=t, images_per_step=256) for n, t in times.items()]
     fitted = StepTime(scaling="strong").fit(runs)
     assert fitted.predict(on(16)).value == pytest.approx(0.8 / 16 + 0.024, rel=0.15)
     assert fitted.predict(on(500)).value > 0.02
@@ -83,8 +83,8 @@ def test_a_fixed_global_batch_is_divided_down_to_a_floor() -> None:
 
 def test_one_count_is_pinned_and_wide() -> None:
     fitted = StepTime().fit([seen(1, 0.1)])
-    assert set(fitted.pinned_) == {"c1", "c2"}
-    assert "only 1 process was measured" in fitted.pinned_["c1"]
+    one = Pinned(reason="one count", counts=(1,))
+    assert fitted.pinned_ == {"c1": one, "c2": one}
     eight = fitted.predict(on(8))
     assert 0.1 < eight.value < 0.115
     assert eight.high / eight.value > 1.15
@@ -93,8 +93,7 @@ def test_one_count_is_pinned_and_wide() -> None:
 
 def test_two_counts_cannot_tell_the_two_costs_apart() -> None:
     fitted = StepTime().fit([seen(1, 0.1), seen(4, 0.11)])
-    assert set(fitted.pinned_) == {"c1"}
-    assert "1 and 4 processes cannot tell what the second one costs" in fitted.pinned_["c1"]
+    assert fitted.pinned_ == {"c1": Pinned(reason="two counts", counts=(1, 4))}
     assert fitted.leave_one_out_ == {}
     # between the ring alone and a logarithm alone
     assert 0.1 + 0.01 / 0.75 * 7 / 8 < fitted.predict(on(8)).value < 0.1 + 0.01 / 2 * 3
@@ -106,7 +105,7 @@ def test_farther_is_wider_and_beyond_eight_times_it_is_said() -> None:
     assert widths == sorted(widths)
     assert widths[1] < widths[-1] / 2
     assert fitted.cautions(on(32)) == ()
-    assert "64 processes are 16 times away from what was measured (1 to 4)" in fitted.cautions(on(64))[0]
+    assert fitted.cautions(on(64)) == (FarFromMeasured(processes=64, factor=16, counts=(1, 2, 4), tested_factor=8),)
 
 
 def test_downwards_the_interval_leans_the_other_way() -> None:
@@ -138,8 +137,16 @@ def test_repeats_given_one_by_one_count_as_well() -> None:
 def test_more_than_linear_is_set_aside_and_named() -> None:
     fitted = StepTime().fit([seen(2, 0.548), seen(4, 0.423), seen(8, 0.44)])
     assert [o.processes for o in fitted.set_aside_] == [2]
-    assert len(fitted.warnings_) == 1
-    assert "2 processes (0.548 s a step) set aside: against 4 (0.423 s) the scaling is 130 %" in fitted.warnings_[0]
+    assert fitted.exclusions_ == (
+        Exclusion(
+            processes=2,
+            time_s=0.548,
+            against_processes=4,
+            against_time_s=0.423,
+            efficiency=pytest.approx(1.296, abs=0.001),
+            unit="step",
+        ),
+    )
     assert fitted.predict(on(8)).value == pytest.approx(0.44, rel=0.03)
 
 
@@ -154,7 +161,7 @@ def test_a_fast_one_within_its_repeats_is_kept() -> None:
 
 
 def test_at_a_fixed_global_batch_more_than_linear_is_more_than_n_times() -> None:
-    runs = [StepObservation(processes=n, step_time_s=t, images_per_step=64) for n, t in ((1, 1.0), (2, 0.4))]
+    runs = [StepObservation(processes=n, time_s=t, images_per_step=64) for n, t in ((1, 1.0), (2, 0.4))]
     assert [o.processes for o in StepTime(scaling="strong").fit(runs).set_aside_] == [1]
     assert [o.processes for o in StepTime(scaling="strong").fit(runs[:1]).set_aside_] == []
 
@@ -181,7 +188,9 @@ def test_a_first_second_host_is_bounded_from_both_sides() -> None:
     assert two.high >= one.value + ring_s
     faster = fitted.predict(on(8, hosts=2, gradient_bytes=1e8, inter_host_bytes_per_s=25e9))
     assert faster.high < two.high
-    assert "up to 0.08 s a step for 2 hosts at 1.25 GB/s" in fitted.cautions(on(8, hosts=2, gradient_bytes=1e8))[0]
+    assert fitted.cautions(on(8, hosts=2, gradient_bytes=1e8)) == (
+        FirstHosts(hosts=2, extra_s=pytest.approx(0.08), bytes_per_s=1.25e9),
+    )
 
 
 def test_without_the_gradients_size_it_is_a_guess_that_says_so() -> None:
@@ -189,7 +198,7 @@ def test_without_the_gradients_size_it_is_a_guess_that_says_so() -> None:
     one, two = fitted.predict(on(8)), fitted.predict(on(8, hosts=2))
     assert two.value == one.value
     assert two.high > one.high
-    assert "is a guess" in fitted.cautions(on(8, hosts=2))[0]
+    assert fitted.cautions(on(8, hosts=2)) == (FirstHosts(hosts=2, extra_s=None, bytes_per_s=1.25e9),)
 
 
 def test_hosts_that_were_measured_are_part_of_the_law() -> None:
@@ -203,11 +212,11 @@ def test_hosts_that_were_measured_are_part_of_the_law() -> None:
 
 @pytest.mark.parametrize(
     ("what", "value"),
-    [("processes", 0), ("hosts", 0), ("step_time_s", 0.0), ("step_time_s", -1.0), ("step_time_s", math.nan),
-     ("step_time_s", math.inf), ("images_per_step", 0), ("repeats", 0)],
+    [("processes", 0), ("hosts", 0), ("time_s", 0.0), ("time_s", -1.0), ("time_s", math.nan),
+     ("time_s", math.inf), ("images_per_step", 0), ("repeats", 0)],
 )  # fmt: skip
 def test_an_impossible_observation_is_refused(what: str, value: float) -> None:
-    good: dict[str, Any] = {"processes": 2, "step_time_s": 0.1, "images_per_step": 64}
+    good: dict[str, Any] = {"processes": 2, "time_s": 0.1, "images_per_step": 64}
     with pytest.raises(InputError, match=rf"{what} of a step observation must be above 0, not .*Leave this run out"):
         StepObservation(**(good | {what: value}))
 
@@ -234,7 +243,7 @@ def test_more_bad_input_is_refused() -> None:
 
 def epoch(processes: int, time_s: float, images: int | None = 24_485, **more: Any) -> EpochTimeObservation:
     return EpochTimeObservation(
-        processes=processes, epoch_time_s=time_s, batch_per_process=32, images_per_epoch=images, **more
+        processes=processes, time_s=time_s, batch_per_process=32, images_per_epoch=images, **more
     )
 
 
@@ -253,9 +262,9 @@ def test_the_labs_sixteen_v100(images: int | None) -> None:
 def test_the_labs_two_t4_are_set_aside() -> None:
     fitted = EpochTime().fit([epoch(2, 209), epoch(4, 81)])
     assert [o.processes for o in fitted.set_aside_] == [2]
-    assert (
-        "2 processes (209 s an epoch) set aside: against 4 (81 s) the scaling is 129 % of linear" in fitted.warnings_[0]
-    )
+    [excluded] = fitted.exclusions_
+    assert (excluded.processes, excluded.against_processes, excluded.unit) == (2, 4, "epoch")
+    assert excluded.efficiency == pytest.approx(209 / 81 / 2)
     assert set(fitted.pinned_) == {"overhead", "c1", "c2"}
     assert fitted.overhead_s_ == pytest.approx(0, abs=1e-9)
     assert fitted.predict(on(8)).value == pytest.approx(81 / 2, rel=0.05)
@@ -282,7 +291,7 @@ def test_epochs_know_input_and_hosts_too() -> None:
     assert fitted.predict(on(16, input_images_per_s=306)).low == pytest.approx(24_485 / 306)
     two = fitted.predict(on(16, hosts=2, gradient_bytes=1e9))
     assert two.high > fitted.predict(on(16)).high + 48 * 0.8
-    assert "No run was on more than one host" in fitted.cautions(on(16, hosts=2))[0]
+    assert isinstance(fitted.cautions(on(16, hosts=2))[0], FirstHosts)
 
 
 def test_bad_epoch_times_are_refused() -> None:
@@ -290,7 +299,7 @@ def test_bad_epoch_times_are_refused() -> None:
         EpochTime().fit([])
     with pytest.raises(InputError, match=r"differ in images_per_epoch: 100, 200.*leave out"):
         EpochTime().fit([epoch(1, 3, 100), epoch(2, 2, 200)])
-    with pytest.raises(InputError, match="epoch_time_s of an epoch time must be above 0, not 0"):
+    with pytest.raises(InputError, match="time_s of an epoch observation must be above 0, not 0"):
         epoch(1, 0)
-    with pytest.raises(InputError, match="images_per_epoch of an epoch time must be above 0"):
+    with pytest.raises(InputError, match="images_per_epoch of an epoch observation must be above 0"):
         epoch(1, 1, 0)

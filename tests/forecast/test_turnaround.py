@@ -9,42 +9,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnaround.forecast.contract import Forecast
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.observations import Overheads
 from turnaround.forecast.turnaround import (
     TurnaroundParts,
     best_of,
     cost,
-    exact,
     fixed_overhead,
     job_time,
     per_epoch_overhead,
-    share_below,
 )
 
 
-def parts(epoch_s: Forecast, after_s: float = 0.0, once_s: float = 0.0) -> TurnaroundParts:
-    return TurnaroundParts(epoch_s=epoch_s, after_epoch_s=exact(after_s), once_s=exact(once_s))
+def parts(epoch_s: Interval, after_s: float = 0.0, once_s: float = 0.0) -> TurnaroundParts:
+    return TurnaroundParts(
+        epoch_s=epoch_s, per_epoch_overhead_s=Interval.exact(after_s), fixed_overhead_s=Interval.exact(once_s)
+    )
 
 
 def test_exact_parts_give_an_exact_time() -> None:
-    assert job_time(parts(exact(10.0), 2.0, 60.0), exact(30.0)) == pytest.approx(exact(30 * 12 + 60.0))
+    assert job_time(parts(Interval.exact(10.0), 2.0, 60.0), Interval.exact(30.0)) == pytest.approx(
+        Interval.exact(30 * 12 + 60.0)
+    )
 
 
 def test_one_uncertain_part_keeps_its_interval() -> None:
-    time_s = job_time(parts(Forecast(value=10, low=8, high=13)), exact(30.0))
+    time_s = job_time(parts(Interval(value=10, low=8, high=13)), Interval.exact(30.0))
     assert (time_s.low, time_s.value, time_s.high) == pytest.approx((240, 300, 390), rel=0.005)
 
 
 def test_errors_of_both_laws_join_in_quadrature() -> None:
-    time_s = job_time(parts(Forecast(value=10, low=10 / 1.2, high=12)), Forecast(value=30, low=30 / 1.2, high=36))
+    time_s = job_time(parts(Interval(value=10, low=10 / 1.2, high=12)), Interval(value=30, low=30 / 1.2, high=36))
     assert math.log(time_s.high / time_s.value) == pytest.approx(math.sqrt(2) * math.log(1.2), rel=0.05)
     assert time_s.high < 1.44 * 300
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    unsure = parts(Forecast(value=10, low=7, high=14), 1.0, 5.0)
-    assert job_time(unsure, Forecast(value=9, low=4, high=30)) == job_time(unsure, Forecast(value=9, low=4, high=30))
+    unsure = parts(Interval(value=10, low=7, high=14), 1.0, 5.0)
+    assert job_time(unsure, Interval(value=9, low=4, high=30)) == job_time(unsure, Interval(value=9, low=4, high=30))
 
 
 spreads = st.tuples(st.floats(0.1, 100), st.floats(0.2, 1), st.floats(1, 4))
@@ -53,7 +55,7 @@ spreads = st.tuples(st.floats(0.1, 100), st.floats(0.2, 1), st.floats(1, 4))
 @settings(max_examples=40, deadline=None)
 @given(epoch=spreads, epochs=spreads)
 def test_never_narrower_than_either_law(epoch: tuple[float, float, float], epochs: tuple[float, float, float]) -> None:
-    each = [Forecast(value=v, low=v * low, high=v * high) for v, low, high in (epoch, epochs)]
+    each = [Interval(value=v, low=v * low, high=v * high) for v, low, high in (epoch, epochs)]
     time_s = job_time(parts(each[0]), each[1])
     for one in each:
         assert time_s.low / time_s.value <= one.low / one.value + 1e-9
@@ -61,15 +63,15 @@ def test_never_narrower_than_either_law(epoch: tuple[float, float, float], epoch
 
 
 def test_share_below_is_a_probability() -> None:
-    unsure = Forecast(value=38, low=31, high=45)
-    assert share_below(unsure, 38) == pytest.approx(0.5, abs=0.01)
-    assert share_below(unsure, 31) == pytest.approx(0.1, abs=0.01)
-    assert share_below(unsure, 45) == pytest.approx(0.9, abs=0.01)
-    assert share_below(Forecast(value=1.0, low=0.0, high=2.0), 0.0) == pytest.approx(0.1, abs=0.01)
+    unsure = Interval(value=38, low=31, high=45)
+    assert unsure.share_below(38) == pytest.approx(0.5, abs=0.01)
+    assert unsure.share_below(31) == pytest.approx(0.1, abs=0.01)
+    assert unsure.share_below(45) == pytest.approx(0.9, abs=0.01)
+    assert Interval(value=1.0, low=0.0, high=2.0).share_below(0.0) == pytest.approx(0.1, abs=0.01)
 
 
 def test_cost_is_all_gpus_for_the_time() -> None:
-    paid = cost(Forecast(value=3600, low=1800, high=7200), workers=16, price_per_hour=2.5)
+    paid = cost(Interval(value=3600, low=1800, high=7200), workers=16, price_per_hour=2.5)
     assert (paid.low, paid.value, paid.high) == (20, 40, 80)
 
 
@@ -78,18 +80,18 @@ def test_an_evaluation_is_shared_and_a_checkpoint_is_not() -> None:
         Overheads(processes=1, evaluation_s=16.0, checkpoint_s=1.0),
         Overheads(processes=4, evaluation_s=4.4, checkpoint_s=1.0),
     ]
-    assert per_epoch_overhead(measured, 4) == exact(5.4)
+    assert per_epoch_overhead(measured, 4) == Interval.exact(5.4)
     sixteen = per_epoch_overhead(measured, 16)
     assert (sixteen.low, sixteen.value, sixteen.high) == pytest.approx((2.1, 2.1, 3.2))
     one = per_epoch_overhead(measured[1:], 1)
     assert one.low < one.value == pytest.approx(18.6)
-    assert per_epoch_overhead([], 3) == exact(0.0)
+    assert per_epoch_overhead([], 3) == Interval.exact(0.0)
 
 
 def test_what_happens_once_is_the_median_and_its_extremes() -> None:
-    three = [Overheads(processes=n, once_s=t) for n, t in ((1, 60.0), (2, 100.0), (4, 105.0), (8, None))]
-    assert fixed_overhead(three) == Forecast(value=100, low=60, high=120)
-    assert fixed_overhead([Overheads(processes=1)]) == exact(0.0)
+    three = [Overheads(processes=n, fixed_s=t) for n, t in ((1, 60.0), (2, 100.0), (4, 105.0), (8, None))]
+    assert fixed_overhead(three) == Interval(value=100, low=60, high=120)
+    assert fixed_overhead([Overheads(processes=1)]) == Interval.exact(0.0)
 
 
 def test_the_best_number_of_gpus() -> None:

@@ -41,18 +41,18 @@ def predict(
     [bold]turnaround predict runs/ --workers 1-32 --price 2.48[/bold]  a table: the fastest and the cheapest
     """
     from turnaround.analysis.workloads import survey_of
-    from turnaround.forecast.predict import forecaster
+    from turnaround.forecast.predict import fit_forecaster
     from turnaround.forecast.question import Question
 
     counts = asked_workers(workers)
     question = Question(workers=counts[-1], gpu=gpu, hosts=hosts, price=price, job=job, target=target)
     found = survey_of(directories)
-    asked = forecaster(found, question)
+    forecaster = fit_forecaster(found, question)
     _tell(found)
     if len(counts) == 1:
-        predictions = [_with_next_run(asked, counts[0])]
+        predictions = [_with_next_run(forecaster, counts[0])]
     else:
-        predictions = [asked.predict(count) for count in _looked_at(counts, asked)]
+        predictions = [forecaster.predict(count) for count in _looked_at(counts, forecaster)]
     if json_:
         _print_json(predictions)
     else:
@@ -85,19 +85,19 @@ def _steps(first: int, last: int) -> list[int]:
     return sorted({first, last} | {2**k for k in range(last.bit_length()) if first <= 2**k <= last})
 
 
-def _looked_at(counts: Sequence[int], asked: Forecaster) -> list[int]:
-    """What was asked for, and the measured counts in between."""
-    measured = asked.laws.times.counts if asked.laws.times else []
+def _looked_at(counts: Sequence[int], forecaster: Forecaster) -> list[int]:
+    """Return what was asked for, and the measured counts in between."""
+    measured = forecaster.laws.times.counts if forecaster.laws.times else []
     return sorted(set(counts) | {n for n in measured if counts[0] <= n <= counts[-1] and len(counts) > 8})
 
 
-def _with_next_run(asked: Forecaster, workers: int) -> Prediction:
+def _with_next_run(forecaster: Forecaster, workers: int) -> Prediction:
     from dataclasses import replace
 
     from turnaround.forecast.next_run import next_run
 
-    prediction = asked.predict(workers)
-    return replace(prediction, next_run=next_run(asked, prediction))
+    prediction = forecaster.predict(workers)
+    return replace(prediction, next_run=next_run(forecaster, prediction))
 
 
 def _tell(found: Survey) -> None:
@@ -116,14 +116,16 @@ def _tell(found: Survey) -> None:
 def _print_json(predictions: Sequence[Prediction]) -> None:
     from dataclasses import asdict
 
+    from turnaround.findings.forecasts import Answer
     from turnaround.forecast.predict import best_of_range
     from turnaround.report.terminal import print_json
 
-    if len(predictions) == 1:
-        print_json(predictions[0].as_json())
+    answers = [Answer.of(prediction).as_json() for prediction in predictions]
+    if len(answers) == 1:
+        print_json(answers[0])
         return
     best = best_of_range(predictions)
-    print_json({"predictions": [p.as_json() for p in predictions], "best": asdict(best) if best else None})
+    print_json({"predictions": answers, "best": asdict(best) if best else None})
 
 
 def _print_text(predictions: Sequence[Prediction], question: Question) -> None:
@@ -145,12 +147,13 @@ def _print_scores(directories: Sequence[Path], found: Survey) -> None:
     """How good the forecasts that were saved here have been, as far as runs have come since."""
     from rich.text import Text
 
-    from turnaround.forecast.score import in_words, saved_in, scored
+    from turnaround.findings.forecasts import track_record_text
+    from turnaround.forecast.score import saved_in, scored
     from turnaround.report.terminal import out
 
-    said = in_words(scored([line for directory in directories for line in saved_in(directory)], found))
-    if said is not None:
-        out().print(Text(f"\n{said}"))
+    lines = [line for directory in directories for line in saved_in(directory)]
+    if (text := track_record_text(scored(lines, found))) is not None:
+        out().print(Text(f"\n{text}"))
 
 
 def _save(folder: Path, question: Question, predictions: Sequence[Prediction], found: Survey) -> None:
@@ -158,9 +161,10 @@ def _save(folder: Path, question: Question, predictions: Sequence[Prediction], f
 
     from rich.text import Text
 
+    from turnaround.findings.forecasts import Answer
     from turnaround.forecast.score import save
     from turnaround.report.terminal import err
 
     for prediction in predictions:
-        path = save(folder, replace(question, workers=prediction.workers), prediction, found)
+        path = save(folder, replace(question, workers=prediction.workers), Answer.of(prediction).as_json(), found)
     err().print(Text(f"saved in {path}: later runs of the same configuration will score it"))

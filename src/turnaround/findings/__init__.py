@@ -12,6 +12,7 @@ A rule looks at one job and knows one id. What a rule says rests on figures that
     times.py        what of the turnaround was not training
     data.py         leaks and unequal classes
     runs.py         runs that failed, and comparisons that are not fair
+    forecasts.py    the words for forecasts
     best.py         which configuration for speed, cost and accuracy
 """
 

@@ -5,7 +5,8 @@
 
 The first is McCandlish's law written in epochs: beyond the critical batch, more images per step only cost epochs. It
 holds for a learning rate that is scaled with the batch; with another rule the line is still a line, with that rule's
-B_crit. The second is a small fall, as wide as our ignorance of it.
+B_crit. Both e0 and the slope are at least 0: a larger batch never takes fewer epochs. The second has a weak prior: a
+small drop per doubling, and an accuracy that stays between 0 and 1.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from turnaround.errors import InputError
-from turnaround.forecast.contract import Forecast
-from turnaround.forecast.scaling import Z_80, Array, check_positive, check_spread
+from turnaround.forecast.estimator import Estimator, check_positive, check_spread
+from turnaround.forecast.interval import Z_80, Array, HalfWidths, Interval
+from turnaround.forecast.remarks import BatchesClose, BatchFarFromRun, Caution, Pinned
 
 # The constants down to TWO_BATCHES were derived, by the rule of epochs_constants in bench/forecast.py, from the 16
 # benchmarks of MLPerf's reference convergence points with three or more batches over a factor of 2. ResNet, SSD and
@@ -37,6 +39,9 @@ TWO_BATCHES = 1.0
 """Factor of the half-widths with two batches only."""
 NOISE_SCALE_FACTOR = 2.5
 """The gradient noise scale is the critical batch within this factor, either way."""
+
+MIN_BATCH_RATIO = 2.0
+"""Largest to smallest batch below which the slope is mostly noise: the benchmarks above span at least this."""
 
 # Accuracy: no published series is at hand, so these are judgements, wide on purpose.
 TYPICAL_FALL, FALL_SD = 0.005, 0.01
@@ -77,14 +82,12 @@ class AccuracyObservation:
         check_spread("sd of an observation", self.sd or 0.0)
 
 
-class EpochsToStable:
+class EpochsToStable(Estimator[EpochsObservation, int]):
     """Estimator of the epochs at a global batch: `e0_`, `critical_batch_` (infinite where the batch costs nothing).
 
     With a single batch, `noise_scale` (measured, in images) stands in for the critical batch; without it, a typical
     value does, and the interval is very wide.
     """
-
-    pinned_: dict[str, str]
 
     def __init__(self, *, noise_scale: float | None = None) -> None:
         if noise_scale is not None:
@@ -98,31 +101,28 @@ class EpochsToStable:
         self.batches_ = sorted({o.global_batch for o in observations})
         self.e0_, self.epochs_per_image_ = self._line()
         self.critical_batch_ = self.e0_ / self.epochs_per_image_ if self.epochs_per_image_ > 0 else math.inf
-        self.pinned_ = self._pinned()
+        self.pinned_, self.leave_one_out_ = self._pinned(), {}
         return self
 
-    def predict(self, configuration: int) -> Forecast:
+    def predict(self, configuration: int) -> Interval:
         """Epochs at this global batch."""
         check_positive("The global batch", configuration)
         value = self.e0_ + self.epochs_per_image_ * configuration
         if len(self.batches_) == 1:
             return self._from_one(configuration, value)
         half = math.hypot(self._empirical(configuration), self._propagated(configuration) / value)
-        return Forecast(value=value, low=value * (1 - min(half, 0.9)), high=value * (1 + half))
+        return Interval.around(value, HalfWidths(less=half, more=half))
 
-    def cautions(self, configuration: int) -> tuple[str, ...]:
-        """What a reader must know about this one forecast, in sentences."""
+    def cautions(self, configuration: int) -> tuple[Caution, ...]:
+        """Return whether the batch is far from those that were run, and whether those are close together."""
         smallest, largest = self.batches_[0], self.batches_[-1]
         farthest = BEYOND[-1][0]
-        said = []
+        cautions: list[Caution] = []
         if configuration > farthest * largest:
-            said.append(
-                f"A global batch of {configuration} is {configuration / largest:.0f} times the largest that was run "
-                f"({largest}); the law was tested up to {farthest:.0f} times."
-            )
-        if len(self.batches_) > 1 and largest < 2 * smallest:
-            said.append(f"The batches that were run ({smallest} to {largest}) are less than a factor of 2 apart.")
-        return tuple(said)
+            cautions.append(BatchFarFromRun(batch=configuration, largest=largest, tested_factor=farthest))
+        if len(self.batches_) > 1 and largest < MIN_BATCH_RATIO * smallest:
+            cautions.append(BatchesClose(smallest=smallest, largest=largest))
+        return tuple(cautions)
 
     def _through_one(self, batch: float, critical_batch: float) -> float:
         """The law through a single observation."""
@@ -152,7 +152,7 @@ class EpochsToStable:
     def _epochs_of_one(self) -> float:
         return float(np.mean([o.epochs for o in self.observations_]))
 
-    def _from_one(self, batch: int, value: float) -> Forecast:
+    def _from_one(self, batch: int, value: float) -> Interval:
         """The law at both ends of what the critical batch may be, joined with the scatter of a single observation."""
         if self.noise_scale:
             ends = (self.noise_scale / NOISE_SCALE_FACTOR, self.noise_scale * NOISE_SCALE_FACTOR)
@@ -161,8 +161,9 @@ class EpochsToStable:
         first, second = sorted(self._through_one(batch, end) for end in ends)
         sd = max((o.sd or 0.0) / o.epochs for o in self.observations_)
         own = math.hypot(INSIDE, Z_80 * sd)
-        less, more = math.hypot(own, 1 - first / value), math.hypot(own, second / value - 1)
-        return Forecast(value=value, low=value * (1 - min(less, 0.9)), high=value * (1 + more))
+        return Interval.around(
+            value, HalfWidths(less=math.hypot(own, 1 - first / value), more=math.hypot(own, second / value - 1))
+        )
 
     def _empirical(self, batch: int) -> float:
         smallest, largest = self.batches_[0], self.batches_[-1]
@@ -188,25 +189,19 @@ class EpochsToStable:
         gain = here @ np.linalg.pinv(rows)
         return float(Z_80 * np.linalg.norm(gain * moved) * self.observations_[-1].epochs)
 
-    def _pinned(self) -> dict[str, str]:
+    def _pinned(self) -> dict[str, Pinned]:
         if len(self.batches_) > 1:
             return {}
         if self.noise_scale:
             return {
-                "critical_batch": f"one global batch only: the measured noise scale, {self.noise_scale:.0f} images, "
-                f"within a factor of {NOISE_SCALE_FACTOR:g}"
+                "critical_batch": Pinned(reason="noise scale", noise_scale=self.noise_scale, factor=NOISE_SCALE_FACTOR)
             }
-        return {
-            "critical_batch": "one global batch only and no noise scale: a typical value, which may be far off; "
-            "rehearse a second batch"
-        }
+        return {"critical_batch": Pinned(reason="typical critical batch")}
 
 
-class PlateauAccuracy:
+class PlateauAccuracy(Estimator[AccuracyObservation, int]):
     """Estimator of the accuracy at the plateau against the global batch: `level_` at the smallest batch that was run,
     `fall_` for each doubling of it."""
-
-    pinned_: dict[str, str]
 
     def fit(self, observations: Sequence[AccuracyObservation]) -> Self:
         if not observations:
@@ -220,12 +215,12 @@ class PlateauAccuracy:
             targets.append(weight * o.accuracy)
         self._rows = np.array(rows)
         (self.level_, self.fall_), _ = nnls(self._rows, np.array(targets))
-        self.pinned_ = {}
+        self.pinned_, self.leave_one_out_ = {}, {}
         if len(self.batches_) == 1:
-            self.pinned_["fall"] = f"one global batch only: {100 * TYPICAL_FALL:g} points for each doubling"
+            self.pinned_["fall"] = Pinned(reason="typical fall", fall=TYPICAL_FALL)
         return self
 
-    def predict(self, configuration: int) -> Forecast:
+    def predict(self, configuration: int) -> Interval:
         """Accuracy at this global batch, a fraction."""
         check_positive("The global batch", configuration)
         here = np.array([1.0, -self._doublings(configuration)])
@@ -234,8 +229,11 @@ class PlateauAccuracy:
         se = math.sqrt(float(here @ np.linalg.inv(self._rows.T @ self._rows) @ here))
         spread = max(o.sd or 0.0 for o in self.observations_)
         half = math.hypot(self._excess() * Z_80 * se, self._excess() * ACCURACY_SCATTER, Z_80 * spread)
-        low, value, high = (min(max(x, 0.0), 1.0) for x in (value - half, value, value + half))
-        return Forecast(value=value, low=low, high=high)
+        return Interval(value=value, low=value - half, high=value + half).clipped(0.0, 1.0)
+
+    def cautions(self, configuration: int) -> tuple[Caution, ...]:
+        """Return nothing: the law of epochs, learnt from the same batches, says how far away this one is."""
+        return ()
 
     def _excess(self) -> float:
         """How many times farther from the line the runs lie than seeds alone put them; 1 where they do not."""

@@ -8,14 +8,12 @@ that fits into memory are not carried over.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from turnaround.analysis.gpu_kinds import GpuKind, data_sheet, kind_of, known_kinds, own_kinds_file
 from turnaround.errors import InputError
-from turnaround.forecast.contract import Forecast
+from turnaround.forecast.interval import Interval
 
-LABEL = "estimate from data sheets"
 OF_BANDWIDTH = 0.9
 """Speed ratio as a share of the ratio of memory bandwidths."""
 INTERVAL = (0.70, 1.15)
@@ -28,43 +26,33 @@ INTERVAL_WITH_TF32 = (0.70, 1.45)
 class CarriedOver:
     """A time on a kind of GPU that was not measured."""
 
-    time_s: Forecast
-    speed_ratio: Forecast
-    """Of the target to the kind that was measured."""
-    label: str
-    """"measured" where both are the same kind, else "estimate from data sheets"."""
-    basis: str
-    """The data sheets, in a sentence."""
+    time_s: Interval
+    speed_ratio: Interval
+    """Of the target to the kind that was measured; exactly 1 where both are the same kind."""
+    source: GpuKind
+    destination: GpuKind
 
 
-def carry_over(time_s: Forecast, *, measured_on: str, target: str, precision: str = "amp") -> CarriedOver:
-    """The GPU part of a step, or of an epoch, on the target kind. `precision`: fp32, or any lower one."""
+def carry_over(time_s: Interval, *, measured_on: str, target: str, precision: str = "amp") -> CarriedOver:
+    """Return the GPU part of a step, or of an epoch, on the target kind. `precision`: fp32, or any lower one."""
     source, destination = sheet_of(measured_on), sheet_of(target)
-    if source.name == destination.name:
-        same = Forecast(value=1.0, low=1.0, high=1.0)
-        return CarriedOver(time_s=time_s, speed_ratio=same, label="measured", basis=f"Measured on {source.name}.")
-    ratio = speed_ratio(source, destination, precision=precision)
-    value = time_s.value / ratio.value
-    # Errors of the time and of the ratio are independent: in quadrature, on a logarithmic scale.
-    less = math.hypot(_log_ratio(time_s.value, time_s.low), _log_ratio(ratio.high, ratio.value))
-    more = math.hypot(_log_ratio(time_s.high, time_s.value), _log_ratio(ratio.value, ratio.low))
+    is_same = source.name == destination.name
+    ratio = Interval.exact(1.0) if is_same else speed_ratio(source, destination, precision=precision)
     return CarriedOver(
-        time_s=Forecast(value=value, low=value * math.exp(-less), high=value * math.exp(more)),
+        # Errors of the time and of the ratio are independent.
+        time_s=time_s if is_same else time_s.divided_by(ratio),
         speed_ratio=ratio,
-        label=LABEL,
-        basis=(
-            f"{destination.name} has {destination.bandwidth_gb_s / source.bandwidth_gb_s:.2f} times the memory "
-            f"bandwidth of {source.name} ({destination.source}; {source.source})."
-        ),
+        source=source,
+        destination=destination,
     )
 
 
-def speed_ratio(source: GpuKind, destination: GpuKind, *, precision: str = "amp") -> Forecast:
-    """How many times faster the destination is."""
+def speed_ratio(source: GpuKind, destination: GpuKind, *, precision: str = "amp") -> Interval:
+    """Return how many times faster the destination is."""
     bandwidths = destination.bandwidth_gb_s / source.bandwidth_gb_s
     adds_tf32 = precision == "fp32" and destination.tf32_tflops is not None and source.tf32_tflops is None
     low, high = INTERVAL_WITH_TF32 if adds_tf32 else INTERVAL
-    return Forecast(value=OF_BANDWIDTH * bandwidths, low=low * bandwidths, high=high * bandwidths)
+    return Interval(value=OF_BANDWIDTH * bandwidths, low=low * bandwidths, high=high * bandwidths)
 
 
 def sheet_of(name: str) -> GpuKind:
@@ -76,7 +64,3 @@ def sheet_of(name: str) -> GpuKind:
             f'{own_kinds_file()}: ["{kind_of(name)}"] and below it bandwidth_gb_s = its memory bandwidth in GB/s.'
         )
     return sheet
-
-
-def _log_ratio(larger: float, smaller: float) -> float:
-    return math.log(larger / smaller)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from turnaround.analysis.gpu_kinds import kind_of
-from turnaround.forecast.contract import Forecast
 from turnaround.forecast.epoch_time import EpochTime
 from turnaround.forecast.epochs import EpochsToStable, PlateauAccuracy
 from turnaround.forecast.hardware import carry_over
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.observations import Observations, Times
-from turnaround.forecast.step_time import StepConfiguration, StepTime
-from turnaround.forecast.turnaround import TurnaroundParts, exact, fixed_overhead, per_epoch_overhead
+from turnaround.forecast.remarks import Pinned, Unit
+from turnaround.forecast.scaling import Deployment, ScalingLaw
+from turnaround.forecast.step_time import StepTime
+from turnaround.forecast.turnaround import TurnaroundParts, fixed_overhead, per_epoch_overhead
 
+TIME_LAWS: dict[Unit, type[ScalingLaw[Any]]] = {"step": StepTime, "epoch": EpochTime}
+"""The law of time for each unit that times are observed in."""
+
+# Judgements: no published series has an input limit or an input-bound run.
 MIN_WIDTH = 0.03
 """Relative: no time is known better, not even one that a measured input limit decides."""
 INPUT_BOUND = 1.5
@@ -27,38 +34,32 @@ class Laws:
     times: Times | None
     gpu: str
     """The kind that was asked for."""
-    time: StepTime | EpochTime | None
+    time: ScalingLaw[Any] | None
     epochs: EpochsToStable | None
     to_target: EpochsToStable | None
     accuracy: PlateauAccuracy | None
 
-    def configuration(self, workers: int, hosts: int) -> StepConfiguration:
+    def deployment(self, workers: int, hosts: int) -> Deployment:
+        """Return so many workers, one on each GPU, with what the runs tell of their hosts."""
         assert self.times is not None, "asked only where there are times"
-        return StepConfiguration(
+        return Deployment(
             processes=workers,
             hosts=hosts,
             gradient_bytes=self.times.gradient_bytes,
             input_images_per_s=self.times.input_images_per_s,
         )
 
-    def epoch_time_s(self, workers: int, hosts: int) -> Forecast | None:
-        """Of the steps of an epoch for our own runs, of a whole one where a table told of it; on the kind asked for."""
+    def epoch_time_s(self, workers: int, hosts: int) -> Interval | None:
+        """Return the steps of an epoch for our own runs, a whole one where a table told it; on the kind asked for."""
         if self.time is None or self.times is None:
             return None
-        on = self.configuration(workers, hosts)
-        measured = self.time.predict(on)
-        if isinstance(self.time, StepTime):
-            measured = scaled(measured, self.steps(workers) or 1.0)
-        measured = Forecast(
-            value=measured.value,
-            low=min(measured.low, measured.value * (1 - MIN_WIDTH)),
-            high=max(measured.high, measured.value * (1 + MIN_WIDTH)),
-        )
+        time_s = self.time.epoch_s(self.time.predict(self.deployment(workers, hosts)), steps=self.steps(workers))
+        time_s = time_s.reaching(low=time_s.value * (1 - MIN_WIDTH), high=time_s.value * (1 + MIN_WIDTH))
         if self.times.input_bound:
-            measured = widened(measured, INPUT_BOUND)
-        return self._carried_over(measured, self.times) if self.is_carried_over else measured
+            time_s = time_s.widened(INPUT_BOUND)
+        return self._carried_over(time_s, self.times) if self.is_carried_over else time_s
 
-    def _carried_over(self, time_s: Forecast, times: Times) -> Forecast:
+    def _carried_over(self, time_s: Interval, times: Times) -> Interval:
         """On the kind asked for. What the input path held up, another GPU need not make faster."""
         carried = carry_over(time_s, measured_on=times.gpu, target=self.gpu, precision=times.precision).time_s
         return replace(carried, high=max(carried.high, time_s.high)) if times.input_bound else carried
@@ -72,30 +73,30 @@ class Laws:
         batch, images = self.observations.global_batch(workers), self.observations.images_per_epoch
         return None if not batch or not images else -(-images // batch)
 
-    def images_per_s(self, workers: int, hosts: int) -> Forecast | None:
+    def images_per_s(self, workers: int, hosts: int) -> Interval | None:
         time_s, images = self.epoch_time_s(workers, hosts), self.observations.images_per_epoch
-        if time_s is None or not images:
-            return None
-        return Forecast(value=images / time_s.value, low=images / time_s.high, high=images / time_s.low)
+        return None if time_s is None or not images else time_s.into(images)
 
     def parts(self, workers: int, hosts: int) -> TurnaroundParts | None:
-        """What a job consists of."""
+        """Return what a job consists of."""
         epoch_s = self.epoch_time_s(workers, hosts)
         if epoch_s is None or self.times is None:
             return None
         overheads = self.times.overheads
         return TurnaroundParts(
-            epoch_s=epoch_s, after_epoch_s=per_epoch_overhead(overheads, workers), once_s=fixed_overhead(overheads)
+            epoch_s=epoch_s,
+            per_epoch_overhead_s=per_epoch_overhead(overheads, workers),
+            fixed_overhead_s=fixed_overhead(overheads),
         )
 
-    def at_batch(self, law: EpochsToStable | PlateauAccuracy | None, workers: int) -> Forecast | None:
+    def at_batch(self, law: EpochsToStable | PlateauAccuracy | None, workers: int) -> Interval | None:
         batch = self.observations.global_batch(workers)
         return None if law is None or batch is None else law.predict(batch)
 
-    def pinned(self) -> dict[str, str]:
-        """What the runs could not tell, and what stands in for it."""
-        named = {"time": self.time, "epochs": self.epochs, "accuracy": self.accuracy}
-        return {f"{what}: {key}": why for what, law in named.items() if law for key, why in law.pinned_.items()}
+    def pinned(self) -> tuple[tuple[str, Pinned], ...]:
+        """Return what the runs could not tell, and what stands in for it, by law and parameter."""
+        named = (("time", self.time), ("epochs", self.epochs), ("accuracy", self.accuracy))
+        return tuple((f"{what}: {key}", pin) for what, law in named if law for key, pin in law.pinned_.items())
 
 
 def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str) -> Laws:
@@ -105,19 +106,13 @@ def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str) -
         observations=observations,
         times=times,
         gpu=gpu,
-        time=_time_law(times) if times else None,
+        time=TIME_LAWS[times.unit](scaling=times.scaling).fit(times.observed) if times else None,
         epochs=_epochs_law(observations),
         to_target=EpochsToStable(noise_scale=observations.noise_scale).fit(observations.to_target)
         if observations.to_target
         else None,
         accuracy=PlateauAccuracy().fit(observations.accuracies) if observations.accuracies else None,
     )
-
-
-def _time_law(times: Times) -> StepTime | EpochTime:
-    if times.steps:
-        return StepTime(scaling=times.scaling).fit(times.steps)
-    return EpochTime().fit(times.epochs)
 
 
 def _epochs_law(observations: Observations) -> EpochsToStable | None:
@@ -130,17 +125,6 @@ def _epochs_law(observations: Observations) -> EpochsToStable | None:
     return law.fit([*observations.epochs, *later]) if later else law
 
 
-def scaled(forecast: Forecast, factor: float) -> Forecast:
-    return Forecast(value=forecast.value * factor, low=forecast.low * factor, high=forecast.high * factor)
-
-
-def widened(forecast: Forecast, factor: float) -> Forecast:
-    """Both half-widths multiplied; the lower end stays above a tenth of the value."""
-    low = forecast.value - factor * (forecast.value - forecast.low)
-    high = forecast.value + factor * (forecast.high - forecast.value)
-    return Forecast(value=forecast.value, low=max(low, 0.1 * forecast.value), high=high)
-
-
-def planned(observations: Observations) -> Forecast | None:
-    """The epochs of the recipe."""
-    return exact(float(observations.epochs_planned)) if observations.epochs_planned else None
+def epochs_planned(observations: Observations) -> Interval | None:
+    """Return the epochs of the recipe."""
+    return Interval.exact(float(observations.epochs_planned)) if observations.epochs_planned else None

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from turnaround.forecast.contract import Forecast
 from turnaround.forecast.epochs import EpochsObservation
-from turnaround.forecast.laws import Laws, fit_laws, planned
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.laws import Laws, epochs_planned, fit_laws
 from turnaround.forecast.observations import Observations, Times
 from turnaround.forecast.predict import Forecaster
-from turnaround.forecast.question import NextRun, Prediction
-from turnaround.forecast.turnaround import job_time
+from turnaround.forecast.question import NextRun, NextRunReason, Prediction
+from turnaround.forecast.turnaround import gpu_hours, job_time
 
 EPOCHS_SD = 2.0
-"""How well one run fixes the epochs to stable."""
+"""How well one run of about 30 epochs fixes the epoch from which it is stable: simulated curves of five shapes, with
+binomial noise of 2,500 validation images and 0.3 to 0.6 points between epochs, gave 1.2 to 2.4."""
 WORTH_SAYING = 0.03
 """Least part of the interval's width that a run must take away."""
 
@@ -36,35 +37,28 @@ def next_run(forecaster: Forecaster, prediction: Prediction) -> NextRun | None:
     """None where no single run helps."""
     laws = forecaster.laws
     if laws.time is None:
-        why = "No run has times yet: a real one, on any number of GPUs, gives the first."
-        return _told(forecaster, Candidate(workers=1, is_rehearsal=False), why)
+        return _next_run(forecaster, Candidate(workers=1, is_rehearsal=False), "no times")
     if laws.epochs is None and laws.observations.global_batch(prediction.workers) is not None:
-        why = "It tells when the accuracy becomes stable, which no run here does."
-        return _told(forecaster, Candidate(workers=prediction.workers, is_rehearsal=True), why)
+        return _next_run(forecaster, Candidate(workers=prediction.workers, is_rehearsal=True), "no stable epoch")
     before = _width(prediction)
     tried = [(_width(_with(forecaster, c).predict(prediction.workers)), c) for c in _candidates(laws, prediction)]
     useful = [(after, c) for after, c in tried if before and after and after < before * (1 - WORTH_SAYING)]
     if not useful or before is None:
         return None
+    # Of those that are as good to a hundredth: rehearsals need one GPU only, and few workers end sooner.
     after, best = min(useful, key=lambda pair: (round(pair[0], 2), not pair[1].is_rehearsal, pair[1].workers))
-    kind = (
-        f"it measures the accuracy curve of {best.workers} workers"
-        if best.is_rehearsal
-        else "its times pin the law down"
-    )
-    why = f"{kind}: the interval would be {100 * (1 - after / before):.0f} % narrower."
-    return replace(_told(forecaster, best, why), width_before=before, width_after=after)
+    return replace(_next_run(forecaster, best, "narrower"), width_before=before, width_after=after)
 
 
 def _candidates(laws: Laws, prediction: Prediction) -> Iterator[Candidate]:
     """Rehearsals up to what was asked for, and real runs below it, in powers of two and in halves of it."""
-    asked, seen = prediction.workers, laws.observations
-    counts = sorted({2**k for k in range(asked.bit_length()) if 2**k <= asked} | {asked, -(-asked // 2)})
+    wanted, seen = prediction.workers, laws.observations
+    counts = sorted({2**k for k in range(wanted.bit_length()) if 2**k <= wanted} | {wanted, -(-wanted // 2)})
     known = set(laws.epochs.batches_) if laws.epochs else set()
     for workers in counts:
         if seen.batch_total is None and seen.global_batch(workers) not in known and workers > 1:
             yield Candidate(workers=workers, is_rehearsal=True)
-        if laws.times and workers < asked and workers not in laws.times.counts:
+        if laws.times and workers < wanted and workers not in laws.times.counts:
             yield Candidate(workers=workers, is_rehearsal=False)
 
 
@@ -85,39 +79,37 @@ def _with(forecaster: Forecaster, candidate: Candidate) -> Forecaster:
 
 def _with_time(laws: Laws, times: Times, workers: int) -> Times:
     assert laws.time is not None, "asked only where there are times"
-    time_s = laws.time.predict(laws.configuration(workers, 1)).value
-    if times.steps:
-        images = laws.observations.global_batch(workers) or workers
-        step = replace(times.steps[0], processes=workers, step_time_s=time_s, images_per_step=images, spread=0.0)
-        return replace(times, steps=(*times.steps, step))
-    epoch = replace(times.epochs[0], processes=workers, epoch_time_s=time_s, spread=0.0)
-    return replace(times, epochs=(*times.epochs, epoch))
+    time_s = laws.time.predict(laws.deployment(workers, 1)).value
+    global_batch = laws.observations.global_batch(workers) or workers
+    return replace(
+        times, observed=(*times.observed, times.observed[0].predicted(workers, time_s, global_batch=global_batch))
+    )
 
 
 def _width(prediction: Prediction) -> float | None:
     figures = (prediction.time_to_stable_s, prediction.job_time_s, prediction.epochs_to_stable)
     known = next((f for f in figures if f is not None), None)
-    return None if known is None else (known.high - known.low) / known.value
+    return None if known is None else known.relative_width
 
 
-def _told(forecaster: Forecaster, candidate: Candidate, why: str) -> NextRun:
+def _next_run(forecaster: Forecaster, candidate: Candidate, reason: NextRunReason) -> NextRun:
     """With its costs: a rehearsal takes one GPU as long as a plain run takes."""
-    time_s = _time_s(forecaster.laws, 1 if candidate.is_rehearsal else candidate.workers)
     gpus = 1 if candidate.is_rehearsal else candidate.workers
-    gpu_hours = None if time_s is None else gpus * time_s.value / 3600
+    time_s = _time_s(forecaster.laws, gpus)
+    hours = None if time_s is None else gpu_hours(time_s.value, gpus)
     price = forecaster.question.price
     return NextRun(
         workers=candidate.workers,
         is_rehearsal=candidate.is_rehearsal,
-        why=why,
+        reason=reason,
         time_s=time_s,
-        gpu_hours=gpu_hours,
-        cost=gpu_hours * price if gpu_hours is not None and price else None,
+        gpu_hours=hours,
+        cost=hours * price if hours is not None and price else None,
         width_before=None,
         width_after=None,
     )
 
 
-def _time_s(laws: Laws, workers: int) -> Forecast | None:
-    parts, epochs = laws.parts(workers, 1), planned(laws.observations)
+def _time_s(laws: Laws, workers: int) -> Interval | None:
+    parts, epochs = laws.parts(workers, 1), epochs_planned(laws.observations)
     return job_time(parts, epochs) if parts and epochs else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from turnaround.analysis.compare import Fact, shared_gpu, value_at
@@ -19,12 +19,15 @@ from turnaround.analysis.stable import EpochEstimate, epochs_to_target, stable_o
 from turnaround.analysis.summary import RunSummary
 from turnaround.forecast.epoch_time import EpochTimeObservation
 from turnaround.forecast.epochs import AccuracyObservation, EpochsObservation
-from turnaround.forecast.scaling import Z_80, Scaling
+from turnaround.forecast.interval import Z_80
+from turnaround.forecast.remarks import FasterGpuNoFaster, InputBound, SetAside, Unit, WaitsForInput
+from turnaround.forecast.scaling import Scaling, TimeObservation
 from turnaround.forecast.step_time import StepObservation
 
+# Judgements: over public pairs of kinds the speed was at least 0.7 of the ratio of bandwidths (hardware.py), so 1.5
+# times the bandwidth is a gain of 5 % at the very least and of 35 % typically.
 FASTER_GPU = 1.5
 """Ratio of memory bandwidths from which one kind of GPU must be faster than another ..."""
-MAX_NAMED = 4
 NO_GAIN = 1.15
 """... unless its epochs are shorter by less than this: then the GPUs were not the limit."""
 
@@ -38,26 +41,30 @@ class Overheads:
     """After each epoch."""
     checkpoint_s: float = 0.0
     """For each epoch."""
-    once_s: float | None = None
+    fixed_s: float | None = None
     """Start-up, decoding, the cold epoch's extra, and the rest; without the queue. None where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """What real runs of one kind of GPU say: steps where our own runs timed them, else whole epochs."""
+    """What real runs of one kind of GPU say: step times where our own runs have them, else those of whole epochs."""
 
     gpu: str
     cases: tuple[ConfigurationRuns, ...]
     scaling: Scaling
-    steps: tuple[StepObservation, ...] = ()
-    epochs: tuple[EpochTimeObservation, ...] = ()
+    observed: tuple[TimeObservation, ...]
+    """All of one kind: the law that TIME_LAWS has for it is fitted to them."""
     overheads: tuple[Overheads, ...] = ()
     input_images_per_s: float | None = None
     """Measured limit of one host's input path."""
     gradient_bytes: float | None = None
     precision: str = "amp"
-    input_bound: str | None = None
-    """Why these times may be those of the input and not of the GPUs, in a sentence."""
+    input_bound: InputBound | None = None
+    """Why these times may be those of the input and not of the GPUs."""
+
+    @property
+    def unit(self) -> Unit:
+        return self.observed[0].unit
 
     @property
     def counts(self) -> list[int]:
@@ -84,9 +91,8 @@ class Observations:
     batch_total: int | None = None
     """Where the recipe fixes the global batch."""
     epochs_planned: int | None = None
-    set_aside: tuple[str, ...] = ()
-    """Cases that cannot be compared with the rest, each with its reason, in sentences."""
-
+    set_aside: tuple[SetAside, ...] = ()
+    """Cases that cannot be compared with the rest, each with its reason."""
     settings: tuple[Fact, ...] = ()
     """Those of the runs learnt from, where others were set aside."""
 
@@ -123,59 +129,44 @@ def observe(job: Workload, *, target: float | None = None, gpu: str | None = Non
     )
 
 
-def _times(job: Workload) -> tuple[dict[str, Times], list[str]]:
+def _times(job: Workload) -> tuple[dict[str, Times], list[SetAside]]:
     """By kind of GPU the largest group of cases that can be compared in time; the other groups are named."""
     chosen: dict[str, list[ConfigurationRuns]] = {}
-    aside: list[str] = []
+    aside: list[SetAside] = []
     groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.configuration.workers for c in g)))
     for group in groups:
         gpu = group[0].configuration.gpu
-        own = [case for case in group if not any(shared_gpu(run.machine) for run in case.records)]
-        aside += _named([case for case in group if case not in own], "the processes share a GPU, none has its own")
-        if own and gpu not in chosen:
-            chosen[gpu] = own
-        elif own:
+        alone = [case for case in group if not any(shared_gpu(run.machine) for run in case.records)]
+        if len(alone) < len(group):
+            shared = tuple(case for case in group if case not in alone)
+            aside.append(SetAside(cases=shared, reason="shared GPU"))
+        if alone and gpu not in chosen:
+            chosen[gpu] = alone
+        elif alone:
             kept = chosen[gpu][0].configuration.settings_for("time")
-            others = [fact for fact in own[0].configuration.settings_for("time") if fact not in kept]
-            aside += _named(own, f"their times are those of other settings ({facts_in_words(others)})")
+            others = tuple(fact for fact in alone[0].configuration.settings_for("time") if fact not in kept)
+            aside.append(SetAside(cases=tuple(alone), reason="time settings", facts=others))
     return {gpu: _times_of(gpu, cases, job) for gpu, cases in sorted(chosen.items())}, aside
-
-
-def _named(cases: Sequence[ConfigurationRuns], reason: str) -> list[str]:
-    """A sentence for those that were set aside for one reason."""
-    labels = list(dict.fromkeys(hardware_label(case) for case in cases))
-    rest = f" and {len(labels) - MAX_NAMED} more" if len(labels) > MAX_NAMED else ""
-    return [f"Set aside: {', '.join(labels[:MAX_NAMED])}{rest}: {reason}."] if labels else []
-
-
-def hardware_label(case: ConfigurationRuns) -> str:
-    """Without what else the runs of the job differ in."""
-    return replace(case.configuration, settings=()).label
-
-
-def facts_in_words(facts: Sequence[Fact]) -> str:
-    """At most three of them."""
-    shown = ", ".join(f"{fact.what} {fact.value}" for fact in facts[:3])
-    return f"{shown}, ..." if len(facts) > 3 else shown
 
 
 def _times_of(gpu: str, cases: Sequence[ConfigurationRuns], job: Workload) -> Times:
     records = [run for case in cases for run in case.records]
-    has_failures = any(run.is_imported or case.step_time_s is None for case in cases for run in case.runs)
+    # One run without step times, from a table or a plain log, makes all of them whole epochs: one law, one unit.
+    whole_epochs = any(run.is_imported or case.step_time_s is None for case in cases for run in case.runs)
     probes = [value_at(run.machine, "probes", "input_images_per_s") for run in records]
     gradient_bytes = [value_at(run.machine, "cost", "gradient_bytes") for run in records]
     precisions = [str(value_at(run.machine, "choices", "precision", "value") or "amp") for run in records]
     return Times(
         gpu=gpu,
         cases=tuple(cases),
-        scaling="strong" if any(_batch_total(case) for case in cases) else "weak",
-        steps=() if has_failures else tuple(_step(case) for case in cases),
-        epochs=tuple(_epoch_times(cases)) if has_failures else (),
-        overheads=tuple(_overheads(case, has_failures=has_failures) for case in cases),
+        # The law of whole epochs knows a fixed batch per process only.
+        scaling="strong" if not whole_epochs and any(_batch_total(case) for case in cases) else "weak",
+        observed=tuple(_epoch_times(cases)) if whole_epochs else tuple(_step(case) for case in cases),
+        overheads=tuple(_overheads(case, whole_epochs=whole_epochs) for case in cases),
         input_images_per_s=_median(p for p in probes if _is_positive(p)),
         gradient_bytes=_median(b for b in gradient_bytes if _is_positive(b)),
         precision=precisions[0],
-        input_bound=_input_bound(gpu, cases, job),
+        input_bound=_input_bound(cases, job),
     )
 
 
@@ -189,7 +180,7 @@ def _step(case: ConfigurationRuns) -> StepObservation:
     return StepObservation(
         processes=case.configuration.workers,
         hosts=case.configuration.hosts,
-        step_time_s=time_s.value,
+        time_s=time_s.value,
         images_per_step=case.configuration.global_batch or case.configuration.workers,
         repeats=time_s.count,
         spread=_relative(time_s),
@@ -206,7 +197,7 @@ def _epoch_times(cases: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObserv
         yield EpochTimeObservation(
             processes=case.configuration.workers,
             hosts=case.configuration.hosts,
-            epoch_time_s=time_s.value,
+            time_s=time_s.value,
             batch_per_process=batch or 1,
             images_per_epoch=images if batch else None,
             repeats=time_s.count,
@@ -214,45 +205,45 @@ def _epoch_times(cases: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObserv
         )
 
 
-def _overheads(case: ConfigurationRuns, *, has_failures: bool) -> Overheads:
-    each = [_overheads_of(run, has_failures=has_failures) for run in case.runs if run.epochs > 0]
+def _overheads(case: ConfigurationRuns, *, whole_epochs: bool) -> Overheads:
+    each = [_overheads_of(run, whole_epochs=whole_epochs) for run in case.runs if run.epochs > 0]
     processes = case.configuration.workers
     return Overheads(
         processes=processes,
         evaluation_s=_median(one.evaluation_s for one in each) or 0.0,
         checkpoint_s=_median(one.checkpoint_s for one in each) or 0.0,
-        once_s=_median(one.once_s for one in each),
+        fixed_s=_median(one.fixed_s for one in each),
     )
 
 
-def _overheads_of(run: RunSummary, *, has_failures: bool) -> Overheads:
+def _overheads_of(run: RunSummary, *, whole_epochs: bool) -> Overheads:
     parts, epoch_s = run.turnaround_parts_s, run.epoch_time_s or 0.0
-    if has_failures:
+    if whole_epochs:
         whole_s = run.job_time_s if run.state == "finished" else None
         rest_s = None if whole_s is None else whole_s - run.epochs * epoch_s
-        return Overheads(processes=run.workers, once_s=rest_s if rest_s is not None and rest_s >= 0 else None)
+        return Overheads(processes=run.workers, fixed_s=rest_s if rest_s is not None and rest_s >= 0 else None)
     cold_s = max(parts.get("training_cold", epoch_s) - epoch_s, 0.0)
-    once_s = sum(parts.get(part, 0.0) for part in ("start_up", "decode", "other")) + cold_s
+    fixed_s = sum(parts.get(part, 0.0) for part in ("start_up", "decode", "other")) + cold_s
     return Overheads(
         processes=run.workers,
         evaluation_s=parts.get("evaluation", 0.0) / run.epochs,
         checkpoint_s=parts.get("checkpoint", 0.0) / run.epochs,
-        once_s=once_s,
+        fixed_s=fixed_s,
     )
 
 
-def _input_bound(gpu: str, cases: Sequence[ConfigurationRuns], job: Workload) -> str | None:
-    """A slower kind of GPU was as fast, or the bottleneck verdict says so."""
+def _input_bound(cases: Sequence[ConfigurationRuns], job: Workload) -> InputBound | None:
+    """Return the slower kind of GPU that was as fast, or the bottleneck verdict that says so."""
     for case in cases:
         for other in job.cases:
-            if (sentence := _no_gain(case, other)) is not None:
-                return sentence
+            if (found := _no_gain(case, other)) is not None:
+                return found
     verdicts = [case.bottleneck for case in cases]
     worst = max((v for v in verdicts if v is not None and v.kind == "input"), key=lambda v: v.share or 0, default=None)
-    return f"The input path holds these runs up: {worst.why}" if worst is not None and worst.is_strong else None
+    return WaitsForInput(bottleneck=worst) if worst is not None and worst.is_strong else None
 
 
-def _no_gain(case: ConfigurationRuns, other: ConfigurationRuns) -> str | None:
+def _no_gain(case: ConfigurationRuns, other: ConfigurationRuns) -> FasterGpuNoFaster | None:
     here, there = case.configuration, other.configuration
     if (
         here.gpu == there.gpu
@@ -260,17 +251,14 @@ def _no_gain(case: ConfigurationRuns, other: ConfigurationRuns) -> str | None:
         or here.settings_for("time") != there.settings_for("time")
     ):
         return None
-    known = [(_bandwidth(c.configuration.gpu), c.epoch_time_s, c.label) for c in (case, other)]
-    (wide, fast, fast_label), (narrow, slow, slow_label) = sorted(known, key=lambda k: -k[0])
-    if not narrow or fast is None or slow is None:
+    fast, slow = sorted((case, other), key=lambda c: -_bandwidth(c.configuration.gpu))
+    wide, narrow = _bandwidth(fast.configuration.gpu), _bandwidth(slow.configuration.gpu)
+    if not narrow or fast.epoch_time_s is None or slow.epoch_time_s is None:
         return None
-    if wide / narrow < FASTER_GPU or slow.value / fast.value >= NO_GAIN:
+    if wide / narrow < FASTER_GPU or slow.epoch_time_s.value / fast.epoch_time_s.value >= NO_GAIN:
         return None
-    rate = f", about {case.images_per_s.value:.0f} images/s" if case.images_per_s else ""
-    return (
-        f"{fast_label} were no faster than {slow_label} ({fast.value:.3g} s and {slow.value:.3g} s an epoch), though "
-        f"they have {wide / narrow:.1f} times the memory bandwidth: the input path was the limit{rate}, not the GPUs."
-    )
+    rate = case.images_per_s.value if case.images_per_s else None
+    return FasterGpuNoFaster(fast=fast, slow=slow, bandwidth_ratio=wide / narrow, images_per_s=rate)
 
 
 def _bandwidth(gpu: str) -> float:
@@ -285,7 +273,7 @@ def kinds_by_counts(times: dict[str, Times]) -> list[str]:
 
 def _same_recipe(
     job: Workload, times: dict[str, Times], gpu: str | None
-) -> tuple[list[ConfigurationRuns], list[str], tuple[Fact, ...]]:
+) -> tuple[list[ConfigurationRuns], list[SetAside], tuple[Fact, ...]]:
     """The cases whose accuracies can be compared: those of the settings that most of the cases have whose times are
     learnt from (the batch must be theirs), then most timed cases, then most cases, then the best accuracy. Also what
     was set aside, and the settings where there was a choice."""
@@ -296,11 +284,15 @@ def _same_recipe(
     kind = gpu if gpu in times else next(iter(kinds_by_counts(times)), None)
     learnt = Counter(c.configuration.settings_for("accuracy") for c in (times[kind].cases if kind else ()))
     best = max(groups, key=lambda s: (learnt[s], timed[s], len(groups[s]), _best_accuracy(groups[s])), default=())
-    aside = []
-    for settings, cases in groups.items():
-        if settings != best:
-            differ = facts_in_words([fact for fact in settings if fact not in best])
-            aside += _named(cases, f"their epochs and accuracies are those of other settings ({differ})")
+    aside = [
+        SetAside(
+            cases=tuple(cases),
+            reason="accuracy settings",
+            facts=tuple(fact for fact in settings if fact not in best),
+        )
+        for settings, cases in groups.items()
+        if settings != best
+    ]
     return groups[best], aside, best if aside else ()
 
 

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
-from turnaround.forecast.hardware import LABEL, carry_over, sheet_of
-from turnaround.forecast.laws import Laws, fit_laws, planned
-from turnaround.forecast.observations import Observations, facts_in_words, hardware_label, kinds_by_counts, observe
+from turnaround.forecast.hardware import sheet_of
+from turnaround.forecast.laws import Laws, epochs_planned, fit_laws
+from turnaround.forecast.observations import Observations, kinds_by_counts, observe
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.turnaround import Best, best_of, cost, exact, job_time
+from turnaround.forecast.remarks import (
+    Assumption,
+    Basis,
+    BatchesBasis,
+    DataSheetBasis,
+    HostsAsInRuns,
+    InputLimitReached,
+    Missing,
+    MoreProcessesThanCores,
+    MostMeasuredKind,
+    NoStableEpoch,
+    NotMeasuredGpu,
+    OneCountTimed,
+    OneHost,
+    Remarks,
+    SettingsKept,
+    TargetNotSeen,
+    TimesBasis,
+    Warning_,
+)
+from turnaround.forecast.turnaround import Best, best_of, cost, job_time
 
 AT_THE_LIMIT = 0.95
 """Share of the input's limit from which it decides; the last step of an epoch is smaller, so it is never all of it."""
@@ -27,7 +48,7 @@ class Forecaster:
     job: Workload
     question: Question
     laws: Laws
-    assumed: tuple[str, ...]
+    assumed: tuple[Assumption, ...]
 
     def predict(self, workers: int) -> Prediction:
         """Without the next run to do, which forecast/next_run.py adds."""
@@ -35,7 +56,7 @@ class Forecaster:
         laws, question = self.laws, self.question
         parts, seen = laws.parts(workers, hosts), laws.observations
         epochs, accuracy = laws.at_batch(laws.epochs, workers), laws.at_batch(laws.accuracy, workers)
-        to_target, all_epochs = laws.at_batch(laws.to_target, workers), planned(seen)
+        to_target, all_epochs = laws.at_batch(laws.to_target, workers), epochs_planned(seen)
         job_s = job_time(parts, all_epochs) if parts and all_epochs else None
         measured = self._measured(workers)
         return Prediction(
@@ -57,81 +78,86 @@ class Forecaster:
             epochs_to_target=to_target,
             time_to_target_s=job_time(parts, to_target) if parts and to_target else None,
             reaches_target=accuracy.value >= question.target if accuracy and question.target else None,
-            kind=LABEL if laws.is_carried_over else "measured" if measured else "forecast",
+            kind="estimate from data sheets" if laws.is_carried_over else "measured" if measured else "forecast",
             measured=measured,
-            basis=tuple(_basis(laws)),
-            warnings=tuple(self._warnings(workers, hosts)),
-            pinned=laws.pinned(),
-            assumed=(*self.assumed, *_settings(seen), *assumed),
+            remarks=Remarks(
+                basis=tuple(_basis(laws)),
+                warnings=tuple(self._warnings(workers, hosts)),
+                assumed=(*self.assumed, *_settings(seen), *assumed),
+                pinned=laws.pinned(),
+            ),
             leave_one_out=dict(laws.time.leave_one_out_) if laws.time else {},
         )
 
-    def _hosts(self, workers: int) -> tuple[int, list[str]]:
+    def _hosts(self, workers: int) -> tuple[int, tuple[Assumption, ...]]:
         """As asked; else as many workers on each as there were at most, where runs were on several hosts; else one."""
         if self.question.hosts is not None:
-            return min(self.question.hosts, workers), []
+            return min(self.question.hosts, workers), ()
         cases = self.laws.times.cases if self.laws.times else ()
         several = [c.configuration for c in cases if c.configuration.hosts > 1]
         if several:
             each = max(math.ceil(c.workers / c.hosts) for c in several)
             hosts = math.ceil(workers / each)
-            return hosts, [f"{hosts} host{'s' if hosts > 1 else ''}, up to {each} workers each, as in the runs"]
+            return hosts, (HostsAsInRuns(hosts=hosts, workers_each=each),)
         most = max((c.configuration.workers for c in cases), default=0)
-        if not cases or workers <= most:
-            return 1, []
-        return 1, [f"one host; the runs had at most {most} worker{'s' * (most > 1)} on one (--hosts for more)"]
+        return 1, () if not cases or workers <= most else (OneHost(most_workers=most),)
 
     def _measured(self, workers: int) -> dict[str, Spread]:
         case = measured_case(self.laws, workers, self.question.hosts)
         return measured_figures(case, self.question.price) if case is not None else {}
 
-    def _warnings(self, workers: int, hosts: int) -> list[str]:
+    def _warnings(self, workers: int, hosts: int) -> Iterator[Warning_]:
         laws, seen = self.laws, self.laws.observations
-        said: list[str] = list(seen.set_aside)
-        if laws.time is not None and laws.times is not None:
-            said += [*laws.time.warnings_, *laws.time.cautions(laws.configuration(workers, hosts))]
-            said += [f"{laws.times.input_bound} The interval is wider for it."] if laws.times.input_bound else []
-            said += self._input_limit(workers, hosts)
-            said += _untimed(laws, workers, hosts)
-            if laws.is_carried_over:
-                said.append(f"No {laws.gpu} was measured: the input path, the processors and the batch that fits into "
-                            "its memory are not in this estimate.")  # fmt: skip
-        else:
-            said.append("No run has times on GPUs of its own, so there is no forecast of time or cost: a rehearsal's "
-                        "times are not those of its workers. Run one configuration for real.")  # fmt: skip
+        yield from seen.set_aside
+        yield from self._time_warnings(workers, hosts)
         batch = seen.global_batch(workers)
         if batch is None:
-            said.append("The runs do not say their batch, so epochs and accuracy cannot be forecast.")
+            yield Missing(what="batch")
         elif laws.epochs is None:
-            said.append(_no_epochs(seen))
+            yield NoStableEpoch(at_least=max((o.epochs for o in seen.not_yet), default=None))
         else:
-            said += laws.epochs.cautions(batch)
+            yield from laws.epochs.cautions(batch)
         if self.question.target is not None and laws.to_target is None:
-            said.append(f"No curve of these runs reaches {100 * self.question.target:g} %, so the epochs to it cannot "
-                        "be forecast.")  # fmt: skip
+            yield TargetNotSeen(target=self.question.target)
         if laws.accuracy is None and batch is not None:
-            said.append("No run has a validation accuracy, so there is no forecast of it.")
-        return said
+            yield Missing(what="accuracy")
 
-    def _input_limit(self, workers: int, hosts: int) -> list[str]:
-        time, limit = self.laws.time, self.laws.times.input_images_per_s if self.laws.times else None
-        rate = self.laws.images_per_s(workers, hosts)
-        if time is None or limit is None or rate is None or rate.value < AT_THE_LIMIT * hosts * limit:
-            return []
-        return [
-            f"The input path is the limit: {limit:,.0f} images/s on each host were measured; more GPUs wait for it."
-        ]
+    def _time_warnings(self, workers: int, hosts: int) -> Iterator[Warning_]:
+        law, times = self.laws.time, self.laws.times
+        if law is None or times is None:
+            yield Missing(what="times")
+            return
+        yield from law.exclusions_
+        yield from law.cautions(self.laws.deployment(workers, hosts))
+        if times.input_bound is not None:
+            yield times.input_bound
+        rate, limit = self.laws.images_per_s(workers, hosts), times.input_images_per_s
+        if limit is not None and rate is not None and rate.value >= AT_THE_LIMIT * hosts * limit:
+            yield InputLimitReached(images_per_s=limit)
+        if all(o.fixed_s is None for o in times.overheads):
+            yield Missing(what="fixed overhead")
+        if self.laws.observations.images_per_epoch is None:
+            yield Missing(what="images")
+        cores = [run.machine.get("cores") for case in times.cases for run in case.records]
+        most = max((c for c in cores if isinstance(c, int)), default=None)
+        if times.gpu == "CPU" and most is not None and workers > most * hosts:
+            yield MoreProcessesThanCores(cores=most)
+        if len(times.counts) == 1:
+            yield OneCountTimed(workers=times.counts[0])
+        if self.laws.is_carried_over:
+            yield NotMeasuredGpu(gpu=self.laws.gpu)
 
 
-def forecaster(survey: Survey, question: Question) -> Forecaster:
-    """The job that can answer, and its laws; InputError lists the jobs where that is not one."""
+def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
+    """Return the job that can answer, with its laws; InputError lists the jobs where that is not one."""
     job = _job(survey, question)
     seen = observe(job, target=question.target, gpu=kind_of(question.gpu) if question.gpu else None)
     measured_on, assumed = _measured_on(seen, question)
     gpu = kind_of(question.gpu) if question.gpu else measured_on or _any_gpu(job)
     laws = fit_laws(seen, measured_on=measured_on, gpu=gpu)
     if laws.is_carried_over and measured_on is not None:
-        carry_over(exact(1.0), measured_on=measured_on, target=gpu)  # raises for a kind without a data sheet
+        for kind in (measured_on, gpu):
+            sheet_of(kind)  # raises for a kind without a data sheet
     if laws.time is None and laws.epochs is None and laws.accuracy is None:
         raise InputError(
             f"The runs of {job.name!r} have neither times nor epochs nor accuracies to learn from (the last two need "
@@ -141,12 +167,12 @@ def forecaster(survey: Survey, question: Question) -> Forecaster:
 
 
 def _job(survey: Survey, question: Question) -> Workload:
-    asked = (question.job or "").strip().lower()
+    part = (question.job or "").strip().lower()
     named = [(job.name.lower(), job) for job in survey.jobs]
     jobs = (
-        [job for name, job in named if name == asked]
-        or [job for name, job in named if name.startswith(asked)]
-        or [job for name, job in named if asked in name]
+        [job for name, job in named if name == part]
+        or [job for name, job in named if name.startswith(part)]
+        or [job for name, job in named if part in name]
     )
     # By repr: a name comes from a file of others, and may hold what a terminal obeys.
     listed = "; ".join(f"{job.name!r} ({_kinds_in_words(job)})" for job in survey.jobs)
@@ -174,15 +200,15 @@ def _kinds_in_words(job: Workload) -> str:
     return f"timed on {' and '.join(kinds)}" if kinds else "no times"
 
 
-def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tuple[str, ...]]:
+def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tuple[Assumption, ...]]:
     """The kind of GPU to learn times from: the one asked for, else the one with most counts."""
     if question.gpu and kind_of(question.gpu) in seen.times:
         return kind_of(question.gpu), ()
     kinds = kinds_by_counts(seen.times)
     if not kinds:
         return None, ()
-    others = f" ({', '.join(kinds[1:])} too: --gpu chooses)" if len(kinds) > 1 else ""
-    return kinds[0], () if question.gpu or not others else (f"{kinds[0]}: most was measured on it{others}",)
+    is_chosen = question.gpu is None and len(kinds) > 1
+    return kinds[0], (MostMeasuredKind(gpu=kinds[0], others=tuple(kinds[1:])),) if is_chosen else ()
 
 
 def _any_gpu(job: Workload) -> str:
@@ -225,71 +251,28 @@ def measured_figures(case: ConfigurationRuns, price: float | None = None) -> dic
     return {name: spread for name, spread in found.items() if spread is not None}
 
 
-def _basis(laws: Laws) -> list[str]:
-    said = []
+def _basis(laws: Laws) -> Iterator[Basis]:
     if laws.time is not None and laws.times is not None:
         aside = {o.processes for o in laws.time.set_aside_}
-        kept = [case for case in laws.times.cases if case.configuration.workers not in aside]
-        what = "step times" if laws.times.steps else "epoch times"
-        said.append(f"{what} of {_labels(kept)} ({_count(kept)})")
+        kept = tuple(case for case in laws.times.cases if case.configuration.workers not in aside)
+        yield TimesBasis(unit=laws.time.unit, cases=kept)
         if laws.is_carried_over:
-            said.append(carry_over(exact(1.0), measured_on=laws.times.gpu, target=laws.gpu).basis.removesuffix("."))
+            yield DataSheetBasis(source=sheet_of(laws.times.gpu), destination=sheet_of(laws.gpu))
     seen = laws.observations
     if laws.epochs is not None:
-        said.append(f"epochs to stable at {_batches([o.global_batch for o in laws.epochs.observations_], seen)}")
+        yield _batches("epochs to stable", [o.global_batch for o in laws.epochs.observations_], seen)
     if laws.accuracy is not None:
-        said.append(f"final accuracies at {_batches([o.global_batch for o in seen.accuracies], seen)}")
-    return said
+        yield _batches("final accuracies", [o.global_batch for o in seen.accuracies], seen)
 
 
-def _batches(batches: Sequence[int], seen: Observations) -> str:
-    """Those that were learned from, and how many of them on one device alone."""
+def _batches(
+    what: Literal["epochs to stable", "final accuracies"], batches: Sequence[int], seen: Observations
+) -> BatchesBasis:
     cases = [case for case in seen.learned_from if case.configuration.global_batch in batches]
     real = {case.configuration.global_batch for case in cases if not case.configuration.is_rehearsal}
     rehearsed = len({case.configuration.global_batch for case in cases} - real)
-    from_rehearsals = f", {rehearsed} of them rehearsed" if rehearsed else ""
-    return f"global batches of {_listed(sorted(batches))}{from_rehearsals}"
+    return BatchesBasis(what=what, batches=tuple(sorted(batches)), rehearsed=rehearsed)
 
 
-def _settings(seen: Observations) -> list[str]:
-    return [f"the settings {facts_in_words(seen.settings)}; others were set aside"] if seen.settings else []
-
-
-def _labels(cases: Sequence[ConfigurationRuns]) -> str:
-    labels = list(dict.fromkeys(hardware_label(case) for case in cases))
-    return " and ".join(labels) if len(labels) < 3 else _listed(labels)
-
-
-def _count(cases: Sequence[ConfigurationRuns]) -> str:
-    runs = sum(len(case.runs) for case in cases)
-    return f"{runs} run{'s' if runs > 1 else ''}"
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ", ".join(str(value) for value in values)
-
-
-def _no_epochs(seen: Observations) -> str:
-    if not seen.not_yet:
-        return "No run says when its accuracy became stable, so there is no forecast of that."
-    latest = max(o.epochs for o in seen.not_yet)
-    return f"No run has become stable by its end (one takes at least {latest:.0f} epochs): train longer to learn when."
-
-
-def _untimed(laws: Laws, workers: int, hosts: int) -> list[str]:
-    assert laws.times is not None, "asked only where there are times"
-    said = []
-    if all(o.once_s is None for o in laws.times.overheads):
-        said.append("No run tells the time outside its epochs: start-up is missing from the job time.")
-    if laws.observations.images_per_epoch is None:
-        said.append("The runs do not say how many images an epoch has, so there are no images/s.")
-    cores = [run.machine.get("cores") for case in laws.times.cases for run in case.records]
-    most = max((c for c in cores if isinstance(c, int)), default=None)
-    if laws.times.gpu == "CPU" and most is not None and workers > most * hosts:
-        said.append(f"The host that was measured has {most} core{'s' * (most > 1)}: more processes than cores share "
-                    "them and are slower than this forecast, which gives each its own.")  # fmt: skip
-    if len(laws.times.counts) == 1:
-        n = laws.times.counts[0]
-        said.append(f"Only {n} worker{'s were' if n > 1 else ' was'} timed: how times grow with more is taken from "
-                    "published series, and the interval is wide.")  # fmt: skip
-    return said
+def _settings(seen: Observations) -> tuple[Assumption, ...]:
+    return (SettingsKept(facts=seen.settings),) if seen.settings else ()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal
 
 from turnaround.analysis.configurations import Spread
 from turnaround.errors import InputError
-from turnaround.forecast.contract import Forecast
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.remarks import Remarks
+from turnaround.forecast.turnaround import gpu_hours, training_time
 
 FIGURES = (
     "images_per_s",
@@ -19,6 +21,16 @@ FIGURES = (
     "cost",
     "val_accuracy",
 )
+
+
+NextRunReason = Literal["no times", "no stable epoch", "narrower"]
+"""It gives the first times, or the first stable epoch, or makes the interval narrower."""
+PredictionKind = Literal["forecast", "measured", "estimate from data sheets"]
+"""measured: runs of this very configuration are among those learnt from; estimate from data sheets: another kind of GPU
+was measured."""
+Likelihood = Literal["yes", "probably", "probably not", "no"]
+SURELY, SURELY_NOT = 0.9, 0.02
+"""Chances beyond which "probably" is left out. Not symmetric: a plain "no" keeps somebody from a run that might do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +70,8 @@ class NextRun:
 
     workers: int
     is_rehearsal: bool
-    why: str
-    time_s: Forecast | None
+    reason: NextRunReason
+    time_s: Interval | None
     """Its own job time, on one GPU for a rehearsal; None where nobody can tell."""
     gpu_hours: float | None
     cost: float | None
@@ -80,29 +92,25 @@ class Prediction:
     hosts: int
     global_batch: int | None
     epochs_planned: int | None
-    images_per_s: Forecast | None = None
-    epoch_time_s: Forecast | None = None
-    epochs_to_stable: Forecast | None = None
-    time_to_stable_s: Forecast | None = None
-    job_time_s: Forecast | None = None
-    cost: Forecast | None = None
+    images_per_s: Interval | None = None
+    epoch_time_s: Interval | None = None
+    epochs_to_stable: Interval | None = None
+    time_to_stable_s: Interval | None = None
+    job_time_s: Interval | None = None
+    cost: Interval | None = None
     """Of the job, all epochs of the recipe."""
-    val_accuracy: Forecast | None = None
+    val_accuracy: Interval | None = None
     reaches_stable: bool | None = None
     """Within the epochs of the recipe; None where the one or the other is not known."""
-    epochs_to_target: Forecast | None = None
-    time_to_target_s: Forecast | None = None
+    epochs_to_target: Interval | None = None
+    time_to_target_s: Interval | None = None
     reaches_target: bool | None = None
     """Whether the accuracy that is forecast is the one asked for; None without one."""
-    kind: str = "forecast"
-    """"measured" where runs of this very configuration are among those learnt from; "estimate from data sheets" where
-    another kind of GPU was measured."""
+    kind: PredictionKind = "forecast"
     measured: dict[str, Spread] = field(default_factory=dict)
-    """What those runs measured, by the names of the figures."""
-    basis: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    pinned: dict[str, str] = field(default_factory=dict)
-    assumed: tuple[str, ...] = ()
+    """What runs of this very configuration measured, by the names of the figures."""
+    remarks: Remarks = field(default_factory=Remarks)
+    """What the figures rest on, what was assumed, and what to mind."""
     leave_one_out: dict[int, float] = field(default_factory=dict)
     """Relative error of the time at each measured count when it is left out; with four or more counts."""
     next_run: NextRun | None = None
@@ -112,6 +120,26 @@ class Prediction:
         known = self.measured.get(figure) or getattr(self, figure)
         return None if known is None else float(known.value)
 
-    def as_json(self) -> dict[str, Any]:
-        """What `predict --json` prints."""
-        return asdict(self)
+    @property
+    def gpu_hours(self) -> float | None:
+        """Of the job, all GPUs together."""
+        job_s = self.best_known("job_time_s")
+        return None if job_s is None else gpu_hours(job_s, self.workers)
+
+    @property
+    def training_to_target_s(self) -> Interval | None:
+        """The time of the epochs to the target alone, as measured runs are compared: without what comes before and
+        between."""
+        if self.epoch_time_s is None or self.epochs_to_target is None:
+            return None
+        return training_time(self.epoch_time_s, self.epochs_to_target)
+
+    @property
+    def stable_by_end(self) -> Likelihood | None:
+        """How likely the accuracy is stable within the epochs of the recipe; None where one of both is not known."""
+        if self.epochs_to_stable is None or self.epochs_planned is None or self.reaches_stable is None:
+            return None
+        chance = self.epochs_to_stable.share_below(self.epochs_planned)
+        if self.reaches_stable:
+            return "yes" if chance > SURELY else "probably"
+        return "no" if chance < SURELY_NOT else "probably not"

@@ -17,9 +17,9 @@ from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.summary import RunSummary
 from turnaround.analysis.workloads import Survey, survey
 from turnaround.errors import RunDirectoryError
-from turnaround.forecast.contract import Forecast
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import measured_figures
-from turnaround.forecast.question import FIGURES, Prediction, Question
+from turnaround.forecast.question import FIGURES, Question
 from turnaround.record.coding import check_format
 from turnaround.record.files import read_lines
 from turnaround.record.layout import RunDirectory, StudyDirectory
@@ -37,7 +37,7 @@ class Score:
     gpu: str
     figure: str
     """As `predict --json` names it."""
-    forecast: Forecast
+    forecast: Interval
     measured: float
     """The median over the runs that came after the forecast."""
     runs: int
@@ -53,8 +53,8 @@ class Score:
         return self.forecast.low <= self.measured <= self.forecast.high
 
 
-def save(folder: Path, question: Question, prediction: Prediction, known: Survey) -> Path:
-    """Appends the forecast to the folder's file; returns its path."""
+def save(folder: Path, question: Question, prediction: dict[str, Any], known: Survey) -> Path:
+    """Append the forecast, as `predict --json` prints it, to the folder's file; return its path."""
     path = StudyDirectory(folder).forecasts
     with Lines(path, sync=True) as lines:
         lines.write(
@@ -62,7 +62,7 @@ def save(folder: Path, question: Question, prediction: Prediction, known: Survey
                 "format": FORMAT_VERSION,
                 "at": utc_now(),
                 "question": asdict(question),
-                "prediction": prediction.as_json(),
+                "prediction": prediction,
                 "runs": sorted(_places((run for job in known.jobs for case in job.cases for run in case.runs), folder)),
             }
         )
@@ -84,8 +84,8 @@ class Saved:
 
     @property
     def prediction(self) -> dict[str, Any]:
-        asked: dict[str, Any] = self.line["prediction"]
-        return asked
+        prediction: dict[str, Any] = self.line["prediction"]
+        return prediction
 
     def knew(self, case: ConfigurationRuns) -> bool:
         """Whether a run of this case was there when the forecast was made."""
@@ -107,8 +107,11 @@ def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
     for saved in lines:
         for case in _cases(saved, known):
             if not saved.knew(case):
-                asked = saved.prediction
-                latest[asked["job"], asked["workers"], asked["gpu"], case.configuration.hosts] = (saved, case)
+                prediction = saved.prediction
+                latest[prediction["job"], prediction["workers"], prediction["gpu"], case.configuration.hosts] = (
+                    saved,
+                    case,
+                )
     return [score for saved, case in latest.values() for score in _score(saved.line, case)]
 
 
@@ -119,29 +122,39 @@ def _places(runs: Iterable[RunSummary], folder: Path) -> set[str]:
     return {path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix() for path in paths}
 
 
-def in_words(each: Sequence[Score]) -> str | None:
-    """How good the forecasts have been; None when none can be scored yet."""
+@dataclass(frozen=True, kw_only=True)
+class TrackRecord:
+    """How good the forecasts have been."""
+
+    figures: int
+    median_error: float
+    """Relative, without its sign."""
+    inside: int
+    """Figures inside their 80 % interval."""
+
+
+def track_record(each: Sequence[Score]) -> TrackRecord | None:
+    """Return how good the forecasts have been; None when none can be scored yet."""
     if not each:
         return None
-    inside = sum(score.is_inside for score in each)
-    error = median(abs(score.error) for score in each)
-    return (
-        f"saved forecasts against later runs: {len(each)} figures, median error {100 * error:.0f} %, "
-        f"{inside} of {len(each)} inside the 80 % interval"
+    return TrackRecord(
+        figures=len(each),
+        median_error=median(abs(score.error) for score in each),
+        inside=sum(score.is_inside for score in each),
     )
 
 
 def _score(line: dict[str, Any], case: ConfigurationRuns) -> Iterator[Score]:
-    asked, price = line["prediction"], line["question"].get("price")
+    prediction, price = line["prediction"], line["question"].get("price")
     found = measured_figures(case, price if isinstance(price, int | float) else None)
     for figure in FIGURES:
-        forecast = _forecast(asked.get(figure))
+        forecast = _interval(prediction.get(figure))
         if forecast is not None and figure in found and found[figure].value > 0:
             yield Score(
                 saved_at=str(line.get("at", "")),
-                job=asked["job"],
-                workers=asked["workers"],
-                gpu=asked["gpu"],
+                job=prediction["job"],
+                workers=prediction["workers"],
+                gpu=prediction["gpu"],
                 figure=figure,
                 forecast=forecast,
                 measured=found[figure].value,
@@ -151,22 +164,22 @@ def _score(line: dict[str, Any], case: ConfigurationRuns) -> Iterator[Score]:
 
 def _cases(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
     """The real cases of the configuration that was asked about; on any number of hosts where none was asked for."""
-    asked, hosts = saved.prediction, saved.line["question"].get("hosts")
-    for case in (case for job in known.jobs if job.name == asked["job"] for case in job.cases):
+    prediction, hosts = saved.prediction, saved.line["question"].get("hosts")
+    for case in (case for job in known.jobs if job.name == prediction["job"] for case in job.cases):
         at = case.configuration
-        is_same = (at.workers, at.gpu, at.hosts) == (asked["workers"], asked["gpu"], hosts or at.hosts)
+        is_same = (at.workers, at.gpu, at.hosts) == (prediction["workers"], prediction["gpu"], hosts or at.hosts)
         if is_same and not at.is_rehearsal:
             yield case
 
 
-def _forecast(payload: object) -> Forecast | None:
+def _interval(payload: object) -> Interval | None:
     """None for what is no interval; a NaN is in no order."""
     if not isinstance(payload, dict):
         return None
     low, value, high = (payload.get(key) for key in ("low", "value", "high"))
     if not isinstance(low, int | float) or not isinstance(value, int | float) or not isinstance(high, int | float):
         return None
-    return Forecast(low=low, value=value, high=high) if low <= value <= high else None
+    return Interval(low=low, value=value, high=high) if low <= value <= high else None
 
 
 def _is_readable(line: dict[str, Any]) -> bool:
@@ -175,10 +188,10 @@ def _is_readable(line: dict[str, Any]) -> bool:
         check_format(line)
     except RunDirectoryError:
         return False
-    asked, runs = line.get("prediction"), line.get("runs")
-    if not isinstance(asked, dict) or not isinstance(runs, list) or not isinstance(line.get("question"), dict):
+    prediction, runs = line.get("prediction"), line.get("runs")
+    if not isinstance(prediction, dict) or not isinstance(runs, list) or not isinstance(line.get("question"), dict):
         return False
     kinds = {"job": str, "workers": int, "gpu": str}
-    return all(isinstance(asked.get(key), kind) for key, kind in kinds.items()) and all(
+    return all(isinstance(prediction.get(key), kind) for key, kind in kinds.items()) and all(
         isinstance(name, str) for name in runs
     )

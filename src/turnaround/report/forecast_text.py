@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from turnaround.findings.forecasts import Answer
 from turnaround.forecast.predict import best_of_range
 from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.turnaround import Best
 from turnaround.report.forecast_words import (
     figure_rows,
     headline,
-    leave_one_out,
-    left_open,
     next_in_words,
     time_text,
 )
@@ -29,11 +28,11 @@ def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tupl
         heading = ("", "estimate" if p.kind not in ("forecast", "measured") else "forecast", "80 % interval")
         measured = any(row[3] for row in rows)
         yield from _table([(*heading, "measured" if measured else ""), *rows], width)
-    loo = leave_one_out(p)
+    answer = Answer.of(p)
     sections = (
-        ("rests on", [*p.basis, *([loo] if loo else [])]),
-        ("assumed", [*p.assumed, *left_open(p)]),
-        ("mind", list(p.warnings)),
+        ("rests on", answer.rests_on),
+        ("assumed", [*answer.assumed, *answer.left_open]),
+        ("mind", list(answer.warnings)),
         ("run next", [following[0]] if (following := next_in_words(p)) else []),
     )
     for name, sentences in sections:
@@ -58,12 +57,12 @@ def range_lines(predictions: Sequence[Prediction], question: Question, width: in
         yield from _note(f"* later than the {predictions[0].epochs_planned} epochs of the recipe", width)
     if len(shown) < len(predictions):
         yield from _note(f"{len(predictions)} numbers of workers were compared; --json has them all", width)
-    last = predictions[-1]
+    first, last = Answer.of(predictions[0]), Answer.of(predictions[-1])
     # What is said of one number of workers is said of those at the ends, which are the farthest from the runs.
-    warnings = list(dict.fromkeys(warning for p in (predictions[0], last) for warning in p.warnings))
+    warnings = list(dict.fromkeys(warning for answer in (first, last) for warning in answer.warnings))
     for name, sentences in (
         ("rests on", last.basis),
-        ("assumed", [*last.assumed, *left_open(last)]),
+        ("assumed", [*last.assumed, *last.left_open]),
         ("mind", warnings),
     ):
         yield from _section(name, sentences, width)
@@ -78,9 +77,8 @@ def _range_headings(question: Question, gpu: str) -> list[tuple[str, ...]]:
 
 
 def _range_row(p: Prediction, best: Best | None) -> tuple[str, ...]:
-    job_s = p.best_known("job_time_s")
     price = p.best_known("cost")
-    paid = money(price) if price is not None else None if job_s is None else f"{p.workers * job_s / 3600:.2g}"
+    paid = money(price) if price is not None else None if p.gpu_hours is None else f"{p.gpu_hours:.2g}"
     late = "*" if p.reaches_stable is False else " "
     return (
         f"{p.workers} run" if p.kind == "measured" else f"{p.workers}    ",
@@ -117,13 +115,13 @@ def _best_in_words(predictions: Sequence[Prediction], best: Best | None) -> str:
         return f"{first.job}: {unknown} not known, so the fastest and the cheapest cannot be told."
     by_workers = {p.workers: p for p in predictions}
 
-    def told(workers: int) -> str:
+    def timed(workers: int) -> str:
         p = by_workers[workers]
         time = time_text(p, "time_to_stable_s" if best.by == "time to stable" else "job_time_s")
         return f"{hardware(workers, p.gpu)} ({time})"
 
     what = "to a stable accuracy" if best.by == "time to stable" else f"for {first.epochs_planned} epochs"
-    answer = f"{first.job}: fastest {what} {told(best.fastest)}, cheapest {told(best.cheapest)}."
+    answer = f"{first.job}: fastest {what} {timed(best.fastest)}, cheapest {timed(best.cheapest)}."
     if best.enough < best.fastest:
         answer += f" Beyond {hardware(best.enough, first.gpu)} more gain less than 5 %."
     return answer

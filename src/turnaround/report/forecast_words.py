@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from turnaround.analysis.configurations import Spread
-from turnaround.forecast.contract import Forecast
+from turnaround.findings.forecasts import next_run_text
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.turnaround import share_below
 from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money, number
 
 
@@ -41,11 +41,9 @@ def _stable_sentence(p: Prediction) -> str:
     needed = f"{p.epochs_to_stable.value:.0f} epochs"
     if p.time_to_stable_s is not None:
         needed += f", {about(p.time_to_stable_s.value)}"
-    chance = share_below(p.epochs_to_stable, p.epochs_planned)
+    sure = " probably" if p.stable_by_end in ("probably", "probably not") else ""
     if p.reaches_stable:
-        sure = "" if chance > 0.9 else " probably"
         return f"The accuracy will{sure} be stable by then (after about {needed})."
-    sure = "" if chance < 0.02 else " probably"
     return f"The accuracy will{sure} not be stable by then: that takes about {needed}."
 
 
@@ -65,7 +63,7 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
     """Name, value, interval, and what was measured."""
     price = f", {question.price:g} per GPU-hour" if question.price else ""
     job = f"job of {p.epochs_planned} epochs"
-    rows: list[tuple[str, str, Forecast | None, Callable[[float], str]]] = [
+    rows: list[tuple[str, str, Interval | None, Callable[[float], str]]] = [
         ("epoch_time_s", "an epoch", p.epoch_time_s, about),
         ("images_per_s", "images/s", p.images_per_s, number),
         ("epochs_to_stable", "epochs to stable", p.epochs_to_stable, lambda v: f"{v:.0f}"),
@@ -101,22 +99,6 @@ def time_text(p: Prediction, name: str) -> str:
     return duration(measured.value) if measured is not None else UNKNOWN if time_s is None else about(time_s)
 
 
-def left_open(p: Prediction) -> list[str]:
-    """What the runs could not tell, each reason once."""
-    by_reason: dict[str, str] = {}
-    for key, why in p.pinned.items():
-        by_reason.setdefault(why, key.partition(":")[0])
-    return [f"{what}: {why}" for why, what in by_reason.items()]
-
-
-def leave_one_out(p: Prediction) -> str | None:
-    """How well each measured time is forecast from the others."""
-    if not p.leave_one_out:
-        return None
-    errors = ", ".join(f"{count}: {100 * error:+.1f} %" for count, error in sorted(p.leave_one_out.items()))
-    return f"each measured time forecast from the others, error by workers: {errors}"
-
-
 def next_in_words(p: Prediction) -> tuple[str, str] | None:
     """What to run next, what it costs and why; and the command."""
     run = p.next_run
@@ -130,4 +112,5 @@ def next_in_words(p: Prediction) -> tuple[str, str] | None:
     price = f", {money(run.cost)}" if run.cost is not None else ""
     unit = "process-hours" if p.gpu == "CPU" else "GPU-hours"
     costs = f" ({run.gpu_hours:.2g} {unit}{price})" if run.gpu_hours is not None else ""
-    return f"{what}{costs}: {run.why[0].lower()}{run.why[1:]}", f"turnaround train SOURCE {options}"
+    why = next_run_text(run)
+    return f"{what}{costs}: {why[0].lower()}{why[1:]}", f"turnaround train SOURCE {options}"

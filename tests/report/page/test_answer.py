@@ -11,7 +11,7 @@ from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.workloads import survey
 from turnaround.findings import find_all
-from turnaround.forecast.along import forecasters_of
+from turnaround.forecast.sweep import forecasters_of
 from turnaround.report.page.answer import Headline, answer_of
 
 

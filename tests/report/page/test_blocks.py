@@ -12,7 +12,7 @@ from analysis.build import LAB, import_table
 from report.page.figure_study import EVIL, study_job
 from turnaround.analysis.workloads import LeftOut, Survey, survey
 from turnaround.findings import find_all
-from turnaround.forecast.along import forecasters_of
+from turnaround.forecast.sweep import forecasters_of
 from turnaround.report.page.blocks import Block, PageView, anchor, job_key, page_blocks
 
 PICTURE = "data:image/jpeg;base64,AAAA"
@@ -110,11 +110,11 @@ def test_nothing_that_others_have_named_becomes_markup(study: PageView) -> None:
 
 
 def test_how_past_forecasts_did(lab: PageView, tmp_path: Path) -> None:
-    from turnaround.forecast.contract import Forecast
+    from turnaround.forecast.interval import Interval
     from turnaround.forecast.score import Score
 
     job = "caltech256, frozen"
-    forecast = Forecast(value=90, low=70, high=120)
+    forecast = Interval(value=90, low=70, high=120)
     score = Score(
         saved_at="", job=job, workers=8, gpu="V100", figure="job_time_s", forecast=forecast, measured=100, runs=1
     )

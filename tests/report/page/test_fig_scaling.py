@@ -10,7 +10,7 @@ from analysis.build import LAB, Plan, build, import_table, rising
 from report.page.figure_study import figure, job_in, study_job, traces
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.workloads import survey
-from turnaround.forecast.along import forecasters_of
+from turnaround.forecast.sweep import forecasters_of
 from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.fig_epochs import epochs_figure
 from turnaround.report.page.fig_scaling import scaling_figures

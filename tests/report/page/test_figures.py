@@ -13,7 +13,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising
 from report.page.figure_study import EVIL, figure, job_in, study_job
 from turnaround.analysis.workloads import survey
-from turnaround.forecast.along import forecasters_of
+from turnaround.forecast.sweep import forecasters_of
 from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.figures import SECTIONS, figures_of
 

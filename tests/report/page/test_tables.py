@@ -9,7 +9,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.workloads import survey
-from turnaround.forecast.along import forecasters_of
+from turnaround.forecast.sweep import forecasters_of
 from turnaround.report.page.tables import HtmlTable, asked_counts, comparison, forecasts
 
 

@@ -6,9 +6,9 @@ import shlex
 from dataclasses import replace
 
 from turnaround.analysis.workloads import Survey
-from turnaround.forecast.along import forecasters_of
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.score import Score, saved_in, scored
+from turnaround.forecast.sweep import forecasters_of
 from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.page.blocks import PageView

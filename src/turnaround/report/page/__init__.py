@@ -23,7 +23,7 @@ Enters: a survey, its findings, forecasts. Leaves: named blocks, and the html te
     fig_classes.py    the confusion matrix and the most confused classes
 
 `figures.figures_of(job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None = None)` gives
-`tuple[Figure, ...]`. `forecasters` are those of the job by `forecast.along.forecasters_of(job, price=None)`, one for
+`tuple[Figure, ...]`. `forecasters` are those of the job by `forecast.sweep.forecasters_of(job, price=None)`, one for
 each kind of GPU that was timed; with none the pictures have measured values only. `price` is money for one GPU-hour;
 without it costs are GPU-hours. A picture without data is left out. `figures.SECTIONS` has the sections in order, with
 headings. Titles, captions and alt texts are plain text, to be escaped; texts inside traces are escaped for plotly

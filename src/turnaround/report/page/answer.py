@@ -12,15 +12,11 @@ from dataclasses import dataclass
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.findings import Finding
 from turnaround.findings.best import SAME_TIME, Timed, timed
-from turnaround.forecast.contract import Forecast
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
-from turnaround.forecast.turnaround import TurnaroundParts, exact, job_time, share_below
 from turnaround.report.job_table import epoch_text
 from turnaround.words import accuracy, duration, interval, listed
-
-# As in the sentences of `turnaround predict`: beyond these chances "probably" is left out.
-SURELY_STABLE, SURELY_NOT = 0.9, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +132,13 @@ def _under_way(case: ConfigurationRuns) -> str:
 def _ahead(best: ConfigurationRuns, ranked: Timed | None, forecasters: Sequence[Forecaster]) -> str:
     """Twice the most workers of the same kind of GPU that were timed."""
     kind = best.configuration.gpu
-    asked = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
-    if asked is None or asked.laws.times is None:
+    forecaster = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
+    if forecaster is None or forecaster.laws.times is None:
         return ""
-    p = asked.predict(2 * max(asked.laws.times.counts))
+    p = forecaster.predict(2 * max(forecaster.laws.times.counts))
     who = str(p.workers) if kind not in ("CPU", "unknown") else f"{p.workers} {'processes' * (kind == 'CPU')}".strip()
     if ranked is not None and ranked.basis == "target":
-        time_s = _training_to_target(p)
+        time_s = p.training_to_target_s
         return f"; {who} would need about {_interval(time_s)}{_reaching(p)}" if time_s else ""
     if p.job_time_s is not None:
         return f"; {who} would need about {_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
@@ -151,25 +147,16 @@ def _ahead(best: ConfigurationRuns, ranked: Timed | None, forecasters: Sequence[
     return ""
 
 
-def _training_to_target(p: Prediction) -> Forecast | None:
-    """As the runs are compared: epochs times the time of an epoch, without what comes before and between."""
-    if p.epoch_time_s is None or p.epochs_to_target is None:
-        return None
-    nothing = exact(0.0)
-    return job_time(TurnaroundParts(epoch_s=p.epoch_time_s, after_epoch_s=nothing, once_s=nothing), p.epochs_to_target)
-
-
 def _reaching(p: Prediction) -> str:
     return " if they get there, which is doubtful" if p.reaches_target is False else ""
 
 
 def _stable(p: Prediction) -> str:
-    if p.epochs_to_stable is None or p.epochs_planned is None or p.reaches_stable is None:
+    if p.stable_by_end is None:
         return ""
-    chance = share_below(p.epochs_to_stable, p.epochs_planned)
-    is_sure = chance > SURELY_STABLE if p.reaches_stable else chance < SURELY_NOT
-    return f" and would {'' if is_sure else 'probably '}{'' if p.reaches_stable else 'not '}be stable by then"
+    probably = "probably " if p.stable_by_end in ("probably", "probably not") else ""
+    return f" and would {probably}{'' if p.reaches_stable else 'not '}be stable by then"
 
 
-def _interval(forecast: Forecast) -> str:
+def _interval(forecast: Interval) -> str:
     return interval(forecast.value, forecast.low, forecast.high)

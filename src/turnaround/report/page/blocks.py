@@ -10,9 +10,9 @@ from turnaround.analysis.configurations import Workload
 from turnaround.analysis.confusion import best_evaluated, confused_pairs
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import SEVERITIES, Finding
+from turnaround.findings.forecasts import Answer, track_record_text
 from turnaround.forecast.predict import Forecaster, best_of_range
-from turnaround.forecast.score import Score, in_words
-from turnaround.report.forecast_words import leave_one_out, left_open
+from turnaround.forecast.score import Score
 from turnaround.report.page.answer import answer_of
 from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.figures import SECTIONS, figures_of
@@ -164,12 +164,15 @@ def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
     asked = []
     for forecaster in view.forecasters.get(job.name, ()):
         predictions = [forecaster.predict(count) for count in asked_counts(forecaster)]
-        last = predictions[-1]
-        rests_on = [*last.basis, *([left_out] if (left_out := leave_one_out(last)) else [])]
-        told = {"Rests on": rests_on, "Assumed": [*last.assumed, *left_open(last)], "Mind": list(last.warnings)}
+        last = Answer.of(predictions[-1])
+        told = {
+            "Rests on": last.rests_on,
+            "Assumed": [*last.assumed, *last.left_open],
+            "Mind": list(last.warnings),
+        }
         asked.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), told))
     if asked:
-        scored = in_words([score for score in view.scores if score.job == job.name])
+        scored = track_record_text([score for score in view.scores if score.job == job.name])
         yield Block(id=f"{key}/forecast", html=piece("forecast", asked=asked, scored=scored, key=key, job=job.name))
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from turnaround.analysis.workloads import Survey, filter_jobs, survey_of
 from turnaround.errors import StorageError
 from turnaround.findings import find_all
-from turnaround.forecast.along import forecasters_of
 from turnaround.forecast.score import saved_in, scored
+from turnaround.forecast.sweep import forecasters_of
 from turnaround.record.files import replace_file
 from turnaround.record.machine import installed_version
 from turnaround.report.page.blocks import PageView, page_blocks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
-from turnaround.forecast.along import SweepPoint, epochs_planned, points, same_epochs_law
 from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.sweep import SweepPoint, same_epochs_law, sweep
 from turnaround.report.job_table import epoch_text
 from turnaround.report.page.fig_common import (
     Figure,
@@ -54,7 +54,7 @@ def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | 
     behind, apart = _law_traces(laws)
     traces = [*behind, *_points(known), *apart]
     top = max([*heights(traces), 1.0]) * 1.12
-    planned = next((n for asked, _ in laws if (n := epochs_planned(asked))), None)
+    planned = next((n for forecaster, _ in laws if (n := forecaster.laws.observations.epochs_planned)), None)
     return Figure(
         id="epochs-to-stable",
         section="scaling",
@@ -73,11 +73,11 @@ def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | 
 def _laws(forecasters: Sequence[Forecaster]) -> list[tuple[Forecaster, Sequence[SweepPoint]]]:
     """Kinds of GPU mostly share the law of epochs: it is drawn once, as far as any of them goes."""
     found: list[tuple[Forecaster, Sequence[SweepPoint]]] = []
-    for asked in forecasters:
-        own = [point for point in points(asked) if point.prediction.epochs_to_stable is not None]
+    for forecaster in forecasters:
+        own = [point for point in sweep(forecaster) if point.prediction.epochs_to_stable is not None]
         same = next((place for place, (_, law) in enumerate(found) if same_epochs_law(law, own)), None)
         if own and same is None:
-            found.append((asked, own))
+            found.append((forecaster, own))
         elif own and same is not None:
             both = {point.workers: point for point in (*own, *found[same][1])}
             found[same] = found[same][0], [both[workers] for workers in sorted(both)]
@@ -89,8 +89,8 @@ def _law_traces(laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]]) -> tupl
     behind: list[Trace] = []
     apart: list[Trace] = []
     for place, (_, law) in enumerate(laws):
-        said = [(p, f) for p in law if (f := p.prediction.epochs_to_stable) is not None]
-        law_of_epochs = Law(name="", series=place, said=said, unit=EPOCHS, shown=lambda n: f"{n:.0f} epochs")
+        along = [(p, f) for p in law if (f := p.prediction.epochs_to_stable) is not None]
+        law_of_epochs = Law(name="", series=place, points=along, unit=EPOCHS, shown=lambda n: f"{n:.0f} epochs")
         band, line, *forecasts = law_traces(law_of_epochs)
         behind += [band, line]
         apart += forecasts
@@ -133,7 +133,7 @@ def _repeats(case: ConfigurationRuns) -> str:
     return f", {case.stable.repeats} runs" if case.stable.repeats > 1 else ""
 
 
-def _planned_line(planned: float | None, counts: set[int], top: float) -> list[Trace]:
+def _planned_line(planned: int | None, counts: set[int], top: float) -> list[Trace]:
     if planned is None or planned > top:
         return []
     ends = [min(counts), max(counts)]
@@ -152,7 +152,7 @@ def _planned_line(planned: float | None, counts: set[int], top: float) -> list[T
 
 
 def _caption(
-    known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]], planned: float | None
+    known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]], planned: int | None
 ) -> str:
     methods = {series.case.stable.method for series in known}
     most = max(series.case.stable.repeats for series in known)

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread
-from turnaround.forecast.along import SweepPoint
-from turnaround.forecast.contract import Forecast
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.sweep import SweepPoint
 from turnaround.report.page.fig_common import TimeUnit, Trace, error_bars, meta, plain
 from turnaround.words import about, duration, hardware
-
-Interval = Spread | Forecast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,7 @@ class ScalingGroup:
     series: int
     """That of its first case."""
     cases: Sequence[ConfigurationRuns]
-    asked: Forecaster | None
+    forecaster: Forecaster | None
     points: Sequence[SweepPoint]
 
     @property
@@ -35,8 +33,8 @@ class ScalingGroup:
 class LawCurve:
     """What one picture reads out of a group."""
 
-    measured: Callable[[ScalingGroup, ConfigurationRuns], Interval | None]
-    law: Callable[[SweepPoint], Forecast | None]
+    measured: Callable[[ScalingGroup, ConfigurationRuns], Spread | Interval | None]
+    law: Callable[[SweepPoint], Interval | None]
     ideal: Callable[[ScalingGroup, int], float] | None = None
 
 
@@ -47,11 +45,10 @@ class Law:
     name: str
     """Before the words "law" and "forecast" in the legend."""
     series: int
-    said: Sequence[tuple[SweepPoint, Forecast]]
+    points: Sequence[tuple[SweepPoint, Interval]]
     unit: TimeUnit
     shown: Callable[[float], str]
     """A forecast as text."""
-    """A value in words."""
 
 
 def scaling_traces(
@@ -60,10 +57,14 @@ def scaling_traces(
     """Bands first, so that nothing lies under them; then lines, then points, measured ones first in the legend."""
     layers: list[list[Trace]] = [[], [], [], []]
     for group in groups:
-        said = [(p, f) for p in group.points if (f := curve.law(p)) is not None]
-        if said:
+        along = [(p, f) for p in group.points if (f := curve.law(p)) is not None]
+        if along:
             law = Law(
-                name=group.name, series=group.series, said=said, unit=unit, shown=about if shown is duration else shown
+                name=group.name,
+                series=group.series,
+                points=along,
+                unit=unit,
+                shown=about if shown is duration else shown,
             )
             band, line, *forecasts = law_traces(law)
             layers[0].append(band)
@@ -77,8 +78,8 @@ def scaling_traces(
 
 def law_traces(law: Law) -> list[Trace]:
     """The band, the line, and the forecasts that are worth a mark of their own."""
-    workers = [p.workers for p, _ in law.said]
-    low, high = ([law.unit(getattr(f, end)) for _, f in law.said] for end in ("low", "high"))
+    workers = [p.workers for p, _ in law.points]
+    low, high = ([law.unit(getattr(f, end)) for _, f in law.points] for end in ("low", "high"))
     common = {"type": "scatter", "legendgroup": law.name}
     band = {
         "mode": "lines",
@@ -92,7 +93,7 @@ def law_traces(law: Law) -> list[Trace]:
         "mode": "lines",
         "name": f"{plain(law.name)} law",
         "x": workers,
-        "y": [law.unit(f.value) for _, f in law.said],
+        "y": [law.unit(f.value) for _, f in law.points],
         "line": {"dash": "dash", "width": 1.5},
         "meta": meta(law.series, "law"),
     }
@@ -101,7 +102,7 @@ def law_traces(law: Law) -> list[Trace]:
 
 
 def _forecasts(law: Law) -> list[Trace]:
-    apart = [(p, f) for p, f in law.said if p.is_shown_apart]
+    apart = [(p, f) for p, f in law.points if p.is_shown_apart]
     if not apart:
         return []
     unit, shown = law.unit, law.shown

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.speed import comparable_in_time, ideal_time_s, speedup_of
-from turnaround.forecast.along import measured_time_to_stable, points, set_aside
-from turnaround.forecast.observations import hardware_label
+from turnaround.findings.forecasts import assumption_text, hardware_label
 from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.sweep import measured_time_to_stable, set_aside, sweep
 from turnaround.report.page.fig_common import (
     Figure,
     TimeUnit,
@@ -32,22 +31,22 @@ def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingG
     found = []
     comparable = comparable_in_time(job)
     for cases in comparable:
-        asked = next((f for f in forecasters if _is_learnt_from(f, cases)), None)
+        forecaster = next((f for f in forecasters if _is_learnt_from(f, cases)), None)
         found.append(
             ScalingGroup(
                 name=_name(cases, [other for other in comparable if other is not cases]),
                 series=order[id(cases[0])],
                 cases=cases,
-                asked=asked,
-                points=points(asked) if asked is not None else (),
+                forecaster=forecaster,
+                points=sweep(forecaster) if forecaster is not None else (),
             )
         )
     return found
 
 
-def _is_learnt_from(asked: Forecaster, cases: Sequence[ConfigurationRuns]) -> bool:
-    times = asked.laws.times
-    return times is not None and not asked.laws.is_carried_over and times.cases[0] in cases
+def _is_learnt_from(forecaster: Forecaster, cases: Sequence[ConfigurationRuns]) -> bool:
+    times = forecaster.laws.times
+    return times is not None and not forecaster.laws.is_carried_over and times.cases[0] in cases
 
 
 def _name(cases: Sequence[ConfigurationRuns], others: Sequence[Sequence[ConfigurationRuns]]) -> str:
@@ -147,7 +146,7 @@ def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
     if not with_law:
         return None
     curve = LawCurve(
-        measured=lambda group, case: measured_time_to_stable(group.asked, case) if group.asked else None,
+        measured=lambda group, case: measured_time_to_stable(group.forecaster, case) if group.forecaster else None,
         law=lambda point: point.prediction.time_to_stable_s,
     )
     ends = [end for g in with_law for p in g.points if (f := curve.law(p)) for end in (f.value, f.high)]
@@ -189,18 +188,18 @@ def _law_rule(groups: Sequence[ScalingGroup]) -> str:
     last = [group.points[-1].prediction for group in groups if group.points]
     if not last:
         return ""
-    aside = [case.label for group in groups if group.asked is not None for case in set_aside(group.asked)]
-    assumed = [f"for {hardware(p.workers, p.gpu)} {_without_flags('; '.join(p.assumed))}" for p in last if p.assumed]
+    aside = [case.label for group in groups if group.forecaster for case in set_aside(group.forecaster)]
+    assumed = [
+        f"for {hardware(p.workers, p.gpu)} "
+        + "; ".join(assumption_text(assumption, flags=False) for assumption in p.remarks.assumed)
+        for p in last
+        if p.remarks.assumed
+    ]
     return sentences(
         "Dashed, open circles and band: the fitted law, its forecasts and their 80 % interval, not measured.",
         f"Not learnt from, since no law explains it with the others: {', '.join(aside)}." if aside else "",
         f"Assumed: {', '.join(assumed)}." if assumed else "",
     )
-
-
-def _without_flags(text: str) -> str:
-    """What a sentence says to the command line only is left out."""
-    return re.sub(r" \([^()]*--[^()]*\)", "", text)
 
 
 def _baselines(groups: Sequence[ScalingGroup]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
-from turnaround.forecast.contract import Forecast
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.report.job_table import SortKey, filled_columns, meanings, table_rows
@@ -103,7 +103,7 @@ def _forecast(p: Prediction, name: str, show: Callable[[float], str]) -> Cell:
     if measured is not None:
         text = duration(measured.value) if show is about else show(measured.value)
         return Cell(text=f"{text} measured", key=measured.value)
-    forecast: Forecast | None = getattr(p, name)
+    forecast: Interval | None = getattr(p, name)
     if forecast is None:
         return Cell(text=UNKNOWN)
     return Cell(text=f"{show(forecast.value)} ({show(forecast.low)} to {show(forecast.high)})", key=forecast.value)

@@ -1,4 +1,4 @@
-"""The laws along the numbers of workers."""
+"""The laws over a range of workers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import pytest
 from analysis.build import Plan, build, rising
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.workloads import survey
-from turnaround.forecast.along import (
+from turnaround.forecast.predict import fit_forecaster
+from turnaround.forecast.question import Question
+from turnaround.forecast.sweep import (
     baseline_of,
-    epochs_planned,
     forecasters_of,
     measured_time_to_stable,
-    points,
     same_epochs_law,
     set_aside,
+    sweep,
 )
-from turnaround.forecast.predict import forecaster
-from turnaround.forecast.question import Question
 
 
 def lab_job(lab: Path) -> Workload:
@@ -28,17 +27,17 @@ def lab_job(lab: Path) -> Workload:
 
 def test_one_forecaster_for_each_kind_of_gpu(lab: Path) -> None:
     found = forecasters_of(lab_job(lab), price=2.0)
-    assert [(asked.laws.gpu, asked.question.price) for asked in found] == [("T4", 2.0), ("V100", 2.0)]
+    assert [(one.laws.gpu, one.question.price) for one in found] == [("T4", 2.0), ("V100", 2.0)]
 
 
 def test_from_the_fewest_that_were_run_to_twice_the_most(lab: Path) -> None:
     t4, v100 = forecasters_of(lab_job(lab))
-    assert [point.workers for point in points(v100)] == [4, 6, 8, 12, 16]
-    assert [point.workers for point in points(v100) if point.is_measured] == [4, 8]
-    assert [point.workers for point in points(v100) if point.is_shown_apart] == [16]
-    assert [point.workers for point in points(t4)] == [2, 3, 4, 6, 8]
-    asked = forecaster(survey([lab]), Question(workers=32, gpu="V100", job="caltech"))
-    assert points(asked)[-1].workers == 32
+    assert [point.workers for point in sweep(v100)] == [4, 6, 8, 12, 16]
+    assert [point.workers for point in sweep(v100) if point.is_measured] == [4, 8]
+    assert [point.workers for point in sweep(v100) if point.is_shown_apart] == [16]
+    assert [point.workers for point in sweep(t4)] == [2, 3, 4, 6, 8]
+    forecaster = fit_forecaster(survey([lab]), Question(workers=32, gpu="V100", job="caltech"))
+    assert sweep(forecaster)[-1].workers == 32
 
 
 def test_speed_up_is_against_the_measured_baseline(lab: Path) -> None:
@@ -46,7 +45,7 @@ def test_speed_up_is_against_the_measured_baseline(lab: Path) -> None:
     baseline = baseline_of(v100)
     assert baseline is not None
     assert baseline.label == "4 V100"
-    last = points(v100)[-1]
+    last = sweep(v100)[-1]
     time_s = last.prediction.epoch_time_s
     assert time_s is not None
     assert last.speedup is not None
@@ -57,10 +56,12 @@ def test_speed_up_is_against_the_measured_baseline(lab: Path) -> None:
 
 
 def test_a_kind_that_nobody_timed_has_no_speed_up(lab: Path) -> None:
-    asked = forecaster(survey([lab]), Question(workers=16, gpu="A100", job="caltech"))
-    assert baseline_of(asked) is None
-    assert {(point.speedup, point.efficiency, point.is_measured) for point in points(asked)} == {(None, None, False)}
-    assert all(point.prediction.epoch_time_s is not None for point in points(asked))
+    forecaster = fit_forecaster(survey([lab]), Question(workers=16, gpu="A100", job="caltech"))
+    assert baseline_of(forecaster) is None
+    assert {(point.speedup, point.efficiency, point.is_measured) for point in sweep(forecaster)} == {
+        (None, None, False)
+    }
+    assert all(point.prediction.epoch_time_s is not None for point in sweep(forecaster))
 
 
 def test_what_the_law_does_not_explain_is_named(lab: Path) -> None:
@@ -71,8 +72,8 @@ def test_what_the_law_does_not_explain_is_named(lab: Path) -> None:
 
 def test_kinds_share_the_law_of_epochs(lab: Path) -> None:
     t4, v100 = forecasters_of(lab_job(lab))
-    assert same_epochs_law(points(t4), points(v100))
-    assert epochs_planned(v100) == 30
+    assert same_epochs_law(sweep(t4), sweep(v100))
+    assert v100.laws.observations.epochs_planned == 30
 
 
 def test_a_measured_time_to_stable_has_start_up_in_it(lab: Path) -> None:
@@ -90,10 +91,10 @@ def test_its_interval_is_that_of_the_epochs(tmp_path: Path) -> None:
     for workers, time_s in ((1, 20.0), (2, 11.0)):
         build(tmp_path / f"r{workers}", Plan(workers=workers, accuracy=rising(epochs=30), epoch_time_s=time_s))
     (job,) = survey([tmp_path]).jobs
-    (asked,) = forecasters_of(job)
-    assert asked.question.target == job.target
+    (forecaster,) = forecasters_of(job)
+    assert forecaster.question.target == job.target
     stable = job.cases[0].stable
-    found = measured_time_to_stable(asked, job.cases[0])
+    found = measured_time_to_stable(forecaster, job.cases[0])
     assert found is not None
     assert stable.epoch is not None
     assert stable.low is not None
@@ -105,12 +106,12 @@ def test_rehearsals_alone_give_epochs_and_no_times(tmp_path: Path) -> None:
         accuracy = rising(epochs=30, pace=1.0 + workers / 2)
         build(tmp_path / f"r{workers}", Plan(workers=workers, processes=1, accuracy=accuracy))
     (job,) = survey([tmp_path]).jobs
-    (asked,) = forecasters_of(job)
-    found = points(asked)
+    (forecaster,) = forecasters_of(job)
+    found = sweep(forecaster)
     assert [point.workers for point in found] == [2, 3, 4, 6, 8, 12, 16]
     assert {point.prediction.epoch_time_s for point in found} == {None}
     assert all(point.prediction.epochs_to_stable is not None for point in found)
-    assert set_aside(asked) == ()
+    assert set_aside(forecaster) == ()
 
 
 def test_runs_that_say_nothing_have_no_forecaster(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The laws along the numbers of workers: what a picture of measured and forecast values needs."""
+"""A sweep over the numbers of workers: what a picture of measured and forecast values needs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from statistics import median
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
-from turnaround.forecast.contract import Forecast
-from turnaround.forecast.laws import planned
-from turnaround.forecast.predict import Forecaster, forecaster
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.predict import Forecaster, fit_forecaster
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.turnaround import TurnaroundParts, exact, job_time
+from turnaround.forecast.turnaround import TurnaroundParts, job_time
 
 AHEAD = 2
 """The laws are followed to so many times the most workers that were run or rehearsed."""
@@ -25,9 +24,9 @@ class SweepPoint:
 
     workers: int
     prediction: Prediction
-    speedup: Forecast | None
+    speedup: Interval | None
     """Against the baseline's measured epoch; None for a kind of GPU that nobody timed."""
-    efficiency: Forecast | None
+    efficiency: Interval | None
     is_measured: bool
     """Whether real runs of this kind of GPU had so many workers."""
 
@@ -42,29 +41,32 @@ def forecasters_of(job: Workload, *, price: float | None = None) -> tuple[Foreca
     nothing where there is nothing to learn from."""
     target = job.target if job.target is not None and 0 < job.target < 1 else None
     kinds = sorted({case.configuration.gpu for case in job.cases if case.epoch_time_s is not None})
-    found = []
-    asked: list[str | None] = [*kinds] or [None]
-    for kind in asked:
+    forecasters = []
+    gpus: list[str | None] = [*kinds] or [None]
+    for gpu in gpus:
+        question = Question(workers=1, gpu=gpu, price=price, target=target)
         try:
-            found.append(forecaster(Survey(jobs=(job,)), Question(workers=1, gpu=kind, price=price, target=target)))
+            forecasters.append(fit_forecaster(Survey(jobs=(job,)), question))
         except InputError:  # nothing to learn from: the pictures then have what was measured
             continue
-    return tuple(found)
+    return tuple(forecasters)
 
 
-def points(asked: Forecaster) -> tuple[SweepPoint, ...]:
+def sweep(forecaster: Forecaster) -> tuple[SweepPoint, ...]:
     """From the fewest workers that were run to twice the most, and to what was asked for."""
-    first, last = _range(asked)
-    measured = set(asked.laws.times.counts) if asked.laws.times and not asked.laws.is_carried_over else set()
-    baseline = baseline_of(asked)
-    return tuple(_point(asked, n, n in measured, baseline) for n in _counts(first, last, measured))
+    first, last = _range(forecaster)
+    measured = (
+        set(forecaster.laws.times.counts) if forecaster.laws.times and not forecaster.laws.is_carried_over else set()
+    )
+    baseline = baseline_of(forecaster)
+    return tuple(_point(forecaster, n, n in measured, baseline) for n in _counts(first, last, measured))
 
 
-def _range(asked: Forecaster) -> tuple[int, int]:
-    cases = asked.laws.times.cases if asked.laws.times else asked.laws.observations.learned_from
+def _range(forecaster: Forecaster) -> tuple[int, int]:
+    cases = forecaster.laws.times.cases if forecaster.laws.times else forecaster.laws.observations.learned_from
     counts = [case.configuration.workers for case in cases] or [1]
-    rehearsed = [case.configuration.workers for case in asked.laws.observations.learned_from]
-    return min(counts), max(AHEAD * max(counts), *rehearsed, asked.question.workers)
+    rehearsed = [case.configuration.workers for case in forecaster.laws.observations.learned_from]
+    return min(counts), max(AHEAD * max(counts), *rehearsed, forecaster.question.workers)
 
 
 def _counts(first: int, last: int, measured: set[int]) -> list[int]:
@@ -74,59 +76,52 @@ def _counts(first: int, last: int, measured: set[int]) -> list[int]:
     return sorted({n for n in (*powers, *halfway, *measured, first, last) if first <= n <= last})
 
 
-def baseline_of(asked: Forecaster) -> ConfigurationRuns | None:
+def baseline_of(forecaster: Forecaster) -> ConfigurationRuns | None:
     """The timed case with the fewest workers."""
-    if asked.laws.times is None or asked.laws.is_carried_over:
+    if forecaster.laws.times is None or forecaster.laws.is_carried_over:
         return None
-    return min(asked.laws.times.cases, key=lambda case: case.configuration.workers)
+    return min(forecaster.laws.times.cases, key=lambda case: case.configuration.workers)
 
 
-def _point(asked: Forecaster, workers: int, is_measured: bool, baseline: ConfigurationRuns | None) -> SweepPoint:
-    prediction = asked.predict(workers)
+def _point(forecaster: Forecaster, workers: int, is_measured: bool, baseline: ConfigurationRuns | None) -> SweepPoint:
+    prediction = forecaster.predict(workers)
     speedup = efficiency = None
     time_s, base = prediction.epoch_time_s, baseline.epoch_time_s if baseline else None
     if time_s is not None and baseline is not None and base is not None and time_s.low > 0:
-        speedup = Forecast(value=base.value / time_s.value, low=base.value / time_s.high, high=base.value / time_s.low)
-        ratio = workers / baseline.configuration.workers
-        efficiency = Forecast(value=speedup.value / ratio, low=speedup.low / ratio, high=speedup.high / ratio)
+        speedup = time_s.into(base.value)
+        efficiency = speedup.scaled(baseline.configuration.workers / workers)
     return SweepPoint(
         workers=workers, prediction=prediction, speedup=speedup, efficiency=efficiency, is_measured=is_measured
     )
 
 
-def measured_time_to_stable(asked: Forecaster, case: ConfigurationRuns) -> Forecast | None:
+def measured_time_to_stable(forecaster: Forecaster, case: ConfigurationRuns) -> Interval | None:
     """Of a timed case that became stable, with start-up and evaluations as the forecast has them; the interval is that
     of its epochs alone."""
-    times, stable, epoch_s = asked.laws.times, case.stable, case.epoch_time_s
+    times, stable, epoch_s = forecaster.laws.times, case.stable, case.epoch_time_s
     if times is None or stable.status != "stable" or stable.epoch is None or epoch_s is None:
         return None
-    own = next((o for c, o in zip(times.cases, times.overheads, strict=True) if c is case), None)
-    if own is None:
+    overheads = next((o for c, o in zip(times.cases, times.overheads, strict=True) if c is case), None)
+    if overheads is None:
         return None
-    once = [o.once_s for o in times.overheads if o.once_s is not None]
-    once_s = own.once_s if own.once_s is not None else median(once) if once else 0.0
+    fixed = [o.fixed_s for o in times.overheads if o.fixed_s is not None]
+    fixed_s = overheads.fixed_s if overheads.fixed_s is not None else median(fixed) if fixed else 0.0
     parts = TurnaroundParts(
-        epoch_s=exact(epoch_s.value),
-        after_epoch_s=exact(own.evaluation_s + own.checkpoint_s),
-        once_s=exact(once_s),
+        epoch_s=Interval.exact(epoch_s.value),
+        per_epoch_overhead_s=Interval.exact(overheads.evaluation_s + overheads.checkpoint_s),
+        fixed_overhead_s=Interval.exact(fixed_s),
     )
     low, high = stable.low or stable.epoch, stable.high or stable.epoch
-    ends = [job_time(parts, exact(epochs)).value for epochs in (low, stable.epoch, high)]
-    return Forecast(low=ends[0], value=ends[1], high=ends[2])
+    ends = [job_time(parts, Interval.exact(epochs)).value for epochs in (low, stable.epoch, high)]
+    return Interval(low=ends[0], value=ends[1], high=ends[2])
 
 
-def set_aside(asked: Forecaster) -> tuple[ConfigurationRuns, ...]:
+def set_aside(forecaster: Forecaster) -> tuple[ConfigurationRuns, ...]:
     """Timed cases that the law of time was not fitted to."""
-    if asked.laws.time is None or asked.laws.times is None:
+    if forecaster.laws.time is None or forecaster.laws.times is None:
         return ()
-    aside = {observation.processes for observation in asked.laws.time.set_aside_}
-    return tuple(case for case in asked.laws.times.cases if case.configuration.workers in aside)
-
-
-def epochs_planned(asked: Forecaster) -> float | None:
-    """Those of the recipe."""
-    found = planned(asked.laws.observations)
-    return None if found is None else found.value
+    aside = {observation.processes for observation in forecaster.laws.time.set_aside_}
+    return tuple(case for case in forecaster.laws.times.cases if case.configuration.workers in aside)
 
 
 def same_epochs_law(first: Sequence[SweepPoint], second: Sequence[SweepPoint]) -> bool:

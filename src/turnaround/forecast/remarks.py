@@ -1,0 +1,267 @@
+"""What must be said beside the figures of a forecast, as kinds with their figures.
+
+Forecasts make no sentences: turnaround.findings.forecasts has the words for each of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from turnaround.analysis.bottleneck import Bottleneck
+from turnaround.analysis.compare import Fact
+from turnaround.analysis.configurations import ConfigurationRuns
+from turnaround.analysis.gpu_kinds import GpuKind
+
+Unit = Literal["step", "epoch"]
+"""What a law of time was measured in."""
+
+# --- what the laws say of themselves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """Why a parameter is not the data's own."""
+
+    reason: Literal[
+        "one count",
+        "two counts",
+        "one count of epochs",
+        "two counts of epochs",
+        "three counts of epochs",
+        "noise scale",
+        "typical critical batch",
+        "typical fall",
+    ]
+    counts: tuple[int, ...] = ()
+    """The different numbers of processes that were measured."""
+    noise_scale: float | None = None
+    """In images; with its factor either way."""
+    factor: float | None = None
+    fall: float | None = None
+    """Accuracy lost for each doubling of the batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exclusion:
+    """A time that was not learnt from: it and another one are more than linear apart."""
+
+    processes: int
+    time_s: float
+    against_processes: int
+    against_time_s: float
+    efficiency: float
+    """Of the larger count against the smaller: above 1."""
+    unit: Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class FarFromMeasured:
+    """The count lies beyond what the law was tested on."""
+
+    processes: int
+    factor: float
+    counts: tuple[int, ...]
+    tested_factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstHosts:
+    """Several hosts, where only single hosts were measured."""
+
+    hosts: int
+    extra_s: float | None
+    """An all-reduce between them, in seconds a step; None where the gradients' size is not known."""
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchFarFromRun:
+    """The global batch lies beyond what the law was tested on."""
+
+    batch: int
+    largest: int
+    tested_factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchesClose:
+    """The batches that were run are too near one another to tell a slope."""
+
+    smallest: int
+    largest: int
+
+
+Caution = FarFromMeasured | FirstHosts | BatchFarFromRun | BatchesClose
+
+# --- what the observations say
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetAside:
+    """Configurations that cannot be compared with the rest."""
+
+    cases: tuple[ConfigurationRuns, ...]
+    reason: Literal["shared GPU", "time settings", "accuracy settings"]
+    facts: tuple[Fact, ...] = ()
+    """The settings they differ in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterGpuNoFaster:
+    """A kind of GPU with more bandwidth took as long as one with less: the input was the limit of both."""
+
+    fast: ConfigurationRuns
+    slow: ConfigurationRuns
+    bandwidth_ratio: float
+    images_per_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitsForInput:
+    """The bottleneck verdict of a run names its input path."""
+
+    bottleneck: Bottleneck
+
+
+InputBound = FasterGpuNoFaster | WaitsForInput
+
+# --- what a prediction adds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """Something that no run tells, so that a figure is missing or incomplete."""
+
+    what: Literal["times", "fixed overhead", "images", "batch", "accuracy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputLimitReached:
+    """The measured limit of a host's input path decides the time."""
+
+    images_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoreProcessesThanCores:
+    """Processes on CPUs would share cores."""
+
+    cores: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCountTimed:
+    """How times grow comes from published series alone."""
+
+    workers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotMeasuredGpu:
+    """The time was carried over from another kind of GPU."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoStableEpoch:
+    """No run says when its accuracy became stable."""
+
+    at_least: float | None
+    """The epochs that the longest run has not been enough for; None where no run tells even that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetNotSeen:
+    """No curve reaches the accuracy that was asked for."""
+
+    target: float
+
+
+Warning_ = (
+    SetAside
+    | Exclusion
+    | Caution
+    | InputBound
+    | InputLimitReached
+    | Missing
+    | MoreProcessesThanCores
+    | OneCountTimed
+    | NotMeasuredGpu
+    | NoStableEpoch
+    | TargetNotSeen
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimesBasis:
+    """The configurations whose times were learnt from."""
+
+    unit: Unit
+    cases: tuple[ConfigurationRuns, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSheetBasis:
+    """Two data sheets."""
+
+    source: GpuKind
+    destination: GpuKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchesBasis:
+    """The global batches that a law of the batch was learnt from."""
+
+    what: Literal["epochs to stable", "final accuracies"]
+    batches: tuple[int, ...]
+    rehearsed: int
+    """How many of them were run on fewer devices than workers only."""
+
+
+Basis = TimesBasis | DataSheetBasis | BatchesBasis
+
+
+@dataclass(frozen=True, kw_only=True)
+class MostMeasuredKind:
+    """No kind of GPU was asked for: the one with most counts was taken."""
+
+    gpu: str
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsKept:
+    """Of several settings, those of the runs learnt from."""
+
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostsAsInRuns:
+    """As many workers on a host as the runs had at most."""
+
+    hosts: int
+    workers_each: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHost:
+    """More workers than any run had, taken as standing on one host."""
+
+    most_workers: int
+
+
+Assumption = MostMeasuredKind | SettingsKept | HostsAsInRuns | OneHost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remarks:
+    """All of them for one prediction."""
+
+    basis: tuple[Basis, ...] = ()
+    warnings: tuple[Warning_, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
+    pinned: tuple[tuple[str, Pinned], ...] = ()
+    """By "time: c1" and the like: which law, and which of its parameters."""

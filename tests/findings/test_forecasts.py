@@ -1,0 +1,134 @@
+"""Each kind of remark has its words."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from forecast.conftest import real
+from turnaround.analysis.bottleneck import Bottleneck
+from turnaround.analysis.compare import Fact
+from turnaround.analysis.configurations import ConfigurationRuns
+from turnaround.analysis.gpu_kinds import data_sheet
+from turnaround.analysis.workloads import survey
+from turnaround.findings.forecasts import Answer, assumption_text, basis_text, pinned_text, warning_text
+from turnaround.forecast import remarks as r
+from turnaround.forecast.predict import fit_forecaster
+from turnaround.forecast.question import Prediction, Question
+
+FACT = Fact(what="batch", value="64", matters_for="both")
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> ConfigurationRuns:
+    real(tmp_path / "a", 4, epoch_time_s=80.0)
+    return survey([tmp_path]).jobs[0].cases[0]
+
+
+def test_pinned() -> None:
+    one = {n: pinned_text(r.Pinned(reason="one count", counts=(n,))) for n in (1, 4)}
+    assert one[1] == "only 1 process was measured: typical of published series"
+    assert one[4].startswith("only 4 processes were measured")
+    assert pinned_text(r.Pinned(reason="two counts", counts=(1, 4))) == (
+        "1 and 4 processes cannot tell what the second one costs (c1) from what every doubling costs (c2): their ratio "
+        "is that of published series"
+    )
+    noise = r.Pinned(reason="noise scale", noise_scale=500.4, factor=2.5)
+    assert pinned_text(noise).endswith("the measured noise scale, 500 images, within a factor of 2.5")
+    assert pinned_text(r.Pinned(reason="typical critical batch")).endswith("rehearse a second batch")
+    assert pinned_text(r.Pinned(reason="typical fall", fall=0.005)) == (
+        "one global batch only: 0.5 points for each doubling"
+    )
+    assert "nothing in an epoch is taken as never shrinking" in pinned_text(
+        r.Pinned(reason="one count of epochs", counts=(4,))
+    )
+    assert "two counts cannot tell what never shrinks" in pinned_text(r.Pinned(reason="two counts of epochs"))
+    assert "three counts cannot tell" in pinned_text(r.Pinned(reason="three counts of epochs"))
+
+
+def test_every_warning_has_words(case: ConfigurationRuns) -> None:
+    verdict = Bottleneck(kind="input", share=0.5, most_gain=2.0, why="waiting.", probes=False)
+    examples: dict[type, tuple[Any, str]] = {
+        r.SetAside: (
+            r.SetAside(cases=(case,), reason="time settings", facts=(FACT,)),
+            "Set aside: 4 H200: their times are those of other settings (batch 64).",
+        ),
+        r.Exclusion: (
+            r.Exclusion(
+                processes=2, time_s=209.0, against_processes=4, against_time_s=81.0, efficiency=1.29, unit="epoch"
+            ),
+            "2 processes (209 s an epoch) set aside: against 4 (81 s) the scaling is 129 % of linear, so the two are "
+            "not comparable.",
+        ),
+        r.FarFromMeasured: (
+            r.FarFromMeasured(processes=64, factor=16.0, counts=(1, 4), tested_factor=8.0),
+            "64 processes are 16 times away from what was measured (1 to 4); the law was tested up to 8 times.",
+        ),
+        r.FirstHosts: (
+            r.FirstHosts(hosts=2, extra_s=0.08, bytes_per_s=1.25e9),
+            "No run was on more than one host: from no extra cost up to 0.08 s a step for 2 hosts at 1.25 GB/s.",
+        ),
+        r.BatchFarFromRun: (
+            r.BatchFarFromRun(batch=16_384, largest=256, tested_factor=16.0),
+            "A global batch of 16384 is 64 times the largest that was run (256); the law was tested up to 16 times.",
+        ),
+        r.BatchesClose: (r.BatchesClose(smallest=64, largest=96), "are less than a factor of 2 apart."),
+        r.FasterGpuNoFaster: (
+            r.FasterGpuNoFaster(fast=case, slow=case, bandwidth_ratio=2.8, images_per_s=306.1),
+            "4 H200 were no faster than 4 H200 (80 s and 80 s an epoch), though they have 2.8 times the memory "
+            "bandwidth: the input path was the limit, about 306 images/s, not the GPUs. The interval is wider for it.",
+        ),
+        r.WaitsForInput: (r.WaitsForInput(bottleneck=verdict), "The input path holds these runs up: "),
+        r.InputLimitReached: (r.InputLimitReached(images_per_s=1400.0), "1,400 images/s on each host"),
+        r.Missing: (r.Missing(what="fixed overhead"), "start-up is missing from the job time."),
+        r.MoreProcessesThanCores: (r.MoreProcessesThanCores(cores=2), "has 2 cores: more processes than cores"),
+        r.OneCountTimed: (r.OneCountTimed(workers=1), "Only 1 worker was timed: "),
+        r.NotMeasuredGpu: (r.NotMeasuredGpu(gpu="T4"), "No T4 was measured: "),
+        r.NoStableEpoch: (r.NoStableEpoch(at_least=20.0), "(one takes at least 20 epochs)"),
+        r.TargetNotSeen: (r.TargetNotSeen(target=0.66), "No curve of these runs reaches 66 %"),
+    }
+    assert set(examples) == set(get_args(r.Warning_))
+    for warning, words in examples.values():
+        assert words in warning_text(warning)
+    assert "is a guess" in warning_text(r.FirstHosts(hosts=2, extra_s=None, bytes_per_s=1.25e9))
+    assert "so there is no forecast of that" in warning_text(r.NoStableEpoch(at_least=None))
+
+
+def test_assumptions_with_and_without_the_option_that_says_otherwise() -> None:
+    one = r.OneHost(most_workers=8)
+    assert assumption_text(one) == "one host; the runs had at most 8 workers on one (--hosts for more)"
+    assert assumption_text(one, flags=False) == "one host; the runs had at most 8 workers on one"
+    kind = r.MostMeasuredKind(gpu="V100", others=("T4",))
+    assert assumption_text(kind) == "V100: most was measured on it (T4 too: --gpu chooses)"
+    assert assumption_text(kind, flags=False) == "V100: most was measured on it"
+    assert assumption_text(r.SettingsKept(facts=(FACT,))) == "the settings batch 64; others were set aside"
+    hosts = r.HostsAsInRuns(hosts=8, workers_each=4)
+    assert assumption_text(hosts) == "8 hosts, up to 4 workers each, as in the runs"
+
+
+def test_what_figures_rest_on(case: ConfigurationRuns) -> None:
+    assert basis_text(r.TimesBasis(unit="step", cases=(case,))) == "step times of 4 H200 (1 run)"
+    batches = r.BatchesBasis(what="final accuracies", batches=(64, 128), rehearsed=1)
+    assert basis_text(batches) == "final accuracies at global batches of 64, 128, 1 of them rehearsed"
+    t4, v100 = data_sheet("T4"), data_sheet("V100")
+    assert t4 is not None
+    assert v100 is not None
+    text = basis_text(r.DataSheetBasis(source=t4, destination=v100))
+    assert text.startswith("V100 has 2.81 times the memory bandwidth of T4 (")
+    assert "NVIDIA T4 Tensor Core GPU data sheet" in text
+
+
+def test_an_answer_is_its_prediction_with_words(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        real(tmp_path / str(workers), workers)
+    prediction = fit_forecaster(survey([tmp_path]), Question(workers=8)).predict(8)
+    answer = Answer.of(prediction)
+    assert all(getattr(answer, field.name) == getattr(prediction, field.name) for field in fields(Prediction))
+    told = answer.as_json()
+    assert list(told)[-6:] == ["basis", "warnings", "pinned", "assumed", "leave_one_out", "next_run"]
+    assert "remarks" not in told
+    assert told["basis"] == answer.basis
+    assert answer.rests_on == list(answer.basis)
