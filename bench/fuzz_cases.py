@@ -104,7 +104,7 @@ def read_logs(sample: Sample, case: Any) -> None:
     directory = RunDirectory(sample.folder / "logs-of")
     shutil.rmtree(directory.path, ignore_errors=True)
     directory.logs.mkdir(parents=True)
-    failure.tell(directory, rank=0, error=RuntimeError("x"), step=3)
+    failure.write_failure(directory, rank=0, error=RuntimeError("x"), step=3)
     (directory.logs / "pulse-1.json").write_text(
         '{"rank":1,"host":"h","pid":1,"step":2,"doing":"computes","beats":4,"ticks":2,"program_s":1.5}'
     )

@@ -35,9 +35,9 @@ import psutil
 from safetensors.torch import load_file
 
 from turnaround import fruitbowl, recipes
+from turnaround.children import die_with_parent
 from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.launch.lifecycle import Request, resume, start
-from turnaround.launch.parent import die_with_parent
 from turnaround.record.reader import Run
 from turnaround.training.checkpoint import newest_valid
 

@@ -28,8 +28,8 @@ LONGEST = (
     *("workers/test_conformance.py", "cli/test_study.py", "report/page/test_page_in_browser.py"),
     *("cli/test_cli_bad_input.py", "bench/test_soak.py", "bench/test_side_by_side.py", "cli/test_study_command.py"),
     *("report/live/test_live_in_browser.py", "faults/test_storage.py", "cli/test_bench.py"),
-    *("faults/test_one_process.py", "use/test_export.py", "launch/test_ahead.py", "adapters/test_torch_ddp.py"),
-    *("cli/test_serve.py", "launch/test_joined.py", "training/test_run.py", "bench/test_forecast_bench.py"),
+    *("faults/test_one_process.py", "use/test_export.py", "launch/test_early_start.py", "adapters/test_torch_ddp.py"),
+    *("cli/test_serve.py", "launch/test_handshake.py", "training/test_run.py", "bench/test_forecast_bench.py"),
 )
 """The files that take longest: `make test` begins with them, so that none is left when there is nothing else to do."""
 

@@ -12,13 +12,14 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from turnaround.launch import failure, local
+from turnaround.children import LAUNCHER_VARIABLE
+from turnaround.launch import failure, handshake, local
 from turnaround.launch.contract import LaunchPlan
-from turnaround.launch.parent import LAUNCHER_VARIABLE
+from turnaround.launch.handshake import StartMessage
 from turnaround.record import heartbeat
 from turnaround.record.reader import Run
 
@@ -39,25 +40,13 @@ class ForkingLauncher:
         return local.LocalLauncher().text(plan)
 
     @contextmanager
-    def ahead(self, plan: LaunchPlan) -> Iterator[Callable[[], None]]:
-        yield lambda: None
-
-    def run(self, plan: LaunchPlan) -> None:
-        """One training, or the error that production would raise."""
-        assert plan.device == "cpu"
+    def started(self, plan: LaunchPlan) -> Iterator[ForkedProcesses]:
+        """Nothing is started before the images are there: a fork needs no time."""
+        assert plan.message.device == "cpu"
         failure.clear(plan.directory)
         heartbeat.clear(plan.directory)
-        told = {name: value for name, value in os.environ.items() if name.startswith(TOLD)}
-        exit_statuses = self._answer(
-            {
-                "arguments": plan.worker_arguments(),
-                "environments": [told | _place(rank, plan.processes) for rank in range(plan.processes)],
-                "meeting_point": _meeting_point(),
-            }
-        )
-        if any(exit_statuses):
-            raise failure.first_cause(plan.directory, exit_status=next(filter(None, exit_statuses)), log=self.log)
-        assert Run.load(plan.directory.path).status.state == "finished"
+        yield ForkedProcesses(self, plan)
+        handshake.clear(plan.directory)
 
     def close(self) -> None:
         """Ends the process that forks, and with it all that are left."""
@@ -66,7 +55,7 @@ class ForkingLauncher:
             self._parent.communicate()
             self._parent = None
 
-    def _answer(self, asked: dict[str, object]) -> list[int]:
+    def answer(self, asked: dict[str, object]) -> list[int]:
         """What became of each process."""
         if self._parent is None:
             self._parent = self._started()
@@ -95,6 +84,31 @@ class ForkingLauncher:
                 stderr=log,
                 text=True,
             )
+
+
+class ForkedProcesses:
+    """One training."""
+
+    def __init__(self, launcher: ForkingLauncher, plan: LaunchPlan) -> None:
+        self.launcher, self.plan = launcher, plan
+
+    def run(self, message: StartMessage) -> None:
+        """To its end, or the error that production would raise."""
+        plan = self.plan
+        handshake.write(plan.directory, message)
+        told = {name: value for name, value in os.environ.items() if name.startswith(TOLD)}
+        told |= {handshake.START_VARIABLE: message.start}
+        exit_statuses = self.launcher.answer(
+            {
+                "arguments": plan.worker_arguments(),
+                "environments": [told | _place(rank, plan.processes) for rank in range(plan.processes)],
+                "meeting_point": _meeting_point(),
+            }
+        )
+        if any(exit_statuses):
+            status = next(filter(None, exit_statuses))
+            raise failure.first_cause(plan.directory, exit_status=status, log=self.launcher.log)
+        assert Run.load(plan.directory.path).status.state == "finished"
 
 
 def _place(rank: int, size: int) -> dict[str, str]:

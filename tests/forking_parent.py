@@ -12,9 +12,9 @@ import time
 import timm  # noqa: F401  # some networks are its own: every process that builds one would load it anew
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
+from turnaround.children import die_with_parent
 from turnaround.cli import worker
 from turnaround.launch.local import GRACE_S
-from turnaround.launch.parent import die_with_parent
 
 
 def train(arguments: list[str], environment: dict[str, str]) -> int:

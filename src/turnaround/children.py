@@ -1,12 +1,14 @@
-"""Processes that help this one with its images: how they start, and how they end.
+"""Processes that this one starts, and how they end: never later than it does, however it ends.
 
-They are spawned, not forked: a fork copies locks that another thread (torch, a progress bar) may hold, and CUDA does
-not survive it. They import nothing of the main program, end with their parent, however it ends, and leave Ctrl-C to it.
+Those that train call `die_with_parent` before anything else. Those that help with images are spawned, not forked: a
+fork copies locks that another thread (torch, a progress bar) may hold, and CUDA does not survive it. They import
+nothing of the main program and leave Ctrl-C to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -18,7 +20,28 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import resource_tracker
 from typing import Any
 
+LAUNCHER_VARIABLE = "TURNAROUND_LAUNCHER_PID"
+"""Says who started it all, to a process whose parent may be gone before it can look."""
 SPAWN = multiprocessing.get_context("spawn")
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process when its parent ends, however that ended."""
+    if sys.platform != "linux":
+        return
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    # The kernel speaks only of ends that come after the call: the parent may have ended between the lines above, and
+    # the launcher before them, when this process already had another parent.
+    if os.getppid() != parent or not launcher_is_alive():
+        os._exit(1)
+
+
+def launcher_is_alive() -> bool:
+    """Return whether the launcher named in the environment still runs; true where nobody can tell."""
+    pid = os.environ.get(LAUNCHER_VARIABLE, "")
+    return not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")
 
 
 def num_cpus() -> int:

@@ -11,6 +11,7 @@ import pytest
 from turnaround.errors import InputError
 from turnaround.launch import contract
 from turnaround.launch.contract import LaunchPlan, choose_processes, usable_cores
+from turnaround.launch.handshake import StartMessage
 from turnaround.record.layout import RunDirectory
 
 
@@ -61,20 +62,8 @@ def test_cores_are_those_we_may_use() -> None:
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
 
 
-@pytest.mark.parametrize("shows_progress", [True, False])
-@pytest.mark.parametrize("pixels_dir", [Path("/cache/x"), None])
-def test_what_a_worker_is_told(pixels_dir: Path | None, shows_progress: bool) -> None:
-    plan = LaunchPlan(
-        directory=RunDirectory(Path("runs/a b")),
-        pixels_dir=pixels_dir,
-        processes=1,
-        device="cpu",
-        begun_at_s=12.34567,
-        decode_time_s=0.5,
-        shows_progress=shows_progress,
-        network="-odd name",
-    )
-    images = ["--pixels", "/cache/x"] if pixels_dir else ["--network=-odd name"]
-    expected = ["runs/a b", *images, "--device", "cpu"]
-    expected += ["--begun-at-s", "12.346", "--decode-time-s", "0.500"]
-    assert plan.worker_arguments() == expected + ([] if shows_progress else ["--quiet"])
+def test_a_worker_is_told_where_and_nothing_else() -> None:
+    """The rest is in the start message."""
+    message = StartMessage(device="cpu", network="-odd name", begun_at_s=12.3)
+    plan = LaunchPlan(directory=RunDirectory(Path("runs/a b")), message=message, processes=1)
+    assert plan.worker_arguments() == ["runs/a b"]

@@ -28,7 +28,7 @@ def first(directory: RunDirectory, exit_status: int = 1) -> TurnaroundError:
 
 @pytest.mark.parametrize("error", [DataError("no images"), DivergedError("nan"), InterruptedRunError("stopped")])
 def test_an_error_of_ours_comes_back_as_it_was(error: TurnaroundError, directory: RunDirectory) -> None:
-    failure.tell(directory, rank=0, error=error)
+    failure.write_failure(directory, rank=0, error=error)
     found = first(directory)
     assert type(found) is type(error)
     assert str(found) == str(error)
@@ -37,12 +37,12 @@ def test_an_error_of_ours_comes_back_as_it_was(error: TurnaroundError, directory
 def test_every_error_of_the_tree_comes_back(directory: RunDirectory) -> None:
     for kind in vars(errors).values():
         if isinstance(kind, type):
-            failure.tell(directory, rank=0, error=kind("why"))
+            failure.write_failure(directory, rank=0, error=kind("why"))
             assert type(first(directory)) is kind
 
 
 def test_any_other_error_names_its_process_and_the_log(directory: RunDirectory) -> None:
-    failure.tell(directory, rank=3, error=ZeroDivisionError("division by zero"), step=37)
+    failure.write_failure(directory, rank=3, error=ZeroDivisionError("division by zero"), step=37)
     found = first(directory)
     assert isinstance(found, ProcessFailedError)
     assert str(found) == (
@@ -68,7 +68,7 @@ def test_a_death_without_a_word(exit_status: int, how: str, directory: RunDirect
 
 
 def test_an_earlier_start_is_forgotten(directory: RunDirectory) -> None:
-    failure.tell(directory, rank=0, error=DataError("old"))
+    failure.write_failure(directory, rank=0, error=DataError("old"))
     (directory.logs / "processes.log").write_text("kept")
     failure.clear(directory)
     assert "without a word" in str(first(directory))
@@ -95,16 +95,16 @@ def seen(directory: RunDirectory, rank: int, *, step: int = 0, host: str = "node
 
 @pytest.mark.fault(14, "a lost connection is never the cause where somebody knows better")
 def test_a_lost_connection_is_not_the_cause_when_another_process_knows_better(directory: RunDirectory) -> None:
-    failure.tell(directory, rank=0, error=LOST)
-    failure.tell(directory, rank=1, error=ZeroDivisionError("x"))
+    failure.write_failure(directory, rank=0, error=LOST)
+    failure.write_failure(directory, rank=1, error=ZeroDivisionError("x"))
     assert "failed: ZeroDivisionError: x" in str(first(directory))
 
 
 def test_who_went_without_a_word_is_the_cause_of_lost_connections(directory: RunDirectory) -> None:
     for rank in (0, 1, 2):
         seen(directory, rank, step=40 + rank)
-    failure.tell(directory, rank=0, error=LOST, step=42)
-    failure.tell(directory, rank=2, error=LOST, step=42)
+    failure.write_failure(directory, rank=0, error=LOST, step=42)
+    failure.write_failure(directory, rank=2, error=LOST, step=42)
     found = first(directory)
     assert isinstance(found, ProcessFailedError)
     assert str(found).startswith("Process 1 (host node7, step 41) died without a word: killed from outside")
@@ -121,23 +121,23 @@ def test_who_was_seen_to_go_first_is_the_cause(directory: RunDirectory) -> None:
 
 def test_whoever_started_a_process_can_tell_its_death(directory: RunDirectory) -> None:
     seen(directory, 1, step=20)
-    failure.tell(directory, rank=0, error=LOST)
-    failure.tell_if_silent(directory, rank=0, exit_status=1)  # it has spoken
-    failure.tell_if_silent(directory, rank=1, exit_status=-9)
+    failure.write_failure(directory, rank=0, error=LOST)
+    failure.write_exit_if_silent(directory, rank=0, exit_status=1)  # it has spoken
+    failure.write_exit_if_silent(directory, rank=1, exit_status=-9)
     assert str(first(directory)).startswith("Process 1 (host node7, step 20) died without a word (signal 9): killed")
 
 
 def test_only_lost_connections_leave_the_first_of_them(directory: RunDirectory) -> None:
-    failure.tell(directory, rank=0, error=LOST)
+    failure.write_failure(directory, rank=0, error=LOST)
     assert "Connection closed by peer" in str(first(directory))
 
 
 def test_the_others_are_waited_for_only_while_nothing_better_is_known(directory: RunDirectory) -> None:
-    failure.tell(directory, rank=0, error=LOST)
+    failure.write_failure(directory, rank=0, error=LOST)
     begun_s = time.monotonic()
     failure.wait_for_others(directory, patience_s=0.3)
     assert time.monotonic() - begun_s >= 0.3
-    failure.tell(directory, rank=1, error=ZeroDivisionError("x"))
+    failure.write_failure(directory, rank=1, error=ZeroDivisionError("x"))
     begun_s = time.monotonic()
     failure.wait_for_others(directory, patience_s=10)
     assert time.monotonic() - begun_s < 8

@@ -1,14 +1,16 @@
-"""`turnaround train` under a launcher of others: it runs once in each process, and they are one run."""
+"""The start message, and `turnaround train` under a launcher of others: once in each process, and they are one run."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +18,14 @@ import pytest
 
 from running import largest_difference, request, train, weights
 from turnaround import recipes
-from turnaround.errors import InputError, RunDirectoryError
+from turnaround.children import LAUNCHER_VARIABLE
+from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle, local
 from turnaround.launch.contract import LaunchPlan
-from turnaround.launch.handshake import MAX_DELAY_S, StartMessage, start_message, wait_for_launcher, wait_for_start
+from turnaround.launch.handshake import START_VARIABLE, Handshake, StartMessage, clear, wait_for_directory, write
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
+from turnaround.record.schema import Status, to_json
 from turnaround.record.writer import write_json
 from turnaround.workers.environment import RankInfo
 
@@ -31,89 +35,71 @@ SECOND = replace(FIRST, rank=1, local_rank=1)
 NOBODY = 2**22 + 1  # Linux gives no process a larger number than 2**22
 
 
+MESSAGE = StartMessage(device="cpu", network="small", begun_at_s=1.0, start="one token")
+COMPLETE = replace(MESSAGE, pixels_dir="/cache/x", decode_time_s=0.5, decoded_at_s=7.0)
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "run")
 
 
-def plan(directory: RunDirectory, place: RankInfo) -> LaunchPlan:
-    return LaunchPlan(
-        directory=directory,
-        pixels_dir=Path("/cache/x"),
-        processes=place.size,
-        device="cpu",
-        begun_at_s=1.0,
-        decode_time_s=0.5,
-        decoded_at_s=7.0,
-        place=place,
-    )
+def waiting(directory: RunDirectory, place: RankInfo = SECOND, *, is_stopped: bool = False) -> Handshake:
+    return Handshake(directory, place, stop_asked=lambda: is_stopped)
 
 
-# --- the word of process 0
-
-
-def test_the_others_hear_the_first(directory: RunDirectory) -> None:
-    heard: list[tuple[Path, float]] = []
+@contextmanager
+def listening(handshake: Handshake, *, for_images: bool = True) -> Iterator[list[StartMessage | None]]:
+    """Inside, somebody waits; what was heard is there when it ends."""
+    heard: list[StartMessage | None] = []
     listener = threading.Thread(
-        target=lambda: heard.append(wait_for_start(directory, SECOND, begun_at_s=time.time(), patience_s=20))
+        target=lambda: heard.append(handshake.wait(for_images=for_images, patience_s=20)), daemon=True
     )
     listener.start()
     time.sleep(0.3)
     assert heard == []
-    with start_message(plan(directory, FIRST)):
-        listener.join(20)
-        assert heard == [(Path("/cache/x"), 0.5)]
-    assert list(directory.logs.iterdir()) == []  # gone with the first process
+    yield heard
+    listener.join(20)
 
 
-@pytest.mark.parametrize("place", [RankInfo(), SECOND])
-def test_only_the_first_of_several_speaks(place: RankInfo, directory: RunDirectory) -> None:
-    with start_message(plan(directory, place)):
-        assert list(directory.logs.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"start": "node1 29501"},  # of another start that goes on in the same directory
-        {"pid": NOBODY},  # of a first process that was killed
-        {"host": "elsewhere", "at_s": time.time() - MAX_DELAY_S - 60},  # nobody can ask whether it lives
-    ],
-)
-def test_a_word_that_was_left_behind_is_not_heard(changed: dict[str, object], directory: RunDirectory) -> None:
-    word = {"start": FIRST.start, "host": socket.gethostname(), "pid": os.getpid(), "at_s": time.time()}
-    write_json(directory.logs / "start.json", {**word, "pixels": "/old", "decode_time_s": 0.0, **changed})
-    with pytest.raises(RunDirectoryError, match=r"Process 1 has waited 0 s for process 0 to prepare .*every host sees"):
-        wait_for_start(directory, SECOND, begun_at_s=time.time(), patience_s=0.3)
-
-
-# --- the same word to processes that were started ahead
+# --- processes of our own launcher
 
 
 def test_those_that_wait_hear_their_launcher(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNAROUND_LAUNCHER_PID", str(os.getpid()))
-    word = {"pid": NOBODY, "pixels": "/old", "decode_time_s": 0.0, "decoded_at_s": 0.0}
-    write_json(directory.logs / "start.json", word)  # of another start
-    heard: list[StartMessage | None] = []
-    listener = threading.Thread(target=lambda: heard.append(wait_for_launcher(directory)))
-    listener.start()
-    time.sleep(0.3)
-    assert heard == []
-    with start_message(plan(directory, RankInfo()), is_awaited=True):
-        listener.join(20)
-    assert heard == [StartMessage(Path("/cache/x"), decode_time_s=0.5, decoded_at_s=7.0)]
+    monkeypatch.setenv(START_VARIABLE, MESSAGE.start)
+    write(directory, replace(COMPLETE, start="a token of another start", pixels_dir="/old"))
+    handshake = waiting(directory)
+    with listening(handshake, for_images=False) as first:
+        write(directory, MESSAGE)
+    with listening(handshake) as second:
+        write(directory, COMPLETE)
+    assert (first, second) == ([MESSAGE], [COMPLETE])
+    assert waiting(directory).wait(for_images=True) == COMPLETE  # of somebody who comes late: at once
+    clear(directory)
+    assert list(directory.logs.iterdir()) == []
+
+
+def test_a_damaged_message_is_none(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(START_VARIABLE, MESSAGE.start)
+    directory.start_message.write_text('{"start": "one token", "begun_at_s": "soon"}')
+    with listening(waiting(directory)) as heard:
+        write(directory, COMPLETE)
+    assert heard == [COMPLETE]
 
 
 def test_those_that_wait_leave_when_nobody_will_speak(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNAROUND_LAUNCHER_PID", str(NOBODY))
-    assert wait_for_launcher(directory) is None
-    monkeypatch.setenv("TURNAROUND_LAUNCHER_PID", str(os.getpid()))
+    monkeypatch.setenv(START_VARIABLE, MESSAGE.start)
+    monkeypatch.setenv(LAUNCHER_VARIABLE, str(NOBODY))
+    assert waiting(directory).wait(for_images=True) is None
+    monkeypatch.setenv(LAUNCHER_VARIABLE, str(os.getpid()))
+    with pytest.raises(InterruptedRunError, match=r"Stopped before the first step\."):
+        waiting(directory, is_stopped=True).wait(for_images=True)
     directory.logs.rmdir()  # the run was given up
-    assert wait_for_launcher(directory) is None
+    assert waiting(directory).wait(for_images=True) is None
 
 
 @pytest.mark.parametrize(
-    ("begun_at_s", "ready_at_s", "waited_s"),
+    ("began_at_s", "ready_at_s", "waited_s"),
     [
         (92.0, 95.0, 7.0),  # decoded from 90 to 100: 2 s before it began, 5 s after it was ready
         (92.0, 100.0, 2.0),
@@ -123,18 +109,84 @@ def test_those_that_wait_leave_when_nobody_will_speak(directory: RunDirectory, m
         (85.0, 130.0, 0.0),
     ],
 )
-def test_time_that_two_things_took_is_counted_once(begun_at_s: float, ready_at_s: float, waited_s: float) -> None:
-    word = StartMessage(Path("/cache/x"), decode_time_s=10.0, decoded_at_s=100.0)
-    assert word.waited_s(begun_at_s=begun_at_s, ready_at_s=ready_at_s) == waited_s
+def test_time_that_two_things_took_is_counted_once(began_at_s: float, ready_at_s: float, waited_s: float) -> None:
+    message = replace(COMPLETE, decode_time_s=10.0, decoded_at_s=100.0)
+    assert message.waited_s(began_at_s=began_at_s, ready_at_s=ready_at_s) == waited_s
+    elsewhere = replace(message, host="elsewhere")  # its clock says nothing here
+    assert elsewhere.waited_s(began_at_s=began_at_s, ready_at_s=ready_at_s) == 10.0
+
+
+# --- processes of a launcher of others
+
+
+def test_the_others_hear_the_first(directory: RunDirectory) -> None:
+    complete = replace(COMPLETE, start=FIRST.start)
+    with listening(waiting(directory)) as heard:
+        write(directory, replace(complete, start="node1 29501"))  # another start in the same directory
+        time.sleep(0.2)
+        write(directory, complete)
+    assert heard == [complete]
+
+
+def test_a_message_that_was_left_behind_is_never_believed(directory: RunDirectory) -> None:
+    """Whatever it says: of the same meeting point, this host, a process whose number is in use again, a minute ago."""
+    left = replace(COMPLETE, start=FIRST.start, pixels_dir="/old")
+    write(directory, left)
+    with pytest.raises(RunDirectoryError, match=r"Process 1 has waited 0 s for process 0 to prepare .*every host sees"):
+        waiting(directory).wait(for_images=True, patience_s=0.3)
+    with listening(waiting(directory)) as heard:
+        write(directory, replace(left, beat=1))  # but this one is alive
+    assert heard == [replace(left, beat=1)]
+
+
+def test_the_launcher_of_the_first_repeats_itself(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until somebody trains: whoever began after the message was written hears the next."""
+    monkeypatch.setattr(local, "command", lambda plan: [sys.executable, "-c", "import time; time.sleep(3.5)"])
+    asked = plan(directory, FIRST)
+    write_json(directory.recipe, {})
+    write_json(directory.status, to_json(Status(state="queued")))
+    beats: set[int] = set()
+
+    def look() -> None:
+        while len(beats) < 3:
+            with contextlib.suppress(OSError):
+                beats.add(json.loads(directory.start_message.read_text())["beat"])
+            time.sleep(0.05)
+
+    looker = threading.Thread(target=look, daemon=True)
+    looker.start()
+    with pytest.raises(ProcessFailedError), local.LocalLauncher().started(asked) as process:
+        process.run(replace(asked.message, pixels_dir="/cache/x"))
+    looker.join(5)
+    assert beats == {0, 1, 2}
+    assert not directory.start_message.exists()
+
+
+@pytest.mark.parametrize("place", [SECOND])
+def test_only_the_first_of_several_speaks(
+    place: RankInfo, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "command", lambda plan: [sys.executable, "-c", "pass"])
+    with local.LocalLauncher().started(plan(directory, place)):
+        assert [path.name for path in directory.logs.iterdir()] == ["processes.log"]
+
+
+def test_a_directory_that_nobody_makes(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"Process 1 has waited 0 s for process 0 to prepare .*every host sees"):
+        wait_for_directory(RunDirectory(tmp_path / "elsewhere"), SECOND, patience_s=0.2)
 
 
 # --- the plan under a launcher
 
 
+def plan(directory: RunDirectory, place: RankInfo) -> LaunchPlan:
+    message = replace(MESSAGE, start=place.start, launch="torch.distributed.run")
+    return LaunchPlan(directory=directory, message=message, processes=place.size, place=place)
+
+
 def test_each_starts_its_own_process_only(directory: RunDirectory) -> None:
     joined = plan(directory, SECOND)
     assert local.command(joined)[:3] == [sys.executable, "-m", "turnaround.cli.worker"]
-    assert joined.worker_arguments()[-2:] == ["--launch", "torch.distributed.run"]
     settings = local.settings_for(joined, {})
     assert "GLOO_SOCKET_IFNAME" not in settings  # the others may be on other hosts
     alone = local.settings_for(plan(directory, replace(SECOND, local_size=1, local_rank=0)), {})

@@ -17,6 +17,7 @@ from running import traced, train
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError
 from turnaround.launch import local
 from turnaround.launch.contract import LaunchPlan
+from turnaround.launch.handshake import StartMessage
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import Status, to_json
@@ -26,11 +27,8 @@ from turnaround.record.writer import write_json
 def plan(processes: int, directory: Path = Path("runs/my run")) -> LaunchPlan:
     return LaunchPlan(
         directory=RunDirectory(directory),
-        pixels_dir=Path("/cache/x"),
+        message=StartMessage(device="cpu", network="small", begun_at_s=1.0),
         processes=processes,
-        device="cpu",
-        begun_at_s=1.0,
-        decode_time_s=0.0,
     )
 
 
@@ -130,8 +128,12 @@ def test_processes_that_wait_for_each_other_before_they_train_are_ended(
     write_json(directory.recipe, {})
     write_json(directory.status, to_json(Status(state="queued")))
     threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-    with pytest.raises(InterruptedRunError, match=r"Stopped before the first step\. Go on with `turnaround resume"):
-        local.LocalLauncher().run(plan(1, directory.path))
+    asked = plan(1, directory.path)
+    with (
+        pytest.raises(InterruptedRunError, match=r"Stopped before the first step\. Go on with `turnaround resume"),
+        local.LocalLauncher().started(asked) as processes,
+    ):
+        processes.run(asked.message)
     assert "Stopping after this step" in capfd.readouterr().err
 
 

@@ -10,6 +10,7 @@ from turnaround.errors import ProcessFailedError
 from turnaround.launch import restart
 from turnaround.launch.contract import LaunchPlan
 from turnaround.launch.failure import RankFailedError
+from turnaround.launch.handshake import StartMessage
 from turnaround.launch.restart import Restarts
 from turnaround.record.layout import RunDirectory
 
@@ -18,11 +19,8 @@ def plan(tmp_path: Path, processes: int, device: str = "cpu") -> LaunchPlan:
     directory = RunDirectory(tmp_path)
     return LaunchPlan(
         directory=directory,
-        pixels_dir=tmp_path,
+        message=StartMessage(device=device, network="small", begun_at_s=0.0),
         processes=processes,
-        device=device,
-        begun_at_s=0.0,
-        decode_time_s=0.0,
     )
 
 

@@ -22,6 +22,7 @@ from turnaround.errors import MissingPartError
 from turnaround.launch import horovod as launcher
 from turnaround.launch import local
 from turnaround.launch.contract import LaunchPlan
+from turnaround.launch.handshake import StartMessage
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.workers import engines
@@ -77,11 +78,8 @@ def test_an_unknown_engine(fruit_folder: Path) -> None:
 def test_the_command_and_the_environment() -> None:
     plan = LaunchPlan(
         directory=RunDirectory(Path("runs/x")),
-        pixels_dir=Path("/cache/x"),
+        message=StartMessage(device="cpu", network="small", begun_at_s=1.0),
         processes=3,
-        device="cpu",
-        begun_at_s=1.0,
-        decode_time_s=0.0,
         engine="horovod",
     )
     expected = ["-m", "turnaround.launch.horovod", "--processes", "3", "turnaround.cli.worker"]

@@ -19,7 +19,7 @@ def resume(
         str | None, typer.Option(help="Another engine than before: torch or horovod; the result stays the same.")
     ] = None,
     restarts: Restarts = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. Default: as before.")] = None,
     log: Log = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
     on: On = "local",
@@ -51,7 +51,7 @@ def resume(
             out=directory,
             show=show,
             processes=processes,
-            device=checked_device(device),
+            device=None if device is None else checked_device(device),
             engine=engine,
             place=here,
             restarts=restarts,

@@ -171,6 +171,7 @@ def _train_there(training: TrainingJob, flags: Flags, *, is_dry: bool, as_json: 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:
     """The resolved recipe as TOML, then the command of every process."""
     from turnaround.launch.contract import LaunchPlan, choose_processes
+    from turnaround.launch.handshake import StartMessage
     from turnaround.launch.local import LocalLauncher
     from turnaround.recipes import as_toml
     from turnaround.record.layout import RunDirectory
@@ -178,11 +179,8 @@ def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: 
     recipe = recipe.resolved()
     plan = LaunchPlan(
         directory=RunDirectory(target),
-        pixels_dir=Path("PIXELS"),
+        message=StartMessage(device=device, network=recipe.model.name, begun_at_s=0.0),
         processes=choose_processes(asked=processes, workers=recipe.workers.count, device=device),
-        device=device,
-        begun_at_s=0.0,
-        decode_time_s=0.0,
         engine=recipe.workers.engine,
     )
     typer.echo(as_toml(recipe))

@@ -1,10 +1,10 @@
 """The entry point of every process of a training, whoever starts it:
 
-    python -m turnaround.cli.worker RUN --pixels CACHE ...
-    python -m torch.distributed.run --nproc-per-node 4 -m turnaround.cli.worker RUN --pixels CACHE ...
-    python -m turnaround.launch.horovod --processes 4 turnaround.cli.worker RUN --pixels CACHE ...
+    python -m turnaround.cli.worker RUN
+    python -m torch.distributed.run --nproc-per-node 4 -m turnaround.cli.worker RUN
+    python -m turnaround.launch.horovod --processes 4 turnaround.cli.worker RUN
 
-Without --pixels it gets ready, and waits until whoever started it says where the images are.
+It loads its code and waits for the start message, which says everything else (launch/handshake.py).
 
 Not for people: `turnaround train` prepares what it needs. Prints progress on stdout from process 0 and nothing else.
 """
@@ -17,46 +17,51 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from turnaround.launch.parent import die_with_parent
+from turnaround.children import die_with_parent
+from turnaround.launch.handshake import Handshake, StartMessage
+from turnaround.record.layout import RunDirectory
+from turnaround.workers.environment import RankInfo, place
 
 if TYPE_CHECKING:
-    from turnaround.record.layout import RunDirectory
     from turnaround.training.run import Assignment
-    from turnaround.workers.environment import RankInfo
 
 
 def main(arguments: list[str] | None = None) -> int:
     die_with_parent()  # before anything that takes time: imports of seconds follow
-    stop_asked = _listen()
-    options = _parser().parse_args(arguments)
+    stop_requests = _listen()
+    directory = RunDirectory(_parser().parse_args(arguments).run)
+    here = place()
+    # Before the imports too: a message that lies there now may be of a start that was killed.
+    handshake = Handshake(directory, here, stop_asked=lambda: bool(stop_requests))
 
     from turnaround.errors import TurnaroundError
     from turnaround.launch import failure
     from turnaround.record.heartbeat import Heartbeat
-    from turnaround.record.layout import RunDirectory
     from turnaround.report.progress import SilentProgress, progress_for
-    from turnaround.workers.environment import place
 
-    directory, heartbeat = RunDirectory(options.run), Heartbeat()
-    here = place()
-    shows = here.rank == 0 and not options.quiet
+    heartbeat = Heartbeat()
     try:
         from turnaround.training.run import bench, train
 
-        assignment = _assignment(options, directory, here)
-        if assignment is None:
+        import_time_s = _age_s()
+        message = handshake.wait(for_images=False)
+        if message is None:
             return 1  # nobody is left to be told
-        if options.bench is not None:
-            bench(assignment, here, part_s=options.bench)
+        assignment = _assignment(handshake, message, here, import_time_s=import_time_s)
+        if assignment is None:
+            return 1
+        if message.bench_part_s is not None:
+            bench(assignment, here, part_s=message.bench_part_s)
             return 0
+        shows = here.rank == 0 and message.shows_progress
         with progress_for(sys.stdout) if shows else SilentProgress() as progress:
-            train(assignment, here, progress, heartbeat=heartbeat, stop_asked=lambda: bool(stop_asked))
+            train(assignment, here, progress, heartbeat=heartbeat, stop_asked=lambda: bool(stop_requests))
     except BaseException as error:
-        failure.tell(directory, rank=here.rank, error=error, step=heartbeat.step)
+        if directory.logs.is_dir():  # else process 0 has given the run up
+            failure.write_failure(directory, rank=here.rank, error=error, step=heartbeat.step)
         if isinstance(error, TurnaroundError):
             return error.exit_code
         traceback.print_exc()
@@ -64,29 +69,28 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _assignment(options: argparse.Namespace, directory: RunDirectory, here: RankInfo) -> Assignment | None:
-    """What we were told; without images only when the word comes that they are there, and None when it never will."""
-    from turnaround.launch.handshake import wait_for_launcher
+def _assignment(
+    handshake: Handshake, message: StartMessage, here: RankInfo, *, import_time_s: float
+) -> Assignment | None:
+    """Load what can be loaded without images, then wait for them; None when they will never come."""
     from turnaround.training.run import Assignment, get_ready
 
-    assignment = Assignment(
-        directory=directory,
-        pixels_dir=options.pixels or Path(),
-        device=options.device,
-        launch=options.launch,
-        begun_at_s=options.begun_at_s,
-        decode_time_s=options.decode_time_s,
-        import_time_s=_age_s(),
-    )
-    if options.pixels is not None:
-        return assignment
-    get_ready(options.device, here, network=options.network)
-    begun_at_s, ready_at_s = time.monotonic() - _age_s(), time.monotonic()
-    word = wait_for_launcher(directory)
-    if word is None:
+    began_at_s = time.monotonic() - _age_s()
+    get_ready(message.device, here, network=message.network)
+    ready_at_s = time.monotonic()
+    complete = handshake.wait(for_images=True)
+    if complete is None or complete.pixels_dir is None:
         return None
-    decode_time_s = word.waited_s(begun_at_s=begun_at_s, ready_at_s=ready_at_s)
-    return replace(assignment, pixels_dir=word.pixels_dir, decode_time_s=decode_time_s)
+    return Assignment(
+        directory=handshake.directory,
+        pixels_dir=Path(complete.pixels_dir),
+        device=complete.device,
+        launch=complete.launch,
+        # Clocks of two hosts have nothing to do with each other: elsewhere the program began with this process.
+        begun_at_s=complete.begun_at_s if complete.is_of_this_host else began_at_s,
+        decode_time_s=complete.waited_s(began_at_s=began_at_s, ready_at_s=ready_at_s),
+        import_time_s=import_time_s,
+    )
 
 
 def _age_s() -> float:
@@ -107,14 +111,6 @@ def _listen() -> list[int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="turnaround.cli.worker", description=__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--pixels", type=Path)
-    parser.add_argument("--network", help="without --pixels: whose code is loaded meanwhile")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--begun-at-s", type=float, required=True)
-    parser.add_argument("--decode-time-s", type=float, default=0.0)
-    parser.add_argument("--quiet", action="store_true")
-    parser.add_argument("--bench", type=float, metavar="SECONDS", help="measure each part for so long; do not train")
-    parser.add_argument("--launch", default="local", help="who started the processes; for the record")
     return parser
 
 

@@ -1,6 +1,6 @@
 """Starts processes.
 
-Enters: a `LaunchPlan` for a prepared run directory. Leaves: a finished run, or one error that names the first cause.
+Enters: a recipe and a `Request`. Leaves: a finished run, or one error that names the first cause.
 
     lifecycle.py   one run from its recipe to its end
     prepare.py     the images of a recipe, scanned, checked and decoded before anything is trained
@@ -8,8 +8,7 @@ Enters: a `LaunchPlan` for a prepared run directory. Leaves: a finished run, or 
     job_origin.py  what a run brings along from its time in the queue of a cluster
     local.py       this machine: torch.distributed.run, nothing outlives the launcher
     horovod.py     the same for Horovod's processes, as a process of its own
-    handshake.py   how the processes of one run learn that they may start
-    parent.py      what every process does first, so that nothing outlives the launcher
+    handshake.py   the start message that every process waits for: logs/start.json
     clusters/      the same as a job of a cluster: script, submission, states
     restart.py     on how many processes a run is started again, when one has failed
     failure.py     how a process says why it failed, and how the launcher finds the first cause

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from turnaround.errors import InputError, one_of
+from turnaround.launch.handshake import StartMessage
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
-from turnaround.workers.environment import LAUNCHERS, RankInfo
+from turnaround.workers.environment import RankInfo
 
 WORKER_MODULE = "turnaround.cli.worker"
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -21,24 +21,13 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """How a prepared run is to be started."""
+    """How the processes of a run are to be started, and what they are told."""
 
     directory: RunDirectory
-    pixels_dir: Path | None
-    """None while they are still being decoded: the processes load their code, then wait for the word (joined.py)."""
+    message: StartMessage
+    """Before the images are decoded: without them."""
     processes: int
-    device: str
-    begun_at_s: float
-    """By this host's monotonic clock, which all its processes share."""
-    decode_time_s: float
-    decoded_at_s: float = 0.0
-    """When the images were there, by the same clock."""
-    shows_progress: bool = True
     engine: str = "torch"
-    network: str | None = None
-    """What will be trained: processes that start before the images are there load its code meanwhile."""
-    measured_for_s: float | None = None
-    """The processes measure each part of a training for so long (training/bench.py) instead of training."""
     place: RankInfo = field(default_factory=RankInfo)
     """Where the command itself stands: alone it starts all processes, otherwise somebody has started one for each."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -50,33 +39,25 @@ class LaunchPlan:
         return self.processes if self.place.is_alone else self.place.local_size
 
     def worker_arguments(self) -> list[str]:
-        """What the worker entry point is told."""
-        return [
-            str(self.directory.path),
-            *(() if self.pixels_dir is None else ("--pixels", str(self.pixels_dir))),
-            *(() if self.pixels_dir is not None or self.network is None else (f"--network={self.network}",)),
-            *("--device", self.device),
-            *("--begun-at-s", f"{self.begun_at_s:.3f}", "--decode-time-s", f"{self.decode_time_s:.3f}"),
-            *(() if self.shows_progress else ("--quiet",)),
-            *(() if self.measured_for_s is None else ("--bench", f"{self.measured_for_s:g}")),
-            *(() if self.place.is_alone else ("--launch", LAUNCHERS[self.engine].split(" -m ")[-1])),
-        ]
+        """The words after the worker entry point: everything else is in the start message."""
+        return [str(self.directory.path)]
+
+
+class StartedProcesses(Protocol):
+    """The processes of one start: they load their code, then wait for their images."""
+
+    def run(self, message: StartMessage) -> None:
+        """Give them the complete message, and wait for their end; an error of errors.py when they do not finish."""
 
 
 class Launcher(Protocol):
     """Text is made by a pure function and sent by a thin one."""
 
     def text(self, plan: LaunchPlan) -> str:
-        """What would be run, as a person could type it."""
+        """Return what would be run, as a person could type it."""
 
-    def ahead(self, plan: LaunchPlan) -> AbstractContextManager[Callable[[], None]]:
-        """Inside, a call of what it gives may start the processes before the images are there.
-
-        The next `run` goes on with them. Without one they end, and leave nothing.
-        """
-
-    def run(self, plan: LaunchPlan) -> None:
-        """Runs it to its end; an error of errors.py when it does not get there."""
+    def started(self, plan: LaunchPlan) -> AbstractContextManager[StartedProcesses]:
+        """Start the processes; when the context ends, none is left, whether they ran or still waited."""
 
 
 def usable_cores() -> int:

@@ -39,7 +39,7 @@ def clear(directory: RunDirectory) -> None:
         remove_file(directory.failure(rank), directory.path)
 
 
-def tell(directory: RunDirectory, *, rank: int, error: BaseException, step: int = 0) -> None:
+def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, step: int = 0) -> None:
     """Called by the failing process."""
     expected = isinstance(error, TurnaroundError)
     message = str(error) if expected else f"{type(error).__name__}: {error}"
@@ -71,7 +71,7 @@ def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
     write_json(directory.failure(rank), payload, directory.path)
 
 
-def tell_if_silent(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
+def write_exit_if_silent(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
     """The same, unless it has said why."""
     if rank not in directory.failed_ranks():
         write_exit(directory, rank=rank, exit_status=exit_status)

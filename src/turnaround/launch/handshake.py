@@ -1,126 +1,149 @@
-"""`turnaround train` under somebody else's launcher (horovodrun, torch.distributed.run): it runs once in each process.
+"""One start message for every process of a run: logs/start.json, written by the launcher of process 0, read by all.
 
-Process 0 makes the run directory and prepares the images; the others wait for its word, a small file in the run's logs.
-Then each starts its own worker, with the launcher's variables. The file goes when process 0 ends; one that was killed
-may leave it, so the file says whose word it is.
+Every process starts first, loads its code and waits for the message: what the launcher learns late, where the decoded
+images are, then costs nobody a second start. The file is written twice: with what can be loaded without images (device,
+network), and again when the images are there. It is the same under a launcher of others (torch.distributed.run,
+horovodrun, srun), which runs `turnaround train` once in each process: process 0 writes, all wait.
 
-The same word goes to processes of our own that were started before the images were decoded.
+A start that was killed may leave its message behind. Processes of our own launcher know the token of their start. Under
+a launcher of others nobody can hand them one; there a message counts when it has changed since the process began: the
+launcher of process 0 writes it anew once a second, one that was left behind stays as it is. Neither the clocks of two
+hosts nor numbers of processes, which the system uses again, are ever compared.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import psutil
-
-from turnaround.errors import RunDirectoryError
-from turnaround.launch.contract import LaunchPlan
-from turnaround.launch.parent import LAUNCHER_VARIABLE
+from turnaround.children import launcher_is_alive
+from turnaround.errors import InterruptedRunError, RunDirectoryError
+from turnaround.record.coding import from_json, to_json
 from turnaround.record.files import read_json, remove_file
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 from turnaround.workers.environment import RankInfo
 
+START_VARIABLE = "TURNAROUND_START"
+"""The token of a start, from a launcher of ours to its processes."""
 MAX_PREPARATION_S = 3600.0
-"""How long process 0 may take to decode the images."""
-MAX_DELAY_S = 600.0
-"""A word of another host that is older than this when we begin was not meant for us: its process may be dead."""
+"""How long process 0 of a launcher of others may decode images: long enough for a million on a slow disk. Processes of
+our own wait without a limit, since they end with their launcher."""
+POLL_S = 0.05
+"""A file that is not there costs microseconds to look for, and the first step waits for it."""
 
 
-class StartMessage(NamedTuple):
-    """What a process hears that was started before the images were decoded."""
+@dataclass(frozen=True, kw_only=True)
+class StartMessage:
+    """Everything that a process is told. Made before there are images; `with_images` completes it."""
 
-    pixels_dir: Path
-    decode_time_s: float
-    decoded_at_s: float  # by this host's monotonic clock
+    device: str = "auto"
+    network: str
+    """What will be trained: its code is loaded while the images are decoded."""
+    launch: str = "local"
+    """Who started the processes; for the record."""
+    shows_progress: bool = True
+    bench_part_s: float | None = None
+    """Measure each part of a training for so long (training/bench.py) instead of training."""
+    begun_at_s: float
+    """When the user's command began, by the monotonic clock that all processes of `host` share."""
+    host: str = field(default_factory=socket.gethostname)
+    start: str = field(default_factory=lambda: secrets.token_hex(8))
+    """The token of this start, or under a launcher of others what all its processes know."""
+    pixels_dir: str | None = None
+    """None until the images are decoded."""
+    decode_time_s: float = 0.0
+    decoded_at_s: float = 0.0
+    """When the images were there, by the same clock as `begun_at_s`."""
+    beat: int = 0
+    """How often it was written since."""
 
-    def waited_s(self, *, begun_at_s: float, ready_at_s: float) -> float:
-        """What decoding cost: all of it but what passed while this process got ready, which is start-up."""
-        hidden_s = min(ready_at_s, self.decoded_at_s) - max(begun_at_s, self.decoded_at_s - self.decode_time_s)
+    @property
+    def is_of_this_host(self) -> bool:
+        """Whether its clock is ours."""
+        return self.host == socket.gethostname()
+
+    def with_images(self, pixels_dir: Path, *, decode_time_s: float) -> StartMessage:
+        """The same when the images are there, now."""
+        return replace(
+            self,
+            pixels_dir=str(pixels_dir.absolute()),
+            decode_time_s=decode_time_s,
+            decoded_at_s=time.monotonic(),
+        )
+
+    def waited_s(self, *, began_at_s: float, ready_at_s: float) -> float:
+        """The part of decoding that a process waited for: what passed while it got ready is start-up, counted once."""
+        if not self.is_of_this_host:
+            return self.decode_time_s
+        hidden_s = min(ready_at_s, self.decoded_at_s) - max(began_at_s, self.decoded_at_s - self.decode_time_s)
         return self.decode_time_s - max(0.0, hidden_s)
 
 
-@contextmanager
-def start_message(plan: LaunchPlan, *, is_awaited: bool = False) -> Iterator[None]:
-    """Process 0 of several tells the others where the images are; inside, they start.
-
-    `is_awaited`: processes of our own are there already, and wait.
-    """
-    if plan.place.rank != 0 or (plan.place.is_alone and not is_awaited):
-        yield
-        return
-    assert plan.pixels_dir is not None
-    directory = plan.directory
-    write_json(
-        directory.start_message,
-        {
-            "start": plan.place.start,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "at_s": time.time(),
-            "pixels": str(plan.pixels_dir.absolute()),
-            "decode_time_s": plan.decode_time_s,
-            "decoded_at_s": plan.decoded_at_s,
-        },
-        directory.path,
-    )
-    try:
-        yield
-    finally:
-        remove_file(directory.start_message, directory.path)
+def write(directory: RunDirectory, message: StartMessage) -> None:
+    """Write the message; only the launcher of process 0 does, which holds the run's lock."""
+    # Not synced: after a crash of the machine nobody is left to read it.
+    write_json(directory.start_message, to_json(message), directory.path, is_synced=False)
 
 
 def clear(directory: RunDirectory) -> None:
-    """Forgets the word of an earlier start that was killed."""
+    """Remove the message: the start is over, or another begins."""
     remove_file(directory.start_message, directory.path)
 
 
-def wait_for_start(
-    directory: RunDirectory, place: RankInfo, *, begun_at_s: float, patience_s: float = MAX_PREPARATION_S
-) -> tuple[Path, float]:
-    """Where process 0 has put the images, and how long it decoded; called by the others."""
+def wait_for_directory(directory: RunDirectory, place: RankInfo, *, patience_s: float = MAX_PREPARATION_S) -> None:
+    """Return when process 0 has made the run directory; called by the commands of all other processes."""
     latest_s = time.monotonic() + patience_s
-    while time.monotonic() < latest_s:
-        word = _read(directory)
-        if word and _is_for_us(word, place, begun_at_s=begun_at_s):
-            return Path(word["pixels"]), float(word["decode_time_s"])
-        time.sleep(0.1)
-    raise RunDirectoryError(
+    while not directory.logs.is_dir():
+        if time.monotonic() >= latest_s:
+            raise _waited_in_vain(directory, place, patience_s)
+        time.sleep(POLL_S)
+
+
+class Handshake:
+    """The waiting side. Made before anything large is imported: it notes which message lies there already."""
+
+    def __init__(self, directory: RunDirectory, place: RankInfo, *, stop_asked: Callable[[], bool]) -> None:
+        self.directory, self.place, self.stop_asked = directory, place, stop_asked
+        self._token = os.environ.get(START_VARIABLE)
+        self._left_behind = None if self._token else _read(directory)
+
+    def wait(self, *, for_images: bool, patience_s: float = MAX_PREPARATION_S) -> StartMessage | None:
+        """The message, with images if asked for. None when it will never come: the launcher is gone, or the run is."""
+        latest_s = time.monotonic() + patience_s
+        while True:
+            message = _read(self.directory)
+            if message and self._is_ours(message) and (message.pixels_dir is not None or not for_images):
+                return message
+            if not launcher_is_alive() or not self.directory.logs.is_dir():
+                return None
+            if self.stop_asked():  # nothing is trained yet, so there is nothing to save
+                raise InterruptedRunError("Stopped before the first step.")
+            if self._token is None and time.monotonic() >= latest_s:
+                raise _waited_in_vain(self.directory, self.place, patience_s)
+            time.sleep(POLL_S)
+
+    def _is_ours(self, message: StartMessage) -> bool:
+        if self._token is not None:
+            return message.start == self._token
+        return message.start == self.place.start and message != self._left_behind
+
+
+def _waited_in_vain(directory: RunDirectory, place: RankInfo, patience_s: float) -> RunDirectoryError:
+    return RunDirectoryError(
         f"Process {place.rank} has waited {patience_s:.0f} s for process 0 to prepare {directory.path}. It must be on "
         "a file system that every host sees. If decoding takes longer than that, train with one process first: the "
         "decoded images stay in the cache."
     )
 
 
-def wait_for_launcher(directory: RunDirectory) -> StartMessage | None:
-    """The word of whoever started this process, however long it decodes; None when it has gone, or given the run up.
-
-    A request to stop changes nothing here: the launcher ends us, or we stop after the first step like any other.
-    """
-    launcher = int(os.environ[LAUNCHER_VARIABLE])
-    while (word := _read(directory)) is None or word["pid"] != launcher:
-        if not psutil.pid_exists(launcher) or not directory.logs.is_dir():
-            return None
-        time.sleep(0.05)
-    return StartMessage(Path(word["pixels"]), float(word["decode_time_s"]), float(word["decoded_at_s"]))
-
-
-def _is_for_us(word: dict[str, Any], place: RankInfo, *, begun_at_s: float) -> bool:
-    if word.get("start") != place.start:
-        return False
-    if word.get("host") == socket.gethostname():
-        return psutil.pid_exists(word["pid"])
-    return bool(word["at_s"] > begun_at_s - MAX_DELAY_S)
-
-
-def _read(directory: RunDirectory) -> dict[str, Any] | None:
+def _read(directory: RunDirectory) -> StartMessage | None:
     try:
-        return read_json(directory.start_message, directory.path)
-    except RunDirectoryError:  # not there yet
+        return from_json(StartMessage, read_json(directory.start_message, directory.path))
+    except RunDirectoryError:  # not there yet, or damaged
         return None

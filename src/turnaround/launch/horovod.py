@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from turnaround.children import die_with_parent
 from turnaround.launch import failure
-from turnaround.launch.parent import die_with_parent
 from turnaround.record.layout import RunDirectory
 from turnaround.workers.engines import require
 from turnaround.workers.environment import VARIABLES
@@ -43,16 +43,16 @@ def main(arguments: list[str] | None = None) -> int:
             environment = environment_of(rank, options.processes, port=port)
             processes.append(subprocess.Popen(command, env=environment, preexec_fn=die_with_parent))
         exit_status = _wait(processes)
-        _tell_deaths(processes, options.arguments)
+        _write_exits(processes, options.arguments)
         return exit_status
 
 
-def _tell_deaths(processes: list[subprocess.Popen[bytes]], arguments: list[str]) -> None:
+def _write_exits(processes: list[subprocess.Popen[bytes]], arguments: list[str]) -> None:
     """A process that was killed has said nothing; its exit status, which only we know, says that it was the first."""
     directory = RunDirectory(Path(arguments[0] if arguments else "."))
     killed = [(rank, process.returncode) for rank, process in enumerate(processes) if process.returncode < 0]
     if killed and directory.is_run():
-        failure.tell_if_silent(directory, rank=killed[0][0], exit_status=killed[0][1])
+        failure.write_exit_if_silent(directory, rank=killed[0][0], exit_status=killed[0][1])
 
 
 def environment_of(rank: int, size: int, *, port: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -6,10 +6,11 @@ before it trained leaves no directory behind, every other keeps everything and s
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import isqrt
 from pathlib import Path
@@ -27,8 +28,8 @@ from turnaround.errors import (
     TurnaroundError,
 )
 from turnaround.launch import job_origin
-from turnaround.launch.contract import Launcher, LaunchPlan, choose_processes
-from turnaround.launch.handshake import wait_for_start
+from turnaround.launch.contract import Launcher, LaunchPlan, StartedProcesses, choose_processes
+from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.local import LocalLauncher
 from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
 from turnaround.launch.restart import Restarts
@@ -46,8 +47,8 @@ from turnaround.workers.engines import require
 from turnaround.workers.environment import LAUNCHERS, RankInfo
 
 DECODED_TO_MEASURE, DECODE_ROUNDS = 1000, 3
-MIN_TO_START_AHEAD = 64
-"""Images that are still to be drawn or decoded: with fewer, starting the processes meanwhile gains nothing."""
+LAUNCH = "launch"
+"""The key of recipe.json under which a resume finds how the run was started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,8 @@ class Request:
     out: Path
     show: Show
     processes: int | None = None
-    device: str = "auto"
+    device: str | None = None
+    """None: of a new run auto, of a resumed one as before."""
     engine: str | None = None
     """Of a resumed run: another engine than before; a new run has it in its recipe."""
     place: RankInfo = field(default_factory=RankInfo)
@@ -71,24 +73,23 @@ class Request:
 
 
 def start(recipe: Recipe, request: Request) -> Run:
-    """A new run."""
+    """Train a new run to its end."""
     begun_at_s, recipe = job_origin.begun_at_s(), recipe.resolved()
-    processes = _processes(recipe, request)
+    plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     if request.place.rank > 0:
-        return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
+        return _follow(plan, request)
     new_folders = [folder for folder in (request.out, *request.out.parents) if not folder.exists()]
     directory = RunDirectory.create(request.out, job_id=own_job())
     with RunLock(directory.lock):  # when another run holds it, nothing here is ours to remove
         try:
-            # The processes load their code while the images are decoded, if they have to be.
-            ahead = _plan(recipe, request, None, processes=processes, begun_at_s=begun_at_s)
-            with request.launcher.ahead(ahead) as begin, _images(recipe, request, directory, begin) as prepared:
-                plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
+            # The processes load their code while the images are decoded, and are gone before the directory is.
+            with request.launcher.started(plan) as processes, _images(recipe, request, directory) as prepared:
                 facts = {"command": sys.argv, "images": image_facts(prepared)}
-                write_json(directory.recipe, {**recipe.to_dict(), **facts})
+                # The recipe last: it makes the directory a run, and a run without a status can neither go on nor begin.
                 _write_status(directory, job_origin.first_status(directory, begun_at_s=begun_at_s))
-                request.announce(recipe, prepared, processes)
-                _launch(plan, request, workers=recipe.workers.count)
+                _write_recipe(directory, {**recipe.to_dict(), **facts}, plan)
+                request.announce(recipe, prepared, plan.processes)
+                _train(processes, plan, prepared, request, workers=recipe.workers.count)
         except (InputError, KeyboardInterrupt) as error:
             if not directory.epochs.exists():
                 _remove(directory, new_folders, error)
@@ -97,7 +98,7 @@ def start(recipe: Recipe, request: Request) -> Run:
 
 
 def resume(request: Request) -> Run:
-    """Goes on with a run that was stopped, on as many processes as asked for; the workers stay the same."""
+    """Go on with a run that was stopped, on as many processes as asked for; the workers stay the same."""
     begun_at_s, directory = job_origin.begun_at_s(), RunDirectory.open(request.out)
     run = Run.load(directory.path)
     if run.status.state == "finished":
@@ -108,36 +109,41 @@ def resume(request: Request) -> Run:
         )
     recipe = Recipe.from_record(run.recipe)
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
+    request = replace(request, device=request.device or _launch_facts(run).get("device"))
     processes = _processes(recipe, request, before=_processes_before(run))
+    plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
     if request.place.rank > 0:
-        return _follow(recipe, request, processes=processes, begun_at_s=begun_at_s)
+        return _follow(plan, request)
     refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path)
-    with RunLock(directory.lock), _images(recipe, request, directory) as prepared:
+    with (
+        RunLock(directory.lock),
+        request.launcher.started(plan) as started,
+        _images(recipe, request, directory) as prepared,
+    ):
         _refuse_changed_images(run, prepared)
-        write_json(directory.recipe, {**run.recipe, **recipe.to_dict()})
+        _write_recipe(directory, {**run.recipe, **recipe.to_dict()}, plan)
         _write_status(directory, _next_segment(directory, run.status))
         request.announce(recipe, prepared, processes)
-        plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
-        _launch(plan, request, workers=recipe.workers.count)
+        _train(started, plan, prepared, request, workers=recipe.workers.count)
     return Run.load(directory.path)
 
 
 def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any]:
-    """The parts of a training on this machine, each alone and all together, in images/s; nothing is kept.
+    """Measure the parts of a training on this machine, each alone and all together, in images/s; nothing is kept.
 
     `request.out` is a folder for the time being, which the caller removes.
     """
     begun_at_s, recipe = time.monotonic(), recipe.resolved()
-    processes = _processes(recipe, request)
+    plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
+    plan = replace(plan, message=replace(plan.message, bench_part_s=part_s))
     directory = RunDirectory.create(request.out)
-    with _images(recipe, request, directory) as prepared:
+    with request.launcher.started(plan) as processes, _images(recipe, request, directory) as prepared:
         write_json(directory.recipe, {**recipe.to_dict(), "images": image_facts(prepared)})
         _write_status(directory, Status(state="queued"))
-        request.announce(recipe, prepared, processes)
-        plan = _plan(recipe, request, prepared, processes=processes, begun_at_s=begun_at_s)
-        request.launcher.run(replace(plan, measured_for_s=part_s))
+        request.announce(recipe, prepared, plan.processes)
+        processes.run(_with_images(plan, prepared))
         facts = read_json(directory.bench)
-        return {**facts, "processes": processes, "decode": _decode_rate(prepared)}
+        return {**facts, "processes": plan.processes, "decode": _decode_rate(prepared)}
 
 
 def _decode_rate(prepared: Prepared) -> dict[str, float]:
@@ -172,30 +178,13 @@ def image_facts(prepared: Prepared) -> dict[str, Any]:
 
 
 @contextmanager
-def _images(
-    recipe: Recipe, request: Request, directory: RunDirectory, begin: Callable[[], None] | None = None
-) -> Iterator[Prepared]:
-    """The decoded images; with the cache off they live only as long as the run. `begin` is called if they take long."""
+def _images(recipe: Recipe, request: Request, directory: RunDirectory) -> Iterator[Prepared]:
+    """The decoded images; with the cache off they live only as long as the run."""
     temporary = directory.pixels
-    show = request.show if begin is None else _once_long(begin, request.show)
     try:
-        yield prepare_images(recipe, cache=cache_root(recipe, temporary=temporary), show=show)
+        yield prepare_images(recipe, cache=cache_root(recipe, temporary=temporary), show=request.show)
     finally:
         remove_folder(temporary)
-
-
-def _once_long(begin: Callable[[], None], show: Show) -> Show:
-    """Shows as before; the first time that there is much left to do, it calls `begin`."""
-    has_begun = False
-
-    def showing(what: str, done: int, total: int) -> None:
-        nonlocal has_begun
-        show(what, done, total)
-        if not has_begun and total - done >= MIN_TO_START_AHEAD:
-            has_begun = True
-            begin()
-
-    return showing
 
 
 def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -> int:
@@ -220,72 +209,71 @@ def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -
             )
         asked = place.size
     asked = before if asked is None else asked
-    return choose_processes(asked=asked, workers=recipe.workers.count, device=request.device)
+    return choose_processes(asked=asked, workers=recipe.workers.count, device=request.device or "auto")
 
 
-def _follow(recipe: Recipe, request: Request, *, processes: int, begun_at_s: float) -> Run:
-    """What all processes but the first do under a launcher of others: wait for its word, then work."""
-    directory = RunDirectory(request.out)
-    pixels_dir, decode_time_s = wait_for_start(directory, request.place, begun_at_s=time.time())
-    plan = LaunchPlan(
-        directory=directory,
-        pixels_dir=pixels_dir,
-        processes=processes,
-        device=request.device,
-        begun_at_s=begun_at_s,
-        decode_time_s=decode_time_s,
-        shows_progress=False,
-        engine=recipe.workers.engine,
-        place=request.place,
-    )
+def _follow(plan: LaunchPlan, request: Request) -> Run:
+    """Run what all processes but the first run under a launcher of others: their worker waits for the start message."""
+    wait_for_directory(plan.directory, plan.place)
     try:
-        request.launcher.run(plan)
+        with request.launcher.started(plan) as process:
+            process.run(plan.message)
     except TurnaroundError:
-        if not directory.logs.is_dir():
+        if not plan.directory.is_run():
             raise InputError("Process 0 has given this run up; its message says why.") from None
         raise
-    return Run.load(directory.path)
+    return Run.load(plan.directory.path)
 
 
-def _plan(
-    recipe: Recipe, request: Request, prepared: Prepared | None, *, processes: int, begun_at_s: float
-) -> LaunchPlan:
-    """Without images: as far as it is known before there are any."""
-    pixels = prepared.pixels if prepared else None
-    return LaunchPlan(
-        directory=RunDirectory(request.out),
-        pixels_dir=pixels.cache_dir if pixels else None,
-        processes=processes,
-        device=request.device,
-        begun_at_s=begun_at_s,
-        decode_time_s=0.0 if pixels is None or pixels.from_cache else pixels.decode_time_s,
-        decoded_at_s=time.monotonic(),
-        shows_progress=request.shows_progress,
-        engine=recipe.workers.engine,
+def _plan(recipe: Recipe, request: Request, *, processes: int, begun_at_s: float) -> LaunchPlan:
+    """Everything that is known before there are images."""
+    place, engine = request.place, recipe.workers.engine
+    message = StartMessage(
+        device=request.device or "auto",
         network=recipe.model.name,
-        place=request.place,
+        shows_progress=request.shows_progress,
+        begun_at_s=begun_at_s,
+    )
+    if not place.is_alone:
+        message = replace(message, start=place.start, launch=LAUNCHERS[engine].split(" -m ")[-1])
+    return LaunchPlan(
+        directory=RunDirectory(request.out), message=message, processes=processes, engine=engine, place=place
     )
 
 
-def _launch(plan: LaunchPlan, request: Request, *, workers: int) -> None:
+def _with_images(plan: LaunchPlan, prepared: Prepared) -> StartMessage:
+    pixels = prepared.pixels
+    decode_time_s = 0.0 if pixels.from_cache else pixels.decode_time_s
+    return plan.message.with_images(pixels.cache_dir, decode_time_s=decode_time_s)
+
+
+def _train(
+    processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, request: Request, *, workers: int
+) -> None:
     """To the end, or to an error; after the failure of a process once more, as often as was asked for."""
-    directory = plan.directory
-    restarts = Restarts(plan, workers=workers)
-    for restart in range(request.restarts + 1):
-        try:
-            request.launcher.run(plan)
-            return
-        except TurnaroundError as error:
-            if not directory.is_run():
-                raise  # it has vanished, and with it the status
-            status = Run.load(directory.path).status
-            if not isinstance(error, ProcessFailedError) or restart == request.restarts:
-                _write_status(directory, _ended(status, error))
-                raise
-            plan, fewer = restarts.after(error, replace(plan, begun_at_s=time.monotonic(), decode_time_s=0.0))
-            cause = " ".join(filter(None, (str(error), fewer)))
+    directory, restarts = plan.directory, Restarts(plan, workers=workers)
+    message = _with_images(plan, prepared)
+    with ExitStack() as restarted:
+        for restart in range(request.restarts + 1):
+            try:
+                processes.run(message)
+                return
+            except TurnaroundError as error:
+                if not directory.is_run():
+                    raise  # it has vanished, and with it the status
+                status = Run.load(directory.path).status
+                if not isinstance(error, ProcessFailedError) or restart == request.restarts:
+                    _write_status(directory, _ended(status, error))
+                    raise
+                plan, fewer = restarts.after(error, plan)
+                cause = " ".join(filter(None, (str(error), fewer)))
             _write_status(directory, replace(_next_segment(directory, status), restarts=[*status.restarts, cause]))
+            _write_recipe(directory, read_json(directory.recipe), plan)
             sys.stderr.write(f"{cause}\nStarting again by itself: {restart + 1} of {request.restarts}.\n")
+            again = replace(plan.message, start=secrets.token_hex(8), begun_at_s=time.monotonic())
+            plan = replace(plan, message=again)
+            message = again.with_images(prepared.pixels.cache_dir, decode_time_s=0.0)
+            processes = restarted.enter_context(request.launcher.started(plan))
 
 
 def _next_segment(directory: RunDirectory, status: Status) -> Status:
@@ -306,11 +294,24 @@ def _ended(status: Status, error: TurnaroundError) -> Status:
     return replace(status, state=states.get(type(error), "failed"), cause=str(error), ended_at=utc_now())
 
 
+def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchPlan) -> None:
+    """recipe.json, with what a resume goes on with: machine.json, which describes the same, comes seconds later."""
+    write_json(directory.recipe, {**recipe, LAUNCH: {"processes": plan.processes, "device": plan.message.device}})
+
+
+def _launch_facts(run: Run) -> dict[str, Any]:
+    """What `_write_recipe` has written of the last start; nothing of a run that is older than this key."""
+    facts = run.recipe.get(LAUNCH)
+    return facts if isinstance(facts, dict) else {}
+
+
 def _processes_before(run: Run) -> int | None:
-    try:
-        return int(run.machine["processes"])
-    except (RunDirectoryError, KeyError, TypeError, ValueError):
-        return None  # it stopped before it had described its machine
+    for source in (_launch_facts, lambda run: run.machine):
+        try:
+            return int(source(run)["processes"])
+        except (RunDirectoryError, KeyError, TypeError, ValueError):
+            continue  # it stopped before it had described its machine
+    return None
 
 
 def _refuse_changed_images(run: Run, prepared: Prepared) -> None:

@@ -12,18 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO
+from dataclasses import replace
 
-from turnaround.errors import InputError, InterruptedRunError, TurnaroundError
+from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
+from turnaround.errors import InputError, InterruptedRunError, StorageError, TurnaroundError
 from turnaround.launch import failure, handshake
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
-from turnaround.launch.parent import LAUNCHER_VARIABLE
-from turnaround.launch.parent import die_with_parent as die_with_parent
+from turnaround.launch.handshake import StartMessage
 from turnaround.record import heartbeat
-from turnaround.record.files import is_temporary, move, names_in, open_log, remove_file, write_temporary
+from turnaround.record.files import open_log
 from turnaround.record.reader import Run
 from turnaround.workers.engines import ENGINES
 
@@ -47,58 +46,61 @@ ALLOCATOR = {
 class LocalLauncher:
     """Processes of this machine."""
 
-    def __init__(self) -> None:
-        self._waiting: subprocess.Popen[bytes] | None = None
-        """Started ahead, and not yet taken over by `run`."""
-        self._log = Path()
-        """Of those: under a temporary name, since a directory with logs and without a recipe would be refused."""
-
     def text(self, plan: LaunchPlan) -> str:
         settings = [f"{k}={shlex.quote(v)}" for k, v in settings_for(plan).items()]
         return " ".join([*settings, shlex.join(command(plan))])
 
     @contextmanager
-    def ahead(self, plan: LaunchPlan) -> Iterator[Callable[[], None]]:
-        log = plan.directory.path / plan.directory.process_log.name
-
-        def begin() -> None:
-            if not plan.place.is_alone:
-                return
-            # Whatever else is wrong `run` meets again, and says. A signal must not come while a process is made that
-            # nobody has in hand yet: it comes right afterwards.
-            with suppress(OSError), _stop_requests(plan) as requests:
-                self._log = write_temporary(log, b"")
-                with open_log(self._log) as stderr:
-                    self._waiting = _start(plan, stderr)
-            for number in requests.received:
-                signal.raise_signal(number)
-
+    def started(self, plan: LaunchPlan) -> Iterator[LocalProcesses]:
+        directory, writes_message = plan.directory, plan.place.rank == 0
+        if writes_message:
+            # Before any process may start: what an earlier start has left must not be taken for word of this one.
+            failure.clear(directory)
+            heartbeat.clear(directory)
+            handshake.write(directory, plan.message)
+        processes = LocalProcesses(plan)
         try:
-            yield begin
+            processes.start()
+            yield processes
         finally:
-            if self._waiting is not None:
-                _end_group(self._waiting)
-                self._waiting = None
-            for name in names_in(log.parent):  # ours, or that of an earlier start that was killed
-                if is_temporary(name) and name.startswith(f".{log.name}."):
-                    remove_file(log.parent / name)
+            processes.end()
+            if writes_message:
+                handshake.clear(directory)
 
-    def run(self, plan: LaunchPlan) -> None:
-        log, is_awaited = plan.directory.process_log, self._waiting is not None
-        if is_awaited:
-            move(self._log, log, plan.directory.path)
-        elif plan.place.rank == 0:  # before the others may start: they could have failed already
-            failure.clear(plan.directory)
-            heartbeat.clear(plan.directory)
-            handshake.clear(plan.directory)
+
+class LocalProcesses:
+    """What one start on this machine has brought to life: one process, or a launcher with several below it."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self.plan = plan
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start what `command` says."""
+        # A signal must not come while a process is made that nobody has in hand yet: it comes right afterwards.
+        with _stop_requests(self.plan) as requests:
+            self._process = _start(self.plan)
+        for number in requests.received:
+            signal.raise_signal(number)
+
+    def end(self) -> None:
+        """End whatever is left of them: the group; those with groups of their own die with their parent."""
+        process, self._process = self._process, None  # a group's number may be another's later: it is ended once
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def run(self, message: StartMessage) -> None:
+        plan = self.plan
         watch = heartbeat.HeartbeatMonitor(plan.directory, patience_s=patience_s())
-        word = handshake.start_message(plan, is_awaited=is_awaited)
-        with word, open_log(log, plan.directory.path) as stderr, _stop_requests(plan) as requests:
-            process, self._waiting = self._waiting or _start(plan, stderr), None
+        with _stop_requests(plan) as requests:
+            if plan.place.rank == 0:
+                handshake.write(plan.directory, message)
             try:
-                exit_status = _wait(process, requests, watch)
+                exit_status = self._wait(message, requests, watch)
             finally:
-                _end_group(process)
+                self.end()
         if not plan.directory.is_run():
             raise failure.vanished(plan.directory)
         if _is_done(plan, exit_status):
@@ -110,6 +112,44 @@ class LocalLauncher:
             raise InterruptedRunError(f"Stopped before the first step. {go_on}")
         cause = _cause(plan, exit_status, watch)
         raise InterruptedRunError(f"{cause} {go_on}") if isinstance(cause, InterruptedRunError) else cause
+
+    def _wait(self, message: StartMessage, requests: _StopSignals, watch: heartbeat.HeartbeatMonitor) -> int:
+        """Return the exit status. The first request to stop is passed on; the second ends the wait, as a death does.
+
+        A request may reach one process before it listens, and the others would wait for it in vain. Where nobody
+        trains yet there is nothing to save: they get a moment to end by themselves.
+        """
+        process, passed_on_s, looked_s = self._process, math.inf, time.monotonic()
+        assert process is not None, "started once, and run once"
+        while True:
+            try:
+                return process.wait(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                if requests.is_urgent:
+                    return -signal.SIGKILL
+                if requests.received and passed_on_s == math.inf:
+                    passed_on_s = time.monotonic()
+                    sys.stderr.write("\nStopping after this step. Ctrl-C again stops at once.\n")
+                    process.terminate()
+            if time.monotonic() - looked_s >= heartbeat.EVERY_S:
+                looked_s = time.monotonic()
+                if watch.look() is not None or watch.gone_for_s > GRACE_S:
+                    return -signal.SIGKILL
+                if not watch.has_begun and looked_s - passed_on_s > GRACE_S:
+                    return -signal.SIGKILL
+                message = self._repeat(message, has_begun=watch.has_begun)
+
+    def _repeat(self, message: StartMessage, *, has_begun: bool) -> StartMessage:
+        """Write the message anew, for processes of other launchers: to them a message counts that changes.
+
+        The first step of any process needs all of them, so once one trains everybody has heard it.
+        """
+        if self.plan.place.is_alone or self.plan.place.rank != 0 or has_begun:
+            return message
+        message = replace(message, beat=message.beat + 1)
+        with suppress(StorageError):  # a full disk: the training will say so itself
+            handshake.write(self.plan.directory, message)
+        return message
 
 
 def patience_s(variables: Mapping[str, str] = os.environ) -> float:
@@ -126,7 +166,7 @@ def patience_s(variables: Mapping[str, str] = os.environ) -> float:
 
 def _is_done(plan: LaunchPlan, exit_status: int) -> bool:
     """A process that leaves early without an error has not finished, whatever it says."""
-    if plan.measured_for_s is not None:
+    if plan.message.bench_part_s is not None:
         return exit_status == 0
     is_finished = Run.load(plan.directory.path).status.state == "finished"
     # Asked to stop at the very end, torch.distributed.run calls it a failure, but it is the end. Under a launcher of
@@ -141,7 +181,7 @@ def _cause(plan: LaunchPlan, exit_status: int, watch: heartbeat.HeartbeatMonitor
         sentence = f"{watch.verdict} {failure.how_to_go_on(directory, log)}"
         return failure.RankFailedError(sentence, ranks=watch.silent_ranks)
     if not plan.place.is_alone:
-        failure.tell_if_silent(directory, rank=plan.place.rank, exit_status=exit_status)
+        failure.write_exit_if_silent(directory, rank=plan.place.rank, exit_status=exit_status)
         failure.wait_for_others(directory)
     return failure.first_cause(directory, exit_status=exit_status, log=log, gone=watch.gone)
 
@@ -173,18 +213,22 @@ def loopback() -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
-def _start(plan: LaunchPlan, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    # What a process prints on purpose (the progress) goes to our stderr, everything else into the log; a group of its
-    # own keeps a Ctrl-C in the terminal from reaching the processes before us.
-    return subprocess.Popen(
-        command(plan),
-        env={**os.environ, **settings_for(plan), **plan.environment, LAUNCHER_VARIABLE: str(os.getpid())},
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
-        stderr=log,
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-    )
+def _start(plan: LaunchPlan) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **settings_for(plan), **plan.environment, LAUNCHER_VARIABLE: str(os.getpid())}
+    if plan.place.is_alone:
+        environment[handshake.START_VARIABLE] = plan.message.start
+    with open_log(plan.directory.process_log, plan.directory.path) as log:
+        # What a process prints on purpose (the progress) goes to our stderr, everything else into the log; a group of
+        # its own keeps a Ctrl-C in the terminal from reaching the processes before us.
+        return subprocess.Popen(
+            command(plan),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
 
 
 class _StopSignals:
@@ -216,35 +260,3 @@ def _stop_requests(plan: LaunchPlan) -> Iterator[_StopSignals]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _wait(process: subprocess.Popen[bytes], requests: _StopSignals, watch: heartbeat.HeartbeatMonitor) -> int:
-    """The exit status. The first request is passed on politely, the second ends the wait, and so do dead processes.
-
-    A request may reach one process before it listens, and the others would wait for it in vain. Where nobody trains
-    yet there is nothing to save: they get a moment to end by themselves.
-    """
-    passed_on_s, looked_s = math.inf, time.monotonic()
-    while True:
-        try:
-            return process.wait(timeout=0.1)
-        except subprocess.TimeoutExpired:
-            if requests.is_urgent:
-                return -signal.SIGKILL
-            if requests.received and passed_on_s == math.inf:
-                passed_on_s = time.monotonic()
-                sys.stderr.write("\nStopping after this step. Ctrl-C again stops at once.\n")
-                process.terminate()
-        if time.monotonic() - looked_s >= heartbeat.EVERY_S:
-            looked_s = time.monotonic()
-            if watch.look() is not None or watch.gone_for_s > GRACE_S:
-                return -signal.SIGKILL
-            if not watch.has_begun and looked_s - passed_on_s > GRACE_S:
-                return -signal.SIGKILL
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Whatever is left of the group goes; processes with groups of their own die with their parent."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

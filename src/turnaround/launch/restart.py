@@ -56,7 +56,7 @@ class Restarts:
 
 
 def _num_gpus(plan: LaunchPlan) -> int:
-    return 0 if plan.device == "cpu" else len(describe_gpus())
+    return 0 if plan.message.device == "cpu" else len(describe_gpus())
 
 
 def _without_gpus(ranks: frozenset[int], environment: Mapping[str, str]) -> dict[str, str]:

@@ -170,7 +170,7 @@ def _list(hint: Any, read: _Read, value: Any, where: str) -> list[Any]:
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:
-    if hint is str and isinstance(value, str):
+    if hint in (str, bool) and isinstance(value, hint):
         return value
     if hint is float and value is None:
         return math.nan
@@ -180,4 +180,4 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
             return float(value) if is_finite else math.nan
         if hint is int and is_finite and value == int(value):
             return int(value)
-    raise _wrong(where, {float: "a number", int: "a whole number", str: "a text"}[hint], value)
+    raise _wrong(where, {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}[hint], value)

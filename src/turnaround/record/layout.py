@@ -197,12 +197,12 @@ class RunDirectory:
 
     @property
     def process_log(self) -> Path:
-        """What the training processes printed; under a temporary name beside the recipe before there is a run."""
+        """What the training processes of all starts have printed."""
         return self.logs / "processes.log"
 
     @property
     def start_message(self) -> Path:
-        """What process 0 tells the others, or the launcher its processes, when the images are ready."""
+        """What every process of the present start is told (launch/handshake.py)."""
         return self.logs / "start.json"
 
     @property
@@ -292,9 +292,9 @@ class RunDirectory:
     def create(cls, path: Path, *, job_id: str | None = None) -> "RunDirectory":
         """A new, empty run directory with its logs folder.
 
-        What an attempt leaves that ended before its recipe was written (a lock, an empty logs folder) is no
-        run. Neither is what the job `job_id`, in which this process runs, has brought: its script, its status, its
-        output. Take the RunLock next: it decides between two that start at once.
+        What an attempt leaves that ended before its recipe was written (a lock, the logs of its start) is no run.
+        Neither is what the job `job_id`, in which this process runs, has brought: its script, its status, its output.
+        Take the RunLock next: it decides between two that start at once.
         """
         directory = cls(Path(path))
         try:
@@ -321,7 +321,8 @@ class RunDirectory:
                 f"{self.path} already holds a run ({_summary(self)}). Go on with it: "
                 f"`turnaround resume {shlex.quote(str(self.path))}`; or {OTHER_OUT}."
             )
-        job = _peek(self.status).get("slurm")
+        status = _peek(self.status)
+        job = status.get("slurm")
         owner = job.get("job_id") if isinstance(job, dict) else None
         if owner is not None and owner != job_id:
             raise RunDirectoryError(
@@ -330,7 +331,8 @@ class RunDirectory:
             )
         harmless = {self.lock.name} | (set() if self._has_logs(job_id) else {self.logs.name})
         harmless |= set() if job_id is None else {self.job_script.name}
-        harmless |= set() if owner is None else {self.status.name}
+        # A start writes its status before its recipe, and may be killed in between.
+        harmless |= {self.status.name} if owner is not None or status.get("state") == "queued" else set()
         foreign = [name for name in names_in(self.path) if name not in harmless and not is_temporary(name)]
         if foreign:
             shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
@@ -339,8 +341,14 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} is not empty: it holds {what} ({shown}). Empty it, or {OTHER_OUT}.")
 
     def _has_logs(self, job_id: str | None) -> bool:
-        """Whether anything but the output of the present job's starts is there."""
-        return any(job_id is None or not _JOB.fullmatch(name) for name in self._log_names())
+        """Return whether a run has left logs; not those of the present job, or of a start that was killed early.
+
+        Processes start before the images are decoded, and with them these two files, so a start that is killed
+        meanwhile leaves them in a directory that never became a run.
+        """
+        early = {self.start_message.name, self.process_log.name}
+        names = [name for name in self._log_names() if name not in early and not is_temporary(name)]
+        return any(job_id is None or not _JOB.fullmatch(name) for name in names)
 
 
 def job_note(logs: Path, job_id: str) -> Path:

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from turnaround.children import die_with_parent
 from turnaround.errors import InterruptedRunError
-from turnaround.launch.local import die_with_parent
 from turnaround.study.plan import PlannedRun
 from turnaround.study.program import Program
 from turnaround.study.state import RunState, log_of, state_of

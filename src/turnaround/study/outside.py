@@ -28,8 +28,8 @@ from typing import Any
 
 import psutil
 
+from turnaround.children import die_with_parent
 from turnaround.errors import RunDirectoryError, TurnaroundError
-from turnaround.launch.parent import die_with_parent
 from turnaround.record.files import read_json
 from turnaround.record.job import own_job, status_of
 from turnaround.record.layout import RunDirectory, StudyDirectory, default_run_path

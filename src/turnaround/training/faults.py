@@ -32,7 +32,7 @@ from turnaround.errors import InputError, one_of
 from turnaround.record.layout import CheckpointFiles
 
 LAUNCHER_VARIABLE = "TURNAROUND_LAUNCHER_PID"
-"""As launch/parent.py sets it."""
+"""As launch/local.py sets it (children.py)."""
 VARIABLE = "TURNAROUND_FAULT"
 PHASES = ("start", "step", "evaluation", "checkpoint", "saved", "look")
 USUAL_PHASE = {

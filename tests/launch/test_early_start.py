@@ -1,8 +1,9 @@
-"""The processes of a cold start load their code while its images are decoded: only the time tells."""
+"""Processes start before their images are there, load their code and wait: only the time tells."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -21,10 +22,14 @@ from PIL import Image
 from running import request, weights
 from struck import is_alive, processes_of, waits_for
 from turnaround import recipes
-from turnaround.errors import DataError, ProcessFailedError
+from turnaround.errors import DataError, InputError, ProcessFailedError
 from turnaround.launch import lifecycle, local
+from turnaround.launch.contract import LaunchPlan
+from turnaround.launch.handshake import StartMessage, write
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
+from turnaround.record.schema import to_json
+from turnaround.record.writer import write_json
 
 SETTINGS = ("data.size_px=32", "training.epochs=1", "workers.count=2")
 
@@ -54,8 +59,9 @@ def train(folder: Path, out: Path, *, processes: int, waits: bool = True) -> Run
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_cold_start_ends_as_a_warm_one(processes: int, fruit_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "cold"
-    left = RunDirectory.create(out).path / ".processes.log.1-0123abcd.tmp"
-    left.touch()  # by a start that was killed
+    left = RunDirectory.create(out)  # by a start that was killed
+    left.process_log.touch()
+    write(left, StartMessage(network="small", begun_at_s=0.0, pixels_dir="/old"))
     cold = train(fruit_folder, out, processes=processes)
     warm = train(fruit_folder, tmp_path / "warm", processes=processes)
     ours, theirs = weights(cold), weights(warm)
@@ -170,3 +176,33 @@ def test_killing_the_launcher_ends_those_that_wait(processes: int, slow_folder: 
     waits_for(lambda: not any(map(is_alive, children)), seconds=30)
     assert len(children) >= started_by(processes)
     RunDirectory.create(out)  # not refused: what is left there is no run
+
+
+def test_a_run_that_was_killed_while_it_started_goes_on_as_it_was_asked_to(fruit_folder: Path, tmp_path: Path) -> None:
+    """One process for two workers, on the CPU: machine.json, which says so too, was not there yet."""
+    out = tmp_path / "run"
+    words = [str(fruit_folder), "--processes", "1", "--device", "cpu", "--out", str(out), "--json"]
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    program = [sys.executable, "-m", "turnaround"]
+    with subprocess.Popen([*program, "train", *words, *settings], preexec_fn=on_two_cores) as command:
+        waits_for((out / "recipe.json").exists)
+        command.kill()
+    assert not (out / "machine.json").exists()
+    asked = {"processes": 1, "device": "cpu"}
+    assert json.loads((out / "recipe.json").read_text())["launch"] == asked
+    subprocess.run([*program, "resume", str(out), "--json"], stdout=subprocess.DEVNULL, check=True)
+    run = Run.load(out)
+    assert (run.status.state, run.machine["processes"], run.recipe["launch"]) == ("finished", 1, asked)
+    told: list[LaunchPlan] = []
+
+    class Telling(local.LocalLauncher):
+        def started(self, plan: LaunchPlan) -> contextlib.AbstractContextManager[local.LocalProcesses]:
+            told.append(plan)
+            raise InputError("told")
+
+    write_json(run.directory.status, to_json(replace(run.status, state="interrupted")))
+    for flags, expected in (({}, (1, "cpu")), ({"processes": 2, "device": "auto"}, (2, "auto"))):
+        request_ = lifecycle.Request(out=out, show=lambda *_: None, launcher=Telling(), **flags)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="told"):
+            lifecycle.resume(request_)
+        assert (told[-1].processes, told[-1].message.device) == expected
