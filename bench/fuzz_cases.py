@@ -18,7 +18,7 @@ from PIL import Image
 from turnaround import recipes
 from turnaround.analysis.balance import balance
 from turnaround.analysis.bottleneck import bottleneck
-from turnaround.analysis.workloads import jobs_of
+from turnaround.analysis.workloads import survey_runs
 from turnaround.data.decode import decode_bytes
 from turnaround.errors import TurnaroundError
 from turnaround.findings import find_all
@@ -89,7 +89,7 @@ def read_run(sample: Sample, case: Any) -> None:
 
 def reported(run: Run) -> None:
     """As `turnaround report` does it."""
-    found = jobs_of([run])
+    found = survey_runs([run])
     findings = find_all(found)
     json.dumps(survey_payload(found, findings))
     survey_lines(found, findings, Screen(width=80, glyphs=glyphs_for("utf-8")))

@@ -64,7 +64,7 @@ def measure(runs: Path, page: Path, *, opened: int) -> None:
     made_s = time.process_time() - begun_s - read_s
     page.write_text(text, encoding="utf-8", errors="replace")
     peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"runs                      {sum(len(c.runs) for j in view.survey.jobs for c in j.cases)}")
+    print(f"runs                      {sum(len(c.summaries) for j in view.survey.workloads for c in j.configurations)}")
     print(f"page                      {page.stat().st_size / 1e6:.2f} MB")
     print(f"read, judged, forecast    {read_s:.1f} s of CPU time")
     print(f"figures and html          {made_s:.1f} s of CPU time")

@@ -112,8 +112,8 @@ def test_report_and_predict_say_what_the_command_line_says(
     report = ta.report([two_runs])
     assert json.loads(json.dumps(report.as_json())) == printed(capsys, "report", two_runs)
     assert "1 CPU process" in report.text()
-    job = report.survey.jobs[0].name
-    assert ta.report([two_runs], job=job).survey.jobs == report.survey.jobs
+    job = report.survey.workloads[0].name
+    assert ta.report([two_runs], job=job).survey.workloads == report.survey.workloads
     forecast = ta.predict([two_runs], workers=4)
     assert json.loads(json.dumps(forecast.as_json())) == printed(capsys, "predict", two_runs, "--workers", 4)
 

@@ -26,7 +26,7 @@ def test_one_added_line(tmp_path: Path) -> None:
     assert (run.recipe["training"]["epochs"], run.recipe["training"]["optimizer"]) == (4, "adam")
     assert (run.recipe["images"]["num_train"], run.recipe["images"]["num_validation"]) == (300, 100)
     assert all(span.compute_s > 0 and span.update_s > 0 for span in run.spans(0))
-    assert survey([tmp_path]).jobs[0].cases[0].bottleneck is not None
+    assert survey([tmp_path]).workloads[0].configurations[0].bottleneck is not None
 
 
 def test_an_error_rate_is_an_accuracy(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_one_added_line(tmp_path: Path) -> None:
     images = run.recipe["images"]
     assert (images["num_train"], images["num_validation"], images["num_classes"]) == (200, 100, 2)
     assert all(span.compute_s > 0 and span.update_s > 0 for span in run.spans(0))
-    assert survey([tmp_path]).jobs[0].cases[0].bottleneck is not None
+    assert survey([tmp_path]).workloads[0].configurations[0].bottleneck is not None
 
 
 def test_a_training_that_fails(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_one_added_line(tmp_path: Path) -> None:
     assert len(run.spans(0)) >= 10
     assert all(span.compute_s > 0 for span in run.spans(0))
     found = survey([tmp_path])
-    assert found.jobs[0].cases[0].bottleneck is not None
+    assert found.workloads[0].configurations[0].bottleneck is not None
     assert find_all(found)
     assert "script.py, small, 16 px" in page_of(tmp_path)
 
@@ -71,7 +71,7 @@ def test_a_generator_that_is_slow(tmp_path: Path) -> None:
     assert (run.recipe["model"]["fine_tune"], run.recipe["data"]["source"]) == (False, "fruit")
     assert [e.images for e in run.epochs] == [200] * 3
     assert run.epochs[0].learning_rate > run.epochs[2].learning_rate
-    bottleneck = survey([tmp_path]).jobs[0].cases[0].bottleneck
+    bottleneck = survey([tmp_path]).workloads[0].configurations[0].bottleneck
     assert bottleneck is not None
     assert (bottleneck.kind, bottleneck.is_strong) == ("input", True)
 

@@ -32,7 +32,7 @@ def test_one_added_line(tmp_path: Path, package: str) -> None:
     done = run_script(code, tmp_path)
     assert done.returncode == 0, done.stderr
     check(Run.load(tmp_path / "runs" / "mine"))
-    assert survey([tmp_path]).jobs[0].cases[0].bottleneck is not None
+    assert survey([tmp_path]).workloads[0].configurations[0].bottleneck is not None
     assert "script.py, Small" in page_of(tmp_path)
 
 

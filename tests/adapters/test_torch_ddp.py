@@ -14,7 +14,7 @@ def test_a_loop_of_ones_own(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     run = Run.load(tmp_path / "runs" / "mine")
     assert (run.status.state, len(run.epochs)) == ("finished", 5)
-    assert survey([tmp_path]).jobs[0].cases[0].bottleneck is not None
+    assert survey([tmp_path]).workloads[0].configurations[0].bottleneck is not None
 
 
 def test_one_and_two_processes(tmp_path: Path) -> None:
@@ -27,5 +27,5 @@ def test_one_and_two_processes(tmp_path: Path) -> None:
     assert (one.ranks, two.ranks) == ([0], [0, 1])
     assert (two.machine["workers"], two.machine["processes"], two.machine["launch"]) == (2, 2, "torch")
     assert [(e.steps, e.images) for e in two.epochs] == [(8, 300)] * 4
-    (job,) = survey([tmp_path]).jobs
-    assert [case.label for case in job.cases] == ["1 CPU process", "2 CPU processes"]
+    (job,) = survey([tmp_path]).workloads
+    assert [case.label for case in job.configurations] == ["1 CPU process", "2 CPU processes"]

@@ -84,11 +84,11 @@ def test_equal_sets_of_seeds_are_fair(tmp_path: Path) -> None:
     for workers in (2, 4):
         for seed in (0, 1):
             build(tmp_path / f"{workers}-{seed}", Plan(workers=workers, training={"seed": seed}))
-    two, four = survey([tmp_path]).jobs[0].cases
+    two, four = survey([tmp_path]).workloads[0].configurations
     assert [difference.what for difference in unintended_differences(two, four)] == ["global batch"]
     build(tmp_path / "8", Plan(workers=8))  # with seed 0, which the others have too
     build(tmp_path / "16", Plan(workers=16, training={"seed": 7}))
-    _, _, eight, sixteen = survey([tmp_path]).jobs[0].cases
+    _, _, eight, sixteen = survey([tmp_path]).workloads[0].configurations
     assert [difference.what for difference in unintended_differences(two, eight)] == ["global batch"]
     seed = next(difference for difference in unintended_differences(two, sixteen) if difference.what == "seed")
     assert (seed.left, seed.right) == ("0 / 1", "7")

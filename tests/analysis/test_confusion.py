@@ -59,7 +59,7 @@ def test_the_most_accurate_run_is_shown(tmp_path: Path) -> None:
     for name, top1 in (("a", 0.7), ("b", 0.9)):
         build(tmp_path / name, Plan(workers=1 if name == "a" else 2))
         write_json(RunDirectory(tmp_path / name).evaluation, to_json(evaluation([[1, 0], [0, 1]], top1)))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     found = best_evaluated(job)
     assert found is not None
     assert (found.summary.name, found.case.label, found.evaluation.top1) == ("b", "2 T4", 0.9)
@@ -71,5 +71,5 @@ def test_a_matrix_that_is_none_is_passed_over(tmp_path: Path, damage: object) ->
     content = {**to_json(evaluation([[1, 0], [0, 1]])), "confusion": damage}
     build(tmp_path / "b", Plan(training={"seed": 1}))
     write_json(RunDirectory(tmp_path / "a").evaluation, content)
-    jobs = survey([tmp_path]).jobs
+    jobs = survey([tmp_path]).workloads
     assert [best_evaluated(job) for job in jobs] == [None]

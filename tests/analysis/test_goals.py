@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
-from turnaround.analysis.goals import goals
+from turnaround.analysis.goals import goals, time_to_target_s
 from turnaround.analysis.workloads import survey
-from turnaround.findings.best import time_to_target_s
 
 
 def test_the_labs_comparison(tmp_path: Path) -> None:
-    jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).jobs}
+    jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).workloads}
     stable, whole = goals(jobs["caltech256, frozen"])
     assert (stable.basis, whole.basis) == ("stable", "job")
     assert {one.case.label: one.value_s for one in stable.reached} == {
@@ -33,7 +32,7 @@ def test_the_interval_has_that_of_the_epochs_and_the_repeats(tmp_path: Path) -> 
             accuracy = rising(epochs=30, pace=pace, noise=0.004, seed=seed)
             plan = Plan(workers=workers, accuracy=accuracy, training={"seed": seed}, epoch_time_s=10.0 + seed)
             build(tmp_path / f"{workers}-{seed}", plan)
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     target, stable, whole = goals(job)
     assert target.accuracy == job.target
     for one in (*target.reached, *stable.reached, *whole.reached):
@@ -46,12 +45,14 @@ def test_the_interval_has_that_of_the_epochs_and_the_repeats(tmp_path: Path) -> 
         pytest.approx((first.case.stable.low or 0) * 10.0),
         pytest.approx((first.case.stable.high or 0) * 12.0),
     )
-    assert [one.value_s for one in target.reached] == [time_to_target_s(case) for case in job.cases]
+    assert [one.value_s for one in target.reached] == [
+        time_to_target_s(case, job.target) for case in job.configurations
+    ]
 
 
 def test_what_still_rises_is_a_lower_bound_and_a_rehearsal_has_no_time(tmp_path: Path) -> None:
     build(tmp_path / "slow", Plan(workers=1, accuracy=rising(epochs=20, pace=15.0)))
     build(tmp_path / "rehearsed", Plan(workers=4, processes=1, accuracy=rising(epochs=20)))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     stable = next(goal for goal in goals(job) if goal.basis == "stable")
     assert [(one.case.label, one.is_lower_bound, one.high_s) for one in stable.reached] == [("1 T4", True, None)]

@@ -50,8 +50,8 @@ def test_groups_are_means_of_what_is_known() -> None:
 
 def test_where_all_have_diverged_their_curves_are_drawn(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan(state="diverged", accuracy=[0.3, 0.2, 0.1]))
-    (job,) = survey([tmp_path]).jobs
-    assert [summary.state for summary, _ in drawn_runs(job.cases[0])] == ["diverged"]
+    (job,) = survey([tmp_path]).workloads
+    assert [summary.state for summary, _ in drawn_runs(job.configurations[0])] == ["diverged"]
     build(tmp_path / "b", Plan(accuracy=rising(epochs=3), training={"seed": 1}))
-    (job,) = survey([tmp_path]).jobs
-    assert [summary.state for summary, _ in drawn_runs(job.cases[0])] == ["finished"]
+    (job,) = survey([tmp_path]).workloads
+    assert [summary.state for summary, _ in drawn_runs(job.configurations[0])] == ["finished"]

@@ -13,8 +13,8 @@ from turnaround.analysis.workloads import survey
 
 
 def only_case(folder: Path) -> ConfigurationRuns:
-    (job,) = survey([folder]).jobs
-    (case,) = job.cases
+    (job,) = survey([folder]).workloads
+    (case,) = job.configurations
     return case
 
 
@@ -34,8 +34,8 @@ def test_the_median_of_each_part_over_the_finished_runs(tmp_path: Path) -> None:
 
 
 def test_a_table_tells_two_parts(tmp_path: Path) -> None:
-    jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).jobs}
-    parts = {case.label: turnaround_parts_s(case) for case in jobs["caltech256, frozen"].cases}
+    jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).workloads}
+    parts = {case.label: turnaround_parts_s(case) for case in jobs["caltech256, frozen"].configurations}
     assert parts["8 V100"] == {"training_steady": 1320.0, "other": 67.0}
     assert parts["2 T4"] == {"training_steady": 5910.0, "other": 0.0}  # its epochs are longer than its job
 

@@ -12,7 +12,7 @@ from turnaround.analysis.workloads import survey
 
 
 def test_the_labs_figures_by_one_definition(tmp_path: Path) -> None:
-    caltech, fruit = survey([import_table(LAB, tmp_path)]).jobs
+    caltech, fruit = survey([import_table(LAB, tmp_path)]).workloads
     found = {configuration.label: speedup for configuration, speedup in speedups(caltech).items()}
     assert list(found) == ["2 T4", "4 T4", "4 V100", "8 V100"]
     assert [speedup.baseline.label for speedup in found.values()] == ["2 T4", "2 T4", "4 V100", "4 V100"]
@@ -29,7 +29,7 @@ def test_repeats_give_the_extremes(tmp_path: Path) -> None:
         build(tmp_path / f"one-{number}", Plan(workers=1, epoch_time_s=time_s))
     for number, time_s in enumerate((10.0, 11.0, 12.0)):
         build(tmp_path / f"two-{number}", Plan(workers=2, epoch_time_s=time_s))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     one, two = speedups(job).values()
     assert (one.speedup.value, one.speedup.low, one.speedup.high, one.speedup.sd) == (1.0, 1.0, 1.0, 0.0)
     assert two.speedup.value == pytest.approx(20 / 11)
@@ -43,7 +43,7 @@ def test_rehearsals_and_other_settings_are_no_part_of_it(tmp_path: Path) -> None
     build(tmp_path / "rehearsed", Plan(workers=8, processes=1, epoch_time_s=21))
     build(tmp_path / "compiled", Plan(workers=2, epoch_time_s=5, training={"compile": True}))
     build(tmp_path / "plain", Plan(workers=2, epoch_time_s=11, training={"compile": False}))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     found = {configuration.label: speedup.baseline.label for configuration, speedup in speedups(job).items()}
     assert "8 workers rehearsed on 1 T4" not in found
     assert found["2 T4, compilation yes"] == "2 T4, compilation yes"
@@ -52,6 +52,6 @@ def test_rehearsals_and_other_settings_are_no_part_of_it(tmp_path: Path) -> None
 def test_more_epochs_are_no_hindrance_for_times(tmp_path: Path) -> None:
     build(tmp_path / "one", Plan(workers=1, epoch_time_s=20))
     build(tmp_path / "short", Plan(workers=2, epoch_time_s=11, accuracy=(0.1, 0.2, 0.3)))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     baselines = {speedup.baseline.workers for speedup in speedups(job).values()}
     assert baselines == {1}

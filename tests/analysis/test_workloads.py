@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
-from turnaround.analysis.workloads import Configuration, Spread, jobs_of, survey
+from turnaround.analysis.workloads import Configuration, Spread, survey, survey_runs
 from turnaround.errors import RunDirectoryError
 from turnaround.record.reader import Run
 
@@ -45,10 +45,10 @@ def test_repeats_are_one_case_and_seeds_are_no_setting(tmp_path: Path) -> None:
         plan = Plan(accuracy=rising(accuracy, seed=seed), training={"seed": seed}, epoch_time_s=10.0 + seed)
         build(tmp_path / f"run-{seed}", plan)
     build(tmp_path / "more", Plan(workers=4, epoch_time_s=6.0))
-    job, *others = survey([tmp_path]).jobs
+    job, *others = survey([tmp_path]).workloads
     assert (job.name, others) == ("photos, small, from scratch, 64 px", [])
-    assert [case.label for case in job.cases] == ["2 T4", "4 T4"]
-    two = job.cases[0]
+    assert [case.label for case in job.configurations] == ["2 T4", "4 T4"]
+    two = job.configurations[0]
     assert two.epoch_time_s == Spread(value=11.0, low=10.0, high=12.0, sd=1.0, count=3)
     assert two.final_val_accuracy is not None
     assert two.final_val_accuracy.count == 3
@@ -57,16 +57,17 @@ def test_repeats_are_one_case_and_seeds_are_no_setting(tmp_path: Path) -> None:
     assert (two.stable.repeats, two.stable.status) == (3, "stable")
     assert job.target is not None
     assert 0.75 < job.target < 0.80
-    assert two.to_target is not None
-    assert two.to_target.status == "reached"
+    to_target = two.to_target(job.target)
+    assert to_target is not None
+    assert to_target.status == "reached"
 
 
 def test_another_setting_is_another_case_and_is_in_its_label(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan())
     build(tmp_path / "b", Plan(training={"learning_rate": 0.4}))
-    (job,) = survey([tmp_path]).jobs
-    assert sorted(case.label for case in job.cases) == ["2 T4, learning rate 0.05", "2 T4, learning rate 0.4"]
-    left, right = (case.configuration for case in job.cases)
+    (job,) = survey([tmp_path]).workloads
+    assert sorted(case.label for case in job.configurations) == ["2 T4, learning rate 0.05", "2 T4, learning rate 0.4"]
+    left, right = (case.configuration for case in job.configurations)
     assert left.settings_for("accuracy") != right.settings_for("accuracy")
     assert left.settings_for("time") == right.settings_for("time") == ()
 
@@ -74,29 +75,29 @@ def test_another_setting_is_another_case_and_is_in_its_label(tmp_path: Path) -> 
 def test_other_images_under_the_same_name_are_another_case(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan())
     build(tmp_path / "b", Plan(images={"fingerprint": "0" * 64}))
-    (job,) = survey([tmp_path]).jobs
-    assert sorted(case.label for case in job.cases) == ["2 T4, images 00000000", "2 T4, images ffffffff"]
+    (job,) = survey([tmp_path]).workloads
+    assert sorted(case.label for case in job.configurations) == ["2 T4, images 00000000", "2 T4, images ffffffff"]
 
 
 def test_a_hold_out_gives_each_seed_a_fingerprint_of_its_own(tmp_path: Path) -> None:
     for seed in (0, 1):
         images = {"split": f"holdout 0.2, seed {seed}", "fingerprint": str(seed) * 64}
         build(tmp_path / str(seed), Plan(images=images, training={"seed": seed}))
-    (job,) = survey([tmp_path]).jobs
-    assert [case.label for case in job.cases] == ["2 T4"]
+    (job,) = survey([tmp_path]).workloads
+    assert [case.label for case in job.configurations] == ["2 T4"]
 
 
 def test_processes_on_one_gpu_are_not_gpus(tmp_path: Path) -> None:
     ranks = [{"host": "a", "device": "cuda:0", "workers": [rank]} for rank in range(2)]
     build(tmp_path / "shared", Plan(machine={"ranks": ranks}))
     build(tmp_path / "real", Plan())
-    (job,) = survey([tmp_path]).jobs
-    assert [case.label for case in job.cases] == ["2 T4", "2 T4, sharing: 2 processes on 1 GPU"]
+    (job,) = survey([tmp_path]).workloads
+    assert [case.label for case in job.configurations] == ["2 T4", "2 T4, sharing: 2 processes on 1 GPU"]
 
 
 def test_a_rehearsal_has_accuracy_and_no_times(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan(workers=8, processes=1))
-    case = survey([tmp_path]).jobs[0].cases[0]
+    case = survey([tmp_path]).workloads[0].configurations[0]
     assert (case.label, case.configuration.is_rehearsal) == ("8 workers rehearsed on 1 T4", True)
     times = (case.epoch_time_s, case.images_per_s, case.job_time_s, case.step_time_s, case.bottleneck)
     assert times == (None, None, None, None, None)
@@ -108,8 +109,8 @@ def test_only_finished_runs_have_a_final_accuracy(tmp_path: Path) -> None:
     build(tmp_path / "going", Plan(accuracy=rising(0.8)[:4], state="running", training={"epochs": 20}))
     build(tmp_path / "bad", Plan(accuracy=(0.1, 0.1), state="diverged", training={"epochs": 20}))
     found = survey([tmp_path])
-    (case,) = found.jobs[0].cases
-    assert (len(case.runs), len(case.finished), found.running) == (3, 1, ("going",))
+    (case,) = found.workloads[0].configurations
+    assert (len(case.summaries), len(case.finished), found.running) == (3, 1, ("going",))
     assert case.epoch_time_s is not None
     assert case.epoch_time_s.count == 3
     assert case.final_val_accuracy is not None
@@ -118,31 +119,31 @@ def test_only_finished_runs_have_a_final_accuracy(tmp_path: Path) -> None:
 
 def test_a_case_without_a_finished_run_still_has_a_curve(tmp_path: Path) -> None:
     build(tmp_path / "going", Plan(accuracy=rising(0.8, pace=8)[:9], state="running", training={"epochs": 20}))
-    (case,) = survey([tmp_path]).jobs[0].cases
+    (case,) = survey([tmp_path]).workloads[0].configurations
     assert (case.final_val_accuracy, case.stable.status) == (None, "not yet stable")
-    assert case.to_target is None
+    assert case.to_target(None) is None
 
 
 def test_a_case_of_diverged_runs_says_nothing(tmp_path: Path) -> None:
     build(tmp_path / "bad", Plan(state="diverged"))
-    (case,) = survey([tmp_path]).jobs[0].cases
+    (case,) = survey([tmp_path]).workloads[0].configurations
     assert (case.stable.status, case.overfitting.kind) == ("unknown", "unknown")
 
 
 def test_a_table_states_its_plateaus(tmp_path: Path) -> None:
-    caltech, fruit = survey([import_table(LAB, tmp_path)]).jobs
+    caltech, fruit = survey([import_table(LAB, tmp_path)]).workloads
     assert (caltech.name, fruit.name) == ("caltech256, frozen", "fruit, fine-tuned")
-    assert [case.label for case in caltech.cases] == ["2 T4", "4 T4", "4 V100", "8 V100"]
-    stable = caltech.cases[3].stable
+    assert [case.label for case in caltech.configurations] == ["2 T4", "4 T4", "4 V100", "8 V100"]
+    stable = caltech.configurations[3].stable
     assert (stable.status, stable.epoch, stable.low, stable.method) == ("stable", 25.0, None, "stated")
-    assert (stable.level, caltech.target, caltech.cases[3].to_target) == (0.6719, None, None)
-    assert caltech.cases[3].bottleneck is None
-    assert caltech.cases[0].step_time_s == Spread.of([209 / 383])
-    assert [case.images_per_s.value for case in caltech.cases if case.images_per_s] == pytest.approx(
+    assert (stable.level, caltech.target, caltech.configurations[3].to_target(0.6)) == (0.6719, None, None)
+    assert caltech.configurations[3].bottleneck is None
+    assert caltech.configurations[0].step_time_s == Spread.of([209 / 383])
+    assert [case.images_per_s.value for case in caltech.configurations if case.images_per_s] == pytest.approx(
         [117.2, 302.3, 306.1, 556.5], abs=0.1
     )
-    assert fruit.cases[0].final_val_accuracy is None
-    assert fruit.cases[0].stable.status == "unknown"
+    assert fruit.configurations[0].final_val_accuracy is None
+    assert fruit.configurations[0].stable.status == "unknown"
 
 
 def test_runs_of_one_name_go_by_their_folders(tmp_path: Path) -> None:
@@ -150,14 +151,14 @@ def test_runs_of_one_name_go_by_their_folders(tmp_path: Path) -> None:
         build(tmp_path / place, Plan())
         recipe = json.loads((tmp_path / place / "recipe.json").read_text())
         (tmp_path / place / "recipe.json").write_text(json.dumps(recipe | {"name": "fruit"}))
-    (case,) = survey([tmp_path]).jobs[0].cases
-    assert [run.name for run in case.runs] == ["a/one", "b/one", "two"]
+    (case,) = survey([tmp_path]).workloads[0].configurations
+    assert [run.name for run in case.summaries] == ["a/one", "b/one", "two"]
 
 
 def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan())
-    (case,) = survey([tmp_path, tmp_path / "run"]).jobs[0].cases
-    assert len(case.runs) == 1
+    (case,) = survey([tmp_path, tmp_path / "run"]).workloads[0].configurations
+    assert len(case.summaries) == 1
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path) -> No
     status = json.loads((tmp_path / "queued" / "status.json").read_text())
     (tmp_path / "queued" / "status.json").write_text(json.dumps(status | {"state": "failed", "cause": "no GPU"}))
     found = survey([tmp_path])
-    assert [run.name for case in found.jobs[0].cases for run in case.runs] == ["good"]
+    assert [run.name for case in found.workloads[0].configurations for run in case.summaries] == ["good"]
     reasons = {Path(item.directory).name: item.reason for item in found.left_out}
     assert sorted(reasons) == ["damaged", "empty", "foreign", "queued"]
     assert "machine.json is damaged" in reasons["damaged"]
@@ -194,20 +195,20 @@ def test_a_path_without_a_run_is_an_error(tmp_path: Path) -> None:
 
 
 def test_no_runs_are_no_jobs() -> None:
-    assert jobs_of([]).jobs == ()
+    assert survey_runs([]).workloads == ()
 
 
 def test_every_run_is_read_once(tmp_path: Path) -> None:
     runs = [Run.load(build(tmp_path / "run", Plan()))]
-    (case,) = jobs_of(runs).jobs[0].cases
-    assert case.records[0] is runs[0]
+    (case,) = survey_runs(runs).workloads[0].configurations
+    assert case.members[0].run is runs[0]
 
 
 def test_a_clock_that_stood_still_gives_no_time(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan())
     lines = (tmp_path / "run" / "epochs.jsonl").read_text()
     (tmp_path / "run" / "epochs.jsonl").write_text(lines.replace('"epoch_time_s":10.0', '"epoch_time_s":0.0'))
-    assert survey([tmp_path]).jobs[0].cases[0].epoch_time_s is None
+    assert survey([tmp_path]).workloads[0].configurations[0].epoch_time_s is None
 
 
 def test_a_curve_that_was_cut_off_is_told(tmp_path: Path) -> None:
@@ -226,5 +227,5 @@ def test_an_epoch_that_no_training_has_leaves_the_run_out(tmp_path: Path) -> Non
     assert "1000000000" in lines
     (path / "epochs.jsonl").write_text(lines)
     found = survey([tmp_path])
-    assert [run.name for case in found.jobs[0].cases for run in case.runs] == ["whole"]
+    assert [run.name for case in found.workloads[0].configurations for run in case.summaries] == ["whole"]
     assert "epochs.jsonl is damaged: it names epoch 1,000,000,000; a run has at most" in found.left_out[0].reason

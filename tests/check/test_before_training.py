@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from turnaround import recipes
-from turnaround.analysis.workloads import jobs_of
+from turnaround.analysis.workloads import survey_runs
 from turnaround.check import folder_check
 from turnaround.findings import find_all
 from turnaround.launch.lifecycle import image_facts
@@ -61,7 +61,7 @@ def test_the_report_finds_the_leak_in_the_record(folder: Path, tmp_path: Path) -
     (run / "recipe.json").write_text(json.dumps(record))
     (run / "status.json").write_text(json.dumps({"format_version": 1, "state": "finished"}))
     (run / "machine.json").write_text(json.dumps({"format_version": 1, "workers": 1, "processes": 1}))
-    findings = find_all(jobs_of([Run.load(run)]))
+    findings = find_all(survey_runs([Run.load(run)]))
     assert [finding.severity for finding in findings if finding.id == "leak"] == ["problem"]
 
 

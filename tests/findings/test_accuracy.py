@@ -18,7 +18,7 @@ def falls(tmp_path: Path, training: dict[str, Any], *, num_validation: int | Non
     for workers, level in ((1, 0.85), (8, 0.78)):
         plan = Plan(workers=workers, accuracy=rising(level), training=training, num_validation=num_validation)
         build(tmp_path / str(workers), plan)
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     (finding,) = accuracy_falls_with_workers(job)
     return finding
 
@@ -60,19 +60,19 @@ def test_what_is_not_recorded_is_not_blamed(tmp_path: Path) -> None:
 def test_a_rehearsal_shows_it_before_anybody_pays(tmp_path: Path) -> None:
     build(tmp_path / "one", Plan(workers=1, accuracy=rising(0.85)))
     build(tmp_path / "rehearsed", Plan(workers=16, processes=1, accuracy=rising(0.75)))
-    (finding,) = accuracy_falls_with_workers(survey([tmp_path]).jobs[0])
+    (finding,) = accuracy_falls_with_workers(survey([tmp_path]).workloads[0])
     assert "on 16 workers rehearsed on 1 T4" in finding.text
 
 
 def test_a_small_validation_set_hides_a_small_drop(tmp_path: Path) -> None:
     for workers, level in ((1, 0.80), (8, 0.78)):
         build(tmp_path / str(workers), Plan(workers=workers, accuracy=rising(level), num_validation=200))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     assert list(accuracy_falls_with_workers(job)) == []  # one standard error is 2.8 points
 
 
 def test_repeats_may_disagree_in_time_alone(tmp_path: Path) -> None:
     for seed, time_s in enumerate((10.0, 12.0)):
         build(tmp_path / str(seed), Plan(epoch_time_s=time_s, training={"seed": seed}))
-    (finding,) = repeats_disagree(survey([tmp_path]).jobs[0])
+    (finding,) = repeats_disagree(survey([tmp_path]).workloads[0])
     assert finding.text == "The 2 runs of 2 T4 disagree: epochs from 10 s to 12 s."

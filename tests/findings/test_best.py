@@ -20,7 +20,7 @@ def test_time_to_the_common_target_decides(tmp_path: Path) -> None:
     """Four workers are faster in an epoch, and come to 80 % too late."""
     build(tmp_path / "one", Plan(workers=1, epoch_time_s=20, accuracy=rising(0.80, pace=1.0, epochs=30)))
     build(tmp_path / "four", Plan(workers=4, epoch_time_s=10, accuracy=rising(0.80, pace=6.0, epochs=30)))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     ranked = timed(job)
     assert ranked is not None
     assert ranked.basis == "target"
@@ -36,7 +36,7 @@ def test_time_to_the_common_target_decides(tmp_path: Path) -> None:
 def test_job_times_of_other_settings_are_not_ranked(tmp_path: Path) -> None:
     header, *rows = LAB.splitlines()
     short = [row.replace(",30,", ",10,").replace(",25,", ",8,") if row.startswith("model6") else row for row in rows]
-    caltech, _ = survey([import_table("\n".join([header, *short]), tmp_path)]).jobs
+    caltech, _ = survey([import_table("\n".join([header, *short]), tmp_path)]).workloads
     ranked = timed(caltech)
     assert ranked is not None
     assert (ranked.basis, [case.label for case, _ in ranked.time_s]) == (
@@ -68,7 +68,7 @@ def test_the_best_within_the_noise_is_said_to_be_so(tmp_path: Path) -> None:
 def test_plateaus_of_one_level_may_be_compared_roughly(other: str, words: str, tmp_path: Path) -> None:
     header, *rows = LAB.splitlines()
     table = "\n".join([header, rows[3], rows[5].replace("0.6861", other)])
-    (finding,) = own_plateau_only(survey([import_table(table, tmp_path)]).jobs[0])
+    (finding,) = own_plateau_only(survey([import_table(table, tmp_path)]).workloads[0])
     assert words in finding.text
 
 

@@ -25,7 +25,7 @@ FACT = Fact(what="batch", value="64", matters_for="both")
 @pytest.fixture
 def case(tmp_path: Path) -> ConfigurationRuns:
     real(tmp_path / "a", 4, epoch_time_s=80.0)
-    return survey([tmp_path]).jobs[0].cases[0]
+    return survey([tmp_path]).workloads[0].configurations[0]
 
 
 def test_pinned() -> None:

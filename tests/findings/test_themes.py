@@ -18,7 +18,7 @@ TALKING = (0.001, 0.001, 0.063, 0.030, 0.005)
 def test_a_gain_that_is_not_there_is_not_always_the_inputs_fault(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan(epoch_time_s=10))
     build(tmp_path / "b", Plan(epoch_time_s=11, gpu="Tesla V100", parts_s={0: TALKING, 1: TALKING}))
-    (finding,) = faster_gpu_no_gain(survey([tmp_path]).jobs[0])
+    (finding,) = faster_gpu_no_gain(survey([tmp_path]).workloads[0])
     assert finding.text.startswith("2 V100 take longer than 2 T4 (11 s and 10 s an epoch)")
     assert "these runs measured the exchange of gradients" in finding.text
 
@@ -26,19 +26,19 @@ def test_a_gain_that_is_not_there_is_not_always_the_inputs_fault(tmp_path: Path)
 def test_a_kind_without_a_data_sheet_is_not_judged(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan(epoch_time_s=10))
     build(tmp_path / "b", Plan(epoch_time_s=10, gpu="Voodoo 2"))
-    assert list(faster_gpu_no_gain(survey([tmp_path]).jobs[0])) == []
+    assert list(faster_gpu_no_gain(survey([tmp_path]).workloads[0])) == []
 
 
 def test_each_impossible_step_is_told_once(tmp_path: Path) -> None:
     for workers, time_s in ((1, 100.0), (2, 30.0), (4, 14.9)):
         build(tmp_path / str(workers), Plan(workers=workers, epoch_time_s=time_s))
-    found = [finding.text.partition(" is ")[0] for finding in more_than_linear(survey([tmp_path]).jobs[0])]
+    found = [finding.text.partition(" is ")[0] for finding in more_than_linear(survey([tmp_path]).workloads[0])]
     assert found == ["1 -> 2 T4", "1 -> 4 T4"]
 
 
 def test_unequal_classes_by_their_validation_images(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan(per_class={"apple": 300, "pear": 12, "none": 0}))
-    (finding,) = class_imbalance(survey([tmp_path]).jobs[0])
+    (finding,) = class_imbalance(survey([tmp_path]).workloads[0])
     assert finding.text == "Strong imbalance: 300 validation images of 'apple', 12 of 'pear'."
 
 

@@ -13,19 +13,19 @@ from turnaround.findings.times import lost_s, time_lost_outside_training
 
 def test_of_a_cold_epoch_only_what_it_took_longer(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan(epoch_time_s=10, cold_time_s=50, evaluation_time_s=1, time_s={"decode": 7.0}))
-    (run,) = survey([tmp_path]).jobs[0].cases[0].runs
+    (run,) = survey([tmp_path]).workloads[0].configurations[0].summaries
     assert lost_s(run) == pytest.approx({"start_up": 1, "decode": 7, "evaluation": 20, "other": 0, "cold": 40})
 
 
 def test_of_a_table_the_job_less_its_epochs(tmp_path: Path) -> None:
-    caltech, fruit = survey([import_table(LAB, tmp_path)]).jobs
-    assert lost_s(fruit.cases[2].runs[0]) == {"other": 155.0}
-    assert lost_s(caltech.cases[0].runs[0]) == {"other": 0.0}  # its epochs take longer than its job
+    caltech, fruit = survey([import_table(LAB, tmp_path)]).workloads
+    assert lost_s(fruit.configurations[2].summaries[0]) == {"other": 155.0}
+    assert lost_s(caltech.configurations[0].summaries[0]) == {"other": 0.0}  # its epochs take longer than its job
 
 
 def test_rehearsals_are_not_asked(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan(workers=8, processes=1, time_s={"start_up": 900.0}))
-    assert list(time_lost_outside_training(survey([tmp_path]).jobs[0])) == []
+    assert list(time_lost_outside_training(survey([tmp_path]).workloads[0])) == []
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_rehearsals_are_not_asked(tmp_path: Path) -> None:
 )
 def test_the_largest_part_is_named(part: str, words: str, tmp_path: Path) -> None:
     build(tmp_path / "run", Plan(time_s={part: 300.0}))
-    (finding,) = time_lost_outside_training(survey([tmp_path]).jobs[0])
+    (finding,) = time_lost_outside_training(survey([tmp_path]).workloads[0])
     assert words in finding.text

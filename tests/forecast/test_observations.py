@@ -17,7 +17,7 @@ from turnaround.forecast.step_time import StepObservation
 
 
 def job(folder: Path, name: str = "") -> Workload:
-    return next(job for job in survey([folder]).jobs if job.name.startswith(name))
+    return next(job for job in survey([folder]).workloads if job.name.startswith(name))
 
 
 def sentences(seen: Observations) -> tuple[str, ...]:

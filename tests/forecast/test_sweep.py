@@ -22,7 +22,7 @@ from turnaround.forecast.sweep import (
 
 
 def lab_job(lab: Path) -> Workload:
-    return next(job for job in survey([lab]).jobs if job.name == "caltech256, frozen")
+    return next(job for job in survey([lab]).workloads if job.name == "caltech256, frozen")
 
 
 def test_one_forecaster_for_each_kind_of_gpu(lab: Path) -> None:
@@ -79,22 +79,22 @@ def test_kinds_share_the_law_of_epochs(lab: Path) -> None:
 def test_a_measured_time_to_stable_has_start_up_in_it(lab: Path) -> None:
     job = lab_job(lab)
     v100 = forecasters_of(job)[1]
-    eight = next(case for case in job.cases if case.label == "8 V100")
+    eight = next(case for case in job.configurations if case.label == "8 V100")
     found = measured_time_to_stable(v100, eight)
     assert found is not None
     assert found.low == found.value == found.high == pytest.approx(25 * 44 + (1387 - 30 * 44))
-    two_t4 = next(case for case in job.cases if case.label == "2 T4")
+    two_t4 = next(case for case in job.configurations if case.label == "2 T4")
     assert measured_time_to_stable(v100, two_t4) is None  # not among the times of this law
 
 
 def test_its_interval_is_that_of_the_epochs(tmp_path: Path) -> None:
     for workers, time_s in ((1, 20.0), (2, 11.0)):
         build(tmp_path / f"r{workers}", Plan(workers=workers, accuracy=rising(epochs=30), epoch_time_s=time_s))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     (forecaster,) = forecasters_of(job)
     assert forecaster.question.target == job.target
-    stable = job.cases[0].stable
-    found = measured_time_to_stable(forecaster, job.cases[0])
+    stable = job.configurations[0].stable
+    found = measured_time_to_stable(forecaster, job.configurations[0])
     assert found is not None
     assert stable.epoch is not None
     assert stable.low is not None
@@ -105,7 +105,7 @@ def test_rehearsals_alone_give_epochs_and_no_times(tmp_path: Path) -> None:
     for workers in (2, 8):
         accuracy = rising(epochs=30, pace=1.0 + workers / 2)
         build(tmp_path / f"r{workers}", Plan(workers=workers, processes=1, accuracy=accuracy))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     (forecaster,) = forecasters_of(job)
     found = sweep(forecaster)
     assert [point.workers for point in found] == [2, 3, 4, 6, 8, 12, 16]
@@ -116,5 +116,5 @@ def test_rehearsals_alone_give_epochs_and_no_times(tmp_path: Path) -> None:
 
 def test_runs_that_say_nothing_have_no_forecaster(tmp_path: Path) -> None:
     build(tmp_path / "r", Plan(workers=4, processes=1, accuracy=(), state="running"))
-    (job,) = survey([tmp_path]).jobs
+    (job,) = survey([tmp_path]).workloads
     assert forecasters_of(job) == ()

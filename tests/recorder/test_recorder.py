@@ -81,10 +81,10 @@ def test_what_reads_runs_reads_this_one(tmp_path: Path) -> None:
             train(rec, epochs=5)
     found = survey([tmp_path])
     assert found.left_out == ()
-    (job,) = found.jobs
-    assert [case.configuration.workers for case in job.cases] == [1, 2]
-    assert not any(case.configuration.is_rehearsal for case in job.cases)
-    assert job.cases[0].bottleneck is not None
+    (job,) = found.workloads
+    assert [case.configuration.workers for case in job.configurations] == [1, 2]
+    assert not any(case.configuration.is_rehearsal for case in job.configurations)
+    assert job.configurations[0].bottleneck is not None
     find_all(found)
     summary = summarise(Run.load(tmp_path / "w2"))
     assert (summary.processes, summary.global_batch, summary.images_per_epoch) == (2, 16, 160)

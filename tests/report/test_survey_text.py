@@ -240,7 +240,7 @@ def test_names_cannot_write_on_the_screen(tmp_path: Path) -> None:
     runs = imported(tmp_path)
     evil = replace(
         runs,
-        jobs=(replace(runs.jobs[0], name="a\x1b[2Jb"), *runs.jobs[1:]),
+        workloads=(replace(runs.workloads[0], name="a\x1b[2Jb"), *runs.workloads[1:]),
         left_out=(LeftOut(directory="x\udcff", reason="\x1b]0;title\x07"),),
         running=("r\r",),
     )

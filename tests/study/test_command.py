@@ -157,7 +157,7 @@ def test_it_begins_anew_and_keeps_what_was_there(tmp_path: Path) -> None:
     assert Run.load(tmp_path / TWO.name).status.state == "finished"
     assert Run.load(tmp_path / ".earlier" / TWO.name).status.state == "failed"
     assert (tmp_path / ".earlier" / TWO.name / "weights").read_text() == "x"
-    assert [case.runs[0].state for case in survey([tmp_path]).jobs[0].cases] == ["finished"]
+    assert [case.summaries[0].state for case in survey([tmp_path]).workloads[0].configurations] == ["finished"]
 
 
 SUBMITTED_AT = "2026-03-01T09:00:00+00:00"
@@ -323,7 +323,7 @@ def test_wall_times_are_compared_and_what_is_missing_is_said(tmp_path: Path) -> 
     timed(tmp_path, 2, 6.0)
     timed(tmp_path, 4, 1.0, code=3)
     found = survey([tmp_path])
-    [job] = found.jobs
+    [job] = found.workloads
     assert job.name == "python a.py {workers}"
     assert {c.workers: round(up.value, 3) for c, up in job_speedups(job).items()} == {1: 1.0, 2: 1.667}
     findings = {finding.id: finding for finding in find_all(found)}

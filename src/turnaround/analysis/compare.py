@@ -131,7 +131,7 @@ def unintended_differences(
     case_a: ConfigurationRuns, case_b: ConfigurationRuns, *, meant: frozenset[str] = MEANT
 ) -> tuple[Difference, ...]:
     """The same for two configurations, over their repeats: with a seed in common, seeds are no difference."""
-    return _between(case_a.records, case_b.records, meant)
+    return _between([run for _, run in case_a.members], [run for _, run in case_b.members], meant)
 
 
 def _between(left: Sequence[Run], right: Sequence[Run], meant: frozenset[str]) -> tuple[Difference, ...]:

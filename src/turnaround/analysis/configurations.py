@@ -5,11 +5,11 @@ What costs time to find out (stable epoch, overfitting, bottleneck) is worked ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median, mode, stdev
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from turnaround.analysis.bottleneck import Bottleneck, bottleneck
 from turnaround.analysis.compare import Fact
@@ -70,6 +70,13 @@ class Configuration:
         return tuple(fact for fact in self.settings if fact.matters_for in (what, "both"))
 
 
+class Member(NamedTuple):
+    """One run of a configuration: its figures, and the record they were taken from."""
+
+    summary: RunSummary
+    run: Run
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationRuns:
     """The repeats of one configuration, finished or not.
@@ -79,34 +86,34 @@ class ConfigurationRuns:
     """
 
     configuration: Configuration
-    runs: tuple[RunSummary, ...]
-    records: tuple[Run, ...] = field(repr=False, compare=False)
-    """The same runs in the same order, as they were read."""
-    common: CommonTarget = field(repr=False, compare=False)
+    members: tuple[Member, ...] = field(repr=False)
 
     @property
     def label(self) -> str:
         return self.configuration.label
 
     @cached_property
-    def finished(self) -> tuple[RunSummary, ...]:
-        """The runs that came to their end."""
-        return tuple(run for run in self.runs if run.state == "finished")
+    def summaries(self) -> tuple[RunSummary, ...]:
+        return tuple(member.summary for member in self.members)
 
     @cached_property
-    def curves(self) -> tuple[tuple[RunSummary, Run], ...]:
+    def finished(self) -> tuple[RunSummary, ...]:
+        """The runs that came to their end."""
+        return tuple(summary for summary in self.summaries if summary.state == "finished")
+
+    @cached_property
+    def curves(self) -> tuple[Member, ...]:
         """The runs whose curve counts: the finished ones; as long as there is none, those that have not diverged."""
-        both = list(zip(self.runs, self.records, strict=True))
-        finished = tuple(pair for pair in both if pair[0].state == "finished")
-        return finished or tuple(pair for pair in both if pair[0].state != "diverged")
+        finished = tuple(member for member in self.members if member.summary.state == "finished")
+        return finished or tuple(member for member in self.members if member.summary.state != "diverged")
 
     @cached_property
     def epoch_time_s(self) -> Spread | None:
-        return self._time(self.runs, lambda run: run.epoch_time_s)
+        return self._time(self.summaries, lambda run: run.epoch_time_s)
 
     @cached_property
     def images_per_s(self) -> Spread | None:
-        return self._time(self.runs, lambda run: run.images_per_s)
+        return self._time(self.summaries, lambda run: run.images_per_s)
 
     @cached_property
     def job_time_s(self) -> Spread | None:
@@ -115,7 +122,7 @@ class ConfigurationRuns:
     @cached_property
     def step_time_s(self) -> Spread | None:
         """Epoch time by steps in an epoch: those that were counted, else images by global batch."""
-        return Spread.of(None if self.configuration.is_rehearsal else _step_time_s(*pair) for pair in self._pairs())
+        return Spread.of(None if self.configuration.is_rehearsal else _step_time_s(*member) for member in self.members)
 
     @cached_property
     def final_val_accuracy(self) -> Spread | None:
@@ -127,22 +134,15 @@ class ConfigurationRuns:
 
     @cached_property
     def num_validation(self) -> int | None:
-        return next((run.num_validation for run in self.runs if run.num_validation), None)
+        return next((run.num_validation for run in self.summaries if run.num_validation), None)
 
     @cached_property
     def stable(self) -> EpochEstimate:
         """Over the repeats; as the table states it where there is no curve."""
         return stable_over_repeats([_stable(summary, run) for summary, run in self.curves])
 
-    @property
-    def target(self) -> float | None:
-        """The job's common target."""
-        return self.common.accuracy
-
-    @cached_property
-    def to_target(self) -> EpochEstimate | None:
-        """Epochs to the job's common target; None when there is no such target, or no curve here."""
-        target = self.common.accuracy
+    def to_target(self, target: float | None) -> EpochEstimate | None:
+        """Epochs to an accuracy, over the repeats; None without a target, or where there is no curve."""
         if target is None:
             return None
         each = [
@@ -166,33 +166,12 @@ class ConfigurationRuns:
         """The commonest verdict over the repeats; None for rehearsals, imported runs, and where nothing was timed."""
         if self.configuration.is_rehearsal:
             return None
-        own = (run for summary, run in self._pairs() if not summary.is_imported)
+        own = (run for summary, run in self.members if not summary.is_imported)
         return _commonest([bottleneck(run) for run in own])
-
-    def _pairs(self) -> Iterable[tuple[RunSummary, Run]]:
-        return zip(self.runs, self.records, strict=True)
 
     def _time(self, runs: Sequence[RunSummary], read: Callable[[RunSummary], float | None]) -> Spread | None:
         known = (value for run in runs if (value := read(run)))  # without 0: a clock that stood still is no time
         return None if self.configuration.is_rehearsal else Spread.of(known)
-
-
-class CommonTarget:
-    """The accuracy that every finished case of a job has reached: the lowest plateau, less its band.
-
-    Only the epochs to one common accuracy may be multiplied by seconds an epoch to compare configurations: epochs to
-    its own plateau reward the one that comes to rest early at a worse level.
-    """
-
-    def __init__(self) -> None:
-        self.cases: tuple[ConfigurationRuns, ...] = ()
-
-    @cached_property
-    def accuracy(self) -> float | None:
-        """None when fewer than two cases have curves."""
-        plateaus = [case.stable for case in self.cases if case.finished]
-        known = [s.level - s.band for s in plateaus if s.level is not None and s.method in ("smooth", "isotonic")]
-        return min(known) if len(known) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,13 +179,25 @@ class Workload:
     """One work, done in several configurations."""
 
     name: str
-    cases: tuple[ConfigurationRuns, ...]
+    configurations: tuple[ConfigurationRuns, ...]
     """By kind of GPU and by workers; rehearsals after the real ones."""
 
-    @property
+    @cached_property
     def target(self) -> float | None:
-        """The accuracy that all finished cases have reached; None when fewer than two have curves."""
-        return self.cases[0].target if self.cases else None
+        """The accuracy that every finished configuration has reached: the lowest plateau, less its band.
+
+        Only the epochs to one common accuracy may be multiplied by seconds an epoch to compare configurations: epochs
+        to its own plateau reward the one that comes to rest early at a worse level. None when fewer than two
+        configurations have curves.
+        """
+        plateaus = [each.stable for each in self.configurations if each.finished]
+        known = [s.level - s.band for s in plateaus if s.level is not None and s.method in ("smooth", "isotonic")]
+        return min(known) if len(known) > 1 else None
+
+    @property
+    def members(self) -> Iterator[Member]:
+        """Every run, in the order of the configurations."""
+        return (member for each in self.configurations for member in each.members)
 
 
 def _step_time_s(summary: RunSummary, run: Run) -> float | None:

@@ -37,8 +37,8 @@ class Pair:
 def best_evaluated(job: Workload) -> Confusion | None:
     """The run whose evaluation is the most accurate; None where no run has a whole confusion matrix."""
     found: list[Confusion] = []
-    for case in job.cases:
-        for summary, run in zip(case.runs, case.records, strict=True):
+    for case in job.configurations:
+        for summary, run in case.members:
             evaluation = _evaluation(run)
             if evaluation is not None:
                 found.append(Confusion(case=case, summary=summary, run=run, evaluation=evaluation))

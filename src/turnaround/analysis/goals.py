@@ -44,15 +44,22 @@ class Goal:
 
 def goals(job: Workload) -> tuple[Goal, ...]:
     """The goals that at least one configuration has a time to, the fairest first."""
-    to_target = [_reached(case, case.to_target) for case in job.cases]
-    to_stable = [_reached(case, case.stable) for case in job.cases]
-    whole = [_whole_job(case) for case in job.cases]
+    to_target = [_reached(case, case.to_target(job.target)) for case in job.configurations]
+    to_stable = [_reached(case, case.stable) for case in job.configurations]
+    whole = [_whole_job(case) for case in job.configurations]
     found = (
         Goal(basis="target", reached=tuple(one for one in to_target if one is not None), accuracy=job.target),
         Goal(basis="stable", reached=tuple(one for one in to_stable if one is not None)),
         Goal(basis="job", reached=tuple(one for one in whole if one is not None)),
     )
     return tuple(goal for goal in found if goal.reached)
+
+
+def time_to_target_s(case: ConfigurationRuns, target: float | None) -> float | None:
+    """Return epochs to an accuracy x seconds an epoch; None where either is not known, or it was not reached."""
+    epochs = case.to_target(target)
+    found = _reached(case, epochs)
+    return found.value_s if found is not None and epochs is not None and epochs.status == "reached" else None
 
 
 def _reached(case: ConfigurationRuns, epochs: EpochEstimate | None) -> Reached | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from turnaround.analysis.configurations import ConfigurationRuns, Spread
+from turnaround.analysis.configurations import ConfigurationRuns, Member, Spread
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 
@@ -37,9 +37,9 @@ def epoch_band(runs: Iterable[Run], quantity: str, *, most: int = MAX_POINTS) ->
     return _band(({e.epoch: getattr(e, quantity) for e in run.epochs} for run in runs), most)
 
 
-def drawn_runs(case: ConfigurationRuns) -> tuple[tuple[RunSummary, Run], ...]:
+def drawn_runs(case: ConfigurationRuns) -> tuple[Member, ...]:
     """The runs whose curve counts; where all have diverged, those: a curve that broke off is better than none."""
-    return case.curves or tuple(zip(case.runs, case.records, strict=True))
+    return case.curves or case.members
 
 
 def _band(curves: Iterable[dict[int, float | None]], most: int) -> Band | None:

@@ -21,7 +21,7 @@ def turnaround_parts_s(case: ConfigurationRuns) -> dict[str, float]:
     """The median of each part over the finished runs, or over all as long as none is; nothing for rehearsals."""
     if case.configuration.is_rehearsal:
         return {}
-    each = [parts for run in case.finished or case.runs if (parts := _parts_s(run))]
+    each = [parts for run in case.finished or case.summaries if (parts := _parts_s(run))]
     return _medians(each, TURNAROUND_PARTS)
 
 
@@ -39,7 +39,7 @@ def step_parts_s(case: ConfigurationRuns) -> dict[str, float]:
     """Seconds of a typical step by part: medians over its steps, then over processes and runs."""
     if case.configuration.is_rehearsal:
         return {}
-    return _medians([parts for run in case.records for parts in _typical_steps(run)], STEP_PARTS)
+    return _medians([parts for _, run in case.members for parts in _typical_steps(run)], STEP_PARTS)
 
 
 def _typical_steps(run: Run) -> Iterable[dict[str, float]]:

@@ -40,7 +40,11 @@ def job_speedups(job: Workload) -> dict[Configuration, Spread]:
 
     Where epochs were timed they are the better measure: a job's time has its start in it, which no worker shortens.
     """
-    timed = [case for case in job.cases if case.job_time_s is not None and not any(r.is_recorded for r in case.runs)]
+    timed = [
+        case
+        for case in job.configurations
+        if case.job_time_s is not None and not any(r.is_recorded for r in case.summaries)
+    ]
     if len(timed) < 2:
         return {}
     first = min(timed, key=lambda case: case.configuration.workers)
@@ -52,7 +56,7 @@ def job_speedups(job: Workload) -> dict[Configuration, Spread]:
 def comparable_in_time(job: Workload) -> list[list[ConfigurationRuns]]:
     """The cases with times, by kind of GPU and by what else matters for time; in each group, fewest workers first."""
     groups: defaultdict[tuple[str, tuple[Fact, ...]], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.cases:
+    for case in job.configurations:
         if case.epoch_time_s is not None and case.epoch_time_s.value > 0:
             groups[case.configuration.gpu, case.configuration.settings_for("time")].append(case)
     return list(groups.values())
@@ -102,6 +106,6 @@ def _divided(spread: Spread, by: float) -> Spread:
 
 def _rounding_s(case: ConfigurationRuns) -> float:
     """Tables of others have whole seconds."""
-    times_s: Sequence[float] = [run.epoch_time_s for run in case.runs if run.epoch_time_s is not None]
-    is_rounded = all(run.is_imported for run in case.runs) and all(time_s == round(time_s) for time_s in times_s)
+    times_s: Sequence[float] = [run.epoch_time_s for run in case.summaries if run.epoch_time_s is not None]
+    is_rounded = all(run.is_imported for run in case.summaries) and all(time_s == round(time_s) for time_s in times_s)
     return _WHOLE_SECOND_S if is_rounded else 0.0

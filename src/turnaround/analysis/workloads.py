@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnaround.analysis.compare import Fact, recipe_facts, result_facts, shared_gpu
-from turnaround.analysis.configurations import CommonTarget, Configuration, ConfigurationRuns, Spread, Workload
+from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Member, Spread, Workload
 from turnaround.analysis.summary import RunSummary, summarise
 from turnaround.errors import InputError, RunDirectoryError
 from turnaround.record.layout import RunDirectory
@@ -26,9 +26,9 @@ __all__ = [
     "Survey",
     "Workload",
     "filter_jobs",
-    "jobs_of",
     "survey",
     "survey_of",
+    "survey_runs",
 ]
 
 UNDER_WAY = ("queued", "running")
@@ -49,7 +49,7 @@ class LeftOut:
 class Survey:
     """All runs, in order."""
 
-    jobs: tuple[Workload, ...]
+    workloads: tuple[Workload, ...]
     left_out: tuple[LeftOut, ...] = ()
     running: tuple[str, ...] = ()
     """The names of runs that are still going: they are in their jobs with what they have."""
@@ -65,24 +65,24 @@ def survey(paths: Sequence[Path]) -> Survey:
         if not here:
             RunDirectory.open(Path(path))  # raises, and says what is there instead
         found |= {run.resolve(): run for run in here if run.resolve() not in found}
-    return jobs_of([Run(RunDirectory(path)) for path in found.values()])
+    return survey_runs([Run(RunDirectory(path)) for path in found.values()])
 
 
-def jobs_of(runs: Sequence[Run]) -> Survey:
+def survey_runs(runs: Sequence[Run]) -> Survey:
     """The runs by job and configuration. What is damaged, foreign or has not begun is left out with its reason."""
-    read: list[tuple[RunSummary, Run]] = []
+    read: list[Member] = []
     left_out: list[LeftOut] = []
     for run in runs:
         try:
-            read.append((summarise(run), run))
+            read.append(Member(summarise(run), run))
         except RunDirectoryError as error:
             left_out.append(LeftOut(directory=str(run.path), reason=_reason(run, error)))
     read = _with_distinct_names(read)
-    by_job: defaultdict[str, list[tuple[RunSummary, Run]]] = defaultdict(list)
-    for summary, run in read:
-        by_job[summary.job].append((summary, run))
+    by_job: defaultdict[str, list[Member]] = defaultdict(list)
+    for member in read:
+        by_job[member.summary.job].append(member)
     return Survey(
-        jobs=tuple(_job(name, members) for name, members in sorted(by_job.items())),
+        workloads=tuple(_workload(name, members) for name, members in sorted(by_job.items())),
         left_out=tuple(left_out),
         running=tuple(summary.name for summary, _ in read if summary.state in UNDER_WAY),
         notes=tuple(note for summary, run in read for note in _notes(summary, run)),
@@ -110,7 +110,7 @@ def _notes(summary: RunSummary, run: Run) -> Iterable[str]:
         )
 
 
-def _with_distinct_names(read: Sequence[tuple[RunSummary, Run]]) -> list[tuple[RunSummary, Run]]:
+def _with_distinct_names(read: Sequence[Member]) -> list[Member]:
     """Runs of one recipe have one name: they go by their folders, and by the folders around those where needed."""
     names = [summary.name for summary, _ in read]
     depth = 1
@@ -120,25 +120,19 @@ def _with_distinct_names(read: Sequence[tuple[RunSummary, Run]]) -> list[tuple[R
         depth += 1
         if depth > max(map(len, parts)):
             break
-    return [(replace(summary, name=name), run) for name, (summary, run) in zip(names, read, strict=True)]
+    return [Member(replace(summary, name=name), run) for name, (summary, run) in zip(names, read, strict=True)]
 
 
-def _job(name: str, members: Sequence[tuple[RunSummary, Run]]) -> Workload:
-    settings = _settings([run for _, run in members])
-    by_configuration: defaultdict[Configuration, list[tuple[RunSummary, Run]]] = defaultdict(list)
-    for (summary, run), own in zip(members, settings, strict=True):
-        by_configuration[_configuration(summary, own)].append((summary, run))
-    common = CommonTarget()
-    common.cases = tuple(
-        ConfigurationRuns(
-            configuration=configuration,
-            runs=tuple(summary for summary, _ in pairs),
-            records=tuple(run for _, run in pairs),
-            common=common,
-        )
-        for configuration, pairs in sorted(by_configuration.items(), key=lambda item: _order(item[0]))
+def _workload(name: str, members: Sequence[Member]) -> Workload:
+    settings = _settings([member.run for member in members])
+    by_configuration: defaultdict[Configuration, list[Member]] = defaultdict(list)
+    for member, own in zip(members, settings, strict=True):
+        by_configuration[_configuration(member.summary, own)].append(member)
+    ordered = sorted(by_configuration.items(), key=lambda item: _order(item[0]))
+    return Workload(
+        name=name,
+        configurations=tuple(ConfigurationRuns(configuration=own, members=tuple(runs)) for own, runs in ordered),
     )
-    return Workload(name=name, cases=common.cases)
 
 
 def _settings(runs: Sequence[Run]) -> list[tuple[Fact, ...]]:
@@ -202,7 +196,7 @@ def survey_of(directories: Sequence[Path]) -> Survey:
         raise RunDirectoryError(f"{without[0].reason} {TO_GET_RUNS}")
     found = survey(holding)
     found = replace(found, left_out=(*found.left_out, *without))
-    if not found.jobs:
+    if not found.workloads:
         reasons = " ".join(item.reason for item in found.left_out)
         raise RunDirectoryError(f"No run can be read. {reasons} {TO_GET_RUNS}")
     return found
@@ -227,10 +221,10 @@ def _without_runs(directory: Path) -> Iterator[LeftOut]:
 
 def filter_jobs(found: Survey, wanted: str) -> Survey:
     """The jobs of exactly this name; else those whose name contains it, in any case."""
-    jobs = [job for job in found.jobs if job.name == wanted]
-    jobs = jobs or [job for job in found.jobs if wanted.casefold() in job.name.casefold()]
+    jobs = [job for job in found.workloads if job.name == wanted]
+    jobs = jobs or [job for job in found.workloads if wanted.casefold() in job.name.casefold()]
     if not jobs:
-        names = ", ".join(repr(job.name) for job in found.jobs)
+        names = ", ".join(repr(job.name) for job in found.workloads)
         raise InputError(f"No job of these runs is called {wanted!r}. They are: {names}.")
-    runs = {run.name for job in jobs for case in job.cases for run in case.runs}
-    return replace(found, jobs=tuple(jobs), running=tuple(name for name in found.running if name in runs))
+    runs = {summary.name for job in jobs for summary, _ in job.members}
+    return replace(found, workloads=tuple(jobs), running=tuple(name for name in found.running if name in runs))

@@ -115,13 +115,13 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
 
 def _print_findings(summaries: Sequence[RunSummary], console: Console) -> None:
     """What the runs say, in a few sentences."""
-    from turnaround.analysis.workloads import jobs_of
+    from turnaround.analysis.workloads import survey_runs
     from turnaround.findings import find_all
     from turnaround.record.reader import Run
     from turnaround.report.survey_text import Screen, short_findings
     from turnaround.report.terminal import print_lines
 
-    findings = find_all(jobs_of([Run.load(Path(summary.directory)) for summary in summaries]))
+    findings = find_all(survey_runs([Run.load(Path(summary.directory)) for summary in summaries]))
     if findings:
         console.print("\n[bold]What the runs say[/bold]")
         print_lines(console, short_findings(findings, Screen(width=console.width), most=MAX_FINDINGS))

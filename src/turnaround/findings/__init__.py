@@ -34,5 +34,5 @@ RULES: dict[str, Rule] = {
 
 def find_all(survey: Survey) -> list[Finding]:
     """Every finding about every job, most severe first; equal ones by job and by rule."""
-    found = [finding for job in survey.jobs for rule in RULES.values() for finding in rule(job)]
+    found = [finding for job in survey.workloads for rule in RULES.values() for finding in rule(job)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

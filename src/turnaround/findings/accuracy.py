@@ -80,7 +80,7 @@ def _batch_cause(fewest: Pool, pool: Pool) -> str:
 
 def _rate_cause(fewest: Pool, pool: Pool) -> str:
     """What the learning rate has to do with it, as far as the record tells."""
-    recipe = pool.cases[0].records[0].recipe
+    recipe = pool.cases[0].members[0].run.recipe
     rule, optimizer = (value_at(recipe, "training", key) for key in ("scaling", "optimizer"))
     if rule is None:
         return "how the learning rate was scaled is not recorded, and too large a rate does the same"
@@ -99,7 +99,7 @@ def _rate_cause(fewest: Pool, pool: Pool) -> str:
 def _advice(fewest: Pool, pool: Pool) -> str:
     count, batch = pool.workers, fewest.global_batch
     keep = f", or keep the global batch: --set training.batch_total={-(-batch // count) * count}" if batch else ""
-    is_auto = value_at(pool.cases[0].records[0].recipe, "training", "scaling") == "auto"
+    is_auto = value_at(pool.cases[0].members[0].run.recipe, "training", "scaling") == "auto"
     if is_auto:
         return f"Train for more epochs on {count} workers{keep}. Rehearse it on one GPU first (--processes 1)."
     return (
@@ -151,11 +151,11 @@ def one_seed_only(job: Workload) -> Iterator[Finding]:
 
 def repeats_disagree(job: Workload) -> Iterator[Finding]:
     """Runs of one configuration that differ by more than chance, in accuracy or in time."""
-    for case in job.cases:
+    for case in job.configurations:
         if parts := [part for part in (_accuracy_range(case), _time_range(case)) if part]:
             evidence = [
                 Evidence(run=run.name, what=what, value=value, unit=unit)
-                for run in case.runs
+                for run in case.summaries
                 for what, value, unit in (
                     ("final validation accuracy", run.final_val_accuracy, ""),
                     ("epoch time", run.epoch_time_s, "s"),
@@ -165,7 +165,7 @@ def repeats_disagree(job: Workload) -> Iterator[Finding]:
             yield Finding(
                 id="repeats-disagree",
                 severity="caution",
-                text=f"The {counted(len(case.runs), 'run')} of {case.label} disagree: {' and '.join(parts)}.",
+                text=f"The {counted(len(case.summaries), 'run')} of {case.label} disagree: {' and '.join(parts)}.",
                 evidence=tuple(evidence),
                 advice="Look for what differs between them (another machine, other load) before you average them.",
                 job=job.name,

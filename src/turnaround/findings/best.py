@@ -14,6 +14,7 @@ from typing import Literal
 
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.goals import time_to_target_s
 from turnaround.analysis.stable import BAND
 from turnaround.findings.finding import Evidence, Finding, Rule
 from turnaround.findings.pools import Pool, PooledGroup, groups_of
@@ -47,12 +48,12 @@ class Timed:
 
 def timed(job: Workload) -> Timed | None:
     """By time to the common target; else by job time, else by epoch time, of cases with the same settings."""
-    real = [case for case in job.cases if case.epoch_time_s is not None]
-    to_target = tuple((case, time_s) for case in real if (time_s := time_to_target_s(case)) is not None)
+    real = [case for case in job.configurations if case.epoch_time_s is not None]
+    to_target = tuple((case, time_s) for case in real if (time_s := time_to_target_s(case, job.target)) is not None)
     if len(to_target) > 1:
         return Timed(basis="target", time_s=to_target, target=job.target)
     by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.cases:
+    for case in job.configurations:
         by_settings[case.configuration.settings].append(case)
     alike = max(by_settings.values(), key=len, default=[])
     jobs = tuple((case, case.job_time_s.value) for case in alike if case.job_time_s is not None)
@@ -60,14 +61,6 @@ def timed(job: Workload) -> Timed | None:
         return Timed(basis="job", time_s=jobs)
     epochs = tuple((case, case.epoch_time_s.value) for case in alike if case.epoch_time_s is not None)
     return Timed(basis="epoch", time_s=epochs) if len(epochs) > 1 else None
-
-
-def time_to_target_s(case: ConfigurationRuns) -> float | None:
-    """Epochs to the common target x seconds an epoch; None where either is not known."""
-    found = case.to_target
-    if found is None or found.status != "reached" or found.epoch is None or case.epoch_time_s is None:
-        return None
-    return found.epoch * case.epoch_time_s.value
 
 
 def best_for_speed(job: Workload) -> Iterator[Finding]:
@@ -156,7 +149,7 @@ def _caveat(best: Pool, group: PooledGroup, pools: Sequence[tuple[Pool, PooledGr
 
 def own_plateau_only(job: Workload) -> Iterator[Finding]:
     """A table states when each configuration came to rest, but not at which epoch it reached one common accuracy."""
-    stated = [case for case in job.cases if case.stable.method == "stated" and case.epoch_time_s is not None]
+    stated = [case for case in job.configurations if case.stable.method == "stated" and case.epoch_time_s is not None]
     known = [(case, case.stable.level) for case in stated if case.stable.level is not None]
     if len(known) < 2:
         return

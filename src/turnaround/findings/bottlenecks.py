@@ -44,7 +44,7 @@ _KINDS: dict[str, tuple[Kind, str, str]] = {
 def _bound(finding_id: str, job: Workload) -> Iterator[Finding]:
     """One finding for the job: the case that loses most, and with it the others of the same kind."""
     kind, loses, advice = _KINDS[finding_id]
-    found = [(case, case.bottleneck) for case in job.cases]
+    found = [(case, case.bottleneck) for case in job.configurations]
     bound = [(case, verdict) for case, verdict in found if verdict is not None and verdict.kind == kind]
     if bound:
         bound.sort(key=lambda pair: -(pair[1].share or 0.0))

@@ -16,7 +16,7 @@ from turnaround.words import accuracy, listed, points
 
 def not_yet_stable(job: Workload) -> Iterator[Finding]:
     """One finding: the case that has come least far, and the others."""
-    rising = [case for case in job.cases if case.finished and case.stable.status == "not yet stable"]
+    rising = [case for case in job.configurations if case.finished and case.stable.status == "not yet stable"]
     if not rising:
         return
     rising.sort(key=lambda case: -(case.stable.epoch or 0.0))
@@ -89,7 +89,7 @@ _VERDICTS = {
 def _overfitting(finding_id: str, job: Workload) -> Iterator[Finding]:
     """One finding: the case in which it is largest, and the others."""
     verdict = _VERDICTS[finding_id]
-    found = [case for case in job.cases if case.overfitting.kind == verdict.kind]
+    found = [case for case in job.configurations if case.overfitting.kind == verdict.kind]
     if not found:
         return
     worst = max(found, key=lambda case: verdict.size(case.overfitting))
@@ -112,7 +112,7 @@ def _overfitting(finding_id: str, job: Workload) -> Iterator[Finding]:
 def memorising(job: Workload) -> Iterator[Finding]:
     """From the curves; where a table has none, from its two final accuracies."""
     yield from _overfitting("memorising", job)
-    told = [(gap, case) for case in job.cases if (gap := _stated_gap(case)) is not None]
+    told = [(gap, case) for case in job.configurations if (gap := _stated_gap(case)) is not None]
     if not told:
         return
     gap, worst = max(told, key=lambda pair: pair[0])
@@ -144,7 +144,7 @@ def memorising(job: Workload) -> Iterator[Finding]:
 def _stated_gap(case: ConfigurationRuns) -> float | None:
     """Between two final accuracies without a curve, where it is larger than noise and 3 points."""
     train, val = case.final_train_accuracy, case.final_val_accuracy
-    if train is None or val is None or any(run.curve.epochs for run in case.runs):
+    if train is None or val is None or any(run.curve.epochs for run in case.summaries):
         return None
     gap = train.value - val.value
     return gap if gap > max(MEMORISING_GAP, 3 * (binomial_noise(case) or 0.0)) else None

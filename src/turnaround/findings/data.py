@@ -77,9 +77,7 @@ def _size(result: ClassResult) -> int:
 
 
 def _runs(job: Workload) -> Iterator[tuple[str, Run]]:
-    for case in job.cases:
-        for summary, run in zip(case.runs, case.records, strict=True):
-            yield summary.name, run
+    return ((summary.name, run) for summary, run in job.members)
 
 
 RULES: dict[str, Rule] = {"leak": leak, "class-imbalance": class_imbalance}

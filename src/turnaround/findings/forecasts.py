@@ -128,7 +128,7 @@ def basis_text(basis: r.Basis) -> str:
         case r.TimesBasis():
             labels = _labels(basis.cases)
             listed = " and ".join(labels) if len(labels) < 3 else ", ".join(labels)
-            runs = sum(len(case.runs) for case in basis.cases)
+            runs = sum(len(case.summaries) for case in basis.cases)
             return f"{basis.unit} times of {listed} ({runs} run{'s' if runs > 1 else ''})"
         case r.DataSheetBasis(source=source, destination=destination):
             return (

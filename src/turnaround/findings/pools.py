@@ -82,7 +82,7 @@ class PooledGroup:
 def groups_of(job: Workload) -> list[PooledGroup]:
     """The cases that have a final accuracy, by what matters for accuracy."""
     by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.cases:
+    for case in job.configurations:
         if case.final_val_accuracy is not None:
             by_settings[case.configuration.settings_for("accuracy")].append(case)
     pools = [_pools(cases) for cases in by_settings.values()]

@@ -105,7 +105,7 @@ def _faster(job: Workload) -> list[tuple[ConfigurationRuns, Spread]]:
     fewest = min((configuration.workers for configuration in ups), default=0)
     return [
         (case, ups[case.configuration])
-        for case in job.cases
+        for case in job.configurations
         if case.configuration in ups and case.configuration.workers > fewest
     ]
 
@@ -120,8 +120,8 @@ _TOLD_ELSEWHERE = frozenset({"global batch", "rehearsal", "seed"})
 def unfair_comparison(job: Workload) -> Iterator[Finding]:
     """Each difference besides what was meant to vary once, with the two configurations that show it first."""
     by_what: defaultdict[str, list[tuple[ConfigurationRuns, Difference]]] = defaultdict(list)
-    for case in job.cases[1:]:
-        for difference in unintended_differences(job.cases[0], case):
+    for case in job.configurations[1:]:
+        for difference in unintended_differences(job.configurations[0], case):
             if difference.what not in _TOLD_ELSEWHERE:
                 by_what[difference.what].append((case, difference))
     for what, found in by_what.items():
@@ -129,10 +129,10 @@ def unfair_comparison(job: Workload) -> Iterator[Finding]:
         matters = "time and accuracy" if difference.matters_for == "both" else difference.matters_for
         others = f" (and {listed([other.label for other, _ in found[1:]])})" if len(found) > 1 else ""
         text = (
-            f"{job.cases[0].label} and {case.label}{others} differ in more than the configuration: {what} is "
+            f"{job.configurations[0].label} and {case.label}{others} differ in more than the configuration: {what} is "
             f"{difference.left} and {difference.right}, which matters for {matters}."
         )
-        sides = ((job.cases[0], difference.left), (case, difference.right))
+        sides = ((job.configurations[0], difference.left), (case, difference.right))
         yield Finding(
             id="unfair-comparison",
             severity="caution",
@@ -181,8 +181,7 @@ def _span(run: Run) -> tuple[frozenset[str], float, float] | None:
 
 
 def _runs(job: Workload) -> Iterator[tuple[RunSummary, Run]]:
-    for case in job.cases:
-        yield from zip(case.runs, case.records, strict=True)
+    yield from job.members
 
 
 RULES: dict[str, Rule] = {

@@ -55,7 +55,7 @@ def lost_s(run: RunSummary) -> dict[str, float]:
 
 def time_lost_outside_training(job: Workload) -> Iterator[Finding]:
     """One finding: the case that loses the largest share of its turnaround, and the others."""
-    losing = [(share, case) for case in job.cases if (share := _lost_share(case)) > LOST_SHARE]
+    losing = [(share, case) for case in job.configurations if (share := _lost_share(case)) > LOST_SHARE]
     if not losing:
         return
     losing.sort(key=lambda pair: -pair[0])
@@ -105,7 +105,7 @@ def _lost_share(case: ConfigurationRuns) -> float:
 
 def times_contradict(job: Workload) -> Iterator[Finding]:
     """A table whose epochs take longer than the job that they are in."""
-    for case in job.cases:
+    for case in job.configurations:
         for run in case.finished:
             if not run.is_imported or not run.epoch_time_s or not run.job_time_s:
                 continue
@@ -132,9 +132,9 @@ def times_contradict(job: Workload) -> Iterator[Finding]:
 
 def rehearsal_times(job: Workload) -> Iterator[Finding]:
     """Says that rehearsals have accuracies here and no times."""
-    rehearsed = [case for case in job.cases if case.configuration.is_rehearsal]
+    rehearsed = [case for case in job.configurations if case.configuration.is_rehearsal]
     if rehearsed:
-        runs = [run for case in rehearsed for run in case.runs]
+        runs = [run for case in rehearsed for run in case.summaries]
         yield Finding(
             id="rehearsal-times",
             severity="note",

@@ -25,7 +25,7 @@ def figure(case: ConfigurationRuns, what: str, spread: Spread | None, unit: str 
 
 def who(case: ConfigurationRuns) -> str:
     """The run's name where there is one run, else the configuration and how often it was run."""
-    return case.runs[0].name if len(case.runs) == 1 else f"{case.label} ({len(case.runs)} runs)"
+    return case.summaries[0].name if len(case.summaries) == 1 else f"{case.label} ({len(case.summaries)} runs)"
 
 
 def epoch_times(*cases: ConfigurationRuns) -> tuple[Evidence, ...]:

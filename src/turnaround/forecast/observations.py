@@ -106,7 +106,7 @@ def observe(job: Workload, *, target: float | None = None, gpu: str | None = Non
     """What the runs say, about a kind of GPU; with a target, also the epochs to that validation accuracy."""
     times, aside_in_time = _times(job)
     same, aside, settings = _same_recipe(job, times, gpu)
-    runs = [run for case in same for run in case.runs]
+    runs = [run for case in same for run in case.summaries]
     batches = [(case, case.configuration.global_batch) for case in same]
     known = [(case, batch) for case, batch in batches if batch]
     return Observations(
@@ -136,7 +136,7 @@ def _times(job: Workload) -> tuple[dict[str, Times], list[SetAside]]:
     groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.configuration.workers for c in g)))
     for group in groups:
         gpu = group[0].configuration.gpu
-        alone = [case for case in group if not any(shared_gpu(run.machine) for run in case.records)]
+        alone = [case for case in group if not any(shared_gpu(run.machine) for _, run in case.members)]
         if len(alone) < len(group):
             shared = tuple(case for case in group if case not in alone)
             aside.append(SetAside(cases=shared, reason="shared GPU"))
@@ -150,9 +150,9 @@ def _times(job: Workload) -> tuple[dict[str, Times], list[SetAside]]:
 
 
 def _times_of(gpu: str, cases: Sequence[ConfigurationRuns], job: Workload) -> Times:
-    records = [run for case in cases for run in case.records]
+    records = [run for case in cases for _, run in case.members]
     # One run without step times, from a table or a plain log, makes all of them whole epochs: one law, one unit.
-    whole_epochs = any(run.is_imported or case.step_time_s is None for case in cases for run in case.runs)
+    whole_epochs = any(run.is_imported or case.step_time_s is None for case in cases for run in case.summaries)
     probes = [value_at(run.machine, "probes", "input_images_per_s") for run in records]
     gradient_bytes = [value_at(run.machine, "cost", "gradient_bytes") for run in records]
     precisions = [str(value_at(run.machine, "choices", "precision", "value") or "amp") for run in records]
@@ -189,7 +189,7 @@ def _step(case: ConfigurationRuns) -> StepObservation:
 
 def _epoch_times(cases: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObservation]:
     # What one row of a table does not say is no difference: these cases agree in all that is known.
-    runs = [run for case in cases for run in case.runs]
+    runs = [run for case in cases for run in case.summaries]
     batch, images = _commonest(run.batch_per_worker for run in runs), _commonest(run.images_per_epoch for run in runs)
     for case in cases:
         time_s = case.epoch_time_s
@@ -206,7 +206,7 @@ def _epoch_times(cases: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObserv
 
 
 def _overheads(case: ConfigurationRuns, *, whole_epochs: bool) -> Overheads:
-    each = [_overheads_of(run, whole_epochs=whole_epochs) for run in case.runs if run.epochs > 0]
+    each = [_overheads_of(run, whole_epochs=whole_epochs) for run in case.summaries if run.epochs > 0]
     processes = case.configuration.workers
     return Overheads(
         processes=processes,
@@ -235,7 +235,7 @@ def _overheads_of(run: RunSummary, *, whole_epochs: bool) -> Overheads:
 def _input_bound(cases: Sequence[ConfigurationRuns], job: Workload) -> InputBound | None:
     """Return the slower kind of GPU that was as fast, or the bottleneck verdict that says so."""
     for case in cases:
-        for other in job.cases:
+        for other in job.configurations:
             if (found := _no_gain(case, other)) is not None:
                 return found
     verdicts = [case.bottleneck for case in cases]
@@ -278,7 +278,7 @@ def _same_recipe(
     learnt from (the batch must be theirs), then most timed cases, then most cases, then the best accuracy. Also what
     was set aside, and the settings where there was a choice."""
     groups: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.cases:
+    for case in job.configurations:
         groups[case.configuration.settings_for("accuracy")].append(case)
     timed = Counter(c.configuration.settings_for("accuracy") for each in times.values() for c in each.cases)
     kind = gpu if gpu in times else next(iter(kinds_by_counts(times)), None)
@@ -323,7 +323,7 @@ def _accuracy(case: ConfigurationRuns, batch: int) -> Iterator[AccuracyObservati
 
 
 def _batch_total(case: ConfigurationRuns) -> int | None:
-    value = value_at(case.records[0].recipe, "training", "batch_total")
+    value = value_at(case.members[0].run.recipe, "training", "batch_total")
     return value if isinstance(value, int) and value > 0 else None
 
 

@@ -138,7 +138,7 @@ class Forecaster:
             yield Missing(what="fixed overhead")
         if self.laws.observations.images_per_epoch is None:
             yield Missing(what="images")
-        cores = [run.machine.get("cores") for case in times.cases for run in case.records]
+        cores = [run.machine.get("cores") for case in times.cases for _, run in case.members]
         most = max((c for c in cores if isinstance(c, int)), default=None)
         if times.gpu == "CPU" and most is not None and workers > most * hosts:
             yield MoreProcessesThanCores(cores=most)
@@ -168,15 +168,15 @@ def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
 
 def _job(survey: Survey, question: Question) -> Workload:
     part = (question.job or "").strip().lower()
-    named = [(job.name.lower(), job) for job in survey.jobs]
+    named = [(job.name.lower(), job) for job in survey.workloads]
     jobs = (
         [job for name, job in named if name == part]
         or [job for name, job in named if name.startswith(part)]
         or [job for name, job in named if part in name]
     )
     # By repr: a name comes from a file of others, and may hold what a terminal obeys.
-    listed = "; ".join(f"{job.name!r} ({_kinds_in_words(job)})" for job in survey.jobs)
-    if not jobs and survey.jobs:
+    listed = "; ".join(f"{job.name!r} ({_kinds_in_words(job)})" for job in survey.workloads)
+    if not jobs and survey.workloads:
         raise InputError(f"No job is called {question.job!r}. The jobs here: {listed}.")
     if not jobs:
         damaged = "; ".join(f"{left.directory}: {left.reason}" for left in survey.left_out[:3])
@@ -192,7 +192,7 @@ def _job(survey: Survey, question: Question) -> Workload:
 
 
 def _timed_kinds(job: Workload) -> list[str]:
-    return sorted({case.configuration.gpu for case in job.cases if case.epoch_time_s is not None})
+    return sorted({case.configuration.gpu for case in job.configurations if case.epoch_time_s is not None})
 
 
 def _kinds_in_words(job: Workload) -> str:
@@ -212,7 +212,7 @@ def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tu
 
 
 def _any_gpu(job: Workload) -> str:
-    return job.cases[0].configuration.gpu if job.cases else "unknown"
+    return job.configurations[0].configuration.gpu if job.configurations else "unknown"
 
 
 def best_of_range(predictions: Sequence[Prediction]) -> Best | None:

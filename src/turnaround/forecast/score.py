@@ -63,7 +63,12 @@ def save(folder: Path, question: Question, prediction: dict[str, Any], known: Su
                 "at": utc_now(),
                 "question": asdict(question),
                 "prediction": prediction,
-                "runs": sorted(_places((run for job in known.jobs for case in job.cases for run in case.runs), folder)),
+                "runs": sorted(
+                    _places(
+                        (run for job in known.workloads for case in job.configurations for run in case.summaries),
+                        folder,
+                    )
+                ),
             }
         )
     return path
@@ -89,7 +94,7 @@ class Saved:
 
     def knew(self, case: ConfigurationRuns) -> bool:
         """Whether a run of this case was there when the forecast was made."""
-        return bool(_places(case.runs, self.folder) & set(self.line["runs"]))
+        return bool(_places(case.summaries, self.folder) & set(self.line["runs"]))
 
 
 def saved_in(folder: Path) -> list[Saved]:
@@ -165,7 +170,7 @@ def _score(line: dict[str, Any], case: ConfigurationRuns) -> Iterator[Score]:
 def _cases(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
     """The real cases of the configuration that was asked about; on any number of hosts where none was asked for."""
     prediction, hosts = saved.prediction, saved.line["question"].get("hosts")
-    for case in (case for job in known.jobs if job.name == prediction["job"] for case in job.cases):
+    for case in (case for job in known.workloads if job.name == prediction["job"] for case in job.configurations):
         at = case.configuration
         is_same = (at.workers, at.gpu, at.hosts) == (prediction["workers"], prediction["gpu"], hosts or at.hosts)
         if is_same and not at.is_rehearsal:

@@ -40,13 +40,13 @@ def forecasters_of(job: Workload, *, price: float | None = None) -> tuple[Foreca
     """One for each kind of GPU that was timed, with the job's common target; without times one for epochs and accuracy;
     nothing where there is nothing to learn from."""
     target = job.target if job.target is not None and 0 < job.target < 1 else None
-    kinds = sorted({case.configuration.gpu for case in job.cases if case.epoch_time_s is not None})
+    kinds = sorted({case.configuration.gpu for case in job.configurations if case.epoch_time_s is not None})
     forecasters = []
     gpus: list[str | None] = [*kinds] or [None]
     for gpu in gpus:
         question = Question(workers=1, gpu=gpu, price=price, target=target)
         try:
-            forecasters.append(fit_forecaster(Survey(jobs=(job,)), question))
+            forecasters.append(fit_forecaster(Survey(workloads=(job,)), question))
         except InputError:  # nothing to learn from: the pictures then have what was measured
             continue
     return tuple(forecasters)

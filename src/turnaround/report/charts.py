@@ -106,7 +106,7 @@ def accuracy_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
     """A curve for each configuration, all on one scale; of repeats the first that has one."""
     curves = [
         (name, curve)
-        for name, case in zip(case_names(job), job.cases, strict=True)
+        for name, case in zip(case_names(job), job.configurations, strict=True)
         if (curve := _curve(case)) is not None
     ]
     if not curves:
@@ -129,7 +129,7 @@ def accuracy_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
 
 def _curve(case: ConfigurationRuns) -> tuple[float, ...] | None:
     """By epoch from 1, NaN where an epoch is missing; None where no run has two values to join."""
-    for run in case.runs:
+    for run in case.summaries:
         by_epoch = dict(zip(run.curve.epochs, run.curve.val_accuracy, strict=True))
         if sum(math.isfinite(value) for value in by_epoch.values()) >= 2:
             return tuple(by_epoch.get(epoch, math.nan) for epoch in range(1, max(by_epoch) + 1))
@@ -154,7 +154,7 @@ def _chosen(items: list[tuple[str, tuple[float, ...]]], most: int) -> list[tuple
 def time_chart(job: Workload, speedups: Mapping[Configuration, Speedup], width: int, glyphs: Glyphs) -> list[str]:
     """Seconds an epoch; nothing for fewer than two configurations with times."""
     rows = []
-    for name, case in zip(case_names(job), job.cases, strict=True):
+    for name, case in zip(case_names(job), job.configurations, strict=True):
         if case.epoch_time_s is None or not math.isfinite(case.epoch_time_s.value):
             continue
         value, up = case.epoch_time_s.value, speedups.get(case.configuration)
@@ -171,7 +171,7 @@ def stable_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
     """Epochs to stable; nothing for fewer than two configurations that have an answer."""
     rows = [
         ChartRow(name=name, value=case.stable.epoch, text=stable_text(case.stable))
-        for name, case in zip(case_names(job), job.cases, strict=True)
+        for name, case in zip(case_names(job), job.configurations, strict=True)
         if case.stable.epoch is not None
     ]
     return _bars("Epochs to a stable validation accuracy, fewer is better", rows, width, glyphs)

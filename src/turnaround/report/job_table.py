@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Spread, Workload
+from turnaround.analysis.goals import time_to_target_s
 from turnaround.analysis.speed import Speedup, job_speedups, speedups
 from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
-from turnaround.findings.best import time_to_target_s
 from turnaround.report.lines import Table, TextColumn, clean, tables
 from turnaround.words import UNKNOWN, accuracy, duration, number
 
@@ -32,6 +32,12 @@ class TableRow:
     speedup: Speedup | None
     """None also for a baseline that no other configuration is held against."""
     job_speedup: Spread | None
+    target: float | None
+    """The job's common accuracy."""
+
+    @property
+    def to_target(self) -> EpochEstimate | None:
+        return self.case.to_target(self.target)
 
     @property
     def is_baseline(self) -> bool:
@@ -40,7 +46,7 @@ class TableRow:
     @property
     def unrecorded(self) -> list[RunSummary]:
         """Runs of programs that kept no record of their own: what is known of them was told from outside."""
-        return [run for run in self.case.runs if not run.is_recorded]
+        return [run for run in self.case.summaries if not run.is_recorded]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +81,7 @@ def _value(spread: Spread | None) -> float | None:
 
 
 def has_repeats(job: Workload) -> bool:
-    return any(len(case.runs) > 1 for case in job.cases)
+    return any(len(case.summaries) > 1 for case in job.configurations)
 
 
 def _has_target(job: Workload) -> bool:
@@ -83,7 +89,7 @@ def _has_target(job: Workload) -> bool:
 
 
 def _has_unrecorded(job: Workload) -> bool:
-    return any(not run.is_recorded for case in job.cases for run in case.runs)
+    return any(not run.is_recorded for case in job.configurations for run in case.summaries)
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -97,8 +103,8 @@ COLUMNS: tuple[Column, ...] = (
         heading="runs",
         meaning="repeats of the configuration; figures are their median, in brackets the lowest and the highest of "
         "them",
-        text=lambda row: str(len(row.case.runs)),
-        key=lambda row: len(row.case.runs),
+        text=lambda row: str(len(row.case.summaries)),
+        key=lambda row: len(row.case.summaries),
         applies=has_repeats,
     ),
     Column(
@@ -163,8 +169,8 @@ COLUMNS: tuple[Column, ...] = (
         heading="epochs to\n{target}",
         meaning="epochs until validation accuracy is there, a level that every finished configuration has reached; "
         "times s/epoch it compares configurations fairly",
-        text=lambda row: target_text(row.case.to_target),
-        key=lambda row: row.case.to_target.epoch if row.case.to_target else None,
+        text=lambda row: target_text(row.to_target),
+        key=lambda row: row.to_target.epoch if row.to_target else None,
         figure="to_target",
         group="accuracy",
         applies=_has_target,
@@ -172,8 +178,8 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         heading="time to\n{target}",
         meaning="",
-        text=lambda row: duration(time_to_target_s(row.case)),
-        key=lambda row: time_to_target_s(row.case),
+        text=lambda row: duration(time_to_target_s(row.case, row.target)),
+        key=lambda row: time_to_target_s(row.case, row.target),
         group="accuracy",
         applies=_has_target,
         is_on_terminal=False,
@@ -212,8 +218,9 @@ def table_rows(job: Workload, ups: Mapping[Configuration, Speedup] | None = None
             case=case,
             speedup=up if (up := ups.get(case.configuration)) and up.baseline in used else None,
             job_speedup=of_jobs.get(case.configuration),
+            target=job.target,
         )
-        for name, case in zip(case_names(job), job.cases, strict=True)
+        for name, case in zip(case_names(job), job.configurations, strict=True)
     ]
 
 
@@ -223,10 +230,13 @@ def filled_columns(job: Workload, rows: Sequence[TableRow], *, is_filled: bool =
     return [column for column in columns if any(column.text(row) != UNKNOWN for row in rows) == is_filled]
 
 
-def figures(case: ConfigurationRuns) -> dict[str, object]:
+def figures(case: ConfigurationRuns, target: float | None) -> dict[str, object]:
     """The values behind the columns by their names in `--json`; each is None where it is not known."""
     names = [column.figure for column in COLUMNS if column.figure]
-    return {name: getattr(case, name) for name in (*names, *FIGURES_WITHOUT_COLUMN)}
+    return {
+        name: case.to_target(target) if name == "to_target" else getattr(case, name)
+        for name in (*names, *FIGURES_WITHOUT_COLUMN)
+    }
 
 
 def job_tables(job: Workload, ups: Mapping[Configuration, Speedup], width: int) -> list[Table]:
@@ -253,17 +263,17 @@ def unknown_headings(job: Workload, ups: Mapping[Configuration, Speedup]) -> lis
 
 def case_names(job: Workload) -> list[str]:
     """The label of each configuration; where two have the same, with the batch that tells them apart."""
-    labels = [clean(case.configuration.label) for case in job.cases]
+    labels = [clean(case.configuration.label) for case in job.configurations]
     count = Counter(labels)
     return [
         f"{label}, batch {case.configuration.global_batch or 'unknown'}" if count[label] > 1 else label
-        for label, case in zip(labels, job.cases, strict=True)
+        for label, case in zip(labels, job.configurations, strict=True)
     ]
 
 
 def used_baselines(job: Workload, speedups: Mapping[Configuration, Speedup]) -> list[Configuration]:
     """The configurations that another one is held against, in the job's order."""
-    ups = {case.configuration: speedups.get(case.configuration) for case in job.cases}
+    ups = {case.configuration: speedups.get(case.configuration) for case in job.configurations}
     used = {up.baseline for configuration, up in ups.items() if up and up.baseline != configuration}
     return [configuration for configuration in ups if configuration in used]
 
@@ -277,7 +287,7 @@ def meanings(jobs: Sequence[Workload], columns: Sequence[Column]) -> list[tuple[
 
 def _stable_meaning(jobs: Sequence[Workload]) -> str:
     """What stands beside the stable epochs of these jobs."""
-    stables = [case.stable for job in jobs for case in job.cases if case.stable.epoch is not None]
+    stables = [case.stable for job in jobs for case in job.configurations if case.stable.epoch is not None]
     parts = []
     if any(stable.low is not None and stable.method != "stated" for stable in stables):
         parts.append("in brackets the epochs between which it lies with 80 % confidence")

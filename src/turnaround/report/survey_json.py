@@ -16,8 +16,8 @@ from turnaround.report.job_table import figures
 def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
     """Runs one by one, jobs with their configurations, findings, and what was left out."""
     return {
-        "runs": [asdict(run) for job in survey.jobs for case in job.cases for run in case.runs],
-        "jobs": [_job(job) for job in survey.jobs],
+        "runs": [asdict(run) for job in survey.workloads for case in job.configurations for run in case.summaries],
+        "jobs": [_job(job) for job in survey.workloads],
         "findings": [finding_payload(finding) for finding in findings],
         "left_out": [asdict(item) for item in survey.left_out],
         "running": list(survey.running),
@@ -27,16 +27,20 @@ def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any
 
 def _job(job: Workload) -> dict[str, Any]:
     ups = speedups(job)
-    return {"name": job.name, "target": job.target, "cases": [_case(case, ups) for case in job.cases]}
+    return {
+        "name": job.name,
+        "target": job.target,
+        "cases": [_case(case, ups, job.target) for case in job.configurations],
+    }
 
 
-def _case(case: ConfigurationRuns, ups: Mapping[Configuration, Speedup]) -> dict[str, Any]:
+def _case(case: ConfigurationRuns, ups: Mapping[Configuration, Speedup], target: float | None) -> dict[str, Any]:
     """The configuration and its figures; its runs by name, since they stand under "runs" in full."""
     up = ups.get(case.configuration)
     return {
         "configuration": {"label": case.label, **asdict(case.configuration)},
-        "runs": [run.name for run in case.runs],
-        **{name: _plain(value) for name, value in figures(case).items()},
+        "runs": [run.name for run in case.summaries],
+        **{name: _plain(value) for name, value in figures(case, target).items()},
         "speedup": None if up is None else {**asdict(up), "baseline": up.baseline.label},
     }
 

@@ -56,11 +56,11 @@ def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) ->
     screen = Screen(width=max(screen.width, NARROWEST), glyphs=screen.glyphs)
     lines: list[Text] = []
     shown: list[Column] = []
-    for job in survey.jobs:
+    for job in survey.workloads:
         ups = speedups(job)
         lines += [*job_lines(job, ups, screen), Text()]
         shown += [c for c in filled_columns(job, table_rows(job, ups)) if c.is_on_terminal]
-    lines += [*_words(survey.jobs, shown, screen), Text()]
+    lines += [*_words(survey.workloads, shown, screen), Text()]
     lines += findings_lines(survey, findings, screen)
     lines += [*_running(survey, screen), *_notes_of_reading(survey, screen), *_left_out(survey, screen)]
     return lines
@@ -96,12 +96,12 @@ def job_lines(job: Workload, ups: Mapping[Configuration, Speedup], screen: Scree
 
 def _counts(job: Workload) -> str:
     """How many there are, and whether turnaround has measured them."""
-    runs = [run for case in job.cases for run in case.runs]
+    runs = [run for case in job.configurations for run in case.summaries]
     num_imported = sum(run.is_imported for run in runs)
     count = (
-        f"{counted(len(runs), 'run')} of {counted(len(job.cases), 'configuration')}"
+        f"{counted(len(runs), 'run')} of {counted(len(job.configurations), 'configuration')}"
         if has_repeats(job)
-        else (f"{counted(len(job.cases), 'configuration')}, one run each" if len(runs) > 1 else "One run")
+        else (f"{counted(len(job.configurations), 'configuration')}, one run each" if len(runs) > 1 else "One run")
     )
     if not num_imported:
         return f"{count}."
@@ -111,12 +111,12 @@ def _counts(job: Workload) -> str:
 
 def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]:
     """What must be known to read the table and the findings."""
-    named = zip(case_names(job), job.cases, strict=True)
+    named = zip(case_names(job), job.configurations, strict=True)
     yield f"Runs: {'; '.join(f'{_run_names(case)} = {name}' for name, case in named)}."
     used = [clean(configuration.label) for configuration in used_baselines(job, ups)]
     if used:
         yield f"Baseline{'s' * (len(used) > 1)} of speed-up and efficiency: {' and '.join(used)}."
-    if any(case.configuration.is_rehearsal for case in job.cases):
+    if any(case.configuration.is_rehearsal for case in job.configurations):
         yield (
             "Rehearsed: one process stood in for several workers. The accuracy is that of the workers; the times would "
             "not be, so they are left out."
@@ -127,7 +127,7 @@ def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]
 
 
 def _run_names(case: ConfigurationRuns) -> str:
-    names = [clean(run.name) for run in case.runs]
+    names = [clean(run.name) for run in case.summaries]
     rest = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
     return ", ".join([*names[:MAX_NAMES], *rest])
 
@@ -151,7 +151,7 @@ def findings_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) 
         return
     counts = [counted(found, severity) for severity in SEVERITY_STYLES if (found := _num(findings, severity))]
     yield from _styled(wrapped(f"Findings: {', '.join(counts)}", screen.prose), HEADING)
-    has_several_jobs = len(survey.jobs) > 1
+    has_several_jobs = len(survey.workloads) > 1
     for finding in findings:
         yield Text()
         yield from finding_lines(finding, screen, names_job=has_several_jobs)

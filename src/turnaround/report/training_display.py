@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from turnaround.analysis.summary import summarise
-from turnaround.analysis.workloads import jobs_of
+from turnaround.analysis.workloads import survey_runs
 from turnaround.errors import InterruptedRunError, TrainingError
 from turnaround.findings import find_all
 from turnaround.record.layout import RunDirectory
@@ -85,7 +85,7 @@ def print_result(run: Run, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary))
     else:
-        out().print(run_end(summary, run, find_all(jobs_of([run]))))
+        out().print(run_end(summary, run, find_all(survey_runs([run]))))
     if not _has_its_page(run):
         leave_page(run.path, is_quiet=as_json)
 

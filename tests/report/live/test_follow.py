@@ -14,7 +14,7 @@ import pytest
 
 from analysis.build import Plan, build, rising
 from turnaround.analysis.summary import summarise
-from turnaround.analysis.workloads import jobs_of
+from turnaround.analysis.workloads import survey_runs
 from turnaround.errors import RunDirectoryError
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
@@ -97,7 +97,7 @@ def test_runs_appear_grow_and_vanish(tmp_path: Path, look: Callable[[], dict[str
     assert second["study/2w"] is first["study/2w"]  # by this the server knows that nothing is to be done
     shutil.rmtree(tmp_path / "runs" / "study" / "2w")
     assert list(look()) == ["b", "study/10w"]
-    assert not jobs_of(list(look().values())).left_out
+    assert not survey_runs(list(look().values())).left_out
 
 
 def test_a_single_run_is_watched_by_itself(tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_hostile_bytes_are_a_run_that_cannot_be_read(tmp_path: Path, look: Calla
     directory.epochs.write_bytes(os.urandom(200_000))
     directory.machine.write_text('{"workers": {"a": []}}')
     found = look()
-    survey = jobs_of([found["a"]])
-    assert survey.jobs == ()
+    survey = survey_runs([found["a"]])
+    assert survey.workloads == ()
     assert "a: " in survey.left_out[0].reason
 
 

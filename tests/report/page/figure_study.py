@@ -56,7 +56,7 @@ def one_run(path: Path, *, workers: int, time_s: float, seed: int) -> Path:
 
 
 def job_in(folder: Path) -> Workload:
-    (job,) = survey([folder]).jobs
+    (job,) = survey([folder]).workloads
     return job
 
 

@@ -18,7 +18,7 @@ from turnaround.report.page.answer import Headline, answer_of
 def answers(folder: Path) -> dict[str, Headline]:
     found = survey([folder])
     findings = find_all(found)
-    return {job.name: answer_of(job, forecasters_of(job), findings) for job in found.jobs}
+    return {job.name: answer_of(job, forecasters_of(job), findings) for job in found.workloads}
 
 
 def only(folder: Path) -> Headline:
@@ -27,7 +27,7 @@ def only(folder: Path) -> Headline:
 
 
 def job_of(folder: Path) -> Workload:
-    (job,) = survey([folder]).jobs
+    (job,) = survey([folder]).workloads
     return job
 
 

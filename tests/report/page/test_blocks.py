@@ -19,7 +19,7 @@ PICTURE = "data:image/jpeg;base64,AAAA"
 
 
 def view_of(found: Survey) -> PageView:
-    forecasters = {job.name: forecasters_of(job) for job in found.jobs}
+    forecasters = {job.name: forecasters_of(job) for job in found.workloads}
     return PageView(
         survey=found,
         title="lab",
@@ -69,7 +69,7 @@ def test_findings_have_their_evidence_and_the_next_step(lab: PageView) -> None:
 
 
 def test_ids_stay_when_a_job_is_added(lab: PageView) -> None:
-    last = replace(lab, survey=replace(lab.survey, jobs=lab.survey.jobs[1:]))
+    last = replace(lab, survey=replace(lab.survey, workloads=lab.survey.workloads[1:]))
     assert {block.id for block in page_blocks(last)} < {block.id for block in page_blocks(lab)}
 
 
@@ -86,7 +86,7 @@ def test_a_study_has_figures_in_sections_and_says_what_is_rehearsed(study: PageV
 
 
 def test_pictures_of_confused_classes(study: PageView) -> None:
-    (job,) = study.survey.jobs
+    (job,) = study.survey.workloads
     assert not any(block.id.endswith("/confused") for block in page_blocks(study))
     shown = replace(study, thumbnails={job.name: {"rotten apple": (PICTURE,), "fresh apple": (PICTURE, PICTURE)}})
     (html,) = (block.html for block in page_blocks(shown) if block.id.endswith("/confused"))

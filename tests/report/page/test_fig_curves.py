@@ -36,7 +36,7 @@ def test_training_and_validation_differ_in_more_than_colour(accuracy: Figure) ->
 def test_repeats_are_a_median_and_a_band(accuracy: Figure, job: Workload) -> None:
     first, *_ = (trace for trace in traces(accuracy, "validation") if trace["meta"]["series"] == 0)
     band, *_ = (trace for trace in traces(accuracy, "band") if trace["meta"]["series"] == 0)
-    each = [run.curve.val_accuracy[4] for run in job.cases[0].runs]
+    each = [run.curve.val_accuracy[4] for run in job.configurations[0].summaries]
     assert first["y"][4] == pytest.approx(sum(each) / 2, abs=1e-4)
     assert (band["y"][4], band["y"][-5]) == pytest.approx((max(each), min(each)), abs=1e-4)
     assert (band["x"][4], band["x"][-5], len(band["x"])) == (5, 5, 60)
@@ -46,13 +46,13 @@ def test_repeats_are_a_median_and_a_band(accuracy: Figure, job: Workload) -> Non
 
 def test_the_stable_epoch_is_marked_with_its_interval(accuracy: Figure, job: Workload) -> None:
     marks = traces(accuracy, "stable")
-    stable = job.cases[0].stable
+    stable = job.configurations[0].stable
     assert stable.epoch is not None
     assert stable.low is not None
     assert marks[0]["x"] == [stable.epoch]
     assert marks[0]["error_x"]["arrayminus"] == [pytest.approx(stable.epoch - stable.low, rel=1e-3)]
     assert [mark["marker"]["symbol"] for mark in marks] == [
-        "diamond" if case.stable.status == "stable" else "diamond-open" for case in job.cases
+        "diamond" if case.stable.status == "stable" else "diamond-open" for case in job.configurations
     ]
     assert "80 % interval" in accuracy.caption
 

@@ -17,7 +17,7 @@ def test_accuracies_at_the_end(tmp_path: Path) -> None:
     assert shown is not None
     validation, train = shown.data
     assert (validation["marker"]["symbol"], train["marker"]["symbol"]) == ("circle", "square-open")
-    assert validation["x"][0] == pytest.approx(job.cases[0].final_val_accuracy.value, abs=1e-4)  # type: ignore[union-attr]
+    assert validation["x"][0] == pytest.approx(job.configurations[0].final_val_accuracy.value, abs=1e-4)  # type: ignore[union-attr]
     assert shown.layout["yaxis"]["ticktext"][3] == "8 workers rehearsed<br>on 1 T4"
     assert shown.layout["xaxis"]["title"]["text"] == "accuracy (%)"
 

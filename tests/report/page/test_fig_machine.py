@@ -46,7 +46,7 @@ def test_the_parts_of_the_turnaround_are_stacked_in_order(job: Workload) -> None
 
 def test_a_table_tells_two_parts(tmp_path: Path) -> None:
     found = survey([import_table(LAB, tmp_path)])
-    shown = turnaround_figure(found.jobs[0])
+    shown = turnaround_figure(found.workloads[0])
     assert shown is not None
     assert [trace["name"] for trace in shown.data] == ["epochs", "the rest of the job"]
     assert "Imported runs tell two parts" in shown.caption
@@ -104,7 +104,7 @@ def test_without_gpus_it_is_the_processor(tmp_path: Path) -> None:
     build(tmp_path / "r", Plan(workers=1, gpu=None))
     job = job_in(tmp_path)
     samples = [TelemetrySample(time_s=float(s), at=f"2026-03-01T09:00:0{s}+00:00", cpu_percent=50.0) for s in range(5)]
-    write_lines(job.cases[0].records[0].directory.telemetry("node1"), map(to_json, samples))
+    write_lines(job.configurations[0].members[0].run.directory.telemetry("node1"), map(to_json, samples))
     (shown,) = usage_figures(job_in(tmp_path))
     assert shown.title == "Processor usage over time: 1 CPU process"
     assert [trace["name"] for trace in shown.data] == ["node1"]

@@ -18,7 +18,7 @@ from turnaround.report.page.fig_scaling import scaling_figures
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Workload:
-    jobs = survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).jobs
+    jobs = survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).workloads
     return next(job for job in jobs if job.name == "caltech256, frozen")
 
 

@@ -15,7 +15,7 @@ from turnaround.report.page.fig_time import cost_unit, time_figures
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workload]:
-    return {job.name: job for job in survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).jobs}
+    return {job.name: job for job in survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).workloads}
 
 
 def test_the_labs_comparison(lab: dict[str, Workload]) -> None:

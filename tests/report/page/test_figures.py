@@ -51,7 +51,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Figure, ...]:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Figure, ...]]:
     found = survey([import_table(LAB, tmp_path_factory.mktemp("lab"))])
-    return {job.name: figures_of(job, forecasters_of(job)) for job in found.jobs}
+    return {job.name: figures_of(job, forecasters_of(job)) for job in found.workloads}
 
 
 @pytest.fixture(scope="module")

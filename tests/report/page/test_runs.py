@@ -10,7 +10,7 @@ from turnaround.report.page.runs import RunCards, run_cards
 
 
 def cards(folder: Path) -> RunCards:
-    return run_cards(survey([folder]).jobs[0])
+    return run_cards(survey([folder]).workloads[0])
 
 
 def test_what_all_share_is_told_once_and_the_rest_with_each_run(tmp_path: Path) -> None:

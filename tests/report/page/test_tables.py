@@ -15,7 +15,7 @@ from turnaround.report.page.tables import HtmlTable, asked_counts, comparison, f
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Workload:
-    return survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).jobs[0]
+    return survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).workloads[0]
 
 
 def column(table: HtmlTable, heading: str) -> list[tuple[str, object]]:
@@ -44,7 +44,7 @@ def test_a_rehearsal_is_tagged_and_has_no_time(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan(workers=1, accuracy=curve, epoch_time_s=60.0))
     build(tmp_path / "b", Plan(workers=4, processes=1, accuracy=curve, epoch_time_s=7.0))
     build(tmp_path / "c", Plan(workers=2, accuracy=curve[:3], state="failed"))
-    table = comparison(survey([tmp_path]).jobs[0])
+    table = comparison(survey([tmp_path]).workloads[0])
     assert table.tags == ("", "failed", "rehearsed")
     (time,) = (heading for heading in table.headings if heading.startswith("time to "))
     for heading in ("s/epoch", "images/s", "job time", time):
@@ -54,7 +54,7 @@ def test_a_rehearsal_is_tagged_and_has_no_time(tmp_path: Path) -> None:
 
 def test_forecasts_are_told_from_what_was_measured(lab: Workload, tmp_path: Path) -> None:
     found = survey([import_table(LAB, tmp_path)])
-    _, on_v100 = forecasters_of(found.jobs[0])
+    _, on_v100 = forecasters_of(found.workloads[0])
     counts = asked_counts(on_v100)
     assert counts == [1, 2, 4, 8, 16]
     table = forecasts([on_v100.predict(count) for count in counts])
@@ -63,7 +63,7 @@ def test_forecasts_are_told_from_what_was_measured(lab: Workload, tmp_path: Path
     assert measured == ("23 min 07 s measured", 1387.0)
     assert forecast == ("14 min (11 min to 17 min)", pytest.approx(830, rel=0.1))
     assert "cost of the job" not in table.headings
-    (_, priced) = forecasters_of(found.jobs[0], price=3.6)
+    (_, priced) = forecasters_of(found.workloads[0], price=3.6)
     costs = column(forecasts([priced.predict(8)]), "cost of the job")
     assert costs == [("11.10 measured", pytest.approx(8 * 1387 * 3.6 / 3600))]
     assert [text for text, _ in column(table, "workers")] == ["1 V100", "2 V100", "4 V100", "8 V100", "16 V100"]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from turnaround.analysis.workloads import LeftOut, Survey, jobs_of
+from turnaround.analysis.workloads import LeftOut, Survey, survey_runs
 from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.live.follow import FollowedRun
 from turnaround.report.live.hub import Packed, pack
@@ -92,13 +92,13 @@ class PageBuilder:
 
     def _blocks(self, runs: Sequence[RunSnapshot], notes: tuple[str, ...]) -> tuple[Block, ...]:
         broken = {run: reason for run, reason in self._judged.items() if reason is not None}
-        survey = jobs_of([run for run in runs if run not in broken])
+        survey = survey_runs([run for run in runs if run not in broken])
         left_out = (LeftOut(directory=str(run.path), reason=reason) for run, reason in broken.items())
         return page_blocks(self.view(replace(survey, left_out=(*survey.left_out, *left_out)), notes))
 
     def _why_broken(self, run: RunSnapshot) -> str | None:
         try:
-            page_blocks(self.view(jobs_of([run]), ()))
+            page_blocks(self.view(survey_runs([run]), ()))
         except Exception as error:
             return f"It holds what no run has ({_told(error)})."
         return None

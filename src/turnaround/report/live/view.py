@@ -38,15 +38,15 @@ class LiveView:
         return replace(
             view,
             title=self.title,
-            forecasters={job.name: self._forecasters.get(job.name, ()) for job in survey.jobs},
+            forecasters={job.name: self._forecasters.get(job.name, ()) for job in survey.workloads},
             scores=self._scores,
             notes=(*view.notes, *notes),
             command=command,
         )
 
     def _forecast(self, survey: Survey) -> None:
-        for job in survey.jobs:
-            finished = [run for case in job.cases for run in case.runs if run.state == "finished"]
+        for job in survey.workloads:
+            finished = [run for case in job.configurations for run in case.summaries if run.state == "finished"]
             known = frozenset((run.directory, run.epochs) for run in finished)
             if known and known != self._known.get(job.name):
                 self._known[job.name] = known

@@ -95,9 +95,9 @@ def _with_accuracy(case: ConfigurationRuns) -> str:
 
 def _told(job: Workload) -> tuple[str, ConfigurationRuns]:
     """Nothing to rank: the most accurate of those that have ended, else the one that is farthest."""
-    ended = [case for case in job.cases if case.final_val_accuracy is not None]
+    ended = [case for case in job.configurations if case.final_val_accuracy is not None]
     if not ended:
-        case = max(job.cases, key=lambda case: max(run.epochs for run in case.runs))
+        case = max(job.configurations, key=lambda case: max(run.epochs for run in case.summaries))
         return _under_way(case), case
     case = max(ended, key=lambda case: case.final_val_accuracy.value if case.final_val_accuracy else 0.0)
     return _alone(case), case
@@ -116,7 +116,7 @@ def _alone(case: ConfigurationRuns) -> str:
 
 def _under_way(case: ConfigurationRuns) -> str:
     """A run that has not come to its end: how far it is, and why it is no farther."""
-    run, record = max(zip(case.runs, case.records, strict=True), key=lambda pair: pair[0].epochs)
+    run, record = max(case.members, key=lambda member: member.summary.epochs)
     planned = f" of {run.epochs_planned}" if run.epochs_planned else ""
     level = "" if run.final_val_accuracy is None else f", with {accuracy(run.final_val_accuracy)} accuracy so far"
     text = f"{_name(case)}: {run.epochs}{planned} epochs done{level}"

@@ -74,7 +74,7 @@ def anchor(block_id: str) -> str:
 
 def page_blocks(view: PageView) -> tuple[Block, ...]:
     """The answer, then for each job its findings, table, figures, forecast and runs; what was left out."""
-    jobs = [list(_job_blocks(view, job)) for job in view.survey.jobs]
+    jobs = [list(_job_blocks(view, job)) for job in view.survey.workloads]
     return (
         _answer(view),
         _contents(view, jobs),
@@ -86,9 +86,9 @@ def page_blocks(view: PageView) -> tuple[Block, ...]:
 
 def _answer(view: PageView) -> Block:
     survey = view.survey
-    answers = [answer_of(job, view.forecasters.get(job.name, ()), view.findings) for job in survey.jobs]
-    keys = [job_key(job.name) for job in survey.jobs]
-    runs = [run for job in survey.jobs for case in job.cases for run in case.runs]
+    answers = [answer_of(job, view.forecasters.get(job.name, ()), view.findings) for job in survey.workloads]
+    keys = [job_key(job.name) for job in survey.workloads]
+    runs = [run for job in survey.workloads for case in job.configurations for run in case.summaries]
     html = piece(
         "answer",
         title=view.title,
@@ -108,7 +108,7 @@ _PARTS = {"findings": "what stands out", "table": "table", "forecast": "forecast
 def _contents(view: PageView, jobs: Sequence[Sequence[Block]]) -> Block:
     """Where the parts of each job begin."""
     linked = []
-    for job, blocks in zip(view.survey.jobs, jobs, strict=True):
+    for job, blocks in zip(view.survey.workloads, jobs, strict=True):
         names = {f"{job_key(job.name)}/{part}": text for part, text in _PARTS.items()}
         names |= {f"{job_key(job.name)}/section/{section}": text for section, text in SECTIONS.items()}
         linked.append((job.name, [(anchor(b.id), names[b.id].lower()) for b in blocks if b.id in names]))
@@ -119,7 +119,7 @@ def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
     key, forecasters = job_key(job.name), view.forecasters.get(job.name, ())
     yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, key=key))
     yield _findings(view, job, key)
-    is_single = sum(len(case.runs) for case in job.cases) == 1
+    is_single = sum(len(case.summaries) for case in job.configurations) == 1
     html = piece("comparison", table=comparison(job), key=key, job=job.name, is_single=is_single)
     yield Block(id=f"{key}/table", html=html)
     yield from _figures(job, key, forecasters, price=view.price)

@@ -58,7 +58,7 @@ def page_view(
     """Everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
     options = options or PageOptions()
     pictures, notes = example_pictures(found) if options.has_pictures else ({}, [])
-    forecast = found.jobs if options.has_forecasts else ()
+    forecast = found.workloads if options.has_forecasts else ()
     return PageView(
         survey=found,
         title=_title(directories),

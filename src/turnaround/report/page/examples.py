@@ -26,7 +26,7 @@ def example_pictures(found: Survey) -> tuple[dict[str, dict[str, tuple[str, ...]
     """Return examples by job and class, and a sentence for each job that has none although it could."""
     pictures: dict[str, dict[str, tuple[str, ...]]] = {}
     notes, room = [], MAX_PICTURES
-    for job in found.jobs:
+    for job in found.workloads:
         best = best_evaluated(job)
         pairs = confused_pairs(best.evaluation, most=MAX_CONFUSED) if best else ()
         places = dict.fromkeys(place for pair in pairs for place in (pair.true, pair.predicted))

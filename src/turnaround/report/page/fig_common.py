@@ -100,7 +100,7 @@ class Series:
 
 def series_of(job: Workload) -> list[Series]:
     names = case_names(job)
-    return [Series(index=i, name=names[i], case=case) for i, case in enumerate(job.cases)]
+    return [Series(index=i, name=names[i], case=case) for i, case in enumerate(job.configurations)]
 
 
 def slug(series: Series) -> str:

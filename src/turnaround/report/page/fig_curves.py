@@ -192,7 +192,7 @@ def _overfit_since(series: Series) -> float | None:
 def _running(series: Series, quantity: Quantity) -> Iterator[Trace]:
     """Runs under way, where others of their configuration have finished: each for itself."""
     finished = {summary.directory for summary, _ in drawn_runs(series.case)}
-    for run in series.case.runs:
+    for run in series.case.summaries:
         if run.state != "running" or run.directory in finished:
             continue
         band = curve_band([run], f"val_{quantity}")

@@ -54,7 +54,7 @@ def usage_figures(job: Workload) -> list[Figure]:
     for series in series_of(job):
         if series.is_rehearsal:
             continue
-        for summary, run in zip(series.case.runs, series.case.records, strict=True):
+        for summary, run in series.case.members:
             if len(found) >= MAX_RUNS:
                 others += bool(run.directory.telemetry_hosts())
             elif own := usages(run):

@@ -54,7 +54,7 @@ def turnaround_figure(job: Workload) -> Figure | None:
     if stack is None:
         return None
     many = _repeats(stack)
-    told = [run.is_imported for series in stack.shown for run in series.case.runs]
+    told = [run.is_imported for series in stack.shown for run in series.case.summaries]
     if all(told):
         stack = replace(stack, names=TOLD_NAMES)
     return _figure(
@@ -104,7 +104,7 @@ def _stack(
 
 
 def _repeats(stack: _Stack) -> str:
-    most = max(len(series.case.runs) for series in stack.shown)
+    most = max(len(series.case.summaries) for series in stack.shown)
     return f" (up to {most} runs)" if most > 1 else ""
 
 

@@ -174,7 +174,7 @@ def _measured(group: ScalingGroup, curve: LawCurve, unit: TimeUnit, shown: Calla
 
 
 def _runs(case: ConfigurationRuns) -> str:
-    return f"{len(case.runs)} runs" if len(case.runs) > 1 else "one run"
+    return f"{len(case.summaries)} runs" if len(case.summaries) > 1 else "one run"
 
 
 def heights(traces: Sequence[Trace]) -> list[float]:

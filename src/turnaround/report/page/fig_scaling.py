@@ -27,7 +27,7 @@ from turnaround.words import about, duration, hardware
 
 def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingGroup]:
     """By kind of GPU and by what else matters for time; a law goes with the group it was learnt from."""
-    order = {id(case): place for place, case in enumerate(job.cases)}
+    order = {id(case): place for place, case in enumerate(job.configurations)}
     found = []
     comparable = comparable_in_time(job)
     for cases in comparable:
@@ -179,7 +179,7 @@ def _layout(groups: Sequence[ScalingGroup], traces: Sequence[Trace], yaxis: Trac
 
 
 def _measured_rule(groups: Sequence[ScalingGroup]) -> str:
-    most = max(len(case.runs) for group in groups for case in group.cases)
+    most = max(len(case.summaries) for group in groups for case in group.cases)
     repeats = f"the median of up to {most} runs, with the lowest and the highest" if most > 1 else "one run each"
     return f"Full points: measured, {repeats}."
 

@@ -106,7 +106,7 @@ def _repeats(shown: Sequence[Row]) -> str:
 
 
 def _most(shown: Sequence[Row]) -> int:
-    return max(len(series.case.runs) for series, _ in shown)
+    return max(len(series.case.summaries) for series, _ in shown)
 
 
 def _bounds(shown: Sequence[Row]) -> str:

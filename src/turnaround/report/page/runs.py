@@ -62,7 +62,7 @@ class RunCards:
 
 def run_cards(job: Workload) -> RunCards:
     """In the job's order."""
-    members = [(case.label, *pair) for case in job.cases for pair in zip(case.runs, case.records, strict=True)]
+    members = [(case.label, *pair) for case in job.configurations for pair in case.members]
     records = [record for _, _, record in members]
     facts = [_facts(record) for record in records]
     recipes, machines = [_recipe(record) for record in records], [_flat(record.machine) for record in records]

@@ -51,7 +51,7 @@ def comparison(job: Workload) -> HtmlTable:
             (name, *(Cell(text=column.text(row), key=column.key(row)) for column in columns))
             for name, row in zip(names, rows, strict=True)
         ),
-        tags=tuple(_tag(case) for case in job.cases),
+        tags=tuple(_tag(case) for case in job.configurations),
         words=tuple(meanings([job], columns)),
     )
 
@@ -60,7 +60,7 @@ def _tag(case: ConfigurationRuns) -> str:
     """What must be known before the row is compared with the others."""
     if case.configuration.is_rehearsal:
         return "rehearsed"
-    states = {run.state for run in case.runs}
+    states = {run.state for run in case.summaries}
     return "" if "finished" in states or len(states) != 1 else states.pop()
 
 
@@ -70,7 +70,7 @@ def _tag(case: ConfigurationRuns) -> str:
 def asked_counts(forecaster: Forecaster) -> list[int]:
     """The numbers of workers that were timed, and powers of two to twice the most of them."""
     timed = forecaster.laws.times.counts if forecaster.laws.times else []
-    counted = timed or sorted({case.configuration.workers for case in forecaster.job.cases})
+    counted = timed or sorted({case.configuration.workers for case in forecaster.job.configurations})
     return sorted({*counted, *(2**k for k in range((2 * max(counted)).bit_length()))})
 
 
