@@ -37,7 +37,7 @@ from PIL import Image
 
 from turnaround.data import pixels as pixels_module
 from turnaround.data.decode import DIGEST_BYTES, decode_to
-from turnaround.data.decoders import Decoded, DecodeTarget, Progress
+from turnaround.data.decoders import DecodeResult, DecodeTarget, Progress
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.order import epoch_order, step_bounds
 
@@ -133,9 +133,10 @@ def timed(task: Callable[[], T]) -> tuple[T, dict[str, float]]:
     }
 
 
-def not_decoded(target: DecodeTarget, files: tuple[str, ...], on_progress: Progress | None = None) -> Decoded:
+def not_decoded(target: DecodeTarget, files: tuple[str, ...], on_progress: Progress | None = None) -> DecodeResult:
     """In place of the decoding: the pixels stay a hole in the file."""
-    return Decoded(digests=np.zeros((len(files), DIGEST_BYTES), np.uint8), bad={}, images_per_s=1.0)
+    digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
+    return DecodeResult(digests=digests, pixel_digests=digests, bad={}, images_per_s=1.0)
 
 
 def build(table: ImageTable, folder: Path) -> None:

@@ -12,16 +12,19 @@ from pathlib import Path
 import psutil
 import pytest
 
+from turnaround.children import ChildPool, in_children, mark
+from turnaround.errors import ProcessFailedError
+
 PROGRAM = """
 import signal, sys, time
 from turnaround import children
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
-with children.pool(2) as pool:
-    with children.starting():
-        tasks = [pool.submit(time.sleep, float(sys.argv[1])) for _ in range(4)]
+with children.ChildPool(time.sleep, 2) as pool:
+    pool.submit(*[float(sys.argv[1])] * 4)
     print("submitted", flush=True)
-    [task.result() for task in tasks]
+    while pool.num_unfinished:
+        pool.take()
 """
 
 
@@ -62,3 +65,52 @@ def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
     script.write_text("print('once')\n" + PROGRAM)
     done = subprocess.run([sys.executable, script, "0"], capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.count("once") == 1
+
+
+def marked(task: tuple[int, int | None]) -> int:
+    """Leave a mark; die of the signal that the task names."""
+    number, signal_number = task
+    mark(number)
+    if signal_number is not None:
+        os.kill(os.getpid(), signal_number)
+    return number * number
+
+
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_a_child_that_dies_is_replaced_and_no_task_is_lost(looks_ahead: bool) -> None:
+    tasks = [(number, signal.SIGKILL if number in (3, 4, 17) else None) for number in range(20)]
+    with ChildPool(marked, 2, looks_ahead=looks_ahead) as pool:
+        pool.submit(*tasks)
+        outcomes = [pool.take() for _ in tasks]
+        assert pool.num_unfinished == 0
+        pids = [psutil.Process(pid) for pid in pool.pids]
+    results = {outcome.task[0]: outcome.result for outcome in outcomes if outcome.death is None}
+    assert results == {number: number**2 for number in range(20) if number not in (3, 4, 17)}
+    deaths = {outcome.task[0]: outcome.death for outcome in outcomes if outcome.death is not None}
+    assert {number: (death.signal, death.mark) for number, death in deaths.items()} == {
+        number: (signal.SIGKILL, number) for number in (3, 4, 17)
+    }
+    assert not any(process.is_running() for process in pids)
+
+
+def test_an_exception_comes_back_as_itself() -> None:
+    with ChildPool(os.stat, 1) as pool:
+        pool.submit("/nowhere/at/all")
+        with pytest.raises(FileNotFoundError):
+            pool.take()
+        pool.submit("/")
+        assert pool.take().result is not None
+
+
+def test_results_of_many_children_and_of_none() -> None:
+    tasks = [(number, None) for number in range(9)]
+    for min_tasks in (4, 100):
+        found = in_children(marked, tasks, purpose="squares numbers", min_tasks=min_tasks)
+        assert sorted(found) == [number**2 for number in range(9)]
+
+
+def test_a_child_that_dies_is_an_error_where_nobody_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnaround.children.num_cpus", lambda: 2)
+    tasks = [(number, signal.SIGKILL if number == 5 else None) for number in range(9)]
+    with pytest.raises(ProcessFailedError, match=r"A process that squares numbers was killed \(signal 9\)"):
+        list(in_children(marked, tasks, purpose="squares numbers"))

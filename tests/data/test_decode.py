@@ -14,8 +14,8 @@ import pytest
 from PIL import Image, ImageOps
 from PIL.Image import Transpose
 
-from turnaround.data.decode import UnreadableImage, decode, decode_to
-from turnaround.data.decoders import DecodeTarget, decode_into
+from turnaround.data import decode as decode_module
+from turnaround.data.decode import UnreadableImage, decode, decode_to, is_costly
 
 WHITE, RED = (255, 255, 255), (200, 30, 40)
 
@@ -281,6 +281,86 @@ def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, width_px: int
     assert "50 Mpx" in reason
 
 
+def in_scans(num_scans: int, side_px: int = 64, *, progressive: bool = True) -> bytes:
+    """A JPEG whose last scan stands there again and again."""
+    content = io.BytesIO()
+    picture(side_px, side_px).save(content, "JPEG", progressive=progressive)
+    data = content.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * (num_scans - data.count(b"\xff\xda") + 1) + data[-2:]
+
+
+@pytest.mark.fault(41, "a JPEG that repeats one scan for ever: counted from its markers, refused before it is decoded")
+def test_scans_are_counted_before_a_picture_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.jpg"
+    path.write_bytes(in_scans(20))
+    pixels_of(path)
+    path.write_bytes(in_scans(500))
+    pixels_of(path)
+    path.write_bytes(in_scans(501))
+    assert reason_of(path) == "more than 500 scans of 64 x 64 px: a JPEG that takes far too long to decode"
+    monkeypatch.setattr(decode_module, "MAX_SCANNED_PIXELS", 64 * 64 * 30)
+    path.write_bytes(in_scans(30))
+    pixels_of(path)
+    path.write_bytes(in_scans(31))
+    assert reason_of(path) == "31 scans of 64 x 64 px: a JPEG that takes far too long to decode"
+
+
+def test_what_lies_around_the_scans_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thumbnails in the metadata and what follows the picture hold the same bytes."""
+    monkeypatch.setattr(decode_module, "MAX_SCANS", 12)
+    data = in_scans(10)
+    comment = b"\xff\xda\xff\xd9" * 40
+    path = tmp_path / "x.jpg"
+    path.write_bytes(data[:2] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + data[2:] + data)
+    pixels_of(path)
+    path.write_bytes(in_scans(60, progressive=False))  # libjpeg ends at what follows the first scan of all components
+    assert "scans" not in reason_of(path)
+
+
+def test_a_sequential_jpeg_in_several_scans_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One component in each scan: libjpeg reads on to the end, as with a progressive one."""
+    data = in_scans(1, progressive=False)
+    scan = data.rindex(b"\xff\xda")
+    # The header of a scan of three components becomes that of one; whether the rest decodes is not what is asked.
+    alone = b"\xff\xda\x00\x08\x01" + data[scan + 5 : scan + 7] + data[scan + 11 : -2]
+    monkeypatch.setattr(decode_module, "MAX_SCANS", 12)
+    (tmp_path / "x.jpg").write_bytes(data[:scan] + alone * 13 + data[-2:])
+    assert "more than 12 scans" in reason_of(tmp_path / "x.jpg")
+
+
+@pytest.mark.fault(41, "a WebP takes 17 bytes a pixel: its limit is lower, so that 0.7 GB are enough for every picture")
+def test_the_limit_of_webp_is_lower(tmp_path: Path) -> None:
+    Image.new("RGB", (8_000, 5_001)).save(tmp_path / "x.webp", lossless=True, method=0)
+    assert reason_of(tmp_path / "x.webp") == "too large (8000 x 5001 px, more than the limit of 40 Mpx)"
+
+
+def test_a_small_tiff_of_huge_tiles(tmp_path: Path) -> None:
+    side_tags = {256: 16, 257: 16, 258: 8, 259: 1, 262: 1, 277: 1, 322: 40_000, 323: 40_000, 324: 8, 325: 256}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in side_tags.items())
+    head = b"II*\0" + struct.pack("<IH", 8, len(side_tags))
+    (tmp_path / "x.tif").write_bytes(head + entries + bytes(4) + bytes(256))
+    assert "tiles" in reason_of(tmp_path / "x.tif")
+
+
+@pytest.mark.parametrize(
+    ("kind", "size_px", "is_so"),
+    [("JPEG", 500, False), ("PNG", 5_000, False), ("PNG", 5_001, True), ("TIFF", 10, True), (None, 2_000_001, True)],
+)
+def test_what_is_decoded_in_a_process_of_its_own(kind: str | None, size_px: int, is_so: bool) -> None:
+    content = io.BytesIO()
+    if kind is None:
+        content.write(bytes(size_px))
+    else:
+        Image.new("L", (size_px, size_px)).save(content, kind)
+    assert is_costly(content.getvalue()) is is_so
+
+
+def test_many_scans_of_a_small_picture_are_costly() -> None:
+    assert is_costly(in_scans(20, 1_200))
+    assert not is_costly(in_scans(10, 1_200))
+
+
 @pytest.mark.fault(40, "zero bytes, HTML or text saved as .jpg: named for what it is")
 @pytest.mark.parametrize(
     ("data", "words"),
@@ -363,40 +443,6 @@ def test_decoding_into_a_square_that_is_there(tmp_path: Path) -> None:
         assert np.array_equal(rows[row], pixels)
         assert digest == wanted
     assert (rows[1] == 7).all()
-
-
-@pytest.fixture
-def twenty(tmp_path: Path) -> tuple[str, ...]:
-    """Twenty images, each of its own colour; the fourth is bad."""
-    files = tuple(f"{index}.png" for index in range(20))
-    for index, name in enumerate(files):
-        Image.new("RGB", (9, 9), (index, 2 * index, 0)).save(tmp_path / name)
-    (tmp_path / "3.png").write_bytes(b"")
-    return files
-
-
-def test_many_files_go_to_their_places(tmp_path: Path, twenty: tuple[str, ...]) -> None:
-    out = tmp_path / "out"
-    out.write_bytes(bytes(5 + 20 * 192))
-    target = DecodeTarget(path=out, offset_bytes=5, root=tmp_path, size_px=8)
-    seen: list[tuple[int, int]] = []
-    decoded = decode_into(target, twenty, lambda done, total: seen.append((done, total)))
-    assert decoded.bad == {3: "empty file"}
-    assert decoded.digests[4].tobytes() == hashlib.blake2b((tmp_path / "4.png").read_bytes(), digest_size=16).digest()
-    assert not decoded.digests[3].any()
-    assert decoded.images_per_s > 0
-    pixels = np.frombuffer(out.read_bytes()[5:], np.uint8).reshape(20, 8, 8, 3)
-    assert pixels[:, 0, 0, 1].tolist() == [0 if index == 3 else 2 * index for index in range(20)]
-    assert seen[-1] == (20, 20)
-    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
-
-
-def test_many_files_checked_and_not_kept(tmp_path: Path, twenty: tuple[str, ...]) -> None:
-    before = sorted(path.name for path in tmp_path.iterdir())
-    decoded = decode_into(DecodeTarget(path=None, offset_bytes=0, root=tmp_path, size_px=8), twenty)
-    assert decoded.bad == {3: "empty file"}
-    assert decoded.digests.any(axis=1).tolist() == [index != 3 for index in range(20)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 @pytest.mark.fault(41, "a picture of many pixels in little data is worked on in bands: the same pixels in less memory")

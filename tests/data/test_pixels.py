@@ -21,7 +21,7 @@ from turnaround.data import entry as entry_module
 from turnaround.data import pixels as module
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.pixels import Pixels, default_cache, open_pixels, prepare
-from turnaround.errors import DataError, StorageError
+from turnaround.errors import DataError, ProcessFailedError, StorageError
 
 SIZE_PX = 16
 SMALL_FILES = ("digests.npy", "labels.npy", "manifest.json", "pixel_digests.npy")  # of every entry
@@ -330,7 +330,7 @@ def test_a_killed_decoder_is_explained(tmp_path: Path, cache: Path, monkeypatch:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
 
-    with pytest.raises(DataError, match="killed") as caught:
+    with pytest.raises(ProcessFailedError, match="killed") as caught:
         prepare(table, size_px=224, cache=cache, skip_bad=False, on_progress=kill)
     assert "memory" in str(caught.value)
     assert names_in(cache) == []

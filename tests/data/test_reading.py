@@ -21,7 +21,7 @@ from turnaround.data import reading as module
 from turnaround.data.folder import scan
 from turnaround.data.pixels import Pixels, open_pixels, prepare
 from turnaround.data.reading import DecodedRows, MappedRows, rows_of
-from turnaround.errors import DataError, StorageError
+from turnaround.errors import DataError, ProcessFailedError, StorageError
 
 SIZE_PX = 16
 NUM_IMAGES = 60
@@ -256,13 +256,14 @@ def test_a_file_that_has_changed_since_the_check_is_named(
 
 
 @pytest.mark.fault(15, "killed while it decodes for the training: the same")
-def test_a_killed_decoder_is_explained(unkept: Pixels, decoded: DecodedRows) -> None:
+def test_a_killed_decoder_is_explained(kept: Pixels, decoded: DecodedRows) -> None:
     taken(decoded, IDS["random"])
-    psutil.Process(next(iter(decoded._pool._processes))).kill()
-    ids = np.random.default_rng(3).integers(0, NUM_IMAGES, 20_000)  # the pool sees it after a moment
-    with pytest.raises(DataError, match="was killed") as caught:
+    psutil.Process(decoded._pool.pids[0]).kill()
+    ids = np.random.default_rng(3).integers(0, NUM_IMAGES, 20_000)
+    with pytest.raises(ProcessFailedError, match="was killed") as caught:
         taken(decoded, ids)
     assert "memory" in str(caught.value)
+    assert np.array_equal(taken(decoded, IDS["random"]), kept.images[IDS["random"]])  # by the one in its place
 
 
 SCRIPT = """
@@ -276,7 +277,7 @@ from turnaround.data.reading import rows_of
 rows = rows_of(open_pixels(Path(sys.argv[1])))
 out = np.zeros((60, 16, 16, 3), np.uint8)
 rows.take(np.arange(60), out)
-found = {"sum": int(out.sum()), "pids": list(rows._pool._processes), "torch": "torch" in sys.modules}
+found = {"sum": int(out.sum()), "pids": rows._pool.pids, "torch": "torch" in sys.modules}
 print(json.dumps(found), flush=True)
 if len(sys.argv) > 2:
     sys.stdin.read()

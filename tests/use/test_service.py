@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from http_client import Reply, ask
+from turnaround.use import service as service_module
 from turnaround.use.predictor import Guess, Predictor
 from turnaround.use.service import RULES, Limits, Service
 from turnaround.use.uploads import UploadLimits
@@ -305,6 +306,37 @@ def test_a_network_that_hangs_or_fails_and_too_many_that_wait(
         stuck.goes.set()
         reply = classify(port, pictures[0])
         assert (reply.status, reply.json["error"]) == (500, "The network failed on this picture (RuntimeError).")
+
+
+def slow_picture(num_comments: int) -> bytes:
+    """A small picture behind millions of empty comments: each million takes about 2 s of computing."""
+    content = BytesIO()
+    Image.new("RGB", (16, 16)).save(content, "JPEG")
+    data = content.getvalue()
+    return data[:2] + b"\xff\xfe\x00\x02" * num_comments + data[2:]
+
+
+@pytest.mark.fault(41, "a picture that takes for ever, posted to `serve`: refused, while the others get their answers")
+def test_a_picture_that_takes_too_long_is_refused_and_the_others_are_answered(
+    predictor: Predictor, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "DECODE_CPU_LIMIT_S", 1)
+    with serving(predictor, limits=Limits(answer_timeout_s=150)) as port, ThreadPoolExecutor(6) as threads:
+        slow = [threads.submit(classify, port, slow_picture(4_000_000)) for _ in range(2)]
+        quick = [threads.submit(classify, port, pictures[0]) for _ in range(4)]
+        assert [reply.result().status for reply in quick] == [200] * 4
+        assert [reply.result().status for reply in slow] == [422] * 2
+        assert "takes more than 1 s of computing" in slow[0].result().error
+
+
+def test_the_server_ends_while_a_picture_is_being_decoded(predictor: Predictor) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        with serving(predictor) as port:
+            for _ in range(2):  # they are cut off, or told that the server ends
+                threads.submit(classify, port, slow_picture(6_000_000))
+            time.sleep(2.0)
+            start_s = time.monotonic()
+        assert time.monotonic() - start_s < 15  # uvicorn itself waits 5 s for open requests
 
 
 def test_about(port: int, predictor: Predictor) -> None:

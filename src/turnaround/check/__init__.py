@@ -10,7 +10,6 @@ Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unread
     register.py     turn, mirror, scale and shift between two pictures, and how well they fit
     pairs.py        the three above: which pictures show the same photo
     groups.py       links -> groups; a hold-out that keeps each group on one side
-    parallel.py     pieces of work in processes
     folder_check.py all of it for a folder
     thumbnails.py   small pictures for a page
 """

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from turnaround.check.parallel import in_processes
+from turnaround.children import in_children
 from turnaround.data.decode import FORMATS, MAX_PIXELS
 from turnaround.data.decoders import Progress
 
@@ -59,7 +59,7 @@ def read_headers(root: Path, files: tuple[str, ...], on_progress: Progress | Non
     root = root.absolute()
     tasks = [(start, root, files[start : start + _FILES_PER_TASK]) for start in range(0, len(files), _FILES_PER_TASK)]
     headers: dict[int, list[Header]] = {}
-    for done, (start, some) in enumerate(in_processes(_read_some, tasks), 1):
+    for done, (start, some) in enumerate(in_children(_read_some, tasks, purpose="reads images"), 1):
         headers[start] = some
         if on_progress is not None:
             on_progress(min(done * _FILES_PER_TASK, len(files)), len(files))

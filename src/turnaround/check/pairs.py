@@ -19,9 +19,9 @@ from turnaround.check.descriptors import (
     describe,
     half_sides_of,
 )
-from turnaround.check.parallel import in_processes
 from turnaround.check.register import Registration, bunch_of, fit
 from turnaround.check.search import Pairs, joined, nearest_pairs
+from turnaround.children import in_children
 from turnaround.data.decoders import Progress
 from turnaround.data.pixels import open_pixels
 
@@ -77,7 +77,7 @@ def find_links(
         for s in range(0, len(pairs.first), _PAIRS_PER_TASK)
     ]
     links: list[Link] = []
-    for done, some in enumerate(in_processes(_verified, tasks), 1):
+    for done, some in enumerate(in_children(_verified, tasks, purpose="compares images"), 1):
         links += some
         if on_progress is not None:
             on_progress(min(done * _PAIRS_PER_TASK, len(pairs.first)), len(pairs.first))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from turnaround.data.decode import UnreadableImage, decode
+from turnaround.data.decode import UnreadableImage, read_file
+from turnaround.data.decoders import GuardedDecoder
 
 SIZE_PX = 112
 _QUALITY = 80
@@ -18,12 +19,13 @@ _QUALITY = 80
 def thumbnails(root: Path, files: Iterable[str], *, size_px: int = SIZE_PX) -> dict[str, str]:
     """File -> data URI; what cannot be read has none."""
     found = {}
-    for name in dict.fromkeys(files):
-        try:
-            pixels, _ = decode(root / name, size_px=size_px)
-        except UnreadableImage:
-            continue
-        data = BytesIO()
-        Image.fromarray(pixels).save(data, "JPEG", quality=_QUALITY)
-        found[name] = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode("ascii")
+    with GuardedDecoder() as decoder:
+        for name in dict.fromkeys(files):
+            try:
+                pixels = decoder.decode(read_file(root / name), size_px=size_px, path=root / name)
+            except UnreadableImage:
+                continue
+            data = BytesIO()
+            Image.fromarray(pixels).save(data, "JPEG", quality=_QUALITY)
+            found[name] = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode("ascii")
     return found

@@ -15,6 +15,7 @@ A file that cannot be decoded completely raises UnreadableImage; nothing is gues
 
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from io import BytesIO
@@ -23,16 +24,30 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, JpegImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
 from turnaround.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # an allow-list: Pillow would run Ghostscript for EPS
-MAX_PIXELS = 50_000_000  # 50 Mpx: larger than any camera's photo, and 200 MB once decoded
+MAX_PIXELS = 50_000_000  # 50 Mpx: larger than any camera's photo
+# libwebp's animation decoder keeps three canvases beside Pillow's picture: 17 bytes a pixel where the next largest, a
+# TIFF of floats, takes 12 (measured at 49 Mpx as the growth of the address space).
+MAX_PIXELS_OF_WEBP = 40_000_000
+MAX_DECODE_BYTES = 700_000_000  # what decoding takes at most beside the file itself; follows from the two above
 MAX_FILE_BYTES = 1 << 30  # no image of 50 Mpx needs more; a mislabelled video would fill the memory
+# A JPEG in many scans is gone through once for each: a scan of 75 bytes costs as much time as the whole picture, about
+# 1 ns a pixel. Cameras and web sites write 10 to 20 scans.
+MAX_SCANS = 500  # the limit that libjpeg-turbo recommends for files of strangers
+MAX_SCANNED_PIXELS = 1_500_000_000  # scans x pixels: 30 scans of a picture of 50 Mpx
+# Below these, decoding takes at most about a second and 430 MB, whatever is in the file: 2 MB of empty comments, the
+# worst that a header can hold, take 0.9 s.
+_CHEAP_PIXELS, _CHEAP_FILE_BYTES = 25_000_000, 2_000_000
 DIGEST_BYTES = 16
 BACKGROUND_RGB = (255, 255, 255)
 _BAND_PIXELS = 1 << 21
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # but for stuffed bytes and restarts, which stand inside a scan
+_START_OF_SCAN, _END_OF_IMAGE, _WITHOUT_LENGTH = 0xDA, 0xD9, (0x01, 0xD8)
+_TIFF_TILE_TAGS = (322, 323)
 
 _EXIF_ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
@@ -70,8 +85,13 @@ def decode(path: Path, *, size_px: int) -> tuple[NDArray[np.uint8], bytes]:
 
 def decode_to(out: NDArray[np.uint8], path: Path) -> bytes:
     """As `decode`, into a square that is there already; returns the digest. After an error `out` is undefined."""
-    data = _read(path)
+    data = read_file(path)
     out[...] = decode_bytes(data, size_px=len(out), path=path)
+    return digest_of(data)
+
+
+def digest_of(data: bytes | memoryview) -> bytes:
+    """Return the digest of a file's bytes, or of pixels."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
@@ -88,7 +108,7 @@ def decode_bytes(data: bytes, *, size_px: int, path: Path) -> NDArray[np.uint8]:
     except UnidentifiedImageError:
         raise UnreadableImage(path, _not_an_image(data)) from None
     except Image.DecompressionBombError:
-        raise UnreadableImage(path, _too_large("far more")) from None
+        raise UnreadableImage(path, _too_large("far more", MAX_PIXELS)) from None
     except MemoryError:
         raise UnreadableImage(path, "not enough memory to decode it") from None
     except Exception as error:  # a damaged file can raise anything: SyntaxError, struct.error, zlib.error ...
@@ -106,7 +126,8 @@ class _RefusedError(Exception):
     """A reason found in here, not by Pillow."""
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a file that is not larger than an image can be, or raise UnreadableImage."""
     try:
         with open(path, "rb") as file:
             # Asked first: read(MAX_FILE_BYTES) would set that much memory aside for every file, and take three times
@@ -122,9 +143,7 @@ def _read(path: Path) -> bytes:
 def _square(data: bytes, *, size_px: int) -> Image.Image:
     """The picture as an RGB square."""
     with Image.open(BytesIO(data), formats=FORMATS) as image:
-        width_px, height_px = image.size
-        if width_px * height_px > MAX_PIXELS:  # known from the header: nothing was decoded yet
-            raise _RefusedError(_too_large(f"{width_px} x {height_px} px, more"))
+        _refuse_costly(image, data)
         # JPEG can be decoded at 1/2, 1/4, 1/8 while it stays >= size_px on both sides. The target is square,
         # so an orientation that swaps the sides changes nothing here. The box is the part of the reduced
         # picture that is picture: sides that do not divide evenly are padded by up to one pixel.
@@ -137,6 +156,64 @@ def _square(data: bytes, *, size_px: int) -> Image.Image:
     if upright is not None:
         square = square.transpose(upright)
     return square if square.mode == "RGB" else square.convert("RGB")
+
+
+def _refuse_costly(image: Image.Image, data: bytes) -> None:
+    """Refuse what would take too much memory or time, by what the file says of itself: nothing was decoded yet."""
+    num_pixels = image.width * image.height
+    limit_px = MAX_PIXELS_OF_WEBP if image.format == "WEBP" else MAX_PIXELS
+    if num_pixels > limit_px:
+        raise _RefusedError(_too_large(f"{image.width} x {image.height} px, more", limit_px))
+    if image.format in ("JPEG", "MPO"):
+        num_scans = _num_scans(image, data)
+        if num_scans > MAX_SCANS or num_scans * num_pixels > MAX_SCANNED_PIXELS:
+            raise _RefusedError(
+                f"{'more than ' if num_scans > MAX_SCANS else ''}{min(num_scans, MAX_SCANS)} scans of "
+                f"{image.width} x {image.height} px: a JPEG that takes far too long to decode"
+            )
+    elif image.format == "TIFF" and _tile_bytes(image) > MAX_DECODE_BYTES:
+        raise _RefusedError("its tiles are larger than any picture may be")
+
+
+def is_costly(data: bytes) -> bool:
+    """Return whether decoding could take more than about a second or 430 MB: then it belongs into a child process."""
+    if len(data) > _CHEAP_FILE_BYTES:
+        return True
+    try:
+        with warnings.catch_warnings(), Image.open(BytesIO(data), formats=FORMATS) as image:
+            warnings.simplefilter("ignore")
+            # What TIFF takes depends on its tiles and its compression, JPEG in scans among them.
+            return image.format == "TIFF" or _num_scans(image, data) * image.width * image.height > _CHEAP_PIXELS
+    except Exception:
+        return False  # no image: decoding it ends at once, and says why
+
+
+def _num_scans(image: Image.Image, data: bytes) -> int:
+    """Return how often the decoder goes through the picture; counting ends beyond MAX_SCANS."""
+    if not isinstance(image, JpegImagePlugin.JpegImageFile):
+        return 1
+    # A scan of all components of a sequential JPEG is the only one: libjpeg does not read on after it. Pillow has read
+    # up to the end of its header: marker, length, number of components, two bytes for each, three more.
+    header = b"\xff\xda" + (6 + 2 * image.layers).to_bytes(2, "big") + bytes([image.layers])
+    first = image.fp.tell() - 8 - 2 * image.layers if image.format == "JPEG" and image.fp is not None else -1
+    if "progressive" not in image.info and first > 0 and data.startswith(header, first):
+        return 1
+    num_scans, place = 0, 2
+    while num_scans <= MAX_SCANS and (marker := _JPEG_MARKER.search(data, place)) is not None:
+        code, place = data[marker.end() - 1], marker.end()
+        if code == _END_OF_IMAGE:
+            break
+        if code not in _WITHOUT_LENGTH:
+            place += max(2, int.from_bytes(data[place : place + 2], "big"))
+        num_scans += code == _START_OF_SCAN
+    return max(1, num_scans)
+
+
+def _tile_bytes(image: Image.Image) -> int:
+    """Return the size of a decoded tile: libtiff makes room for whole tiles, however small the picture is."""
+    assert isinstance(image, TiffImagePlugin.TiffImageFile)
+    width_px, height_px = (image.tag_v2.get(tag, 0) for tag in _TIFF_TILE_TAGS)
+    return int(width_px) * int(height_px) * 8  # four samples of 16 bits
 
 
 def _orientation(image: Image.Image) -> int:
@@ -199,8 +276,8 @@ def _scaled_band(values: NDArray[np.float64], low: float, high: float) -> NDArra
     return np.rint(np.clip(scaled, 0.0, 255.0)).astype(np.uint8)
 
 
-def _too_large(what: str) -> str:
-    return f"too large ({what} than the limit of {MAX_PIXELS // 1_000_000} Mpx)"
+def _too_large(what: str, limit_px: int) -> str:
+    return f"too large ({what} than the limit of {limit_px // 1_000_000} Mpx)"
 
 
 def _not_an_image(data: bytes) -> str:

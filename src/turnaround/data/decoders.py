@@ -1,17 +1,23 @@
 """Many image files in, their pixels and digests out, by as many processes as there are cores.
 
-Pixels never travel through a pipe: a decoder writes them to a file, or into memory that it shares with its parent.
+Pixels never travel through a pipe where there are many: a decoder writes them to a file, or into memory that it shares
+with its parent.
+
+A file may be made to take for ever, or all memory, within every limit that its header can be held to. So each decoding
+process has limits of its own, set by the kernel: one that spends more than CPU_LIMIT_S on a picture is ended, replaced,
+and the picture is named as unreadable. The limit is of computing, not of waiting: a slow network or a busy machine does
+not make a good picture bad.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -19,26 +25,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnaround import children
-from turnaround.data.decode import DIGEST_BYTES, UnreadableImage, decode_to
-from turnaround.errors import DataError
+from turnaround.children import ChildPool, Death, PoolClosedError
+from turnaround.data.decode import (
+    DIGEST_BYTES,
+    MAX_DECODE_BYTES,
+    MAX_FILE_BYTES,
+    UnreadableImage,
+    decode_bytes,
+    digest_of,
+    is_costly,
+    read_file,
+)
 
+try:
+    import resource
+except ImportError:  # Windows has none: the limits that follow from a file's header remain
+    resource = None  # type: ignore[assignment]
+
+CPU_LIMIT_S = 30
+"""For one picture: ten times what the slowest honest one, of 50 Mpx, takes on a slow core."""
 _MIN_FOR_PROCESSES = 64  # below it, starting processes (about 0.3 s) costs more than it saves
 _CHUNK_IMAGES, _CHUNK_BYTES = 32, 8 << 20  # the most that one task decodes and holds
+# A decoder that ends in one of these has stumbled over the picture, not over the machine.
+_CRASHES = frozenset((signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL))
 
 Progress = Callable[[int, int], None]  # images done, images in all
 
 
 class Show(Protocol):
-    """Who shows a long task to a person: `what` is done for `total` items, `done` so far."""
+    """Shows a long task to a person: `what` is done for `total` items, `done` so far."""
 
     def __call__(self, what: str, done: int, total: int) -> None: ...
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Shows nothing."""
-
-
-_Chunk = tuple[int, tuple[str, ...]]  # the place of its first image, and its files
+    """Show nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,110 +73,260 @@ class DecodeTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoded:
+class DecodeResult:
     """What is known of many files once they were decoded."""
 
-    digests: NDArray[np.uint8]  # one row a file
-    pixel_digests: NDArray[np.uint8]  # of what was decoded: the same for the same picture in another file format
+    digests: NDArray[np.uint8]  # (N, 16), of the files' bytes
+    pixel_digests: NDArray[np.uint8]  # (N, 16), of the pixels: the same for the same picture in another file format
     bad: dict[int, str]  # index in files: reason; their pixels and digests are zero
     images_per_s: float  # of all processes while they decode; their start is not in it
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class DecodeTask:
+    """A few files that one process decodes in one go."""
+
+    start: int  # the place of the first file among all
+    files: tuple[str, ...]
+    refused: dict[int, str] = field(default_factory=dict)  # place in `files`: why a decoder ended over it
+
+    def without(self, place: int, reason: str) -> DecodeTask:
+        return DecodeTask(start=self.start, files=self.files, refused=self.refused | {place: reason})
+
+
+class ChunkResult(NamedTuple):
     """What one task found out."""
 
     start: int
     digests: list[bytes]
-    bad: dict[int, str]  # by place: the reason
+    bad: dict[int, str]  # by place among all files: the reason
     time_s: float
     pixel_digests: tuple[bytes, ...] = ()  # only where the pixels are decoded to be kept or checked
 
 
-def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progress | None = None) -> Decoded:
+def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progress | None = None) -> DecodeResult:
     """Decode all files in parallel processes, each straight to its place."""
     num_processes = children.num_cpus()
     # Four chunks a process at least, so that a few slow images do not leave the other processes idle.
     most = min(_CHUNK_IMAGES, _CHUNK_BYTES // (target.size_px**2 * 3), len(files) // (4 * num_processes))
     step = max(1, most)
-    chunks = [(start, files[start : start + step]) for start in range(0, len(files), step)]
+    tasks = [DecodeTask(start=start, files=files[start : start + step]) for start in range(0, len(files), step)]
     if len(files) < _MIN_FOR_PROCESSES or not children.can_have_children():
         num_processes = 1
     digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
     pixel_digests = np.zeros_like(digests)
     bad: dict[int, str] = {}
     num_done, time_s = 0, 0.0
-    decoded = _one_by_one(target, chunks) if num_processes == 1 else _in_processes(target, chunks, num_processes)
+    decoded = _in_this_process(target, tasks) if num_processes == 1 else _in_processes(target, tasks, num_processes)
     with contextlib.closing(decoded):  # the processes have ended before anyone removes the file
-        for rows in decoded:
-            count = len(rows.digests)
-            digests[rows.start : rows.start + count] = as_rows(rows.digests)
-            pixel_digests[rows.start : rows.start + count] = as_rows(list(rows.pixel_digests))
-            bad |= rows.bad
+        for chunk in decoded:
+            count = len(chunk.digests)
+            digests[chunk.start : chunk.start + count] = as_rows(chunk.digests)
+            pixel_digests[chunk.start : chunk.start + count] = as_rows(list(chunk.pixel_digests))
+            bad |= chunk.bad
             num_done += count
-            time_s += rows.time_s
+            time_s += chunk.time_s
             if on_progress is not None:
                 on_progress(num_done, len(files))
     rate = num_done * num_processes / max(time_s, 1e-9)
-    return Decoded(digests=digests, pixel_digests=pixel_digests, bad=bad, images_per_s=rate)
+    return DecodeResult(digests=digests, pixel_digests=pixel_digests, bad=bad, images_per_s=rate)
 
 
 def as_rows(digests: list[bytes]) -> NDArray[np.uint8]:
+    """Return digests as an array of (N, 16)."""
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
-def _one_by_one(target: DecodeTarget, chunks: list[_Chunk]) -> Generator[Rows, None, None]:
-    for chunk in chunks:
-        yield _decode_chunk(target, chunk)
+def _in_this_process(target: DecodeTarget, tasks: list[DecodeTask]) -> Generator[ChunkResult, None, None]:
+    with GuardedDecoder(cpu_limit_s=CPU_LIMIT_S) as decoder:
+        for task in tasks:
+            yield _decode_chunk(target, task, decoder.decode)
 
 
-def _in_processes(target: DecodeTarget, chunks: list[_Chunk], num_processes: int) -> Generator[Rows, None, None]:
-    num_processes = min(num_processes, len(chunks))
-    with children.pool(num_processes) as pool:
-        try:
-            with children.starting():
-                tasks = [pool.submit(_decode_chunk, target, chunk) for chunk in chunks]
-            for task in as_completed(tasks):
-                yield task.result()
-        except BrokenProcessPool as error:
-            raise killed(num_processes) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
+def _in_processes(
+    target: DecodeTarget, tasks: list[DecodeTask], num_processes: int
+) -> Generator[ChunkResult, None, None]:
+    num_processes = min(num_processes, len(tasks))
+    with ChildPool[DecodeTask, ChunkResult](
+        _decode_for_parent, num_processes, begin=_begin, begin_with=(target, CPU_LIMIT_S), looks_ahead=True
+    ) as pool:
+        pool.submit(*tasks)
+        while pool.num_unfinished:
+            outcome = pool.take()
+            if outcome.result is not None:
+                yield outcome.result
+            elif outcome.death is not None:
+                culprit = blame(outcome.death, num_processes=num_processes, cpu_limit_s=CPU_LIMIT_S)
+                pool.submit(outcome.task.without(*culprit))
 
 
-def killed(num_processes: int) -> DataError:
-    """The error for a decoder that ended by itself."""
-    return DataError(
-        "A process that decodes images was killed. The likely cause is memory: the machine, or the "
-        f"job's limit, has too little for {num_processes} such processes. Ask for more memory, use "
-        "fewer cores (taskset -c 0-3 turnaround ...), or make very large images smaller."
-    )
+def blame(death: Death, *, num_processes: int, cpu_limit_s: int) -> tuple[int, str]:
+    """Return the place of the file that a decoder died of, and the reason; raise ProcessFailedError if it was none."""
+    if death.mark < 0:
+        raise children.died(death, num_processes, "decodes images")
+    if death.signal == getattr(signal, "SIGXCPU", None):
+        return death.mark, f"takes more than {cpu_limit_s} s of computing to decode"
+    if death.signal in _CRASHES:
+        return death.mark, f"the decoder crashed on it (signal {death.signal})"
+    raise children.died(death, num_processes, "decodes images")
 
 
-def decode_rows(out: NDArray[np.uint8], root: Path, chunk: _Chunk) -> Rows:
-    """Some files into the rows of `out`; a bad one leaves zeros."""
-    (start, files), started_s = chunk, time.perf_counter()
-    digests = [bytes(DIGEST_BYTES)] * len(files)
+Decode = Callable[..., NDArray[np.uint8]]
+"""(data, *, size_px, path) -> pixels, as decode.decode_bytes."""
+
+
+def decode_rows(
+    out: NDArray[np.uint8], root: Path, task: DecodeTask, decode: Decode = decode_bytes, limits: Limits | None = None
+) -> ChunkResult:
+    """Decode the files of a task into the rows of `out`; a bad one leaves zeros."""
+    started_s = time.perf_counter()
+    digests = [bytes(DIGEST_BYTES)] * len(task.files)
     bad: dict[int, str] = {}
-    for index, name in enumerate(files):
+    for index, name in enumerate(task.files):
         try:
-            digests[index] = decode_to(out[index], root / name)
+            if index in task.refused:
+                raise UnreadableImage(root / name, task.refused[index])
+            if limits is not None:
+                limits.begin_picture(index)
+            data = read_file(root / name)
+            out[index] = decode(data, size_px=len(out[index]), path=root / name)
+            digests[index] = digest_of(data)
         except UnreadableImage as error:
-            bad[start + index] = error.reason
+            bad[task.start + index] = error.reason
             out[index] = 0
-    return Rows(start, digests, bad, time.perf_counter() - started_s)
+    return ChunkResult(task.start, digests, bad, time.perf_counter() - started_s)
 
 
-def _decode_chunk(target: DecodeTarget, chunk: _Chunk) -> Rows:
-    start, files = chunk
-    pixels = np.empty((len(files), target.size_px, target.size_px, 3), np.uint8)
-    rows = decode_rows(pixels, target.root, chunk)
+def _decode_chunk(
+    target: DecodeTarget, task: DecodeTask, decode: Decode = decode_bytes, limits: Limits | None = None
+) -> ChunkResult:
+    pixels = np.empty((len(task.files), target.size_px, target.size_px, 3), np.uint8)
+    chunk = decode_rows(pixels, target.root, task, decode, limits)
     if target.path is not None:
         # Written, not assigned through a memory map: on a full disk that would be SIGBUS, this is an OSError.
         with open(target.path, "r+b") as file:
-            file.seek(target.offset_bytes + start * pixels[0].nbytes)
+            file.seek(target.offset_bytes + task.start * pixels[0].nbytes)
             file.write(pixels.data)
-    return rows._replace(pixel_digests=tuple(pixel_digest(picture) for picture in pixels))
+    return chunk._replace(pixel_digests=tuple(digest_of(picture.data) for picture in pixels))
 
 
-def pixel_digest(picture: NDArray[np.uint8]) -> bytes:
-    return hashlib.blake2b(picture.data, digest_size=DIGEST_BYTES).digest()
+# --- one picture at a time, from any thread
+
+
+class GuardedDecoder:
+    """Decodes cheap pictures where it is called, and costly ones in a child process with limits.
+
+    Any number of threads may call it; each gets a child of its own.
+    """
+
+    def __init__(self, *, cpu_limit_s: int = CPU_LIMIT_S) -> None:
+        self._cpu_limit_s = cpu_limit_s
+        self._lock = threading.Lock()
+        self._idle: list[ChildPool[_Picture, NDArray[np.uint8]]] = []
+        self._busy: set[ChildPool[_Picture, NDArray[np.uint8]]] = set()
+        self._is_closed = False
+
+    def decode(self, data: bytes, *, size_px: int, path: Path) -> NDArray[np.uint8]:
+        """Do as decode.decode_bytes; UnreadableImage also for a picture that a decoder ended over."""
+        if not is_costly(data) or not children.can_have_children():
+            return decode_bytes(data, size_px=size_px, path=path)
+        try:
+            with self._child() as child:
+                child.submit(_Picture(data=data, size_px=size_px, path=path))
+                outcome = child.take()
+        except PoolClosedError:
+            raise UnreadableImage(path, "the decoder was closed") from None
+        if outcome.result is not None:
+            return outcome.result
+        assert outcome.death is not None
+        raise UnreadableImage(path, blame(outcome.death, num_processes=1, cpu_limit_s=self._cpu_limit_s)[1])
+
+    @contextlib.contextmanager
+    def _child(self) -> Generator[ChildPool[_Picture, NDArray[np.uint8]], None, None]:
+        with self._lock:
+            if self._is_closed:
+                raise PoolClosedError
+            child = self._idle.pop() if self._idle else None
+            if child is None:
+                child = ChildPool(_decode_picture, 1, begin=_begin, begin_with=(None, self._cpu_limit_s))
+            self._busy.add(child)
+        try:
+            yield child
+        finally:
+            with self._lock:
+                self._busy.discard(child)
+                self._idle.append(child)
+
+    def close(self) -> None:
+        """End the children, in the middle of a picture too."""
+        with self._lock:
+            self._is_closed = True
+            for child in (*self._idle, *self._busy):
+                child.close()
+
+    def __enter__(self) -> GuardedDecoder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _Picture(NamedTuple):
+    data: bytes
+    size_px: int
+    path: Path
+
+
+# --- in a process that decodes
+
+
+class Limits:
+    """What the kernel lets this process use: memory once and for all, computing time anew for each picture."""
+
+    def __init__(self, cpu_limit_s: int) -> None:
+        self._cpu_limit_s = cpu_limit_s
+        self._renew_at_s = 0.0
+        if resource is None:
+            return
+        _lower(resource.RLIMIT_CORE, 0)  # a decoder that is ended need not leave its memory on the disk
+        with contextlib.suppress(OSError, ValueError):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            # Some more than is promised: the heap has gaps, and the decoders' libraries are loaded when first needed.
+            allowed = MAX_DECODE_BYTES + MAX_FILE_BYTES + (256 << 20)
+            _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + allowed)
+
+    def begin_picture(self, index: int) -> None:
+        """Leave word of which picture comes, and give it its time."""
+        children.mark(index)
+        # Renewed once a second at most: system calls for each of a million small pictures would be felt. This thread
+        # computes alone here, so no more than a second was used since.
+        now_s = time.perf_counter()
+        if resource is not None and now_s >= self._renew_at_s:
+            self._renew_at_s = now_s + 1.0
+            _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + self._cpu_limit_s + 1)
+
+
+def _lower(limit: int, value: int) -> None:
+    """Set the soft limit, which may rise again, to at most what the job itself has been given."""
+    hard = resource.getrlimit(limit)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+_own: list[tuple[DecodeTarget | None, Limits]] = []
+"""In a decoding process: where its pixels go, and its limits."""
+
+
+def _begin(target: DecodeTarget | None, cpu_limit_s: int) -> None:
+    _own.append((target, Limits(cpu_limit_s)))
+
+
+def _decode_for_parent(task: DecodeTask) -> ChunkResult:
+    target, limits = _own[0]
+    assert target is not None
+    return _decode_chunk(target, task, limits=limits)
+
+
+def _decode_picture(picture: _Picture) -> NDArray[np.uint8]:
+    _own[0][1].begin_picture(0)
+    return decode_bytes(picture.data, size_px=picture.size_px, path=picture.path)

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnaround.data.decode import DIGEST_BYTES
-from turnaround.data.decoders import Decoded, DecodeTarget, Progress, decode_into
+from turnaround.data.decoders import DecodeResult, DecodeTarget, Progress, decode_into
 from turnaround.data.entry import building, locked, publish, remove_leftovers
 from turnaround.data.folder import ImageTable
 from turnaround.errors import DataError, StorageError
@@ -249,7 +249,7 @@ class _Build:
             publish(place, entry, is_whole=lambda other: _reuse(other) is not None)
         return replace(open_pixels(entry), from_cache=False)
 
-    def _manifest(self, decoded: Decoded, keep: NDArray[np.int64], *, decode_time_s: float) -> dict[str, Any]:
+    def _manifest(self, decoded: DecodeResult, keep: NDArray[np.int64], *, decode_time_s: float) -> dict[str, Any]:
         table = self.table
         return {
             "format_version": FORMAT_VERSION,

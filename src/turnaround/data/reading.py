@@ -9,7 +9,6 @@ Both fill an array of the caller's, so that nothing is copied twice, and both co
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import itertools
@@ -18,17 +17,16 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from threading import BrokenBarrierError
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnaround import children
-from turnaround.data.decoders import Rows, as_rows, decode_rows, killed
+from turnaround.children import ChildPool
+from turnaround.data.decoders import CPU_LIMIT_S, ChunkResult, DecodeTask, Limits, as_rows, blame, decode_rows
 from turnaround.data.pixels import Pixels
 from turnaround.errors import DataError, StorageError
 
@@ -36,7 +34,6 @@ READ_THREADS = 8  # more cost small rows more than they gain large ones, see doc
 _RUN_BYTES, _RUN_ROWS = 4 << 20, 1024  # the most that one read asks for; Linux takes 1024 buffers at once
 _CHUNK_IMAGES, _CHUNK_BYTES = 16, 2 << 20  # the most that one task decodes
 _SLOTS_PER_PROCESS = 3  # one is filled, one waits to be filled, one is emptied
-_START_LIMIT_S = 60.0
 
 
 class _Rows(ABC):
@@ -170,66 +167,78 @@ class DecodedRows(_Rows):
         self._files, self._source = pixels.files, source
         self._chunk_images = max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // (self.size_px**2 * 3)))
         self.num_processes = max(1, num_processes or children.num_cpus())
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: ChildPool[_SlotTask, ChunkResult] | None = None
         if children.can_have_children():  # else this process does it alone
             self._slots, self._pool = self._start()
 
-    def _start(self) -> tuple[NDArray[np.uint8], ProcessPoolExecutor]:
+    def _start(self) -> tuple[NDArray[np.uint8], ChildPool[_SlotTask, ChunkResult]]:
         # The memory is an unlinked file: nothing is left of it after a kill.
         shape = (self.num_processes * _SLOTS_PER_PROCESS, self._chunk_images, self.size_px, self.size_px, 3)
-        memory = children.SPAWN.RawArray(ctypes.c_uint8, int(np.prod(shape)))
-        # A pool starts a process only when a task finds none idle: they wait for each other, so all start here.
-        together = children.SPAWN.Barrier(self.num_processes)
-        pool = children.pool(self.num_processes, _begin_rows, together, memory, shape, self._source.root)
-        with children.starting():
-            for _ in range(self.num_processes):
-                pool.submit(_awake)
+        try:
+            memory = children.SPAWN.RawArray(ctypes.c_uint8, int(np.prod(shape)))
+        except OSError as error:
+            raise StorageError(
+                f"There is no room for {np.prod(shape) / 1e6:.0f} MB of shared memory, in /dev/shm or, where that is "
+                f"full, in the folder for temporary files ({error.strerror or error}). Free some of it, or name "
+                "another folder: TMPDIR=DIR turnaround ..."
+            ) from error
+        pool = ChildPool[_SlotTask, ChunkResult](
+            _fill_slot,
+            self.num_processes,
+            begin=_begin_rows,
+            begin_with=(memory, shape, self._source.root, CPU_LIMIT_S),
+            looks_ahead=True,
+        )
         return _as_slots(memory, shape), pool
 
     def _fill(self, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         if self._pool is None:
-            self._check(ids, decode_rows(out, self._source.root, (0, self._names(ids))))
+            task = DecodeTask(start=0, files=self._names(ids))
+            self._check(ids, decode_rows(out, self._source.root, task))
             return
         # Four chunks a process, so that a slow image does not leave the other processes idle for long.
         step = max(1, min(self._chunk_images, len(ids) // (4 * self.num_processes)))
         waiting = deque(range(0, len(ids), step))
         free = deque(range(len(self._slots)))
-        running: dict[Future[Rows], tuple[int, int]] = {}
         try:
-            while waiting or running:
+            while waiting or self._pool.num_unfinished:
                 while waiting and free:
-                    start, slot = waiting.popleft(), free.popleft()
-                    task = self._pool.submit(_fill_slot, slot, self._names(ids[start : start + step]))
-                    running[task] = (slot, start)
-                for task in wait(running, return_when=FIRST_COMPLETED).done:
-                    slot, start = running.pop(task)
-                    mine = ids[start : start + step]
-                    self._check(mine, task.result())
-                    out[start : start + step] = self._slots[slot, : len(mine)]
-                    free.append(slot)
-        except BrokenProcessPool as error:
-            raise killed(self.num_processes) from error
+                    start = waiting.popleft()
+                    names = self._names(ids[start : start + step])
+                    self._pool.submit(_SlotTask(slot=free.popleft(), files=DecodeTask(start=start, files=names)))
+                outcome = self._pool.take()
+                slot, start = outcome.task.slot, outcome.task.files.start
+                mine = ids[start : start + step]
+                if outcome.result is None:
+                    assert outcome.death is not None
+                    place, reason = blame(outcome.death, num_processes=self.num_processes, cpu_limit_s=CPU_LIMIT_S)
+                    raise self._changed(int(mine[place]), reason)
+                self._check(mine, outcome.result)
+                out[start : start + step] = self._slots[slot, : len(mine)]
+                free.append(slot)
         finally:
-            wait(running)  # a slot is used again only when nobody writes into it
+            self._pool.drop()  # a slot is used again only when nobody writes into it
 
     def _names(self, ids: NDArray[np.int64]) -> tuple[str, ...]:
         return tuple(self._files[number] for number in ids.tolist())
 
-    def _check(self, ids: NDArray[np.int64], rows: Rows) -> None:
-        """The files are those that were checked, or the first that is not is named."""
-        changed = (as_rows(rows.digests) != self._source.digests[ids]).any(axis=1)
+    def _check(self, ids: NDArray[np.int64], chunk: ChunkResult) -> None:
+        """Raise DataError that names the first file that is not the one that was checked before the run."""
+        changed = (as_rows(chunk.digests) != self._source.digests[ids]).any(axis=1)
         for index in np.flatnonzero(changed).tolist():
-            path = self._source.root / self._files[ids[index]]
-            reason = rows.bad.get(index)
-            what = f"can no longer be read ({reason})" if reason else "is not the file that was checked before the run"
-            raise DataError(
-                f"{str(path)!r} {what}. Images are decoded when they are needed here, so they must stay as they were: "
-                "put the file back, then go on with `turnaround resume`."
-            )
+            raise self._changed(int(ids[index]), chunk.bad.get(chunk.start + index))
+
+    def _changed(self, number: int, reason: str | None) -> DataError:
+        path = self._source.root / self._files[number]
+        what = f"can no longer be read ({reason})" if reason else "is not the file that was checked before the run"
+        return DataError(
+            f"{str(path)!r} {what}. Images are decoded when they are needed here, so they must stay as they were: "
+            "put the file back, then go on with `turnaround resume`."
+        )
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.close()
 
 
 def rows_of(pixels: Pixels, *, processes_on_host: int = 1) -> MappedRows | DecodedRows:
@@ -239,24 +248,23 @@ def rows_of(pixels: Pixels, *, processes_on_host: int = 1) -> MappedRows | Decod
     return DecodedRows(pixels, num_processes=max(1, children.num_cpus() // processes_on_host))
 
 
-# In a process that decodes: the slots that it shares with its parent, and where the files are.
-_shared: list[tuple[NDArray[np.uint8], Path]] = []
+# In a process that decodes: the slots that it shares with its parent, where the files are, and its limits.
+_shared: list[tuple[NDArray[np.uint8], Path, Limits]] = []
 
 
-def _begin_rows(together: Any, memory: Any, shape: tuple[int, ...], root: Path) -> None:
-    _shared.append((_as_slots(memory, shape), root))
-    with contextlib.suppress(BrokenBarrierError):  # one of them did not start: the pool tells
-        together.wait(_START_LIMIT_S)
+class _SlotTask(NamedTuple):
+    slot: int
+    files: DecodeTask
+
+
+def _begin_rows(memory: Any, shape: tuple[int, ...], root: Path, cpu_limit_s: int) -> None:
+    _shared.append((_as_slots(memory, shape), root, Limits(cpu_limit_s)))
 
 
 def _as_slots(memory: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8).reshape(shape)
 
 
-def _awake() -> None:
-    """The first task of every process."""
-
-
-def _fill_slot(slot: int, files: tuple[str, ...]) -> Rows:
-    slots, root = _shared[0]
-    return decode_rows(slots[slot], root, (0, files))
+def _fill_slot(task: _SlotTask) -> ChunkResult:
+    slots, root, limits = _shared[0]
+    return decode_rows(slots[task.slot], root, task.files, limits=limits)

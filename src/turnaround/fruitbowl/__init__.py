@@ -13,15 +13,14 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Generator
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from PIL import Image
 
 from turnaround import children
-from turnaround.errors import DataError, ProcessFailedError, RecipeError, StorageError
+from turnaround.errors import DataError, RecipeError, StorageError
 from turnaround.fruitbowl.scene import CLASSES, draw
 
 __all__ = ["CLASSES", "draw", "generate"]
@@ -113,28 +112,24 @@ def _publish(unfinished: Path, root: Path, parameters: dict[str, int]) -> None:
 def _write_all(root: Path, *, images: int, size_px: int, seed: int) -> Generator[int]:
     """Draw and write everything; yields the number of images written so far."""
     todo = [(label, index) for label, count in enumerate(_per_class(images)) for index in range(count)]
-    chunks = [todo[at : at + CHUNK_IMAGES] for at in range(0, images, CHUNK_IMAGES)]
-    num_processes = min(children.num_cpus(), len(chunks))
-    if images < PARALLEL_FROM_IMAGES or num_processes == 1:
-        written = (_write(root, chunk, size_px, seed) for chunk in chunks)
+    tasks = [
+        _DrawTask(root=root, images=todo[at : at + CHUNK_IMAGES], size_px=size_px, seed=seed)
+        for at in range(0, images, CHUNK_IMAGES)
+    ]
+    min_tasks = PARALLEL_FROM_IMAGES // CHUNK_IMAGES
+    with closing(children.in_children(_write, tasks, purpose="draws images", min_tasks=min_tasks)) as written:
         yield from itertools.accumulate(written)
-        return
-    pool = children.pool(num_processes)
-    try:
-        with children.starting():
-            futures = [pool.submit(_write, root, chunk, size_px, seed) for chunk in chunks]
-        yield from itertools.accumulate(future.result() for future in as_completed(futures))
-    except BrokenProcessPool as error:
-        raise ProcessFailedError(
-            f"A process that draws images died: {error} Probably memory ran out: use fewer cores "
-            "(taskset -c 0-3 turnaround ...), or ask for more memory."
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
-def _write(root: Path, chunk: list[tuple[int, int]], size_px: int, seed: int) -> int:
-    for label, index in chunk:
-        pixels = draw(label=label, index=index, seed=seed, size_px=size_px)
-        Image.fromarray(pixels).save(root / CLASSES[label] / f"{index:05d}.bmp")
-    return len(chunk)
+class _DrawTask(NamedTuple):
+    root: Path
+    images: list[tuple[int, int]]  # label and index of each
+    size_px: int
+    seed: int
+
+
+def _write(task: _DrawTask) -> int:
+    for label, index in task.images:
+        pixels = draw(label=label, index=index, seed=task.seed, size_px=task.size_px)
+        Image.fromarray(pixels).save(task.root / CLASSES[label] / f"{index:05d}.bmp")
+    return len(task.images)

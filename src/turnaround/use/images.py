@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from turnaround.data.decode import MAX_FILE_BYTES, UnreadableImage, decode, decode_bytes
+from turnaround.data.decode import MAX_FILE_BYTES, UnreadableImage, decode_bytes, read_file
+from turnaround.data.decoders import GuardedDecoder
 from turnaround.data.folder import IMAGE_EXTENSIONS
 from turnaround.errors import DataError
 
@@ -68,8 +69,14 @@ def _images_below(folder: Path) -> Iterator[Path]:
 
 def decode_all(paths: list[Path], *, size_px: int) -> list[DecodedImage]:
     """Several files at once: Pillow decodes outside Python's lock."""
-    with without_warnings(), ThreadPoolExecutor(min(MAX_DECODERS, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda path: _decoded(path, size_px), paths))
+    num_threads = min(MAX_DECODERS, os.cpu_count() or 1)
+    with without_warnings(), GuardedDecoder() as decoder, ThreadPoolExecutor(num_threads) as pool:
+        try:
+            return list(pool.map(lambda path: _decoded(path, size_px, decoder), paths))
+        except BaseException:  # Ctrl-C: no picture is worth waiting for
+            decoder.close()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 @contextmanager
@@ -80,26 +87,33 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def _decoded(path: Path, size_px: int) -> DecodedImage:
+def _decoded(path: Path, size_px: int, decoder: GuardedDecoder) -> DecodedImage:
     name = "standard input" if path == STANDARD_INPUT else str(path)
     try:
         data: Picture = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if path == STANDARD_INPUT else path
-        return DecodedImage(name=name, square=square_of(data, size_px=size_px, name=name), problem=None)
+        square = square_of(data, size_px=size_px, name=name, decoder=decoder)
+        return DecodedImage(name=name, square=square, problem=None)
     except UnreadableImage as error:
         return DecodedImage(name=name, square=None, problem=error.reason)
 
 
-def square_of(picture: Picture, *, size_px: int, name: str = "the image") -> Square:
-    """One picture, whatever it comes in."""
+def square_of(
+    picture: Picture, *, size_px: int, name: str = "the image", decoder: GuardedDecoder | None = None
+) -> Square:
+    """Return the pixels of one picture, whatever it comes in; `decoder` keeps its processes for the next one."""
+    if decoder is None:
+        with GuardedDecoder() as decoder:
+            return square_of(picture, size_px=size_px, name=name, decoder=decoder)
     if isinstance(picture, np.ndarray):
         picture = _from_array(picture, name)
     if isinstance(picture, Image.Image):
-        picture = _carried(picture)
+        # It is in memory already, decoded by whoever made it: there is nothing to guard against.
+        return decode_bytes(_carried(picture), size_px=size_px, path=Path(name))
     if isinstance(picture, bytes):
-        return decode_bytes(picture, size_px=size_px, path=Path(name))
+        return decoder.decode(picture, size_px=size_px, path=Path(name))
     path = Path(picture)
     _refuse_special(path)
-    return decode(path, size_px=size_px)[0]
+    return decoder.decode(read_file(path), size_px=size_px, path=path)
 
 
 def _refuse_special(path: Path) -> None:

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from turnaround.data.decode import MAX_PIXELS, UnreadableImage
+from turnaround.data.decoders import GuardedDecoder
 from turnaround.use.batcher import Batcher, BusyError
 from turnaround.use.images import Square, square_of, without_warnings
 from turnaround.use.predictor import Predictor
@@ -48,7 +49,10 @@ RULES = Rules(
 MAX_AT_ONCE = 32
 """Requests whose picture is in memory: at most 25 MB each."""
 MAX_DECODERS = 2
-"""Pictures that are being decoded: at most 200 MB each."""
+"""Pictures that are being decoded: at most 0.7 GB each (data/decode.py), and that only for those of 40 Mpx or more."""
+DECODE_CPU_LIMIT_S = 10
+"""Of computing for one picture: three times what the slowest honest one takes. Two such pictures hold up everybody else
+for less than ANSWER_TIMEOUT_S."""
 ANSWER_TIMEOUT_S = 30.0
 BUSY = "Too many pictures at once. Try again in a second."
 
@@ -68,6 +72,7 @@ class Service:
     def __init__(self, predictor: Predictor, limits: Limits) -> None:
         self.predictor, self.limits = predictor, limits
         self.num_at_once = 0
+        self.decoder = GuardedDecoder(cpu_limit_s=DECODE_CPU_LIMIT_S)
         self.decoders = ThreadPoolExecutor(min(MAX_DECODERS, os.cpu_count() or 1), thread_name_prefix="decoder")
 
     @asynccontextmanager
@@ -77,6 +82,7 @@ class Service:
         with without_warnings():
             async with Batcher(self.predictor, top=classes) as self.batcher:
                 yield
+            self.decoder.close()  # a picture that is being decoded is not waited for
             self.decoders.shutdown(wait=True, cancel_futures=True)
 
     async def about(self, request: Request) -> Response:
@@ -121,7 +127,7 @@ class Service:
         return JSONResponse({"classes": classes})
 
     def _square(self, data: bytes) -> Square:
-        return square_of(data, size_px=self.predictor.trained.size_px, name="the picture")
+        return square_of(data, size_px=self.predictor.trained.size_px, name="the picture", decoder=self.decoder)
 
     def _top(self, request: Request) -> int:
         text = request.query_params.get("top", "5")
