@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from turnaround import cli
+from turnaround.use.formats import FORMATS
 
 
 def run(*arguments: object) -> int:
@@ -52,3 +54,9 @@ def test_refusals(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ):
         assert run("export", *arguments) == 2
         assert sentence in capsys.readouterr().err
+
+
+def test_the_help_names_every_format() -> None:
+    """The command line imports no torch before it is needed, so its help has the names by heart."""
+    shown = CliRunner().invoke(cli.app, ["export", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    assert [name for name in FORMATS if name not in shown] == []

@@ -60,7 +60,7 @@ def check(
 
 
 def _check_can_write(*targets: Path | None) -> None:
-    """Before the work is done, not after it."""
+    """Refuse a place that cannot be written before the work is done."""
     from turnaround.errors import StorageError
 
     for target in targets:

@@ -114,7 +114,7 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
 
 
 def _print_findings(summaries: Sequence[RunSummary], console: Console) -> None:
-    """What the runs say, in a few sentences."""
+    """Print what the runs say, in a few sentences."""
     from turnaround.analysis.workloads import survey_runs
     from turnaround.findings import find_all
     from turnaround.record.reader import Run

@@ -68,7 +68,7 @@ def _all_reduce() -> dict[str, Any]:
 
 
 def _answer(command: list[str], answer: Path | None, settings: dict[str, str] | None = None) -> dict[str, Any]:
-    """What a process says as JSON, in a file or on stdout; or why it said nothing."""
+    """Return what a process says as JSON, in a file or on stdout; or why it said nothing."""
     import json
     import os
 

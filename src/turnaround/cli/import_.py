@@ -68,7 +68,7 @@ def import_(
 
 
 def _tell(reading: Reading, *, has_table: bool) -> None:
-    """What was assumed, and what was left out where no table on stdout names it: stdout may go into a pipe."""
+    """Print on stderr what was assumed, and what was left out where no table on stdout names it."""
     from rich.markup import escape
 
     from turnaround.record.importers.read import describe

@@ -143,7 +143,7 @@ def _training(recipe: Recipe, words: list[str], target: Path, *, processes: int 
 
 
 def _train_there(training: TrainingJob, flags: Flags, *, is_dry: bool, as_json: bool) -> None:
-    """As a job of a cluster; a dry run prints its script, which can be submitted as it is."""
+    """Train as a job of a cluster; a dry run prints its script, which can be submitted as it is."""
     from turnaround.cli.on_slurm import cluster_here, job_for, train_there
     from turnaround.launch.clusters.slurm.cluster import check
     from turnaround.launch.clusters.slurm.script import job_script

@@ -63,7 +63,7 @@ def bench_table(facts: Mapping[str, Any]) -> RenderableType:
 
 
 def sentence(facts: Mapping[str, Any]) -> str:
-    """What limits, and the most that fixing it could gain."""
+    """Say what limits training, and the most that fixing it could gain."""
     found = verdict(facts)
     share = f"{100 * found.share_of_ceiling:.0f} %"
     if found.share_of_ceiling > MAX_OF_CEILING:

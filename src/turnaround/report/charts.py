@@ -21,16 +21,16 @@ from turnaround.words import accuracy, number
 
 @dataclass(frozen=True, kw_only=True)
 class Glyphs:
-    """What a chart is drawn with."""
+    """The characters a chart is drawn with."""
 
     levels: str
-    """From the lowest to the highest."""
+    """Characters of rising height, lowest first."""
     eighths: str
-    """Of a bar's last cell, from one eighth on; nothing where cells cannot be divided."""
+    """Fractions of a bar's last cell, from one eighth on; empty where cells cannot be divided."""
     full: str
     mark: str
     rule: str
-    """Under a heading."""
+    """Drawn under a heading."""
 
     @property
     def is_ascii(self) -> bool:
@@ -128,7 +128,7 @@ def accuracy_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
 
 
 def _curve(case: ConfigurationRuns) -> tuple[float, ...] | None:
-    """By epoch from 1, NaN where an epoch is missing; None where no run has two values to join."""
+    """Return accuracies from epoch 1 on, NaN for a missing epoch; None where no run has two values to join."""
     for run in case.summaries:
         by_epoch = dict(zip(run.curve.epochs, run.curve.val_accuracy, strict=True))
         if sum(math.isfinite(value) for value in by_epoch.values()) >= 2:

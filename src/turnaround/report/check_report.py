@@ -14,9 +14,9 @@ from turnaround.report.lines import NARROWEST, clean, wrapped
 from turnaround.report.page.templates import asset, content_hash, environment
 
 EXAMPLES = 3
-"""Of each kind of problem, on the terminal."""
+"""Files named for each kind of problem on the terminal."""
 MAX_FILES = 12
-"""Of a group or of an oddity, on the page."""
+"""Files shown of a group or of an oddity on the page."""
 KINDS = {"exact": "exact copies", "near": "the same picture, saved or lit differently", "augmented": "altered copies"}
 ADVICE = {
     "leak": "turnaround check FOLDER --split-by-photo split.json, then train with "

@@ -20,7 +20,7 @@ from turnaround.report.lines import Table, TextColumn, clean, tables
 from turnaround.words import UNKNOWN, accuracy, duration, number
 
 SortKey = float | str | None
-"""What a column is sorted by; None is always last."""
+"""A column is sorted by it; None is always last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ class Column:
     """One column, for the terminal, the page and `--json`."""
 
     heading: str
-    """In lines; {target} stands for the job's common accuracy."""
+    """The heading in lines; {target} stands for the job's common accuracy."""
     meaning: str
-    """What the heading means, in a clause; empty where another column's says it."""
+    """A clause that explains the heading; empty where another column's does."""
     text: Callable[[TableRow], str]
     key: Callable[[TableRow], SortKey]
     figure: str = ""
@@ -64,7 +64,7 @@ class Column:
     group: str = "time"
     """Columns of one group stay together where a terminal is too narrow for all: time or accuracy."""
     applies: Callable[[Workload], bool] = lambda job: True
-    """Where it does not, the column is not even said to be unknown."""
+    """A column that does not apply to the job is not even said to be unknown."""
     is_on_terminal: bool = True
 
     def heading_for(self, job: Workload) -> str:
@@ -286,7 +286,7 @@ def meanings(jobs: Sequence[Workload], columns: Sequence[Column]) -> list[tuple[
 
 
 def _stable_meaning(jobs: Sequence[Workload]) -> str:
-    """What stands beside the stable epochs of these jobs."""
+    """Explain what stands beside the stable epochs of these jobs."""
     stables = [case.stable for job in jobs for case in job.configurations if case.stable.epoch is not None]
     parts = []
     if any(stable.low is not None and stable.method != "stated" for stable in stables):

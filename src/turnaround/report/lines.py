@@ -54,7 +54,7 @@ class TextColumn:
     """A column of text; the cells of a table's columns stand for the same rows."""
 
     heading: str
-    """In lines."""
+    """May have several lines."""
     cells: tuple[str, ...]
     is_left: bool = False
 
@@ -132,7 +132,7 @@ def _with_names_apart(names: TextColumn, columns: Sequence[TextColumn], width: i
 
 
 def _heading(columns: Sequence[TextColumn]) -> list[str]:
-    """As many lines as the tallest needs; the others stand below."""
+    """The heading takes as many lines as its tallest column; shorter ones stand at the bottom."""
     height = max(column.heading.count("\n") for column in columns) + 1
     texts = [column.heading.split("\n") for column in columns]
     lines = zip(*([""] * (height - len(text)) + text for text in texts), strict=True)

@@ -60,7 +60,7 @@ SAID_ALREADY = {"time-lost-outside-training", "rehearsal-times", "straggler"}
 
 
 def run_end(summary: RunSummary, run: Run, findings: Sequence[Finding] = ()) -> RenderableType:
-    """What a person wants to know when a training has ended."""
+    """Return what a person wants to know when a training has ended."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")  # a path is shown whole, to be copied
@@ -99,13 +99,13 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
 
 
 def parts_sentence(summary: RunSummary) -> str:
-    """Where the time went, largest first, without what is too small to matter."""
+    """Say where the time went, largest part first, without what is too small to matter."""
     parts = sorted(summary.turnaround_parts_s.items(), key=lambda item: -item[1])
     return ", ".join(f"{PART_NAMES.get(name, name)} {duration(value)}" for name, value in parts if value >= 0.05)
 
 
 def first_step_sentence(summary: RunSummary, run: Run) -> str | None:
-    """From the submission of a job; nothing for a run that waited for nobody."""
+    """Say how long the first step took from the submission of a job; None for a run that waited for nobody."""
     parts = summary.first_step_parts_s
     if not parts or run.status.job is None:
         return None
@@ -114,7 +114,7 @@ def first_step_sentence(summary: RunSummary, run: Run) -> str | None:
 
 
 def scaling_sentence(run: Run) -> str | None:
-    """What was scaled because of the workers, and why; nothing for one worker."""
+    """Say what was scaled because of the workers, and why; None for one worker."""
     choice = run.machine.get("choices", {}).get("scaling", {})
     return str(choice["reason"]) if run.machine.get("workers", 1) > 1 and "reason" in choice else None
 

@@ -30,14 +30,14 @@ def study_table(states: Sequence[RunState]) -> RenderableType:
 
 
 def _standing(state: RunState) -> str:
-    """In the queue of a cluster, with Slurm's own word for what it waits for."""
+    """Return the state; in the queue of a cluster with the cluster's own word for what it waits for."""
     if state.standing == "queued":
         return f"queued ({state.cause})" if state.cause else "queued"
     return "waiting" if state.standing == "missing" else state.standing
 
 
 def progress_line(states: Sequence[RunState]) -> str:
-    """How much is done, and how long the rest takes at this pace."""
+    """Say how much is done, and how long the rest takes at this pace."""
     done = sum(state.is_done for state in states)
     left_s = seconds_left(states)
     rest = "" if left_s is None or done == len(states) else f", about {about(left_s)} left at this pace"

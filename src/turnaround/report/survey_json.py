@@ -1,4 +1,4 @@
-"""What the runs say, for programs."""
+"""The report of a survey for programs: the payload of `turnaround report --json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs say, for the terminal: each job's table and charts, then the findings, then what was left out.
+"""The report of a survey for the terminal: each job's table and charts, then the findings, then what was left out.
 
 Enters: a survey and its findings. Leaves: lines of at most the width, with their style apart from their text.
 """
@@ -32,7 +32,7 @@ from turnaround.words import UNKNOWN, accuracy, counted, number
 
 SEVERITY_STYLES = {"problem": "bold red", "caution": "bold yellow", "note": "bold cyan"}
 MAX_NAMES = 6
-"""Of the runs of one configuration; `--json` has all."""
+"""Runs named of one configuration; `--json` has all."""
 MAX_PROSE = 120
 HEADING = "bold"
 QUIET = "dim"
@@ -40,7 +40,7 @@ QUIET = "dim"
 
 @dataclass(frozen=True, kw_only=True)
 class Screen:
-    """How much room there is, and what can be drawn in it."""
+    """The room on a terminal, and what can be drawn in it."""
 
     width: int = 80
     glyphs: Glyphs = BLOCKS
@@ -95,7 +95,7 @@ def job_lines(job: Workload, ups: Mapping[Configuration, Speedup], screen: Scree
 
 
 def _counts(job: Workload) -> str:
-    """How many there are, and whether turnaround has measured them."""
+    """Say how many there are, and whether turnaround has measured them."""
     runs = [run for case in job.configurations for run in case.summaries]
     num_imported = sum(run.is_imported for run in runs)
     count = (
@@ -110,7 +110,7 @@ def _counts(job: Workload) -> str:
 
 
 def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]:
-    """What must be known to read the table and the findings."""
+    """Yield what must be known to read the table and the findings."""
     named = zip(case_names(job), job.configurations, strict=True)
     yield f"Runs: {'; '.join(f'{_run_names(case)} = {name}' for name, case in named)}."
     used = [clean(configuration.label) for configuration in used_baselines(job, ups)]
@@ -133,7 +133,7 @@ def _run_names(case: ConfigurationRuns) -> str:
 
 
 def _words(jobs: Sequence[Workload], shown: Sequence[Column], screen: Screen) -> Iterator[Text]:
-    """What the headings mean."""
+    """Yield the headings with their meanings."""
     told = meanings(jobs, shown)
     if told:
         yield Text("What the columns mean", style=HEADING)

@@ -39,22 +39,22 @@ def _clean_lines(text: str) -> str:
 
 
 def out() -> Console:
-    """For results. Made at each use: tests and pipes replace the streams."""
+    """Return the console for results. Made at each use: tests and pipes replace the streams."""
     return SafeConsole(highlight=False, soft_wrap=True)
 
 
 def err() -> Console:
-    """For everything on the way."""
+    """Return the console for everything on the way."""
     return SafeConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 def on_stream(stream: IO[str]) -> Console:
-    """For the progress of a training, on whatever stream its process was given."""
+    """Return the console for the progress of a training, on whatever stream its process was given."""
     return SafeConsole(file=stream)
 
 
 def print_json(payload: Any) -> None:
-    """For programs: one JSON document on stdout. JSON has no NaN and no infinity: they are null."""
+    """Print one JSON document for programs on stdout. JSON has no NaN and no infinity: they are null."""
     import typer
 
     from turnaround.record.coding import plain
@@ -69,7 +69,7 @@ def print_json(payload: Any) -> None:
 
 
 def print_lines(console: Console, lines: Iterable[Text]) -> None:
-    """Lines that are laid out already; a character that the terminal's encoding does not have is shown as ?."""
+    """Print lines that are laid out already; a character that the terminal's encoding does not have is shown as ?."""
     for line in lines:
         line.plain = line.plain.encode(console.encoding, "replace").decode(console.encoding)
         console.print(line)
@@ -84,7 +84,7 @@ def print_notes(notes: Iterable[str], *, label: str = "note") -> None:
 
 @contextmanager
 def preparation(console: Console, *, quiet: bool = False) -> Iterator[Show]:
-    """A bar for drawing and decoding; without a terminal, one line when each begins; nothing when quiet."""
+    """Show a bar for drawing and decoding; without a terminal, one line when each begins; nothing when quiet."""
     if quiet:
         yield lambda what, done, total: None
         return

@@ -38,7 +38,7 @@ MAX_NOTES = 10
 def run_display(
     target: Path, viewers: tuple[str, ...], *, here: RankInfo, is_quiet: bool
 ) -> Iterator[tuple[Show, Callable[[Recipe, Prepared, int], None]]]:
-    """Around a training: bars while it is prepared, other viewers while it trains, a page when it fails.
+    """Show a training: bars while it is prepared, other viewers while it trains, a page when it fails.
 
     Yields what shows the preparation, and what is to be called when the run is ours and begins.
     """
@@ -113,7 +113,7 @@ def leave_page(folder: Path, *, is_quiet: bool = False) -> None:
 
 @contextmanager
 def page_on_failure(folder: Path, *, is_quiet: bool = False, is_first: bool = True) -> Iterator[None]:
-    """Around a training: the page of what there is, when it ends before its end. `is_first`: only process 0 writes.
+    """Leave the page of what there is when a training ends before its end. `is_first`: only process 0 writes.
 
     What was refused before it began has none: the folder may be another run's.
     """

@@ -1,4 +1,4 @@
-"""What was trained, put to work. Needs torch, as training does.
+"""Inference: a trained network classifies, is exported and is served. Needs torch, as training does.
 
 Enters: a run directory, and pictures from a file, a stream, a browser or Python.
 Leaves: classes with their probabilities; files in other formats, each checked against the trained network.

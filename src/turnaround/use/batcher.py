@@ -19,7 +19,7 @@ MAX_WAITING = 64
 
 
 class Asks(Protocol):
-    """What a predictor can be asked."""
+    """The part of a predictor that the batcher calls."""
 
     def guesses(self, squares: list[Square], *, top: int) -> list[tuple[Guess, ...]]: ...
 
@@ -34,7 +34,7 @@ class Batcher:
     def __init__(self, predictor: Asks, *, top: int, most_in_batch: int = MAX_IN_BATCH) -> None:
         self.predictor, self.top, self.most_in_batch = predictor, top, most_in_batch
         self.batches: list[int] = []
-        """How many images each of the last passes had."""
+        """The number of images of each of the last passes."""
         self._waiting: asyncio.Queue[tuple[Square, asyncio.Future[tuple[Guess, ...]]]] = asyncio.Queue(MAX_WAITING)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
         self._task: asyncio.Task[None] | None = None

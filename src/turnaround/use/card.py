@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from turnaround.recipes import as_toml
 from turnaround.record.schema import Evaluation
+from turnaround.use.formats import FORMATS
 from turnaround.use.graph import description
 from turnaround.use.trained import Trained
 
@@ -20,41 +21,6 @@ if TYPE_CHECKING:
 FEW_IMAGES = 30
 """Below it, the accuracy of a class is little more than a guess."""
 MAX_CLASSES = 200
-
-HOW_TO = {
-    "onnx": (
-        'session = onnxruntime.InferenceSession("{file}")',
-        'about = json.loads(session.get_modelmeta().custom_metadata_map["turnaround"])',
-        'logits = session.run(["logits"], {{"images": images}})[0]',
-    ),
-    "torchscript": (
-        'extra = {{"turnaround.json": ""}}',
-        'network = torch.jit.load("{file}", _extra_files=extra)',
-        'about = json.loads(extra["turnaround.json"])',
-        "logits = network(torch.from_numpy(images)).numpy()",
-    ),
-    "torch-export": (
-        'extra = {{"turnaround.json": ""}}',
-        'network = torch.export.load("{file}", extra_files=extra).module()',
-        'about = json.loads(extra["turnaround.json"])',
-        "logits = network(torch.from_numpy(images)).detach().numpy()",
-    ),
-    "safetensors": (  # of timm's networks; `small` is turnaround's own
-        'about = json.loads(safetensors.safe_open("{file}", framework="pt").metadata()["turnaround"])',
-        'network = timm.create_model(about["model"], num_classes=len(about["classes"])).eval()',
-        'network.load_state_dict(safetensors.torch.load_file("{file}"))',
-        'mean, std = (torch.tensor(about["normalisation"][key]) for key in ("mean", "std"))',
-        "pixels = (torch.from_numpy(images) / 255 - mean) / std",
-        "logits = network(pixels.permute(0, 3, 1, 2).float()).detach().numpy()",
-    ),
-}
-
-IMPORTS = {
-    "onnx": "onnxruntime",
-    "torchscript": "torch",
-    "torch-export": "torch",
-    "safetensors": "safetensors.torch, timm, torch",
-}
 
 
 def card(trained: Trained, *, file: str, format_: str, agreement: ExportAgreement) -> str:
@@ -103,20 +69,21 @@ def _what(trained: Trained) -> str:
 
 
 def _usage(trained: Trained, *, file: str, format_: str) -> str:
-    size, taken = trained.size_px, description(trained)["input"]
-    normalises = "Normalise yourself, as below" if format_ == "safetensors" else "It normalises itself"
+    size, spec = trained.size_px, description(trained)["input"]
+    kind = FORMATS[format_]
+    normalises = "It normalises itself" if kind.is_graph else "Normalise yourself, as below"
     lines = (
-        f"import json, numpy, PIL.Image, {IMPORTS[format_]}",
+        f"import json, numpy, PIL.Image, {kind.imports}",
         "",
         'picture = PIL.Image.open("picture.jpg").convert("RGB")',
         f"square = picture.resize(({size}, {size}), PIL.Image.Resampling.BILINEAR)",
         "images = numpy.asarray(square)[None]  # uint8 (N, height, width, 3)",
-        *(line.format(file=_code(file)) for line in HOW_TO[format_]),
+        *(line.format(file=_code(file)) for line in kind.usage),
         'print(about["classes"][logits[0].argmax()])  # the softmax of the logits are the probabilities',
     )
     return (
-        f"Input: `{taken['name']}`, uint8, (N, {size}, {size}, 3), RGB; {taken['resize']}; {taken['orientation']}; "
-        f"transparency {taken['transparency']}. {normalises}. "
+        f"Input: `{spec['name']}`, uint8, (N, {size}, {size}, 3), RGB; {spec['resize']}; {spec['orientation']}; "
+        f"transparency {spec['transparency']}. {normalises}. "
         f"Output: `logits`, one for each class.\n\n{_fenced(chr(10).join(lines), 'python')}"
     )
 
@@ -126,13 +93,13 @@ def _accuracy(trained: Trained) -> str:
     if found is None:
         return "The run has not finished, so it has no final evaluation. Do not rely on this network."
     margin = 1.96 * math.sqrt(max(found.top1 * (1 - found.top1), 0.0) / max(found.num_images, 1))
-    told = (
+    sentence = (
         f"{100 * found.top1:.1f} % of {found.num_images} validation images (95 % interval about "
         f"± {100 * margin:.1f} points, for pictures like these)"
     )
     if found.epoch != trained.epoch:
-        told += f"; measured after epoch {found.epoch}, this file is from epoch {trained.epoch}"
-    return f"{told}.\n\n{_class_table(found)}"
+        sentence += f"; measured after epoch {found.epoch}, this file is from epoch {trained.epoch}"
+    return f"{sentence}.\n\n{_class_table(found)}"
 
 
 def _class_table(found: Evaluation) -> str:
@@ -182,11 +149,13 @@ def _weak_classes(found: Evaluation | None) -> str:
 def _data(trained: Trained) -> str:
     images = trained.run.recipe.get("images")
     facts = images if isinstance(images, dict) else {}
-    told = f"Source: `{_code(trained.recipe.data.source)}`. "
+    sentences = f"Source: `{_code(trained.recipe.data.source)}`. "
     if facts:
         split, fingerprint = (_code(str(facts.get(key, "?"))) for key in ("split", "fingerprint"))
-        told += (
+        sentences += (
             f"{facts.get('num_train', '?')} training and {facts.get('num_validation', '?')} validation images, "
             f"split by {split}; fingerprint `{fingerprint[:16]}`. "
         )
-    return told + "Whether they may be used, and whom they show, only their owner knows: ask before you pass this on."
+    return (
+        sentences + "Whether they may be used, and whom they show, only their owner knows: ask before you pass this on."
+    )

@@ -26,13 +26,13 @@ from turnaround.fruitbowl import generate
 from turnaround.recipe import DOWNLOADABLE, GENERATED, DataRecipe
 from turnaround.record.files import replace_file, storage_error
 from turnaround.use.card import card
-from turnaround.use.formats import FORMATS, Asked
+from turnaround.use.formats import FORMATS, Network
 from turnaround.use.graph import WithPreprocessing
 from turnaround.use.images import Square, square_of
 from turnaround.use.trained import Trained
 
 TOLERANCE = 1e-4
-"""Of a logit; where logits are larger than 1, relative to the largest."""
+"""Allowed difference of a logit; relative to the largest logit where that is above 1."""
 MAX_CHECKED = 500
 DRAWN, MAX_REDRAWN = 48, 5000
 BATCH = 32
@@ -40,11 +40,11 @@ BATCH = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ExportAgreement:
-    """How an exported file answers, compared with the trained network."""
+    """The answers of an exported file, compared with those of the trained network."""
 
     num_images: int
     pictures: str
-    """Which ones: the run's validation images, or drawn ones."""
+    """The run's validation images, or drawn ones."""
     same_top1: int
     """Images for which both name the same class."""
     largest_difference: float
@@ -64,7 +64,7 @@ class Exported:
     agreement: ExportAgreement
 
     def sentence(self) -> str:
-        """For people."""
+        """Say what was written and how it was checked."""
         checked = self.agreement
         beside = f"Model card: {self.card}" if self.card_is_new else f"{self.card} was there already and was kept"
         return (
@@ -75,7 +75,7 @@ class Exported:
 
 
 def export_run(trained: Trained, *, to: str, out: Path | None, show: Show) -> Exported:
-    """Writes, checks, names; then the card."""
+    """Write the file, check it on pictures, name it; then write its model card."""
     if to not in FORMATS:
         raise InputError(one_of("--to", to, tuple(FORMATS)))
     target = out if out is not None else Path(f"{trained.name}{FORMATS[to].ending}")
@@ -106,7 +106,7 @@ def _refuse_taken(target: Path) -> None:
 def _write_checked(
     trained: Trained, target: Path, *, to: str, squares: Sequence[Square], pictures: str
 ) -> ExportAgreement:
-    """Under a temporary name until it has answered as the trained network does."""
+    """Write under a temporary name, and rename when the file answers as the trained network does."""
     format_ = FORMATS[to]
     # The ending stays: torch.export insists on it.
     temporary = target.with_name(f".{target.stem}.{os.getpid()}{format_.ending}")
@@ -131,7 +131,7 @@ def _write_checked(
     return agreement
 
 
-def compare(ours: Asked, theirs: Asked, squares: Sequence[Square], *, pictures: str) -> ExportAgreement:
+def compare(ours: Network, theirs: Network, squares: Sequence[Square], *, pictures: str) -> ExportAgreement:
     """Both are asked about every picture, in batches of several sizes."""
     same, largest = 0, 0.0
     for first in range(0, len(squares), BATCH):
@@ -151,7 +151,7 @@ def _difference(one: Tensor, other: Tensor) -> float:
 
 
 def refuse_disagreement(agreement: ExportAgreement, to: str) -> None:
-    """With a difference below the tolerance another class can come first only where the two are as good as equal."""
+    """Refuse a difference above the tolerance; below it only classes that are as good as equal can change places."""
     if agreement.largest_difference > TOLERANCE:
         raise ModelError(
             f"The {to} file does not answer as the trained network does: logits differ by up to "

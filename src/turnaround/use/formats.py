@@ -34,18 +34,25 @@ DESCRIPTION_FILE = "turnaround.json"
 MAX_ONNX_BYTES = 2_000_000_000  # protobuf's limit for one file is 2 GiB
 TO_GET_ONNX = "pip install 'turnaround[onnx]'"
 
-Asked = Callable[[Tensor], Tensor]
+Network = Callable[[Tensor], Tensor]
 """uint8 (N, size, size, 3) -> logits (N, classes), on the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """How to write a format, and how to ask what was written."""
+    """One format: how it is written, read back, described and used by others."""
 
     ending: str
     write: Callable[[Trained, Path], None]
-    read: Callable[[Trained, Path], Asked]
+    read: Callable[[Trained, Path], Network]
     describe: Callable[[Path], dict[str, Any]]
+    """Return the description that a file carries."""
+    imports: str
+    """The imports of a program of somebody else, besides numpy and Pillow."""
+    usage: tuple[str, ...]
+    """Its lines of Python for the model card, from `images` to `logits`; {file} is the exported file."""
+    is_graph: bool = True
+    """The file holds the whole graph with its preprocessing; else the weights alone."""
 
 
 def described(trained: Trained) -> str:
@@ -74,7 +81,7 @@ def _example(trained: Trained) -> Tensor:
 
 
 def _program(trained: Trained) -> torch.export.ExportedProgram:
-    """For any number of images; the other sides are fixed."""
+    """Export for any number of images; the other sides are fixed."""
     any_number = {0: torch.export.Dim("N", min=1, max=2**20)}
     return torch.export.export(
         WithPreprocessing(trained), (_example(trained),), dynamic_shapes=(any_number,), strict=False
@@ -90,12 +97,12 @@ def _write_onnx(trained: Trained, path: Path) -> None:
     if num_bytes > MAX_ONNX_BYTES:
         raise ModelError(f"{num_bytes / 1e9:.1f} GB of weights do not fit into one ONNX file. Use --to torch-export.")
     with _quiet():
-        made = torch.onnx.export(
+        program = torch.onnx.export(
             _program(trained), input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False
         )
-        assert made is not None
-        made.model.metadata_props[DESCRIPTION] = described(trained)
-        made.save(path, external_data=False)
+        assert program is not None
+        program.model.metadata_props[DESCRIPTION] = described(trained)
+        program.save(path, external_data=False)
 
 
 def require_onnx() -> None:
@@ -113,7 +120,7 @@ def _onnx_session(path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-def _read_onnx(trained: Trained, path: Path) -> Asked:
+def _read_onnx(trained: Trained, path: Path) -> Network:
     session = _onnx_session(path)
     return lambda images: torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
 
@@ -132,9 +139,9 @@ def _write_torchscript(trained: Trained, path: Path) -> None:
         torch.jit.save(traced, str(path), _extra_files={DESCRIPTION_FILE: described(trained)})
 
 
-def _read_torchscript(trained: Trained, path: Path) -> Asked:
+def _read_torchscript(trained: Trained, path: Path) -> Network:
     with _quiet():
-        module: Asked = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+        module: Network = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
     return module
 
 
@@ -150,9 +157,9 @@ def _write_torch_export(trained: Trained, path: Path) -> None:
         torch.export.save(_program(trained), path, extra_files={DESCRIPTION_FILE: described(trained)})
 
 
-def _read_torch_export(trained: Trained, path: Path) -> Asked:
+def _read_torch_export(trained: Trained, path: Path) -> Network:
     with _quiet():
-        module: Asked = torch.export.load(path).module()
+        module: Network = torch.export.load(path).module()
     return module
 
 
@@ -171,8 +178,8 @@ def _write_safetensors(trained: Trained, path: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt", DESCRIPTION: described(trained)})
 
 
-def _read_safetensors(trained: Trained, path: Path) -> Asked:
-    """Into a network made anew, as anybody else would."""
+def _read_safetensors(trained: Trained, path: Path) -> Network:
+    """Load the weights into a new network, as anybody else would."""
     from dataclasses import replace
 
     network = build(replace(trained.recipe.model, weights="none"), num_classes=len(trained.classes), seed=1)
@@ -186,14 +193,59 @@ def _describe_safetensors(path: Path) -> dict[str, Any]:
 
 
 FORMATS = {
-    "onnx": Format(ending=".onnx", write=_write_onnx, read=_read_onnx, describe=_describe_onnx),
+    "onnx": Format(
+        ending=".onnx",
+        write=_write_onnx,
+        read=_read_onnx,
+        describe=_describe_onnx,
+        imports="onnxruntime",
+        usage=(
+            'session = onnxruntime.InferenceSession("{file}")',
+            'about = json.loads(session.get_modelmeta().custom_metadata_map["turnaround"])',
+            'logits = session.run(["logits"], {{"images": images}})[0]',
+        ),
+    ),
     "torchscript": Format(
-        ending=".pt", write=_write_torchscript, read=_read_torchscript, describe=_describe_torchscript
+        ending=".pt",
+        write=_write_torchscript,
+        read=_read_torchscript,
+        describe=_describe_torchscript,
+        imports="torch",
+        usage=(
+            'extra = {{"turnaround.json": ""}}',
+            'network = torch.jit.load("{file}", _extra_files=extra)',
+            'about = json.loads(extra["turnaround.json"])',
+            "logits = network(torch.from_numpy(images)).numpy()",
+        ),
     ),
     "torch-export": Format(
-        ending=".pt2", write=_write_torch_export, read=_read_torch_export, describe=_describe_torch_export
+        ending=".pt2",
+        write=_write_torch_export,
+        read=_read_torch_export,
+        describe=_describe_torch_export,
+        imports="torch",
+        usage=(
+            'extra = {{"turnaround.json": ""}}',
+            'network = torch.export.load("{file}", extra_files=extra).module()',
+            'about = json.loads(extra["turnaround.json"])',
+            "logits = network(torch.from_numpy(images)).detach().numpy()",
+        ),
     ),
     "safetensors": Format(
-        ending=".safetensors", write=_write_safetensors, read=_read_safetensors, describe=_describe_safetensors
+        ending=".safetensors",
+        write=_write_safetensors,
+        read=_read_safetensors,
+        describe=_describe_safetensors,
+        imports="safetensors.torch, timm, torch",
+        usage=(  # for timm's networks; `small` is turnaround's own
+            'about = json.loads(safetensors.safe_open("{file}", framework="pt").metadata()["turnaround"])',
+            'network = timm.create_model(about["model"], num_classes=len(about["classes"])).eval()',
+            'network.load_state_dict(safetensors.torch.load_file("{file}"))',
+            'mean, std = (torch.tensor(about["normalisation"][key]) for key in ("mean", "std"))',
+            "pixels = (torch.from_numpy(images) / 255 - mean) / std",
+            "logits = network(pixels.permute(0, 3, 1, 2).float()).detach().numpy()",
+        ),
+        is_graph=False,
     ),
 }
+"""Every format that `turnaround export --to` knows: a new one is a row here, and its three functions."""

@@ -19,7 +19,7 @@ INPUT, OUTPUT = "images", "logits"
 
 
 class WithPreprocessing(nn.Module):
-    """The network, asked with bytes."""
+    """The network with its preprocessing: takes bytes."""
 
     mean: Tensor
     std: Tensor
@@ -37,7 +37,7 @@ class WithPreprocessing(nn.Module):
 
 
 def description(trained: Trained) -> dict[str, Any]:
-    """What a file must say of itself to be used without turnaround: plain values, ready for JSON."""
+    """Return what a file must say of itself to be used without turnaround: plain values, ready for JSON."""
     return {
         "made_by": "turnaround",
         "run": trained.name,

@@ -1,4 +1,4 @@
-"""What a person hands over -> squares of pixels, by the very rules that training decoded with (data/decode.py).
+"""Pictures as people have them -> squares of pixels, by the rules that training decoded with (data/decode.py).
 
 A file, all images below a folder, standard input; from Python also bytes, a Pillow image, an array. What cannot be read
 raises UnreadableImage with its reason; the others are not affected.
@@ -81,7 +81,7 @@ def decode_all(paths: list[Path], *, size_px: int) -> list[DecodedImage]:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Around threads that decode: each silences Pillow, and one that ends would let warnings in for the others."""
+    """Silence Pillow around threads that decode: one that ends would let warnings in for the others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -30,7 +30,7 @@ class Guess:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the network says of one file, or why it was not asked."""
+    """The classes of one file, or why it could not be read."""
 
     name: str
     guesses: tuple[Guess, ...]
@@ -39,7 +39,7 @@ class Answer:
 
 
 class Predictor:
-    """A trained network that can be asked."""
+    """A trained network that classifies."""
 
     def __init__(self, trained: Trained, *, device: str = "auto") -> None:
         self.trained = trained
@@ -48,11 +48,11 @@ class Predictor:
 
     @classmethod
     def load(cls, run: Path, *, device: str = "auto") -> Predictor:
-        """From a run directory."""
+        """Load the network of a run directory."""
         return cls(load_trained(run), device=device)
 
     def classify(self, pictures: Iterable[Picture], *, top: int = 5) -> list[tuple[Guess, ...]]:
-        """For each picture its classes, the most probable first; UnreadableImage for one that is none."""
+        """Return the classes of each picture, the most probable first; UnreadableImage for one that is none."""
         top = self.checked_top(top)
         squares = [
             square_of(picture, size_px=self.trained.size_px, name=f"picture {number}")
@@ -81,7 +81,7 @@ class Predictor:
         ]
 
     def guesses(self, squares: Sequence[Square], *, top: int) -> list[tuple[Guess, ...]]:
-        """For pixels that are decoded already."""
+        """Classify pixels that are decoded already."""
         found: list[tuple[Guess, ...]] = []
         for first in range(0, len(squares), BATCH):
             probabilities = self.logits(squares[first : first + BATCH]).softmax(dim=1)

@@ -24,22 +24,22 @@ __all__ = ["Address", "listen", "make_server", "run_server"]
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where the server is, and for whom."""
+    """The address of the server, and who may ask it."""
 
     host: str
-    """As it was asked for."""
+    """The address that was given with --host."""
     port: int
     token: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, listening: socket.socket, host: str) -> Address:
-        """With a token unless only this machine reaches it."""
+        """Make the address, with a token unless only this machine reaches it."""
         token = None if is_loopback(host) else secrets.token_urlsafe(24)
         return cls(host=host, port=listening.getsockname()[1], token=token)
 
     @property
     def url(self) -> str:
-        """For a browser; the token stands behind #, which browsers do not send and servers do not log."""
+        """The URL for a browser; the token stands behind #, which browsers do not send and servers do not log."""
         return base_url(self.host, self.port) + (f"#{self.token}" if self.token else "")
 
     @property
@@ -47,7 +47,7 @@ class Address:
         return Access.of(self.host, token=self.token, is_opened=self.token is not None)
 
     def lines(self, run: str) -> Iterator[str]:
-        """What a person must know."""
+        """Yield what a person must know."""
         yield f"{run} answers at {self.url}"
         bearer = f' -H "Authorization: Bearer {self.token}"' if self.token else ""
         yield f"  curl{bearer} --data-binary @picture.jpg {self.url.partition('#')[0]}classify"
@@ -66,6 +66,6 @@ def make_server(predictor: Predictor, access: Access, limits: Limits | None = No
 
 
 def run_server(predictor: Predictor, address: Address, listening: socket.socket) -> None:
-    """Until Ctrl-C, which is its ordinary end."""
+    """Serve until Ctrl-C, which is the ordinary end."""
     with suppress(KeyboardInterrupt):
         make_server(predictor, address.access).run(sockets=[listening])

@@ -59,7 +59,7 @@ BUSY = "Too many pictures at once. Try again in a second."
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one client may ask for."""
+    """Limits of what one client may ask for."""
 
     upload: UploadLimits = field(default_factory=UploadLimits)
     most_at_once: int = MAX_AT_ONCE

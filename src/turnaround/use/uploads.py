@@ -20,7 +20,7 @@ FORM_OVERHEAD_BYTES = 10_000
 
 
 class RefusedUploadError(Exception):
-    """What is wrong with a request, for its sender."""
+    """An error of a request, told to its sender."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class RefusedUploadError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class UploadLimits:
-    """How much, and how long it may take to arrive."""
+    """Limits of size, and of the time to arrive."""
 
     max_bytes: int = MAX_UPLOAD_BYTES
     timeout_s: float = UPLOAD_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""What every server of turnaround stands behind. Enters: an application. Leaves: answers to those who may ask.
+"""The guard of every server of turnaround. Enters: an application. Leaves: answers to those who may ask.
 
     guard.py     who may ask, and what every answer carries: Host, Origin, methods, token, headers
     tokens.py    a token that survives a restart

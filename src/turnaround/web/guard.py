@@ -1,4 +1,4 @@
-"""What stands before every route: who may ask, and what every answer carries.
+"""The middleware before every route: who may ask, and what every answer carries.
 
     Host      an address of this machine, or a name it was told: else a web page could point its own name here
     Origin    none, or this very page: no other web site may send anything, or read where the rules say so
@@ -38,7 +38,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Of every answer, besides the policy that the application gives."""
+"""Headers of every answer, besides the policy that the application gives."""
 
 
 def is_loopback(host: str) -> bool:
@@ -101,7 +101,7 @@ class Access:
         return is_loopback(host) or host in self.names or (self.is_opened and _address(host) is not None)
 
     def allows_token(self, authorization: str | None) -> bool:
-        """As a header `Authorization: Bearer TOKEN`."""
+        """Check the header `Authorization: Bearer TOKEN`."""
         kind, _, given = (authorization or "").partition(" ")
         return self.is_token(given.strip() if kind.lower() == "bearer" else None)
 
@@ -113,10 +113,10 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What an application wants of its guard."""
+    """The rules that an application sets for its guard."""
 
     verb: str
-    """Of the command line, for the messages."""
+    """The verb of the command line, for the messages."""
     policy: str
     """The content security policy of every answer that does not bring its own."""
     posts_to: frozenset[str] = frozenset()
@@ -125,7 +125,7 @@ class Rules:
     cookie: str | None = None
     """The name of the cookie that a visit with the right ?token= sets; None: the token comes in a header alone."""
     only_own_pages_read: bool = False
-    """Whether the Origin counts for GET and HEAD as it does for POST."""
+    """The Origin counts for GET and HEAD as it does for POST."""
 
 
 class Guard:
@@ -144,7 +144,7 @@ class Guard:
         return await app(scope, receive, self._with_headers(send, closes=refusal is not None))
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What is answered instead; also the visit that brings the token."""
+        """Return the answer that is given instead, if any; also to the visit that brings the token."""
         headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
         hosts, printed = headers.getlist("host"), f"Open the address that `turnaround {self.rules.verb}` has printed."
         if len(hosts) != 1 or not self.access.allows_host(hosts[0]):

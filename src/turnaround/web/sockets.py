@@ -1,4 +1,4 @@
-"""Where a server listens, how many may come, how long they may take.
+"""Listening sockets and their limits: how many may come, how long they may take.
 
 A client that says nothing, sends its request byte by byte, or does not take its answer is closed; more than
 MOST_CONNECTIONS at once are turned away before anything is read.
@@ -23,7 +23,7 @@ from turnaround.errors import InputError
 MAX_CONNECTIONS = 128
 REQUEST_HEAD_TIMEOUT_S = 10
 STALLED_S = 30
-"""How long a client may leave its answer in our memory."""
+"""A client may leave its answer in our memory for so long."""
 KEEP_ALIVE_S = 5
 MAX_HEAD_BYTES = 16 * 1024
 PORTS_TRIED = 20
@@ -141,7 +141,7 @@ class BoundedProtocol(H11Protocol):
 
 
 def settings() -> dict[str, Any]:
-    """What every uvicorn.Config of ours has: no logs, no name in the answers, no web sockets, bounded in all."""
+    """Return what every uvicorn.Config of ours has: no logs, no name in the answers, no web sockets, all bounded."""
     return {
         "http": BoundedProtocol,
         "ws": "none",

@@ -1,4 +1,4 @@
-"""Where the live page is, and what a person must know to reach it."""
+"""The address of the live page, and what a person must know to reach it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_PORT = 8765
 
 @dataclass(frozen=True, kw_only=True)
 class PageAddress:
-    """Where the live page is, and for whom."""
+    """The address of the live page, and who may open it."""
 
     directory: Path
     host: str

@@ -1,4 +1,4 @@
-"""What the page holds now, and who must still hear of it. All of it on the server's event loop.
+"""The published blocks of the live page, and which of them each reader has not seen. Runs on the server's event loop.
 
 Every block has the number of the publication in which it last changed. A reader names the last one that it has heard
 of, with the server's own mark, which another start does not have; it gets the blocks that changed since, or all.
@@ -53,12 +53,12 @@ class Hub:
 
     @property
     def blocks(self) -> list[Packed]:
-        """In reading order: the answer, where the runs stand, the rest of the page."""
+        """The blocks in reading order: the answer, where the runs stand, the rest of the page."""
         return [*self._page[:1], *self._now, *self._page[1:]]
 
     @property
     def id(self) -> str:
-        """What a reader has heard when it has heard everything."""
+        """The event id of a reader that has seen everything."""
         return f"{self.mark}.{self.number}"
 
     def publish(self, *, now: Sequence[Packed] | None = None, page: Sequence[Packed] | None = None) -> None:

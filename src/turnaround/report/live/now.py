@@ -1,4 +1,4 @@
-"""Where the runs stand now, as blocks: one over all, a small one for each run, one for those that are done."""
+"""The state of every run as blocks: one over all, a small one for each run, one for those that are done."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATES: tuple[State, ...] = (
     "unreadable",
     "finished",
 )
-"""In the order in which people want to know."""
+"""Sorted by how soon people want to know."""
 OVERVIEW = "live"
 MAX_TO_COME, MAX_LABEL = 12, 100
 
@@ -45,7 +45,7 @@ def now_blocks(
 
 
 def failure_block(title: str, reason: str) -> Block:
-    """In place of the answer, when the page cannot be made."""
+    """Return the block that stands in place of the answer when the page cannot be made."""
     return Block(id="answer", html=_piece("failed", title=title, reason=reason))
 
 

@@ -42,10 +42,10 @@ class PageBuilder:
         self.notes: tuple[str, ...] = ()
         self._watches: dict[str, RunWatch] = {}
         self._judged: dict[RunSnapshot, str | None] = {}
-        """After something went wrong: of each run why no page can be made of it; None where one can."""
+        """Filled after a rendering failed: why no page can be made of a run, or None where one can."""
 
     def now(self) -> Rendered:
-        """Looks at the folder, and tells where every run stands."""
+        """Read on in the folder, and render where every run stands."""
         begun_s = time.thread_time()
         found: list[RunProgress] = []
         notes: list[str] = []
@@ -72,12 +72,12 @@ class PageBuilder:
         return [_progress(run, self._watches[run.id]) for run in runs]
 
     def _to_come(self) -> list[str]:
-        """Of the studies that are watched: the folder itself, and those in which runs are."""
+        """Return the planned runs of the watched studies: the folder itself, and folders that hold runs."""
         folders = {self.folder.root, *(run.directory.path.parent for run in self.folder.runs)}
         return [label for folder in sorted(folders) for label in to_come(folder)]
 
     def page(self, snapshots: Sequence[RunSnapshot], notes: tuple[str, ...]) -> Rendered:
-        """The whole analysis."""
+        """Analyse all runs and render the page; a run that breaks it is left out, with the reason."""
         begun_s = time.thread_time()
         self._judged = {run: self._judged[run] for run in snapshots if run in self._judged}
         try:

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 STRICT = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""For every answer but the page, which names its own scripts."""
+"""The content policy of every answer but the page, which names its own scripts."""
 COOKIE = "turnaround-watch"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pacing:
-    """How often the page is rendered, and for how many readers."""
+    """Limits: how often the page is rendered, and for how many readers."""
 
     most_streams: int = 64
     heartbeat_s: float = 15.0
@@ -51,12 +51,12 @@ class Pacing:
     page_rest: float = 16.0
     """The same after the whole analysis: 6 % of a core."""
     first_page_s: float = 20.0
-    """How long the first visitor waits for the first analysis."""
+    """The first visitor waits at most so long for the first analysis."""
     retry_ms: int = 2000
 
 
 class Cooldown:
-    """How long to wait after a rendering: a multiple of the CPU time it took, at least `least_s`.
+    """The pause after a rendering: a multiple of the CPU time it took, at least `least_s`.
 
     The smaller of the last two times counts, so that a first rendering, which reads everything and loads modules, does
     not delay the second.
@@ -183,7 +183,7 @@ async def _left(receive: Receive) -> None:
 
 
 class _Events:
-    """What starlette takes for an application, not for a function that answers a request."""
+    """A class, since starlette takes a function for one that answers a request, not for an application."""
 
     def __init__(self, service: LiveService) -> None:
         self.service = service
@@ -221,6 +221,6 @@ class LiveServer(uvicorn.Server):
 
 
 def run_server(server: LiveServer, listening: socket.socket) -> None:
-    """Until Ctrl-C, which is its ordinary end."""
+    """Serve until Ctrl-C, which is the ordinary end."""
     with suppress(KeyboardInterrupt):
         server.run(sockets=[listening])

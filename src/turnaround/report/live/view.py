@@ -15,7 +15,7 @@ from turnaround.report.page.blocks import PageView
 from turnaround.report.page.build import PageOptions, page_view
 
 MAX_SCORED_BYTES = 2**20
-"""Of the file of saved forecasts: it lies in a folder of others, and is read whole."""
+"""A larger file of saved forecasts is not read: it lies in a folder of others, and is read whole."""
 
 
 class LiveView:
@@ -27,7 +27,7 @@ class LiveView:
         self._forecasters: dict[str, tuple[Forecaster, ...]] = {}
         self._scores: tuple[Score, ...] = ()
         self._known: dict[str, frozenset[tuple[str, int]]] = {}
-        """By job: the finished runs that the forecasts rest on. They take longer than all the rest, so they are made
+        """The finished runs, by job, that the forecasts rest on. Forecasts take longer than the rest, so they are made
         anew only when one more has finished."""
 
     def __call__(self, survey: Survey, notes: tuple[str, ...]) -> PageView:
@@ -54,7 +54,7 @@ class LiveView:
                 self._scores = self._scored(survey)
 
     def _scored(self, survey: Survey) -> tuple[Score, ...]:
-        """How saved forecasts did; of a single run they lie around its folder, where nothing is read."""
+        """Score the saved forecasts; those of a single run lie around its folder, where nothing is read."""
         file = StudyDirectory(self.folder.root).forecasts
         try:
             is_readable = not RunDirectory(self.folder.root).is_run() and file.lstat().st_size <= MAX_SCORED_BYTES

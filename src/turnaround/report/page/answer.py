@@ -1,6 +1,6 @@
 """The answer in one sentence: which configuration is there first, and what twice as many workers would do.
 
-Enters: a job and what can be forecast of it. Leaves: an Answer. It ranks as `analysis.findings.best` does: by the time
+Enters: a job and what can be forecast of it. Leaves: an Answer. It ranks as `findings.best` does: by the time
 to one common accuracy where there are curves, else by the time of the job, else by that of an epoch.
 """
 
@@ -21,12 +21,12 @@ from turnaround.words import accuracy, duration, interval, listed
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """What somebody who reads no further should know about one job."""
+    """The answer for somebody who reads no further about one job."""
 
     job: str
     text: str
     basis: str = ""
-    """What was compared, in a sentence; empty where there was nothing to compare."""
+    """A sentence that says what was compared; empty where there was nothing to compare."""
     mind: str = ""
     """The problem that makes the answer doubtful, where there is one."""
 

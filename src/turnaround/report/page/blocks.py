@@ -1,4 +1,4 @@
-"""What is on the page, piece by piece. Enters: a PageView. Leaves: blocks in the order in which they are read."""
+"""The content of the page, block by block. Enters: a PageView. Leaves: blocks in the order in which they are read."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class PageView:
     """When the page was made, for people."""
     findings: tuple[Finding, ...] = ()
     forecasters: Mapping[str, tuple[Forecaster, ...]] = field(default_factory=dict)
-    """By the job's name, one for each kind of GPU; a job about which nothing can be forecast is missing."""
+    """Forecasters by the job's name, one for each kind of GPU; a job about which nothing can be forecast is missing."""
     scores: tuple[Score, ...] = ()
     """Forecasts that were saved, held against later runs."""
     thumbnails: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """By the job's name and by class: example pictures as data URIs."""
+    """Example pictures as data URIs, by the job's name and by class."""
     notes: tuple[str, ...] = ()
-    """What could not be shown, in sentences."""
+    """Sentences about what could not be shown."""
     price: float | None = None
-    """Of one GPU for one hour."""
+    """The price of one GPU for one hour."""
     command: str = ""
-    """How to make the page again."""
+    """The command that makes the page again."""
     version: str = ""
     is_live: bool = False
 
@@ -106,7 +106,7 @@ _PARTS = {"findings": "what stands out", "table": "table", "forecast": "forecast
 
 
 def _contents(view: PageView, jobs: Sequence[Sequence[Block]]) -> Block:
-    """Where the parts of each job begin."""
+    """Links to where the parts of each job begin."""
     linked = []
     for job, blocks in zip(view.survey.workloads, jobs, strict=True):
         names = {f"{job_key(job.name)}/{part}": text for part, text in _PARTS.items()}
@@ -145,7 +145,7 @@ def _figures(job: Workload, key: str, forecasters: tuple[Forecaster, ...], *, pr
 
 
 def _confused(view: PageView, job: Workload, key: str) -> Iterator[Block]:
-    """What a figure cannot show: how the classes look."""
+    """Pictures of the confused classes: a figure cannot show how they look."""
     found, pictures = best_evaluated(job), view.thumbnails.get(job.name, {})
     if found is None or not pictures:
         return

@@ -25,12 +25,12 @@ from turnaround.report.page.render import GENERATOR, render_page
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
-    """What the page is made to have."""
+    """The choices a person has about the page."""
 
     job: str | None = None
     """Only jobs of this name, or with this word in it."""
     price: float | None = None
-    """Of one GPU for one hour."""
+    """The price of one GPU for one hour."""
     has_pictures: bool = True
     has_forecasts: bool = True
     is_live: bool = False
@@ -76,7 +76,7 @@ def page_view(
 
 
 def refuse_target(out: Path) -> None:
-    """Before the work is done: a folder, a place that is not there, or a file that somebody else has written."""
+    """Refuse, before the work is done, a folder, a missing place, or a file that somebody else has written."""
     if out.is_dir():
         raise StorageError(f"Cannot write {str(out)!r}: it is a folder. Give the path of a file: {out / 'page.html'}.")
     if not out.absolute().parent.is_dir():

@@ -33,7 +33,7 @@ MAX_SLANTED = 6
 
 
 def class_figures(job: Workload) -> list[Figure]:
-    """Of the most accurate run that was evaluated; nothing where none was."""
+    """The figures of the most accurate run that was evaluated; none where no run was."""
     found = best_evaluated(job)
     if found is None:
         return []

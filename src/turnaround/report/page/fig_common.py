@@ -90,7 +90,7 @@ class Series:
 
     index: int
     name: str
-    """As text, without markup; `plain` it."""
+    """Plain text, not yet escaped for plotly: `plain` does that."""
     case: ConfigurationRuns
 
     @property
@@ -104,19 +104,19 @@ def series_of(job: Workload) -> list[Series]:
 
 
 def slug(series: Series) -> str:
-    """For an id that stays the same when other configurations come: small letters, digits and hyphens."""
+    """Return small letters, digits and hyphens for an id that stays the same when other configurations come."""
     c = series.case.configuration
     words = f"{series.name} {c.hosts} {c.processes} {c.global_batch or 0}"
     return re.sub("[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
 def spread_out(items: Sequence[Series], most: int) -> list[Series]:
-    """All, or so many of them evenly spread from the first to the last."""
+    """Return all, or so many of them evenly spread from the first to the last."""
     return [items[place] for place in evenly(range(len(items)), most)]
 
 
 def is_drawn(place: int, of: int) -> dict[str, Any]:
-    """What a trace says about being seen at first: of very many series a few, evenly spread."""
+    """Return the `visible` attribute of a trace: of very many series a few, evenly spread, are drawn at first."""
     return {} if place in evenly(range(of), MAX_DRAWN) else {"visible": "legendonly"}
 
 
@@ -234,7 +234,7 @@ class TimeUnit:
         return None if time_s is None else number(time_s / self.seconds)
 
     def text(self, time_s: float) -> str:
-        """As people say it, also where it is small beside the others."""
+        """Return the time as people say it, also where it is small beside the others."""
         return duration(time_s)
 
 
@@ -253,7 +253,7 @@ def bar_axis(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def bar_height(labels: Sequence[str]) -> int:
-    """Of a picture with these bars: as many lines as its labels have."""
+    """Return the height in px of a figure with these bars: its labels have so many lines."""
     lines = [max(label_lines(label).count("<br>") + 1, 2) for label in labels]
     return 110 + sum(8 + 14 * count for count in lines)
 

@@ -124,7 +124,7 @@ def _line(series: Series, band: Band, role: str, quantity: Quantity) -> Trace:
 
 
 def _band_trace(band: Band, index: int) -> Trace:
-    """From the lowest to the highest of the repeats, as one closed area."""
+    """Draw the range of the repeats, lowest to highest, as one closed area."""
     return _area(
         band.epochs,
         numbers(spread.low for spread in band.spreads),
@@ -229,7 +229,7 @@ def _stable_mark(series: Series, band: Band | None) -> Iterator[Trace]:
 
 
 def stable_words(stable: EpochEstimate) -> str:
-    """For a hover text."""
+    """Return the stable epoch in words, for a tooltip."""
     if stable.epoch is None:
         return "stable epoch unknown"
     if stable.status == "not yet stable":

@@ -27,7 +27,7 @@ from turnaround.report.page.fig_common import (
 MAX_RUNS = 6
 """Runs of one job whose usage is drawn: the first of each configuration."""
 MAX_GPUS = 32
-"""Of one picture."""
+"""GPUs drawn in one figure."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 

@@ -1,4 +1,4 @@
-"""Where the time goes: the parts of the turnaround, and the parts of a step. Never of rehearsals."""
+"""The parts of the turnaround, and the parts of a step: where the time goes. Rehearsals have no times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STEP_NAMES = {
 TOLD_NAMES = {"training_steady": "epochs", "other": "the rest of the job"}
 """The two parts that a table tells."""
 PATTERNS = ("", "/", "", "\\", "", ".", "x", "", "-")
-"""By part, so that neighbours differ by more than their colour."""
+"""Patterns by part, so that neighbours differ by more than their colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class _Stack:
 
 
 def turnaround_figure(job: Workload) -> Figure | None:
-    """From submit to finish by part; None where no real run tells."""
+    """Draw the time from submit to finish by part; None where no real run tells."""
     stack, known = _stack(job, {s.index: turnaround_parts_s(s.case) for s in series_of(job)}, PART_NAMES)
     if stack is None:
         return None
@@ -94,7 +94,7 @@ def step_figure(job: Workload) -> Figure | None:
 def _stack(
     job: Workload, parts_s: Mapping[int, Mapping[str, float]], names: Mapping[str, str]
 ) -> tuple[_Stack | None, int]:
-    """What can be drawn, and how many configurations could be."""
+    """Return what is drawn, and how many configurations could be."""
     known = [series for series in series_of(job) if sum(parts_s[series.index].values()) > 0]
     if not known:
         return None, 0

@@ -68,7 +68,7 @@ def _time_figure(goal: Goal, rows: Sequence[Row]) -> Figure:
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """In the job's order; of very many the shortest."""
+    """Return the rows in the job's order; of very many the shortest."""
     kept = {id(row) for row in sorted(rows, key=lambda row: row[1].value_s)[:MAX_BARS]}
     return [row for row in rows if id(row) in kept]
 

@@ -56,7 +56,7 @@ def learning_rate_figure(job: Workload) -> Figure | None:
 
 
 def noise_scale_figure(job: Workload) -> Figure | None:
-    """With the 90 % interval; None where it was not measured."""
+    """Draw the noise scale with its 90 % interval; None where it was not measured."""
     known = _known(job, "noise_scale")
     if not known:
         return None

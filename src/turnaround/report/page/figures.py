@@ -1,4 +1,4 @@
-"""Which pictures a job has, in which order."""
+"""The figures of a job, in order."""
 
 from __future__ import annotations
 

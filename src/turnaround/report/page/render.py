@@ -26,7 +26,7 @@ from turnaround.report.page.fig_common import Figure
 from turnaround.report.page.templates import asset, content_hash, environment, piece
 
 GENERATOR = "turnaround page"
-"""By this a page is known as one of ours, and may be replaced by a newer one."""
+"""Marks a page as one of ours, which may be replaced by a newer one."""
 # Plotly looks for the element of this id before it makes one of its own, which the policy would forbid.
 PLOTLY_STYLE_ID = "plotly.js-style-global"
 PLOTLY_CSS = ".js-plotly-plot{position:relative}"
@@ -59,7 +59,7 @@ def block_html(block: Block) -> Markup:
 
 
 def block_json(block: Block) -> dict[str, Any]:
-    """What a live page hands to `turnaround.setBlock`; numbers that JSON does not have are null."""
+    """Return what a live page hands to `turnaround.setBlock`; numbers that JSON does not have are null."""
     words = ("title", "caption", "alt") if block.figure else ()
     figure = block.figure and {**_drawn(block.figure), **{word: getattr(block.figure, word) for word in words}}
     content: dict[str, Any] = plain({"id": block.id, "html": str(block.html), "figure": figure})
@@ -103,7 +103,7 @@ def plotly_js() -> str:
 
 
 def _style_ids() -> list[str]:
-    """Of styles for maps, which it would add where no element has their id: we draw no maps, and they are forbidden."""
+    """Return the ids of plotly's styles for maps: where no element has them it adds one, which the policy forbids."""
     return re.findall(r'getElementById\("([0-9a-f]{64})"\)', plotly_js())
 
 

@@ -43,7 +43,7 @@ class RunCard:
     figures: Pairs
     """Names and values, for people."""
     differs: tuple[Fact, ...]
-    """What is not the same in all runs of the job, with this run's value."""
+    """Facts that are not the same in all runs of the job, with this run's value."""
     recipe: Pairs
     machine: Pairs
     directory: str
@@ -61,7 +61,7 @@ class RunCards:
 
 
 def run_cards(job: Workload) -> RunCards:
-    """In the job's order."""
+    """Return the cards in the job's order."""
     members = [(case.label, *pair) for case in job.configurations for pair in case.members]
     records = [record for _, _, record in members]
     facts = [_facts(record) for record in records]
@@ -96,7 +96,7 @@ def _facts(run: Run) -> dict[str, Fact]:
 
 
 def _shared(each: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """What every one has, with the same value."""
+    """Return what every one has, with the same value."""
     seen: defaultdict[str, list[Value]] = defaultdict(list)
     for content in each:
         for key, value in content.items():
@@ -109,7 +109,7 @@ def _without(content: Mapping[str, str], shared: Mapping[str, str]) -> Pairs:
 
 
 def _figures(run: RunSummary) -> Iterator[tuple[str, str]]:
-    """What it came to. A rehearsal's times are nobody's, so it has none."""
+    """Yield the results by name. A rehearsal's times are nobody's, so it has none."""
     planned = f" of {run.epochs_planned}" if run.epochs_planned and run.epochs_planned != run.epochs else ""
     yield "epochs", f"{run.epochs}{planned}"
     if run.final_val_accuracy is not None:

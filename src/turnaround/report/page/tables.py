@@ -31,9 +31,9 @@ class HtmlTable:
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     tags: tuple[str, ...] = ()
-    """For each row a word beside its name: "rehearsed", "running"; empty for none."""
+    """A word beside the name of each row: "rehearsed", "running"; empty for none."""
     words: tuple[tuple[str, str], ...] = ()
-    """What the headings mean."""
+    """Headings with their meanings."""
 
 
 # --- the comparison of a job
@@ -57,7 +57,7 @@ def comparison(job: Workload) -> HtmlTable:
 
 
 def _tag(case: ConfigurationRuns) -> str:
-    """What must be known before the row is compared with the others."""
+    """Return what must be known before the row is compared with the others."""
     if case.configuration.is_rehearsal:
         return "rehearsed"
     states = {run.state for run in case.summaries}
@@ -75,7 +75,7 @@ def asked_counts(forecaster: Forecaster) -> list[int]:
 
 
 def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
-    """What other numbers of workers would do, in each cell the value and its 80 % interval; what was run is marked."""
+    """Forecasts for other numbers of workers, in each cell the value and its 80 % interval; what was run is marked."""
     shown: list[tuple[str, str, Callable[[float], str]]] = [
         ("an epoch", "epoch_time_s", about),
         ("epochs to stable", "epochs_to_stable", lambda value: f"{value:.0f}"),
