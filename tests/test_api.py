@@ -94,6 +94,8 @@ def test_a_run_in_hand(trained_run: Path) -> None:
     assert run.classify(files[0], top=2) == run.classify_all(files[:1], top=2)[0]
     with pytest.raises(DataError, match="'picture 1' cannot be read as an image"):
         run.classify(b"nothing")
+    with pytest.raises(InputError, match=r"Received: 2 in a list. For many there is run.classify_all"):
+        run.classify(files[:2])  # type: ignore[arg-type]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> object:
@@ -112,9 +114,10 @@ def test_report_and_predict_say_what_the_command_line_says(
     report = ta.report([two_runs])
     assert json.loads(json.dumps(report.as_json())) == printed(capsys, "report", two_runs)
     assert "1 CPU process" in report.text()
+    assert ta.report(two_runs).as_json() == ta.report(str(two_runs)).as_json() == report.as_json()
     job = report.survey.workloads[0].name
     assert ta.report([two_runs], job=job).survey.workloads == report.survey.workloads
-    forecast = ta.predict([two_runs], workers=4)
+    forecast = ta.predict(str(two_runs), workers=4)
     assert json.loads(json.dumps(forecast.as_json())) == printed(capsys, "predict", two_runs, "--workers", 4)
 
 

@@ -36,6 +36,12 @@ def test_each_gpu_has_its_columns(tmp_path: Path) -> None:
     assert first.time_s == (0.0, 1.0, 2.0)
     assert first.busy_percent == (80.0, 81.0, 82.0)
     assert (first.knows("power_w"), second.knows("power_w")) == (True, False)
+    assert (first.mean_busy_percent, first.max_memory_gib) == (81.0, 2.0)
+
+
+def test_means_of_what_nobody_told_are_unknown(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "r", [sample(s, gpu(0, None)) for s in range(3)])
+    assert [(one.mean_busy_percent, one.max_memory_gib) for one in usages(run)] == [(None, 2.0)]
 
 
 def test_many_samples_become_means(tmp_path: Path) -> None:

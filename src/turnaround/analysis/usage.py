@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import fmean
 
 from turnaround.analysis.repeats import means_of_groups
 from turnaround.errors import RunDirectoryError
@@ -31,8 +32,19 @@ class Usage:
     """Nothing but None for a processor."""
 
     def knows(self, column: str) -> bool:
-        """Whether there is anything in a column."""
+        """Return true where there is anything in a column."""
         return any(value is not None for value in getattr(self, column))
+
+    @property
+    def mean_busy_percent(self) -> float | None:
+        """The mean over the time of the run."""
+        known = [value for value in self.busy_percent if value is not None]
+        return fmean(known) if known else None
+
+    @property
+    def max_memory_gib(self) -> float | None:
+        """The most memory that was in use at once."""
+        return max((value for value in self.memory_gib if value is not None), default=None)
 
 
 def usages(run: Run, *, most: int = MAX_POINTS) -> tuple[Usage, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.usage import Usage, usages
@@ -129,8 +128,7 @@ def _layout(panels: Sequence[_Panel], unit: TimeUnit, count: int) -> Trace:
 
 
 def _spoken(usage: Usage) -> str:
-    busy = [value for value in usage.busy_percent if value is not None]
-    memory = [value for value in usage.memory_gib if value is not None]
-    said = [f"busy {fmean(busy):.0f} % on average"] if busy else []
-    said += [f"at most {max(memory):.1f} GiB"] if memory else []
-    return f"{usage.name} {' and '.join(said)}"
+    busy, memory = usage.mean_busy_percent, usage.max_memory_gib
+    clauses = [f"busy {busy:.0f} % on average"] if busy is not None else []
+    clauses += [f"at most {memory:.1f} GiB"] if memory is not None else []
+    return f"{usage.name} {' and '.join(clauses)}"
