@@ -69,6 +69,12 @@ def test_what_the_user_has_set_stays() -> None:
     assert "MALLOC_MMAP_MAX_" in settings
 
 
+def test_threads_sleep_while_they_wait_unless_the_user_has_said_how() -> None:
+    assert local.settings_for(plan(1), {})["OMP_WAIT_POLICY"] == "PASSIVE"
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        assert "OMP_WAIT_POLICY" not in local.settings_for(plan(1), {name: "1"})
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the loopback's name is known on Linux only")
 def test_several_processes_speak_over_loopback() -> None:
     assert local.settings_for(plan(2), {})["GLOO_SOCKET_IFNAME"] == "lo"

@@ -41,6 +41,8 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(2**34),
     "MALLOC_TOP_PAD_": str(2**26),
 }
+OMP_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""How OpenMP's threads wait, as its runtimes call it: a user who has set one of these has chosen."""
 
 
 class LocalLauncher:
@@ -205,6 +207,10 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
     }
     if plan.processes > 1 and plan.place.is_alone:
         settings |= loopback()
+    if not any(name in base for name in OMP_WAITING):
+        # Threads that spin for each other lose whole time slices to any neighbour on their cores
+        # (bench/busy_neighbour.py, docs/LOG.md).
+        settings["OMP_WAIT_POLICY"] = "PASSIVE"
     return {k: v for k, v in settings.items() if k not in base}
 
 
