@@ -60,10 +60,19 @@ class Configuration:
 
     @property
     def label(self) -> str:
+        """For people: the hardware, and the settings where there are any."""
+        return ", ".join(part for part in (self.hardware_label, self.settings_label) if part)
+
+    @property
+    def hardware_label(self) -> str:
         """For people: "4 V100 on 2 hosts", "8 workers rehearsed on 1 H200"."""
         rehearsed_on = self.processes if self.is_rehearsal else None
-        what = hardware(self.workers, self.gpu, hosts=self.hosts, rehearsed_on=rehearsed_on)
-        return ", ".join([what, *(f"{fact.what} {fact.value}" for fact in self.settings)])
+        return hardware(self.workers, self.gpu, hosts=self.hosts, rehearsed_on=rehearsed_on)
+
+    @property
+    def settings_label(self) -> str:
+        """For people: "batch per worker 64, precision bf16"; empty where the runs differ in nothing else."""
+        return ", ".join(f"{fact.what} {fact.value}" for fact in self.settings)
 
     def settings_for(self, what: str) -> tuple[Fact, ...]:
         """The settings that matter for "time" or for "accuracy": only cases that agree in them can be compared."""

@@ -37,6 +37,12 @@ class Timed:
     def what(self) -> str:
         return {"target": f"to {accuracy(self.target or 0.0)}", "job": "for the job", "epoch": "an epoch"}[self.basis]
 
+    def fastest(self) -> tuple[list[ConfigurationRuns], float]:
+        """Return the configuration with the shortest time, those that are as fast, and that time."""
+        ordered = sorted(self.time_s, key=lambda pair: pair[1])
+        time_s = ordered[0][1]
+        return [case for case, value in ordered if value < time_s * SAME_TIME or value == time_s], time_s
+
     @property
     def caveat(self) -> str:
         """What the ranking leaves out."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.findings import Finding
-from turnaround.findings.best import SAME_TIME, Timed, timed
+from turnaround.findings.best import Timed, timed
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
@@ -50,9 +50,8 @@ def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: S
 
 def _ranked(ranked: Timed) -> tuple[str, ConfigurationRuns]:
     """The first of those that were timed; all that are as fast as it."""
-    ordered = sorted(ranked.time_s, key=lambda pair: pair[1])
-    best, time_s = ordered[0]
-    as_fast = [case for case, value in ordered if value < time_s * SAME_TIME]
+    as_fast, time_s = ranked.fastest()
+    best = as_fast[0]
     who = listed([_name(case) for case in as_fast])
     is_one = len(as_fast) == 1 and best.configuration.workers == 1
     tie = "equally fast" if len(as_fast) > 1 else "first"
@@ -80,8 +79,9 @@ def _basis(ranked: Timed) -> str:
 
 def _name(case: ConfigurationRuns) -> str:
     """The configuration, its settings in brackets: a sentence goes on after it."""
-    hardware, _, settings = case.label.partition(", ")
-    return f"{hardware} ({settings})" if settings else hardware
+    configuration = case.configuration
+    settings = f" ({configuration.settings_label})" if configuration.settings else ""
+    return f"{configuration.hardware_label}{settings}"
 
 
 def _epochs(case: ConfigurationRuns) -> str:
