@@ -172,10 +172,10 @@ def report(directories: AnyPath | Iterable[AnyPath], *, job: str | None = None) 
     from turnaround.analysis.workloads import filter_jobs, survey_of
     from turnaround.findings import find_all
 
-    found = survey_of(_paths(directories))
+    survey = survey_of(_paths(directories))
     if job is not None:
-        found = filter_jobs(found, job)
-    return Report(survey=found, findings=tuple(find_all(found)))
+        survey = filter_jobs(survey, job)
+    return Report(survey=survey, findings=tuple(find_all(survey)))
 
 
 def predict(

@@ -54,6 +54,6 @@ def bench(
         facts = measure(recipe, request, part_s=seconds)
     if not json_:
         return out().print(bench_table(facts))
-    found = verdict(facts)
-    print_json({**facts, "rates": rates_of(facts), **asdict(found), "sentence": sentence(facts)})
+    ceilings = verdict(facts)
+    print_json({**facts, "rates": rates_of(facts), **asdict(ceilings), "sentence": sentence(facts)})
     return None

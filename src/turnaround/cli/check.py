@@ -44,18 +44,18 @@ def check(
         raise InputError(f"--holdout must be between 0 and 1. Received: {holdout:g}. Try --holdout 0.2")
     _check_can_write(page, split)
     with preparation(err(), quiet=json_) as show:
-        found = check_folder(folder, holdout=holdout, seed=seed, show=show)
-    payload = found.payload()
+        checked = check_folder(folder, holdout=holdout, seed=seed, show=show)
+    payload = checked.payload()
     if split is not None:
-        payload["split_file"] = _write_split(found, split, holdout=holdout, seed=seed)
+        payload["split_file"] = _write_split(checked, split, holdout=holdout, seed=seed)
     if page is not None:
-        _write_page(found, payload, page)
+        _write_page(checked, payload, page)
     if json_:
         print_json(payload)
     else:
         console = out()
         print_lines(console, check_lines(payload, width=console.width))
-    if found.is_serious:
+    if checked.is_serious:
         raise typer.Exit(1)
 
 
@@ -69,24 +69,24 @@ def _check_can_write(*targets: Path | None) -> None:
             raise StorageError(f"Cannot write {str(target)!r}: it {what}. Give the path of a file.")
 
 
-def _write_split(found: Check, path: Path, *, holdout: float, seed: int) -> dict[str, Any]:
+def _write_split(checked: Check, path: Path, *, holdout: float, seed: int) -> dict[str, Any]:
     from turnaround.check.folder_check import split_by_photo
     from turnaround.data.split_file import VALIDATION, write_split
 
-    parts = split_by_photo(found, holdout=holdout, seed=seed)
+    parts = split_by_photo(checked, holdout=holdout, seed=seed)
     write_split(path, parts, holdout=holdout, seed=seed)
     num_validation = sum(part == VALIDATION for part in parts.values())
     return {"path": str(path), "num_train": len(parts) - num_validation, "num_validation": num_validation}
 
 
-def _write_page(found: Check, payload: dict[str, Any], path: Path) -> None:
+def _write_page(checked: Check, payload: dict[str, Any], path: Path) -> None:
     from turnaround.check.thumbnails import thumbnails
     from turnaround.errors import StorageError
     from turnaround.report.check_report import MAX_FILES, check_page
 
     shown = [name for one in payload["groups"][:PAGE_GROUPS] for name in one["files"][:MAX_FILES]]
     shown += [name for one in payload["odd"] for name in one["files"][:MAX_FILES]]
-    text = check_page(payload, thumbnails(found.table.root, shown), most_groups=PAGE_GROUPS)
+    text = check_page(payload, thumbnails(checked.table.root, shown), most_groups=PAGE_GROUPS)
     try:
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:

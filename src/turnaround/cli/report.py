@@ -44,16 +44,16 @@ def report(
             return
     elif price is not None or not pictures:
         _refuse_without_page("--price" if price is not None else "--no-pictures")
-    found = survey_of(directories)
+    survey = survey_of(directories)
     if job is not None:
-        found = filter_jobs(found, job)
-    findings = find_all(found)
+        survey = filter_jobs(survey, job)
+    findings = find_all(survey)
     if json_:
         from turnaround.report.survey_json import survey_payload
 
-        print_json(survey_payload(found, findings))
+        print_json(survey_payload(survey, findings))
     else:
-        _print_text(found, findings)
+        _print_text(survey, findings)
 
 
 def _write_page(
@@ -75,11 +75,11 @@ def _refuse_without_page(flag: str) -> None:
     raise InputError(f"{flag} is about the page: add --out page.html, or leave it out.")
 
 
-def _print_text(found: Survey, findings: Sequence[Finding]) -> None:
+def _print_text(survey: Survey, findings: Sequence[Finding]) -> None:
     from turnaround.report.charts import glyphs_for
     from turnaround.report.survey_text import Screen, survey_lines
     from turnaround.report.terminal import out, print_lines
 
     console = out()
     screen = Screen(width=console.width, glyphs=glyphs_for(console.encoding))
-    print_lines(console, survey_lines(found, findings, screen))
+    print_lines(console, survey_lines(survey, findings, screen))

@@ -64,10 +64,10 @@ def bench_table(facts: Mapping[str, Any]) -> RenderableType:
 
 def sentence(facts: Mapping[str, Any]) -> str:
     """Say what limits training, and the most that fixing it could gain."""
-    found = verdict(facts)
-    share = f"{100 * found.share_of_ceiling:.0f} %"
-    if found.share_of_ceiling > MAX_OF_CEILING:
+    limits = verdict(facts)
+    share = f"{100 * limits.share_of_ceiling:.0f} %"
+    if limits.share_of_ceiling > MAX_OF_CEILING:
         return UNSTEADY.format(share=share)
     pixels = facts.get("choices", {}).get("pixels", {})
     where = f"{pixels.get('value', 'unknown')}: {pixels.get('reason', 'not recorded')}."
-    return LIMITS[found.limit].format(share=share, gain=found.most_gain, pixels=where)
+    return LIMITS[limits.limit].format(share=share, gain=limits.most_gain, pixels=where)

@@ -62,13 +62,13 @@ def _paragraphs(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
     for one in payload["odd"]:
         yield "", f"note: {_images(len(one['files']))} {one['what']}: {one['becomes']}.", one["files"][:1], ""
     if "split_file" in payload:
-        made = payload["split_file"]
+        split = payload["split_file"]
         yield (
             "bold",
-            f"Split by photo written to {made['path']}: {made['num_train']:,} to train on, "
-            f"{made['num_validation']:,} to validate with.",
+            f"Split by photo written to {split['path']}: {split['num_train']:,} to train on, "
+            f"{split['num_validation']:,} to validate with.",
             [],
-            f"turnaround train FOLDER --set data.split_by_photo={clean(made['path'])}",
+            f"turnaround train FOLDER --set data.split_by_photo={clean(split['path'])}",
         )
     if not payload["serious"]:
         yield "green", "Nothing serious was found.", [], ""
@@ -89,11 +89,11 @@ def _leaks(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
 
 
 def _contradictions(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
-    found = [one for one in payload["groups"] if len(one["classes"]) > 1]
-    if found:
-        listed = [f"{_example(one)} ({' and '.join(one['classes'])})" for one in found]
+    groups = [one for one in payload["groups"] if len(one["classes"]) > 1]
+    if groups:
+        listed = [f"{_example(one)} ({' and '.join(one['classes'])})" for one in groups]
         sentence = (
-            f"problem: {len(found):,} photo{'s stand' if len(found) > 1 else ' stands'} under more than one class."
+            f"problem: {len(groups):,} photo{'s stand' if len(groups) > 1 else ' stands'} under more than one class."
         )
         yield "bold red", sentence, _some(listed), ADVICE["contradiction"]
 
@@ -101,15 +101,15 @@ def _contradictions(payload: Payload) -> Iterator[tuple[str, str, list[str], str
 def _copies(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
     """Groups that do no harm to the split or to the labels."""
     for kind, words in KINDS.items():
-        found = [
+        groups = [
             one
             for one in payload["groups"]
             if one["kind"] == kind and not one["crosses_split"] and len(one["classes"]) < 2
         ]
-        if found:
-            num = sum(len(one["files"]) for one in found)
-            sentence = f"caution: {num:,} images in {len(found):,} groups within one part: {words}."
-            yield "yellow", sentence, _some([_example(one) for one in found]), ADVICE["copies"]
+        if groups:
+            num = sum(len(one["files"]) for one in groups)
+            sentence = f"caution: {num:,} images in {len(groups):,} groups within one part: {words}."
+            yield "yellow", sentence, _some([_example(one) for one in groups]), ADVICE["copies"]
 
 
 def _example(one: Payload) -> str:

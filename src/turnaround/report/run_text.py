@@ -82,8 +82,8 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     if summary.best_epoch is not None:
         yield "best epoch", f"{summary.best_epoch} with {accuracy(summary.best_val_accuracy)}"
     yield "weakest class", weakest_class(run)
-    own = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
-    yield "an epoch took", f"{duration(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{own}"
+    note = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
+    yield "an epoch took", f"{duration(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{note}"
     yield "turnaround", f"{duration(summary.turnaround_s)}: {parts_sentence(summary)}"
     yield "to the first step", first_step_sentence(summary, run)
     yield "scaling", scaling_sentence(run)
@@ -109,8 +109,8 @@ def first_step_sentence(summary: RunSummary, run: Run) -> str | None:
     parts = summary.first_step_parts_s
     if not parts or run.status.job is None:
         return None
-    said = ", ".join(f"{PART_NAMES.get(name, name)} {duration(time_s)}" for name, time_s in parts.items())
-    return f"{duration(sum(parts.values()))} after it was submitted: {said}"
+    listed = ", ".join(f"{PART_NAMES.get(name, name)} {duration(time_s)}" for name, time_s in parts.items())
+    return f"{duration(sum(parts.values()))} after it was submitted: {listed}"
 
 
 def scaling_sentence(run: Run) -> str | None:

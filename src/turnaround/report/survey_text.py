@@ -134,10 +134,10 @@ def _run_names(case: ConfigurationRuns) -> str:
 
 def _words(jobs: Sequence[Workload], shown: Sequence[Column], screen: Screen) -> Iterator[Text]:
     """Yield the headings with their meanings."""
-    told = meanings(jobs, shown)
-    if told:
+    explained = meanings(jobs, shown)
+    if explained:
         yield Text("What the columns mean", style=HEADING)
-    for word, meaning in told:
+    for word, meaning in explained:
         yield from _labelled(f"{word}: ", f"{meaning}.", HEADING, screen)
 
 

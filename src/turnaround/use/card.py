@@ -89,38 +89,38 @@ def _usage(trained: Trained, *, file: str, format_: str) -> str:
 
 
 def _accuracy(trained: Trained) -> str:
-    found = trained.run.evaluation
-    if found is None:
+    evaluation = trained.run.evaluation
+    if evaluation is None:
         return "The run has not finished, so it has no final evaluation. Do not rely on this network."
-    margin = 1.96 * math.sqrt(max(found.top1 * (1 - found.top1), 0.0) / max(found.num_images, 1))
+    margin = 1.96 * math.sqrt(max(evaluation.top1 * (1 - evaluation.top1), 0.0) / max(evaluation.num_images, 1))
     sentence = (
-        f"{100 * found.top1:.1f} % of {found.num_images} validation images (95 % interval about "
+        f"{100 * evaluation.top1:.1f} % of {evaluation.num_images} validation images (95 % interval about "
         f"± {100 * margin:.1f} points, for pictures like these)"
     )
-    if found.epoch != trained.epoch:
-        sentence += f"; measured after epoch {found.epoch}, this file is from epoch {trained.epoch}"
-    return f"{sentence}.\n\n{_class_table(found)}"
+    if evaluation.epoch != trained.epoch:
+        sentence += f"; measured after epoch {evaluation.epoch}, this file is from epoch {trained.epoch}"
+    return f"{sentence}.\n\n{_class_table(evaluation)}"
 
 
-def _class_table(found: Evaluation) -> str:
+def _class_table(evaluation: Evaluation) -> str:
     rows = ["| class | images | recognised | most often taken for |", "| --- | ---: | ---: | --- |"]
-    for place, one in enumerate(found.per_class[:MAX_CLASSES]):
+    for place, one in enumerate(evaluation.per_class[:MAX_CLASSES]):
         share = "no images" if one.accuracy is None else f"{100 * one.accuracy:.0f} %"
         few = " (few)" if one.num_images < FEW_IMAGES else ""
-        rows.append(f"| {text(one.name)} | {one.num_images}{few} | {share} | {_taken_for(found, place)} |")
-    if len(found.per_class) > MAX_CLASSES:
-        rows.append(f"| and {len(found.per_class) - MAX_CLASSES} more: `evaluation.json` of the run | | | |")
+        rows.append(f"| {text(one.name)} | {one.num_images}{few} | {share} | {_taken_for(evaluation, place)} |")
+    if len(evaluation.per_class) > MAX_CLASSES:
+        rows.append(f"| and {len(evaluation.per_class) - MAX_CLASSES} more: `evaluation.json` of the run | | | |")
     note = f"\n\n(few): fewer than {FEW_IMAGES} images, so the share is little more than a guess."
     return "\n".join(rows) + (note if any("(few)" in row for row in rows) else "")
 
 
-def _taken_for(found: Evaluation, place: int) -> str:
+def _taken_for(evaluation: Evaluation, place: int) -> str:
     """The class that images of this one were mistaken for most often."""
-    if place >= len(found.confusion):
+    if place >= len(evaluation.confusion):
         return ""
-    wrong = [0 if other == place else count for other, count in enumerate(found.confusion[place])]
+    wrong = [0 if other == place else count for other, count in enumerate(evaluation.confusion[place])]
     most = max(wrong, default=0)
-    return f"{text(found.classes[wrong.index(most)])} ({most})" if most else ""
+    return f"{text(evaluation.classes[wrong.index(most)])} ({most})" if most else ""
 
 
 def _limits(trained: Trained) -> str:
@@ -137,11 +137,11 @@ def _limits(trained: Trained) -> str:
     return "\n".join(f"- {limit}" for limit in limits)
 
 
-def _weak_classes(found: Evaluation | None) -> str:
+def _weak_classes(evaluation: Evaluation | None) -> str:
     """The classes that it recognises in fewer than two of three pictures."""
-    if found is None:
+    if evaluation is None:
         return ""
-    weak = [one for one in found.per_class if one.accuracy is not None and one.accuracy < 2 / 3]
+    weak = [one for one in evaluation.per_class if one.accuracy is not None and one.accuracy < 2 / 3]
     named = ", ".join(f"{text(one.name)} ({100 * (one.accuracy or 0):.0f} %)" for one in weak[:8])
     return named + (f" and {len(weak) - 8} more" if len(weak) > 8 else "")
 

@@ -129,9 +129,9 @@ def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
 
 
 def _findings(view: PageView, job: Workload, key: str) -> Block:
-    found = [finding for finding in view.findings if finding.job == job.name]
-    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    shown = [(finding, evidence_text(finding.evidence)) for finding in found]
+    findings = [finding for finding in view.findings if finding.job == job.name]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    shown = [(finding, evidence_text(finding.evidence)) for finding in findings]
     return Block(id=f"{key}/findings", html=piece("findings", findings=shown, key=key, short=SHORT_EVIDENCE))
 
 
@@ -146,34 +146,32 @@ def _figures(job: Workload, key: str, forecasters: tuple[Forecaster, ...], *, pr
 
 def _confused(view: PageView, job: Workload, key: str) -> Iterator[Block]:
     """Pictures of the confused classes: a figure cannot show how they look."""
-    found, pictures = best_evaluated(job), view.thumbnails.get(job.name, {})
-    if found is None or not pictures:
+    best, pictures = best_evaluated(job), view.thumbnails.get(job.name, {})
+    if best is None or not pictures:
         return
-    names, rows = found.evaluation.classes, found.evaluation.confusion
+    names, rows = best.evaluation.classes, best.evaluation.confusion
     pairs = [
         (names[pair.true], names[pair.predicted], pair.num_images, sum(rows[pair.true]))
-        for pair in confused_pairs(found.evaluation, most=MAX_CONFUSED)
+        for pair in confused_pairs(best.evaluation, most=MAX_CONFUSED)
     ]
     if pairs:
-        yield Block(
-            id=f"{key}/confused", html=piece("confused", pairs=pairs, pictures=pictures, run=found.summary.name)
-        )
+        yield Block(id=f"{key}/confused", html=piece("confused", pairs=pairs, pictures=pictures, run=best.summary.name))
 
 
 def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
-    asked = []
+    by_gpu = []
     for forecaster in view.forecasters.get(job.name, ()):
         predictions = [forecaster.predict(count) for count in asked_counts(forecaster)]
         last = Answer.of(predictions[-1])
-        told = {
+        grounds = {
             "Rests on": last.rests_on,
             "Assumed": [*last.assumed, *last.left_open],
             "Mind": list(last.warnings),
         }
-        asked.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), told))
-    if asked:
+        by_gpu.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), grounds))
+    if by_gpu:
         scored = track_record_text([score for score in view.scores if score.job == job.name])
-        yield Block(id=f"{key}/forecast", html=piece("forecast", asked=asked, scored=scored, key=key, job=job.name))
+        yield Block(id=f"{key}/forecast", html=piece("forecast", by_gpu=by_gpu, scored=scored, key=key, job=job.name))
 
 
 def _rest(view: PageView) -> Iterator[Block]:

@@ -40,9 +40,9 @@ def write_page(directories: Sequence[Path], *, out: Path, options: PageOptions |
     """The page of all runs at or below the directories; `out` is replaced where it is such a page already."""
     options = options or PageOptions()
     refuse_target(out)
-    found = survey_of(directories)
-    found = filter_jobs(found, options.job) if options.job is not None else found
-    text = page_html(page_view(found, directories, options=options, out=out))
+    survey = survey_of(directories)
+    survey = filter_jobs(survey, options.job) if options.job is not None else survey
+    text = page_html(page_view(survey, directories, options=options, out=out))
     replace_file(out, text.encode("utf-8", "replace"))
     return out
 
@@ -53,19 +53,19 @@ def page_html(view: PageView) -> str:
 
 
 def page_view(
-    found: Survey, directories: Sequence[Path], *, options: PageOptions | None = None, out: Path | None = None
+    survey: Survey, directories: Sequence[Path], *, options: PageOptions | None = None, out: Path | None = None
 ) -> PageView:
     """Everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
     options = options or PageOptions()
-    pictures, notes = example_pictures(found) if options.has_pictures else ({}, [])
-    forecast = found.workloads if options.has_forecasts else ()
+    pictures, notes = example_pictures(survey) if options.has_pictures else ({}, [])
+    forecast = survey.workloads if options.has_forecasts else ()
     return PageView(
-        survey=found,
+        survey=survey,
         title=_title(directories),
         now=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        findings=tuple(find_all(found)),
+        findings=tuple(find_all(survey)),
         forecasters={job.name: forecasters_of(job, price=options.price) for job in forecast},
-        scores=tuple(scored([line for directory in directories for line in saved_in(directory)], found)),
+        scores=tuple(scored([line for directory in directories for line in saved_in(directory)], survey)),
         thumbnails=pictures,
         notes=tuple(notes),
         price=options.price,

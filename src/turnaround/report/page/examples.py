@@ -22,11 +22,11 @@ MAX_SEARCHED = 50_000
 """Images of a folder that is looked through for examples: more would keep people waiting."""
 
 
-def example_pictures(found: Survey) -> tuple[dict[str, dict[str, tuple[str, ...]]], list[str]]:
+def example_pictures(survey: Survey) -> tuple[dict[str, dict[str, tuple[str, ...]]], list[str]]:
     """Return examples by job and class, and a sentence for each job that has none although it could."""
     pictures: dict[str, dict[str, tuple[str, ...]]] = {}
     notes, room = [], MAX_PICTURES
-    for job in found.workloads:
+    for job in survey.workloads:
         best = best_evaluated(job)
         pairs = confused_pairs(best.evaluation, most=MAX_CONFUSED) if best else ()
         places = dict.fromkeys(place for pair in pairs for place in (pair.true, pair.predicted))

@@ -34,14 +34,14 @@ MAX_SLANTED = 6
 
 def class_figures(job: Workload) -> list[Figure]:
     """The figures of the most accurate run that was evaluated; none where no run was."""
-    found = best_evaluated(job)
-    if found is None:
+    best = best_evaluated(job)
+    if best is None:
         return []
-    return [_matrix(found), *_pairs(found)]
+    return [_matrix(best), *_pairs(best)]
 
 
-def _matrix(found: Confusion) -> Figure:
-    evaluation = found.evaluation
+def _matrix(best: Confusion) -> Figure:
+    evaluation = best.evaluation
     places = most_confused_classes(evaluation, most=MAX_CLASSES) or [0]
     names = [_short(evaluation.classes[place]) for place in places]
     counts = [[evaluation.confusion[true][predicted] for predicted in places] for true in places]
@@ -76,7 +76,7 @@ def _matrix(found: Confusion) -> Figure:
         section="classes",
         title="Which classes are taken for which",
         caption=sentences(
-            f"{_which(found)} Each row is one true class; the colour is the share of its images"
+            f"{_which(best)} Each row is one true class; the colour is the share of its images"
             f"{', the number how many they are' if 'text' in trace else ''}.",
             "The scale is stretched, so that few images are seen.",
             "" if is_named else "Columns are in the order of the rows.",
@@ -84,7 +84,7 @@ def _matrix(found: Confusion) -> Figure:
             if len(places) < len(evaluation.classes)
             else "",
         ),
-        alt=_alt(found),
+        alt=_alt(best),
         data=[trace],
         layout=layout(
             height=min(max(200 + 22 * len(places), 340), 820),
@@ -113,11 +113,11 @@ def _hover(
     ]
 
 
-def _which(found: Confusion) -> str:
-    top1 = accuracy(found.evaluation.top1)
+def _which(best: Confusion) -> str:
+    top1 = accuracy(best.evaluation.top1)
     return (
-        f"Validation images after the last epoch of {found.summary.name} ({found.case.label}), the most accurate run "
-        f"({top1} of {found.evaluation.num_images:,} images)."
+        f"Validation images after the last epoch of {best.summary.name} ({best.case.label}), the most accurate run "
+        f"({top1} of {best.evaluation.num_images:,} images)."
     )
 
 
@@ -125,8 +125,8 @@ def _short(name: str) -> str:
     return plain(name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 2]}..")
 
 
-def _pairs(found: Confusion) -> list[Figure]:
-    evaluation = found.evaluation
+def _pairs(best: Confusion) -> list[Figure]:
+    evaluation = best.evaluation
     pairs = confused_pairs(evaluation, most=MAX_PAIRS)
     if not pairs:
         return []
@@ -148,10 +148,10 @@ def _pairs(found: Confusion) -> list[Figure]:
             section="classes",
             title="The most confused classes",
             caption=sentences(
-                f"Images of one class that were taken for another. {_which(found)}",
+                f"Images of one class that were taken for another. {_which(best)}",
                 f"The first {len(pairs)} of {total} pairs." if len(pairs) < total else "",
             ),
-            alt=_alt(found),
+            alt=_alt(best),
             data=[trace],
             layout=layout(
                 height=bar_height(names),
@@ -162,10 +162,10 @@ def _pairs(found: Confusion) -> list[Figure]:
     ]
 
 
-def _alt(found: Confusion) -> str:
-    pairs = confused_pairs(found.evaluation, most=3)
+def _alt(best: Confusion) -> str:
+    pairs = confused_pairs(best.evaluation, most=3)
     if not pairs:
         return "Every validation image was recognised."
-    classes = found.evaluation.classes
-    said = [f"{classes[p.true]} taken for {classes[p.predicted]} ({p.num_images} images)" for p in pairs]
-    return f"Confused most: {'; '.join(said)}."
+    classes = best.evaluation.classes
+    confusions = [f"{classes[p.true]} taken for {classes[p.predicted]} ({p.num_images} images)" for p in pairs]
+    return f"Confused most: {'; '.join(confusions)}."

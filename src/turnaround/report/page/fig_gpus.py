@@ -48,20 +48,20 @@ PANELS = (
 
 def usage_figures(job: Workload) -> list[Figure]:
     """One picture for the first run of each configuration that has telemetry; rehearsals have no times to show."""
-    found: list[tuple[Series, str, tuple[Usage, ...]]] = []
+    drawn: list[tuple[Series, str, tuple[Usage, ...]]] = []
     others = 0
     for series in series_of(job):
         if series.is_rehearsal:
             continue
         for summary, run in series.case.members:
-            if len(found) >= MAX_RUNS:
+            if len(drawn) >= MAX_RUNS:
                 others += bool(run.directory.telemetry_hosts())
-            elif own := usages(run):
-                found.append((series, summary.name, own))
+            elif of_run := usages(run):
+                drawn.append((series, summary.name, of_run))
                 break
     return [
-        _figure(series, name, own, others if place == len(found) - 1 else 0)
-        for place, (series, name, own) in enumerate(found)
+        _figure(series, name, of_run, others if place == len(drawn) - 1 else 0)
+        for place, (series, name, of_run) in enumerate(drawn)
     ]
 
 

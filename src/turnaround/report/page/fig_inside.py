@@ -54,8 +54,8 @@ def turnaround_figure(job: Workload) -> Figure | None:
     if stack is None:
         return None
     many = _repeats(stack)
-    told = [run.is_imported for series in stack.shown for run in series.case.summaries]
-    if all(told):
+    imported = [run.is_imported for series in stack.shown for run in series.case.summaries]
+    if all(imported):
         stack = replace(stack, names=TOLD_NAMES)
     return _figure(
         stack,
@@ -65,7 +65,7 @@ def turnaround_figure(job: Workload) -> Figure | None:
         caption=sentences(
             f"From submit to finish by part{f'; of repeats the median of each{many}' if many else ''}.",
             "Imported runs tell two parts: their epochs (with whatever was in them) and the rest of the job."
-            if any(told)
+            if any(imported)
             else "The first epoch is cold: it pays for compilation and cold caches.",
             left_out(len(stack.shown), known),
         ),

@@ -33,10 +33,10 @@ SMALL_COST_S = 360.0
 def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
     """Times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest of them."""
     by_case = {id(series.case): series for series in series_of(job)}
-    found = [(goal, [(by_case[id(one.case)], one) for one in goal.reached]) for goal in goals(job)]
-    told = [(goal, rows) for goal, rows in found if goal.basis != "job"] or found
-    figures = [_time_figure(goal, rows) for goal, rows in told if len(rows) > 1]
-    several = next(((goal, rows) for goal, rows in found if len(rows) > 1), None)
+    by_goal = [(goal, [(by_case[id(one.case)], one) for one in goal.reached]) for goal in goals(job)]
+    drawn = [(goal, rows) for goal, rows in by_goal if goal.basis != "job"] or by_goal
+    figures = [_time_figure(goal, rows) for goal, rows in drawn if len(rows) > 1]
+    several = next(((goal, rows) for goal, rows in by_goal if len(rows) > 1), None)
     return figures if several is None else [*figures, _cost_figure(*several, price=price)]
 
 

@@ -128,11 +128,11 @@ def _figures(run: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def _recipe(run: Run) -> dict[str, str]:
-    told = _flat(run.recipe)
+    values = _flat(run.recipe)
     command = run.recipe.get("command")
     if isinstance(command, list) and len(command) > 1:
-        told["command"] = _short(shlex.join(["turnaround", *map(str, command[1:])]))
-    return told
+        values["command"] = _short(shlex.join(["turnaround", *map(str, command[1:])]))
+    return values
 
 
 def _flat(content: Mapping[str, Any], before: str = "") -> dict[str, str]:
