@@ -9,6 +9,7 @@ import pytest
 
 from analysis.build import LAB, built, import_table, rising
 from turnaround.analysis.bottleneck import bottleneck, gpu_busy
+from turnaround.findings.bottlenecks import why
 from turnaround.record.reader import Run
 
 # wait, copy, compute, reduce, update
@@ -44,8 +45,8 @@ def test_the_verdict_is_the_largest_share(options: dict[str, Any], kind: str, sh
 
 def test_spans_say_that_they_are_spans(tmp_path: Path) -> None:
     found = bottleneck(built(tmp_path / "run", parts_s=both(HUNGRY)))
-    assert "30 % of a step is waiting for the next batch" in found.why
-    assert "by the spans of 10 steps; only a replay probe (turnaround bench) is conclusive" in found.why
+    assert "30 % of a step is waiting for the next batch" in why(found)
+    assert "by the spans of 10 steps; only a replay probe (turnaround bench) is conclusive" in why(found)
 
 
 def probed(tmp_path: Path, **probes: Any) -> Run:
@@ -56,7 +57,7 @@ def probed(tmp_path: Path, **probes: Any) -> Run:
 def test_a_replay_probe_decides_for_the_input(tmp_path: Path) -> None:
     found = bottleneck(probed(tmp_path, replay_images_per_s=1450.0))
     assert (found.kind, found.probes, found.most_gain) == ("input", True, pytest.approx(1.45))
-    assert "1.45 times faster (a probe)" in found.why
+    assert "1.45 times faster (a probe)" in why(found)
 
 
 def test_a_replay_probe_decides_against_the_input(tmp_path: Path) -> None:
@@ -67,13 +68,13 @@ def test_a_replay_probe_decides_against_the_input(tmp_path: Path) -> None:
     ("alone", "words"), [(2000.0, "something else on the host"), (1050.0, "makes 1,050 images/s.")]
 )
 def test_a_loader_that_is_fast_alone_points_to_contention(alone: float, words: str, tmp_path: Path) -> None:
-    assert words in bottleneck(probed(tmp_path, replay_images_per_s=1450.0, input_images_per_s=alone)).why
+    assert words in why(bottleneck(probed(tmp_path, replay_images_per_s=1450.0, input_images_per_s=alone)))
 
 
 def test_a_probe_without_exchange_decides_for_communication(tmp_path: Path) -> None:
     found = bottleneck(probed(tmp_path, replay_images_per_s=1010.0, nosync_images_per_s=1515.0))
     assert (found.kind, found.probes, found.share) == ("communication", True, pytest.approx(1 / 3))
-    assert "1.50 times faster (a probe)" in found.why
+    assert "1.50 times faster (a probe)" in why(found)
 
 
 @pytest.mark.parametrize("probes", [None, [], {}, {"replay_images_per_s": None}, {"replay_images_per_s": "fast"}])
@@ -85,9 +86,9 @@ def test_probes_that_are_not_there(probes: object, tmp_path: Path) -> None:
 def test_nothing_timed_is_unknown(tmp_path: Path) -> None:
     found = bottleneck(built(tmp_path / "run"))
     assert (found.kind, found.share, found.most_gain) == ("unknown", None, None)
-    assert "too few of its steps were timed" in found.why
+    assert "too few of its steps were timed" in why(found)
     imported = bottleneck(Run.load(import_table(LAB, tmp_path / "lab") / "model1"))
-    assert (imported.kind, "a table has no spans" in imported.why) == ("unknown", True)
+    assert (imported.kind, "a table has no spans" in why(imported)) == ("unknown", True)
 
 
 @pytest.mark.parametrize("ranks", [None, [{}], [{"workers": []}, {"workers": []}], "two", [1, 2]])
@@ -112,4 +113,4 @@ def test_damaged_spans_are_the_reason(tmp_path: Path) -> None:
     run.directory.spans(0).write_text('{"format": 99, "step": 1}\n')
     found = bottleneck(run)
     assert found.kind == "unknown"
-    assert "spans-0.jsonl: written in format 99 by a newer turnaround" in found.why
+    assert "spans-0.jsonl: written in format 99 by a newer turnaround" in why(found)

@@ -50,7 +50,13 @@ def test_pinned() -> None:
 
 
 def test_every_warning_has_words(case: ConfigurationRuns) -> None:
-    verdict = Bottleneck(kind="input", share=0.5, most_gain=2.0, why="waiting.", probes=False)
+    verdict = Bottleneck(
+        kind="input",
+        share=0.5,
+        most_gain=2.0,
+        reason="input spans",
+        figures={"wait": 0.4, "copy": 0.1, "num_steps": 20},
+    )
     examples: dict[type, tuple[Any, str]] = {
         r.SetAside: (
             r.SetAside(cases=(case,), reason="time settings", facts=(FACT,)),

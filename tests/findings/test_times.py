@@ -14,7 +14,7 @@ from turnaround.findings.times import lost_s, time_lost_outside_training
 def test_of_a_cold_epoch_only_what_it_took_longer(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan(epoch_time_s=10, cold_time_s=50, evaluation_time_s=1, time_s={"decode": 7.0}))
     (run,) = survey([tmp_path]).workloads[0].configurations[0].summaries
-    assert lost_s(run) == pytest.approx({"start_up": 1, "decode": 7, "evaluation": 20, "other": 0, "cold": 40})
+    assert lost_s(run) == pytest.approx({"start_up": 1, "decode": 7, "evaluation": 20, "other": 0, "training_cold": 40})
 
 
 def test_of_a_table_the_job_less_its_epochs(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ is one it decides.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, Literal
 
@@ -31,17 +31,32 @@ from turnaround.record.schema import Span
 
 Kind = Literal["input", "communication", "straggler", "host", "evaluation", "compute", "unknown"]
 
+# Shares of a step. TensorFlow's profiler calls a program input-bound from 20 %, moderately from 5 %; PyTorch's warns of
+# communication from 10 %.
 INPUT_SHARE = 0.05
 STRONG_SHARE = 0.20
 COMMUNICATION_SHARE = 0.10
+# NVML's utilisation counts a kernel of any size, so a GPU that is idle for less than this is a busy one.
 IDLE_SHARE = 0.30
+# Of an epoch: a seventh of the time without learning is worth a setting.
 EVALUATION_SHARE = 0.15
-MIN_SPANS = 3
-MIN_SAMPLES = 10
-FASTER_INPUT = 1.2
-"""An input that is this much faster alone, and still waited for, is held up by something else on the host."""
+MIN_SPANS = 3  # the fewest with a median that one outlier does not decide
+MIN_SAMPLES = 10  # one a second: less than ten seconds say nothing about a GPU
 
-_NOT_CONCLUSIVE = "only a replay probe (turnaround bench) is conclusive"
+Reason = Literal[
+    "damaged record",
+    "imported",
+    "few steps",
+    "compute spans",
+    "replay probe",
+    "input spans",
+    "no-sync probe",
+    "reduce spans",
+    "slow process",
+    "idle GPUs",
+    "evaluation times",
+]
+"""Which measurement decided the verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +68,16 @@ class Bottleneck:
     """Of the step, or of the epoch, that it takes; 0 to 1."""
     most_gain: float | None
     """How many times faster the run could be at most without it; None where nothing is to gain."""
-    why: str
-    """One sentence, and whether it rests on spans or on a probe."""
-    probes: bool
-    """Whether a probe, which removes the suspect and measures again, says so: conclusive, unlike spans."""
+    reason: Reason
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """The measured values that the reason rests on, by name."""
+    damage: str = ""
+    """What is wrong with a damaged record."""
+
+    @property
+    def probes(self) -> bool:
+        """Whether a probe, which removes the suspect and measures again, says so: conclusive, unlike spans."""
+        return self.reason in ("replay probe", "no-sync probe")
 
     @property
     def is_strong(self) -> bool:
@@ -84,17 +105,15 @@ def bottleneck(run: Run) -> Bottleneck:
         parts = step_parts(run)
         suspects = [suspect for find in _SUSPECTS for suspect in find(run, parts)]
     except RunDirectoryError as error:
-        return Bottleneck(kind="unknown", share=None, most_gain=None, why=str(error), probes=False)
+        return Bottleneck(kind="unknown", share=None, most_gain=None, reason="damaged record", damage=str(error))
     if suspects:
         return max(suspects, key=lambda suspect: suspect.share or 0.0)
     if parts is None:
-        why = (
-            "no step of it was taken apart: a table has no spans" if run.imported else "too few of its steps were timed"
-        )
-        return Bottleneck(kind="unknown", share=None, most_gain=None, why=f"{why}.", probes=False)
+        reason: Reason = "imported" if run.imported else "few steps"
+        return Bottleneck(kind="unknown", share=None, most_gain=None, reason=reason)
     share = 1.0 - parts.input - parts.reduce
-    why = f"computing takes {_percent(share)} of a step, by the spans of {parts.num_steps} steps."
-    return Bottleneck(kind="compute", share=share, most_gain=None, why=why, probes=False)
+    figures = {"share": share, "num_steps": parts.num_steps}
+    return Bottleneck(kind="compute", share=share, most_gain=None, reason="compute spans", figures=figures)
 
 
 def step_parts(run: Run) -> StepPartTimes | None:
@@ -123,9 +142,9 @@ def _number(value: float) -> float:
     return value if math.isfinite(value) and value > 0 else 0.0
 
 
-def _suspect(kind: Kind, share: float, why: str, *, probes: bool = False) -> Bottleneck:
-    share = min(share, 0.999)
-    return Bottleneck(kind=kind, share=share, most_gain=1.0 / (1.0 - share), why=why, probes=probes)
+def _suspect(kind: Kind, share: float, reason: Reason, **figures: float) -> Bottleneck:
+    share = min(share, 0.999)  # the gain stays finite
+    return Bottleneck(kind=kind, share=share, most_gain=1.0 / (1.0 - share), reason=reason, figures=figures)
 
 
 def _input(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
@@ -133,27 +152,11 @@ def _input(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     replay = probes.get("replay_images_per_s")
     if replay is not None and rate is not None:
         if (stall := 1.0 - rate / replay) > INPUT_SHARE:
-            why = (
-                f"replaying batches that are already on the device is {replay / rate:.2f} times faster (a probe)"
-                f"{_contention(probes, rate)}."
-            )
-            yield _suspect("input", stall, why, probes=True)
+            alone = probes.get("input_images_per_s")
+            own = {} if alone is None else {"input_images_per_s": alone, "input_faster": alone / rate}
+            yield _suspect("input", stall, "replay probe", faster=replay / rate, **own)
     elif parts is not None and parts.input > INPUT_SHARE:
-        why = (
-            f"{_percent(parts.wait)} of a step is waiting for the next batch and {_percent(parts.copy)} moving and "
-            f"augmenting it, by the spans of {parts.num_steps} steps; {_NOT_CONCLUSIVE}."
-        )
-        yield _suspect("input", parts.input, why)
-
-
-def _contention(probes: dict[str, float], rate: float) -> str:
-    """What a loader that is fast enough alone means."""
-    alone = probes.get("input_images_per_s")
-    if alone is None:
-        return ""
-    if alone > FASTER_INPUT * rate:
-        return f"; the input alone makes {alone:,.0f} images/s, so something else on the host holds it up, not decoding"
-    return f"; the input alone makes {alone:,.0f} images/s"
+        yield _suspect("input", parts.input, "input spans", wait=parts.wait, copy=parts.copy, num_steps=parts.num_steps)
 
 
 def _communication(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
@@ -161,14 +164,9 @@ def _communication(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck
     replay, nosync = probes.get("replay_images_per_s"), probes.get("nosync_images_per_s")
     if replay is not None and nosync is not None:
         if (exposed := 1.0 - replay / nosync) > COMMUNICATION_SHARE:
-            why = f"without averaging gradients a step is {nosync / replay:.2f} times faster (a probe)."
-            yield _suspect("communication", exposed, why, probes=True)
+            yield _suspect("communication", exposed, "no-sync probe", faster=nosync / replay)
     elif parts is not None and parts.reduce > COMMUNICATION_SHARE:
-        why = (
-            f"{_percent(parts.reduce)} of a step is averaging gradients that computing does not hide, by the spans of "
-            f"{parts.num_steps} steps."
-        )
-        yield _suspect("communication", parts.reduce, why)
+        yield _suspect("communication", parts.reduce, "reduce spans", reduce=parts.reduce, num_steps=parts.num_steps)
 
 
 def _straggler(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
@@ -177,11 +175,7 @@ def _straggler(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     except (KeyError, TypeError, ZeroDivisionError):  # ranks or spans that are not ours
         return
     if found is not None and found.has_straggler:
-        why = (
-            f"process {found.slowest_rank} takes {found.ratio:.2f} times the median time for its part of a step, and "
-            "all others wait for it (spans)."
-        )
-        yield _suspect("straggler", 1.0 - 1.0 / found.ratio, why)
+        yield _suspect("straggler", 1.0 - 1.0 / found.ratio, "slow process", rank=found.slowest_rank, ratio=found.ratio)
 
 
 def _host(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
@@ -189,11 +183,7 @@ def _host(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     busy = gpu_busy(run)
     is_input = any(True for _ in _input(run, parts))
     if busy is not None and not is_input and 1.0 - busy > IDLE_SHARE:
-        why = (
-            f"the GPUs were busy {_percent(busy)} of the time by telemetry, and it is not the input: kernels are "
-            "launched too slowly for their size."
-        )
-        yield _suspect("host", 1.0 - busy, why)
+        yield _suspect("host", 1.0 - busy, "idle GPUs", busy=busy)
 
 
 def _evaluation(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
@@ -205,8 +195,7 @@ def _evaluation(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     outside_s = median(evaluation_s for _, evaluation_s in timed) + checkpoint_s
     share = outside_s / (outside_s + median(epoch_s for epoch_s, _ in timed))
     if share > EVALUATION_SHARE:
-        why = f"{outside_s:.3g} s of every epoch are evaluation and checkpoints, in which nothing is learnt (epochs)."
-        yield _suspect("evaluation", share, why)
+        yield _suspect("evaluation", share, "evaluation times", outside_s=outside_s)
 
 
 _SUSPECTS = (_input, _communication, _straggler, _host, _evaluation)
@@ -244,7 +233,3 @@ def _probes(run: Run) -> dict[str, float]:
 def _images_per_s(run: Run) -> float | None:
     rates = [e.images_per_s for e in (steady_epochs(run.epochs) or run.epochs) if e.images_per_s > 0]
     return median(rates) if rates else None
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

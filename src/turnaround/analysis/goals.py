@@ -12,7 +12,20 @@ from typing import Literal
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.stable import EpochEstimate
 
+HOUR_S = 3600.0
+"""Prices are those of an hour of one device."""
+
 Basis = Literal["target", "stable", "job"]
+
+
+def device_time_s(time_s: float, devices: int) -> float:
+    """Return the seconds of all devices together, which is what is paid for."""
+    return devices * time_s
+
+
+def cost(time_s: float, *, devices: int, price_per_hour: float) -> float:
+    """Return the price of all devices for that time, in the price's currency."""
+    return device_time_s(time_s, devices) * price_per_hour / HOUR_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +41,7 @@ class Reached:
 
     def device_s(self, time_s: float | None) -> float | None:
         """Of all its processes together: GPU-seconds where each has a GPU."""
-        return None if time_s is None else time_s * self.case.configuration.processes
+        return None if time_s is None else device_time_s(time_s, self.case.configuration.processes)
 
 
 @dataclass(frozen=True, kw_only=True)

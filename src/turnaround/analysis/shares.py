@@ -29,10 +29,10 @@ def _parts_s(run: RunSummary) -> dict[str, float]:
     """A table tells two parts: its epochs, and what is left of the job."""
     if not run.is_imported:
         return run.turnaround_parts_s
-    if run.job_time_s is None or run.epoch_time_s is None or not run.epochs:
+    if run.job_time_s is None or run.outside_epochs_s is None:
         return {}
-    epochs_s = min(run.epochs * run.epoch_time_s, run.job_time_s)  # a slow epoch told as typical: not beyond the job
-    return {"training_steady": epochs_s, "other": run.job_time_s - epochs_s}
+    other_s = max(0.0, run.outside_epochs_s)  # a slow epoch told as typical: not beyond the job
+    return {"training_steady": run.job_time_s - other_s, "other": other_s}
 
 
 def step_parts_s(case: ConfigurationRuns) -> dict[str, float]:

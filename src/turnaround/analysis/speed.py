@@ -13,9 +13,16 @@ from dataclasses import dataclass
 
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Spread, Workload
+from turnaround.analysis.gpu_kinds import data_sheet
 
 MAX_EFFICIENCY = 1.05
 """More than this is more than linear: one of the two times does not measure what the other does."""
+# Over public pairs of kinds the speed was at least 0.7 of the ratio of memory bandwidths (forecast/hardware.py), so 1.5
+# times the bandwidth is a gain of 5 % at the very least and of 35 % typically.
+FASTER_GPU = 1.5
+"""Ratio of memory bandwidths from which one kind of GPU must be faster than another ..."""
+NO_GAIN = 1.15
+"""... unless its epochs are shorter by less than this: then the GPUs were not the limit."""
 _WHOLE_SECOND_S = 0.5  # what rounding to a second can hide
 
 
@@ -57,7 +64,7 @@ def comparable_in_time(job: Workload) -> list[list[ConfigurationRuns]]:
     """The cases with times, by kind of GPU and by what else matters for time; in each group, fewest workers first."""
     groups: defaultdict[tuple[str, tuple[Fact, ...]], list[ConfigurationRuns]] = defaultdict(list)
     for case in job.configurations:
-        if case.epoch_time_s is not None and case.epoch_time_s.value > 0:
+        if _is_timed(case):
             groups[case.configuration.gpu, case.configuration.settings_for("time")].append(case)
     return list(groups.values())
 
@@ -76,6 +83,38 @@ def speedup_of(baseline: ConfigurationRuns, case: ConfigurationRuns) -> Speedup:
         efficiency=_divided(speedup, ratio),
         is_superlinear=speedup.value > MAX_EFFICIENCY * ratio and fewest > ratio,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoGain:
+    """A kind of GPU with far more memory bandwidth took about as long: something else set the pace of both."""
+
+    slow: ConfigurationRuns
+    fast: ConfigurationRuns
+    bandwidth_ratio: float
+    gain: float
+    """How many times faster its epochs are after all."""
+
+
+def gpu_without_gain(slow: ConfigurationRuns, fast: ConfigurationRuns) -> NoGain | None:
+    """Compare the same workers, hosts and settings on two kinds of GPU; None where the second is faster, or no more."""
+    here, there = slow.configuration, fast.configuration
+    is_same = (here.workers, here.hosts, here.settings_for("time")) == (
+        there.workers,
+        there.hosts,
+        there.settings_for("time"),
+    )
+    sheets = data_sheet(here.gpu), data_sheet(there.gpu)
+    if not is_same or sheets[0] is None or sheets[1] is None or not _is_timed(slow) or not _is_timed(fast):
+        return None
+    ratio, gain = sheets[1].bandwidth_gb_s / sheets[0].bandwidth_gb_s, speedup_of(slow, fast).speedup.value
+    if ratio < FASTER_GPU or gain >= NO_GAIN:
+        return None
+    return NoGain(slow=slow, fast=fast, bandwidth_ratio=ratio, gain=gain)
+
+
+def _is_timed(case: ConfigurationRuns) -> bool:
+    return case.epoch_time_s is not None and case.epoch_time_s.value > 0
 
 
 def ideal_time_s(baseline: ConfigurationRuns, workers: int) -> float:

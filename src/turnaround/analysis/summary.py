@@ -73,6 +73,13 @@ class RunSummary:
     """Empty when there is none. Of a run without evaluations of the training images, its training accuracy and loss
     are the running ones."""
 
+    @property
+    def outside_epochs_s(self) -> float | None:
+        """The job's time less that of its epochs; negative where a table contradicts itself, None where not known."""
+        if self.job_time_s is None or self.epoch_time_s is None or not self.epochs:
+            return None
+        return self.job_time_s - self.epochs * self.epoch_time_s
+
 
 def summarise(run: Run) -> RunSummary:
     """The numbers of one run, as far as it got; RunDirectoryError names the file and the key that is damaged."""

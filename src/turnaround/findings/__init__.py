@@ -1,9 +1,9 @@
 """What a careful reader would say about the runs, in sentences. Enters: a Survey. Leaves: Findings, most severe first.
 
-A rule looks at one job and knows one id. What a rule says rests on figures that it hands over as evidence.
+A rule is a row of RULES: an id, a severity, and a function that looks at one workload. What it says rests on figures
+that it hands over as evidence.
 
-    finding.py      one sentence with its evidence and its size
-    words.py        figures as a sentence wants them
+    finding.py      one sentence with its evidence and its size; a rule that finds such
     pools.py        accuracies that may be compared, and their noise
     speed.py        what more or faster GPUs brought
     accuracy.py     what more workers cost, and what is only noise
@@ -18,21 +18,53 @@ A rule looks at one job and knows one id. What a rule says rests on figures that
 
 from __future__ import annotations
 
+from functools import partial
+
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import accuracy, best, bottlenecks, curves, data, runs, speed, times
 from turnaround.findings.finding import SEVERITIES, Evidence, Finding, Rule, Severity
 
 __all__ = ["RULES", "SEVERITIES", "Evidence", "Finding", "Severity", "find_all"]
 
-RULES: dict[str, Rule] = {
-    finding_id: rule
-    for theme in (runs, speed, accuracy, data, bottlenecks, curves, times, best)
-    for finding_id, rule in theme.RULES.items()
-}
-"""Every id and the rule that finds it, in the order in which findings of one severity are told."""
+RULES = (
+    Rule("run-diverged", "problem", partial(runs.in_state, "diverged")),
+    Rule("run-failed", "problem", partial(runs.in_state, "failed")),
+    Rule("run-interrupted", "note", partial(runs.in_state, "interrupted")),
+    Rule("still-running", "note", partial(runs.in_state, "running")),
+    Rule("program-not-recorded", "note", runs.not_recorded),
+    Rule("unfair-comparison", "caution", runs.unfair_comparison),
+    Rule("ran-together", "caution", runs.ran_together),
+    Rule("faster-gpu-no-gain", "problem", speed.faster_gpu_no_gain),
+    Rule("more-than-linear", "caution", speed.more_than_linear),
+    Rule("efficiency-falls", "note", speed.efficiency_falls),
+    Rule("accuracy-falls-with-workers", "problem", accuracy.accuracy_falls_with_workers),
+    Rule("repeats-disagree", "caution", accuracy.repeats_disagree),
+    Rule("noise-larger-than-difference", "note", accuracy.noise_larger_than_difference),
+    Rule("one-seed-only", "note", accuracy.one_seed_only),
+    Rule("leak", "problem", data.leak),
+    Rule("class-imbalance", "caution", data.class_imbalance),
+    Rule("input-bound", "caution", partial(bottlenecks.bound_by, "input")),
+    Rule("communication-bound", "caution", partial(bottlenecks.bound_by, "communication")),
+    Rule("straggler", "caution", partial(bottlenecks.bound_by, "straggler")),
+    Rule("launch-bound", "caution", partial(bottlenecks.bound_by, "host")),
+    Rule("evaluation-bound", "caution", partial(bottlenecks.bound_by, "evaluation")),
+    Rule("not-yet-stable", "caution", curves.not_yet_stable),
+    Rule("memorising", "note", curves.memorising),
+    Rule("harmful-overfitting", "problem", partial(curves.overfitting_of, "harmful")),
+    Rule("over-confident", "caution", partial(curves.overfitting_of, "over-confident")),
+    Rule("underfitting", "caution", partial(curves.overfitting_of, "underfitting")),
+    Rule("times-contradict", "caution", times.times_contradict),
+    Rule("time-lost-outside-training", "caution", times.time_lost_outside_training),
+    Rule("rehearsal-times", "note", times.rehearsal_times),
+    Rule("best-for-speed", "note", best.best_for_speed),
+    Rule("best-for-cost", "note", best.best_for_cost),
+    Rule("best-for-accuracy", "note", best.best_for_accuracy),
+    Rule("own-plateau-only", "note", best.own_plateau_only),
+)
+"""Every kind of finding, in the order in which those of one severity are told: a new one is a function and a row."""
 
 
 def find_all(survey: Survey) -> list[Finding]:
     """Every finding about every job, most severe first; equal ones by job and by rule."""
-    found = [finding for job in survey.workloads for rule in RULES.values() for finding in rule(job)]
+    found = [finding for job in survey.workloads for rule in RULES for finding in rule.findings(job)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

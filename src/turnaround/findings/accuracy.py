@@ -6,27 +6,30 @@ from collections.abc import Iterator
 
 from turnaround.analysis.compare import value_at
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
-from turnaround.findings.finding import Evidence, Finding, Rule
+from turnaround.findings.finding import Draft, Evidence, figure, final_accuracies
 from turnaround.findings.pools import Pool, PooledGroup, binomial_noise, groups_of
-from turnaround.findings.words import final_accuracies
-from turnaround.words import accuracy, counted, duration, factor, listed, points
+from turnaround.words import accuracy, counted, durations, factor, listed, points
 
 MIN_POINTS = 0.003
+"""A smaller drop is not worth a sentence, however many repeats make it certain."""
 POINTS_WITHOUT_NOISE = 0.01
-"""Where nobody knows the noise, a drop must be this large to be told, with that caveat."""
+"""Where nobody knows the noise, a drop must be this large to be told, with that caveat: the band of the plateau."""
 DISAGREEING_TIME = 0.15
+"""Of the median: epochs of repeats on one quiet machine differ by 1 to 2 %, on a shared one by a fifth."""
 DISAGREEING_NOISES = 4.0
+"""Standard deviations between the best and the worst of some repeats; of five, chance alone gives 3.9 once in 20."""
 DISAGREEING_POINTS = 0.02
+"""The noise of counting is a lower bound: seeds alone move the accuracy of small sets by a point or two."""
 _ADAPTIVE = ("adam", "adamw", "lamb")
 
 
-def accuracy_falls_with_workers(job: Workload) -> Iterator[Finding]:
+def accuracy_falls_with_workers(job: Workload) -> Iterator[Draft]:
     """The largest drop against the fewest workers, where it is more than noise, and what changed for the network."""
     for group in groups_of(job):
         fewest, *more = group.pools
         falling = [pool for pool in more if pool.workers > fewest.workers and _drop(group, fewest, pool) is not None]
         if falling:
-            yield _falls(job, group, fewest, min(falling, key=lambda pool: pool.accuracy))
+            yield _falls(group, fewest, min(falling, key=lambda pool: pool.accuracy))
 
 
 def _drop(group: PooledGroup, fewest: Pool, pool: Pool) -> float | None:
@@ -36,7 +39,7 @@ def _drop(group: PooledGroup, fewest: Pool, pool: Pool) -> float | None:
     return drop if drop > limit else None
 
 
-def _falls(job: Workload, group: PooledGroup, fewest: Pool, pool: Pool) -> Finding:
+def _falls(group: PooledGroup, fewest: Pool, pool: Pool) -> Draft:
     drop = fewest.accuracy - pool.accuracy
     text = (
         f"Validation accuracy falls from {accuracy(fewest.accuracy)} on {fewest.label} to {accuracy(pool.accuracy)} on "
@@ -48,13 +51,11 @@ def _falls(job: Workload, group: PooledGroup, fewest: Pool, pool: Pool) -> Findi
         for each in (fewest, pool)
         if each.global_batch
     )
-    return Finding(
-        id="accuracy-falls-with-workers",
-        severity="caution" if group.noise is None else "problem",
+    return Draft(
+        severity="caution" if group.noise is None else None,
         text=text,
         evidence=(*final_accuracies(*group.cases), *batches),
         advice=_advice(fewest, pool),
-        job=job.name,
     )
 
 
@@ -108,7 +109,7 @@ def _advice(fewest: Pool, pool: Pool) -> str:
     )
 
 
-def noise_larger_than_difference(job: Workload) -> Iterator[Finding]:
+def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:
     """The best and the worst are as far apart as two runs of the same work may be."""
     for group in groups_of(job):
         if len(group.pools) < 2 or group.noise is None:
@@ -121,17 +122,14 @@ def noise_larger_than_difference(job: Workload) -> Iterator[Finding]:
                 f"The accuracies of {listed([pool.label for pool in group.pools])} lie within {points(difference)}, "
                 f"and up to {points(limit)} cannot be told from chance ({group.noise.source}): they cannot be ranked."
             )
-            yield Finding(
-                id="noise-larger-than-difference",
-                severity="note",
+            yield Draft(
                 text=text,
                 evidence=final_accuracies(*group.cases),
                 advice="If the order matters, repeat each with three seeds or more; otherwise decide by time.",
-                job=job.name,
             )
 
 
-def one_seed_only(job: Workload) -> Iterator[Finding]:
+def one_seed_only(job: Workload) -> Iterator[Draft]:
     """Configurations are compared of which each was run once."""
     for group in groups_of(job):
         if len(group.cases) > 1 and group.is_one_run_each:
@@ -139,36 +137,29 @@ def one_seed_only(job: Workload) -> Iterator[Finding]:
             if group.noise is not None:
                 smallest = group.noise.limit(group.pools[0], group.pools[-1])
                 size = f"differences below {points(smallest)} cannot be told from chance ({group.noise.source})"
-            yield Finding(
-                id="one-seed-only",
-                severity="note",
+            yield Draft(
                 text=f"Each of the {len(group.cases)} configurations was run once: {size}.",
                 evidence=final_accuracies(*group.cases),
                 advice="Repeat them with other seeds: three each are enough to claim an order.",
-                job=job.name,
             )
 
 
-def repeats_disagree(job: Workload) -> Iterator[Finding]:
+def repeats_disagree(job: Workload) -> Iterator[Draft]:
     """Runs of one configuration that differ by more than chance, in accuracy or in time."""
     for case in job.configurations:
         if parts := [part for part in (_accuracy_range(case), _time_range(case)) if part]:
             evidence = [
-                Evidence(run=run.name, what=what, value=value, unit=unit)
+                item
                 for run in case.summaries
-                for what, value, unit in (
-                    ("final validation accuracy", run.final_val_accuracy, ""),
-                    ("epoch time", run.epoch_time_s, "s"),
+                for item in (
+                    *figure(run.name, "final validation accuracy", run.final_val_accuracy, "share"),
+                    *figure(run.name, "epoch time", run.epoch_time_s, "s"),
                 )
-                if value is not None
             ]
-            yield Finding(
-                id="repeats-disagree",
-                severity="caution",
+            yield Draft(
                 text=f"The {counted(len(case.summaries), 'run')} of {case.label} disagree: {' and '.join(parts)}.",
                 evidence=tuple(evidence),
                 advice="Look for what differs between them (another machine, other load) before you average them.",
-                job=job.name,
             )
 
 
@@ -186,12 +177,4 @@ def _time_range(case: ConfigurationRuns) -> str | None:
     spread = case.epoch_time_s
     if spread is None or spread.count < 2 or spread.high - spread.low <= DISAGREEING_TIME * spread.value:
         return None
-    return f"epochs from {duration(spread.low)} to {duration(spread.high)}"
-
-
-RULES: dict[str, Rule] = {
-    "accuracy-falls-with-workers": accuracy_falls_with_workers,
-    "repeats-disagree": repeats_disagree,
-    "noise-larger-than-difference": noise_larger_than_difference,
-    "one-seed-only": one_seed_only,
-}
+    return f"epochs from {' to '.join(durations(spread.low, spread.high))}"

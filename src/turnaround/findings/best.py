@@ -14,11 +14,10 @@ from typing import Literal
 
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
-from turnaround.analysis.goals import time_to_target_s
+from turnaround.analysis.goals import device_time_s, time_to_target_s
 from turnaround.analysis.stable import BAND
-from turnaround.findings.finding import Evidence, Finding, Rule
+from turnaround.findings.finding import Draft, Evidence, Unit, final_accuracies, who
 from turnaround.findings.pools import Pool, PooledGroup, groups_of
-from turnaround.findings.words import final_accuracies, who
 from turnaround.words import accuracy, duration, listed
 
 SAME_TIME = 1.05
@@ -69,28 +68,22 @@ def timed(job: Workload) -> Timed | None:
     return Timed(basis="epoch", time_s=epochs) if len(epochs) > 1 else None
 
 
-def best_for_speed(job: Workload) -> Iterator[Finding]:
+def best_for_speed(job: Workload) -> Iterator[Draft]:
     """The shortest time."""
     if ranked := timed(job):
-        yield _best(job, ranked, "best-for-speed", "speed", ranked.time_s)
+        yield _best(ranked, "speed", ranked.time_s)
 
 
-def best_for_cost(job: Workload) -> Iterator[Finding]:
+def best_for_cost(job: Workload) -> Iterator[Draft]:
     """The fewest GPU-seconds, or process-seconds."""
     if ranked := timed(job):
-        costs = tuple((case, case.configuration.processes * time_s) for case, time_s in ranked.time_s)
-        yield _best(job, ranked, "best-for-cost", "cost", costs)
+        costs = tuple((case, device_time_s(time_s, case.configuration.processes)) for case, time_s in ranked.time_s)
+        yield _best(ranked, "cost", costs)
 
 
-def _best(
-    job: Workload,
-    ranked: Timed,
-    finding_id: str,
-    goal: Literal["speed", "cost"],
-    values: Sequence[tuple[ConfigurationRuns, float]],
-) -> Finding:
+def _best(ranked: Timed, goal: Literal["speed", "cost"], values: Sequence[tuple[ConfigurationRuns, float]]) -> Draft:
     (best, value), (second, next_value), *_ = sorted(values, key=lambda pair: pair[1])
-    unit = "s" if goal == "speed" else _device_unit(values)
+    unit: Unit = "s" if goal == "speed" else _device_unit(values)
     say = duration if goal == "speed" else partial(_device_time, unit=unit)
     text = (
         f"Best for {goal}: {best.label} with {say(value)} {ranked.what} ({_next(next_value / value)} {second.label} "
@@ -102,7 +95,7 @@ def _best(
         "cost": "Take it when the budget decides; multiply by your own prices (turnaround predict --price).",
     }[goal]
     evidence = (*figures, *final_accuracies(best))
-    return Finding(id=finding_id, severity="note", text=text, evidence=evidence, advice=advice, job=job.name)
+    return Draft(text=text, evidence=evidence, advice=advice)
 
 
 def _next(ratio: float) -> str:
@@ -113,7 +106,7 @@ def _device_time(value_s: float, *, unit: str) -> str:
     return f"{value_s:,.0f} {unit}" if value_s >= 100 else f"{value_s:.3g} {unit}"
 
 
-def _device_unit(values: Sequence[tuple[ConfigurationRuns, float]]) -> str:
+def _device_unit(values: Sequence[tuple[ConfigurationRuns, float]]) -> Unit:
     """What is paid for: GPUs, or processes where some had none."""
     kinds = {case.configuration.gpu for case, _ in values}
     return "process-seconds" if kinds & {"CPU", "unknown"} else "GPU-seconds"
@@ -124,7 +117,7 @@ def _prices(values: Sequence[tuple[ConfigurationRuns, float]]) -> str:
     return f"; a second of {listed(sorted(kinds))} does not cost the same" if len(kinds) > 1 else ""
 
 
-def best_for_accuracy(job: Workload) -> Iterator[Finding]:
+def best_for_accuracy(job: Workload) -> Iterator[Draft]:
     """The highest final accuracy, and which others chance alone may put below it."""
     groups = groups_of(job)
     pools = [(pool, group) for group in groups for pool in group.pools]
@@ -132,13 +125,10 @@ def best_for_accuracy(job: Workload) -> Iterator[Finding]:
         return
     best, group = max(pools, key=lambda pair: pair[0].accuracy)
     text = f"Best for accuracy: {best.label} with {accuracy(best.accuracy)}{_caveat(best, group, pools)}."
-    yield Finding(
-        id="best-for-accuracy",
-        severity="note",
+    yield Draft(
         text=text,
         evidence=final_accuracies(*(case for pool, _ in pools for case in pool.cases)),
         advice="Repeat the best ones with three seeds before you choose by accuracy; within noise, choose by time.",
-        job=job.name,
     )
 
 
@@ -153,7 +143,7 @@ def _caveat(best: Pool, group: PooledGroup, pools: Sequence[tuple[Pool, PooledGr
     return f", but {listed(near)} may be as good within the noise" if near else ", more than noise above the others"
 
 
-def own_plateau_only(job: Workload) -> Iterator[Finding]:
+def own_plateau_only(job: Workload) -> Iterator[Draft]:
     """A table states when each configuration came to rest, but not at which epoch it reached one common accuracy."""
     stated = [case for case in job.configurations if case.stable.method == "stated" and case.epoch_time_s is not None]
     known = [(case, case.stable.level) for case in stated if case.stable.level is not None]
@@ -162,9 +152,7 @@ def own_plateau_only(job: Workload) -> Iterator[Finding]:
     shown = [f"{case.label} {duration(_own_plateau_s(case))} at {accuracy(level)}" for case, level in known]
     apart = max(level for _, level in known) - min(level for _, level in known)
     verdict = "so they do not rank the configurations" if apart > BAND else "near enough for a rough comparison"
-    yield Finding(
-        id="own-plateau-only",
-        severity="note",
+    yield Draft(
         text=f"Times to each configuration's own plateau, as stated: {listed(shown, 8)}; these are different levels, "
         f"seen by eye, {verdict}.",
         evidence=tuple(
@@ -172,18 +160,9 @@ def own_plateau_only(job: Workload) -> Iterator[Finding]:
             for case, _ in known
         ),
         advice="Import the curves (turnaround import TABLE --curves CURVES): they give times to one accuracy.",
-        job=job.name,
     )
 
 
 def _own_plateau_s(case: ConfigurationRuns) -> float:
     assert case.epoch_time_s is not None, "only timed cases are shown"
     return (case.stable.epoch or 0.0) * case.epoch_time_s.value
-
-
-RULES: dict[str, Rule] = {
-    "best-for-speed": best_for_speed,
-    "best-for-cost": best_for_cost,
-    "best-for-accuracy": best_for_accuracy,
-    "own-plateau-only": own_plateau_only,
-}

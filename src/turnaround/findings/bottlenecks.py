@@ -3,61 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from turnaround.analysis.bottleneck import Bottleneck, Kind
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
-from turnaround.findings.finding import Evidence, Finding, Rule
-from turnaround.findings.words import who
+from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.words import listed, percent
 
-_KINDS: dict[str, tuple[Kind, str, str]] = {
-    "input-bound": (
-        "input",
+FASTER_INPUT = 1.2
+"""An input that is this much faster alone, and still waited for, is held up by something else on the host."""
+
+_KINDS: dict[Kind, tuple[str, str]] = {
+    "input": (
         "wait for their images",
         "Keep decoded pixels (data.cache=on), give the job more cores, or make the images smaller; turnaround bench "
         "measures the input alone.",
     ),
-    "communication-bound": (
-        "communication",
+    "communication": (
         "wait for the exchange of gradients",
         "Take more images per worker, a faster connection, or fewer hosts for the same number of GPUs.",
     ),
     "straggler": (
-        "straggler",
         "wait for their slowest process",
         "Look at its host: a shared or throttled GPU, a busy processor, a slow disk; or leave that host out.",
     ),
-    "launch-bound": (
-        "host",
+    "host": (
         "leave their GPUs idle between kernels",
         "Take more images per worker, or training.compile=true; the network is too small for the GPU.",
     ),
-    "evaluation-bound": (
-        "evaluation",
+    "evaluation": (
         "spend part of every epoch on evaluation and checkpoints",
         "Evaluate fewer validation images, or save checkpoints less often (training.checkpoint_every_s).",
     ),
 }
 
 
-def _bound(finding_id: str, job: Workload) -> Iterator[Finding]:
+def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
     """One finding for the job: the case that loses most, and with it the others of the same kind."""
-    kind, loses, advice = _KINDS[finding_id]
+    loses, advice = _KINDS[kind]
     found = [(case, case.bottleneck) for case in job.configurations]
     bound = [(case, verdict) for case, verdict in found if verdict is not None and verdict.kind == kind]
     if bound:
         bound.sort(key=lambda pair: -(pair[1].share or 0.0))
         case, verdict = bound[0]
         others = f" (also: {listed([other.label for other, _ in bound[1:]])})" if len(bound) > 1 else ""
-        yield Finding(
-            id=finding_id,
+        yield Draft(
             severity="caution" if verdict.is_strong else "note",
-            text=f"The runs on {case.label}{others} {loses}: {_size(verdict)}; {verdict.why}",
+            text=f"The runs on {case.label}{others} {loses}: {_size(verdict)}; {why(verdict)}",
             evidence=tuple(_evidence(*pair) for pair in bound),
             advice=advice,
-            job=job.name,
         )
+
+
+def why(verdict: Bottleneck) -> str:
+    """Say in a clause what the verdict rests on, and whether that is a probe or spans."""
+    f = verdict.figures
+    steps = f"by the spans of {f.get('num_steps', 0):.0f} steps"
+    match verdict.reason:
+        case "damaged record":
+            return verdict.damage
+        case "imported":
+            return "no step of it was taken apart: a table has no spans."
+        case "few steps":
+            return "too few of its steps were timed."
+        case "compute spans":
+            return f"computing takes {percent(f['share'])} of a step, {steps}."
+        case "replay probe":
+            replay = f"replaying batches that are already on the device is {f['faster']:.2f} times faster (a probe)"
+            return f"{replay}{_input_alone(verdict)}."
+        case "input spans":
+            return (
+                f"{percent(f['wait'])} of a step is waiting for the next batch and {percent(f['copy'])} moving and "
+                f"augmenting it, {steps}; only a replay probe (turnaround bench) is conclusive."
+            )
+        case "no-sync probe":
+            return f"without averaging gradients a step is {f['faster']:.2f} times faster (a probe)."
+        case "reduce spans":
+            return f"{percent(f['reduce'])} of a step is averaging gradients that computing does not hide, {steps}."
+        case "slow process":
+            return (
+                f"process {f['rank']:.0f} takes {f['ratio']:.2f} times the median time for its part of a step, and "
+                "all others wait for it (spans)."
+            )
+        case "idle GPUs":
+            return (
+                f"the GPUs were busy {percent(f['busy'])} of the time by telemetry, and it is not the input: kernels "
+                "are launched too slowly for their size."
+            )
+        case "evaluation times":
+            return (
+                f"{f['outside_s']:.3g} s of every epoch are evaluation and checkpoints, in which nothing is learnt "
+                "(epochs)."
+            )
+
+
+def _input_alone(verdict: Bottleneck) -> str:
+    """Say what a loader that is fast enough alone means."""
+    alone = verdict.figures.get("input_images_per_s")
+    if alone is None:
+        return ""
+    if verdict.figures["input_faster"] > FASTER_INPUT:
+        return f"; the input alone makes {alone:,.0f} images/s, so something else on the host holds it up, not decoding"
+    return f"; the input alone makes {alone:,.0f} images/s"
 
 
 def _size(verdict: Bottleneck) -> str:
@@ -68,7 +114,4 @@ def _size(verdict: Bottleneck) -> str:
 
 
 def _evidence(case: ConfigurationRuns, verdict: Bottleneck) -> Evidence:
-    return Evidence(run=who(case), what=f"share lost ({verdict.kind})", value=verdict.share or 0.0)
-
-
-RULES: dict[str, Rule] = {finding_id: partial(_bound, finding_id) for finding_id in _KINDS}
+    return Evidence(run=who(case), what=f"share lost ({verdict.kind})", value=verdict.share or 0.0, unit="share")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.overfit import MEMORISING_GAP, Kind, Overfitting
-from turnaround.findings.finding import Evidence, Finding, Rule, Severity
+from turnaround.findings.finding import Draft, Evidence, figure, who
 from turnaround.findings.pools import binomial_noise
-from turnaround.findings.words import figure, who
 from turnaround.words import accuracy, listed, points
 
 
-def not_yet_stable(job: Workload) -> Iterator[Finding]:
+def not_yet_stable(job: Workload) -> Iterator[Draft]:
     """One finding: the case that has come least far, and the others."""
     rising = [case for case in job.configurations if case.finished and case.stable.status == "not yet stable"]
     if not rising:
@@ -27,13 +25,10 @@ def not_yet_stable(job: Workload) -> Iterator[Finding]:
         f"epoch {worst.stable.epoch or 0:.0f} or later{others}."
     )
     evidence = (Evidence(run=who(case), what="stable epoch, at least", value=case.stable.epoch or 0) for case in rising)
-    yield Finding(
-        id="not-yet-stable",
-        severity="caution",
+    yield Draft(
         text=text,
         evidence=tuple(evidence),
         advice="Train for more epochs before you compare final accuracies: what still rises has no final one.",
-        job=job.name,
     )
 
 
@@ -41,8 +36,6 @@ def not_yet_stable(job: Workload) -> Iterator[Finding]:
 class _Verdict:
     """How one kind of overfitting is told."""
 
-    kind: Kind
-    severity: Severity
     what: str
     size: Callable[[Overfitting], float]
     text: str
@@ -50,34 +43,26 @@ class _Verdict:
     advice: str
 
 
-_VERDICTS = {
-    "harmful-overfitting": _Verdict(
-        kind="harmful",
-        severity="problem",
+_VERDICTS: dict[Kind, _Verdict] = {
+    "harmful": _Verdict(
         what="fall of validation accuracy",
         size=lambda found: found.drop or 0.0,
         text="Training on {label} overfits: validation accuracy has fallen by {size} since epoch {epoch}",
         advice="Stop at the epoch of the best validation accuracy, augment more, or let fewer layers learn.",
     ),
     "over-confident": _Verdict(
-        kind="over-confident",
-        severity="caution",
         what="rise of validation loss",
         size=lambda found: (found.loss_rise_percent or 0.0) / 100,
         text="Training on {label} ends over-confident: validation loss is {percent} above its minimum, accuracy holds",
         advice="Use the classes, not the probabilities; label smoothing or fewer epochs help.",
     ),
     "memorising": _Verdict(
-        kind="memorising",
-        severity="note",
         what="training less validation accuracy",
         size=lambda found: found.gap or 0.0,
         text="Training on {label} learns images by heart: training accuracy is {size} above validation, which holds",
         advice="More augmentation, images or weight decay may raise validation accuracy; nothing is lost yet.",
     ),
     "underfitting": _Verdict(
-        kind="underfitting",
-        severity="caution",
         what="training less validation accuracy",
         size=lambda found: found.gap or 0.0,
         text="Training on {label} is not done: training accuracy still rises, and is only {size} from validation",
@@ -86,10 +71,10 @@ _VERDICTS = {
 }
 
 
-def _overfitting(finding_id: str, job: Workload) -> Iterator[Finding]:
+def overfitting_of(kind: Kind, job: Workload) -> Iterator[Draft]:
     """One finding: the case in which it is largest, and the others."""
-    verdict = _VERDICTS[finding_id]
-    found = [case for case in job.configurations if case.overfitting.kind == verdict.kind]
+    verdict = _VERDICTS[kind]
+    found = [case for case in job.configurations if case.overfitting.kind == kind]
     if not found:
         return
     worst = max(found, key=lambda case: verdict.size(case.overfitting))
@@ -97,21 +82,19 @@ def _overfitting(finding_id: str, job: Workload) -> Iterator[Finding]:
     text = verdict.text.format(
         label=worst.label, size=points(abs(size)), percent=f"{100 * size:.0f} %", epoch=worst.overfitting.since_epoch
     )
-    yield Finding(
-        id=finding_id,
-        severity=verdict.severity,
+    yield Draft(
         text=f"{text}{f' (also: {listed(others)})' if others else ''}.",
         evidence=tuple(
-            Evidence(run=who(case), what=verdict.what, value=verdict.size(case.overfitting)) for case in found
+            Evidence(run=who(case), what=verdict.what, value=verdict.size(case.overfitting), unit="share")
+            for case in found
         ),
         advice=verdict.advice,
-        job=job.name,
     )
 
 
-def memorising(job: Workload) -> Iterator[Finding]:
+def memorising(job: Workload) -> Iterator[Draft]:
     """From the curves; where a table has none, from its two final accuracies."""
-    yield from _overfitting("memorising", job)
+    yield from overfitting_of("memorising", job)
     told = [(gap, case) for case in job.configurations if (gap := _stated_gap(case)) is not None]
     if not told:
         return
@@ -132,13 +115,13 @@ def memorising(job: Workload) -> Iterator[Finding]:
             ("final training accuracy", case.final_train_accuracy),
             ("final validation accuracy", case.final_val_accuracy),
         )
-        for e in figure(case, what, spread)
+        for e in figure(who(case), what, None if spread is None else spread.value, "share")
     )
     advice = (
         "Import the curves too (turnaround import TABLE --curves CURVES): only they tell memorising from overfitting "
         "that does harm. Training accuracy under augmentation is too low, so the true gap is larger."
     )
-    yield Finding(id="memorising", severity="note", text=text, evidence=tuple(evidence), advice=advice, job=job.name)
+    yield Draft(text=text, evidence=tuple(evidence), advice=advice)
 
 
 def _stated_gap(case: ConfigurationRuns) -> float | None:
@@ -148,10 +131,3 @@ def _stated_gap(case: ConfigurationRuns) -> float | None:
         return None
     gap = train.value - val.value
     return gap if gap > max(MEMORISING_GAP, 3 * (binomial_noise(case) or 0.0)) else None
-
-
-RULES: dict[str, Rule] = {
-    "not-yet-stable": not_yet_stable,
-    "memorising": memorising,
-    **{name: partial(_overfitting, name) for name in ("harmful-overfitting", "over-confident", "underfitting")},
-}

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from turnaround.analysis.compare import value_at
 from turnaround.analysis.configurations import Workload
-from turnaround.findings.finding import Evidence, Finding, Rule
+from turnaround.findings.finding import Draft, Evidence
 from turnaround.record.reader import Run
-from turnaround.record.schema import ClassResult
 from turnaround.words import counted, percent
 
 IMBALANCE_RATIO = 10
+"""As the scan of a folder warns (data/folder.py): with it, the rarest of two classes is below a tenth of the images."""
 
 
-def leak(job: Workload) -> Iterator[Finding]:
+def leak(job: Workload) -> Iterator[Draft]:
     """Validation images that were trained on, as the check of the images counted them."""
     for name, run in _runs(job):
         leaks = value_at(run.recipe, "images", "leaks")
@@ -25,59 +25,49 @@ def leak(job: Workload) -> Iterator[Finding]:
                 f"{num:,}{share} validation images have a copy or a variant among the training images: the validation "
                 "accuracy is too high by an unknown amount."
             )
-            yield Finding(
-                id="leak",
-                severity="problem",
+            yield Draft(
                 text=text,
                 evidence=(Evidence(run=name, what="validation images that leak", value=num, unit="images"),),
                 advice="Split by photo (data.split_by_photo=auto), or remove the copies; turnaround check lists them.",
-                job=job.name,
             )
             return  # the images are those of the job: once is enough
 
 
-def class_imbalance(job: Workload) -> Iterator[Finding]:
-    """Classes of very unequal size: by the warning of the scan, else by the validation images of the classes."""
+def class_imbalance(job: Workload) -> Iterator[Draft]:
+    """Classes of very unequal size: one class has more than ten times the images of another."""
     for name, run in _runs(job):
         text, evidence = _imbalance(name, run)
         if text:
-            yield Finding(
-                id="class-imbalance",
-                severity="caution",
+            yield Draft(
                 text=text,
                 evidence=evidence,
                 advice="Read the accuracy of each class: the large ones decide the total. Add images to the small.",
-                job=job.name,
             )
             return
 
 
 def _imbalance(name: str, run: Run) -> tuple[str, tuple[Evidence, ...]]:
-    warnings = value_at(run.recipe, "images", "warnings")
-    for warning in warnings if isinstance(warnings, list) else ():
-        if "imbalance" in str(warning).lower():
-            return str(warning), (Evidence(run=name, what="warning", value=str(warning)),)
-    classes = [c for c in run.evaluation.per_class if c.num_images > 0] if run.evaluation else []
-    if len(classes) < 2:
+    """By the training images of each class where the record counts them, else by the validation images."""
+    part, sizes = "training", _training_images(run)
+    if not sizes:
+        results = run.evaluation.per_class if run.evaluation else []
+        part, sizes = "validation", {result.name: result.num_images for result in results if result.num_images > 0}
+    if len(sizes) < 2:
         return "", ()
-    least, most = min(classes, key=_size), max(classes, key=_size)
-    if most.num_images <= IMBALANCE_RATIO * least.num_images:
+    most, least = max(sizes, key=lambda one: sizes[one]), min(sizes, key=lambda one: sizes[one])
+    if sizes[most] <= IMBALANCE_RATIO * sizes[least]:
         return "", ()
-    text = (
-        f"Strong imbalance: {counted(most.num_images, 'validation image')} of {most.name!r}, {least.num_images} of "
-        f"{least.name!r}."
-    )
-    return text, tuple(
-        Evidence(run=name, what=f"validation images of {c.name}", value=c.num_images) for c in (most, least)
-    )
+    text = f"Strong imbalance: {counted(sizes[most], f'{part} image')} of {most!r}, {sizes[least]} of {least!r}."
+    return text, tuple(Evidence(run=name, what=f"{part} images of {one}", value=sizes[one]) for one in (most, least))
 
 
-def _size(result: ClassResult) -> int:
-    return result.num_images
+def _training_images(run: Run) -> dict[str, int]:
+    """Images by class; empty for records that do not count them."""
+    names, sizes = (value_at(run.recipe, "images", key) for key in ("classes", "num_train_by_class"))
+    if not isinstance(names, list) or not isinstance(sizes, list) or len(names) != len(sizes):
+        return {}
+    return {str(name): size for name, size in zip(names, sizes, strict=True) if type(size) is int}
 
 
 def _runs(job: Workload) -> Iterator[tuple[str, Run]]:
     return ((summary.name, run) for summary, run in job.members)
-
-
-RULES: dict[str, Rule] = {"leak": leak, "class-imbalance": class_imbalance}

@@ -1,16 +1,24 @@
-"""What every finding is: one sentence with its size, the figures it rests on, and what to do next."""
+"""What every finding is: one sentence with its size, the figures it rests on, and what to do next.
+
+Also the evidence that most rules hand over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
-from turnaround.analysis.configurations import Workload
+from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
+from turnaround.words import durations
 
 Severity = Literal["problem", "caution", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "caution", "note")
 """Most severe first. A problem makes a result wrong or a run useless; a caution limits what can be concluded."""
+
+Unit = Literal["", "share", "s", "images", "images/s", "GPU-seconds", "process-seconds"]
+"""Of a figure; "share" is a share of one, which people read in percent, "" a plain number or a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +29,19 @@ class Evidence:
     """The run's name, or the configuration's where it is a figure over repeats."""
     what: str
     value: float | str
-    unit: str = ""
+    unit: Unit = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """What a rule has to say: a finding but for its id and its job, which whoever asks the rule knows."""
+
+    text: str
+    evidence: tuple[Evidence, ...]
+    advice: str
+    """What to do next."""
+    severity: Severity | None = None
+    """Where it differs from that of the rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,5 +59,63 @@ class Finding:
     """The name of the job it is about; empty when it is about all of them."""
 
 
-Rule = Callable[[Workload], Iterable[Finding]]
-"""Looks at one job for one kind of finding."""
+@dataclass(frozen=True)
+class Rule:
+    """One kind of finding: how it is called, how severe it usually is, and who looks for it in one workload."""
+
+    id: str
+    severity: Severity
+    find: Callable[[Workload], Iterable[Draft]]
+
+    def findings(self, job: Workload) -> Iterable[Finding]:
+        for draft in self.find(job):
+            yield Finding(
+                id=self.id,
+                severity=draft.severity or self.severity,
+                text=draft.text,
+                evidence=draft.evidence,
+                advice=draft.advice,
+                job=job.name,
+            )
+
+
+# --- evidence that several rules hand over
+
+
+def epochs(*cases: ConfigurationRuns) -> tuple[str, ...]:
+    """The times of an epoch of cases that have times, as they are compared."""
+    times_s = [case.epoch_time_s.value for case in cases if case.epoch_time_s is not None]
+    assert len(times_s) == len(cases), "only timed cases are compared in time"
+    return durations(*times_s)
+
+
+def figure(run: str, what: str, value: float | None, unit: Unit = "") -> Iterable[Evidence]:
+    """One figure; nothing where it is not known."""
+    if value is not None:
+        yield Evidence(run=run, what=what, value=value, unit=unit)
+
+
+def _median(case: ConfigurationRuns, what: str, spread: Spread | None, unit: Unit) -> Iterable[Evidence]:
+    return figure(who(case), what, None if spread is None else spread.value, unit)
+
+
+def who(case: ConfigurationRuns) -> str:
+    """The run's name where there is one run, else the configuration and how often it was run."""
+    return case.summaries[0].name if len(case.summaries) == 1 else f"{case.label} ({len(case.summaries)} runs)"
+
+
+def epoch_times(*cases: ConfigurationRuns) -> tuple[Evidence, ...]:
+    return tuple(e for case in cases for e in _median(case, "epoch time", case.epoch_time_s, "s"))
+
+
+def image_rates(*cases: ConfigurationRuns) -> tuple[Evidence, ...]:
+    return tuple(e for case in cases for e in _median(case, "images per second", case.images_per_s, "images/s"))
+
+
+def final_accuracies(*cases: ConfigurationRuns) -> tuple[Evidence, ...]:
+    """Means over the repeats, as the sentences about pools have them."""
+    known = [(case, [a for run in case.finished if (a := run.final_val_accuracy) is not None]) for case in cases]
+    what = "final validation accuracy" + (" (mean)" if any(len(values) > 1 for _, values in known) else "")
+    return tuple(
+        Evidence(run=who(case), what=what, value=fmean(values), unit="share") for case, values in known if values
+    )

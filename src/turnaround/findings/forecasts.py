@@ -12,6 +12,7 @@ from typing import Any
 
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns
+from turnaround.findings.bottlenecks import why
 from turnaround.forecast import remarks as r
 from turnaround.forecast.question import NextRun, Prediction
 from turnaround.forecast.score import Score, track_record
@@ -304,7 +305,7 @@ def _(warning: r.FasterGpuNoFaster) -> str:
 
 @warning_text.register
 def _(warning: r.WaitsForInput) -> str:
-    return f"The input path holds these runs up: {warning.bottleneck.why} The interval is wider for it."
+    return f"The input path holds these runs up: {why(warning.bottleneck)} The interval is wider for it."
 
 
 @warning_text.register

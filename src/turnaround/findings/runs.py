@@ -5,60 +5,58 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 from turnaround.analysis.compare import Difference, unintended_differences, value_at
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import RunSummary
-from turnaround.findings.finding import Evidence, Finding, Rule, Severity
+from turnaround.findings.finding import Draft, Evidence
 from turnaround.record.reader import Run
 from turnaround.record.schema import State
 from turnaround.words import counted, duration, listed
 
-_STATES: dict[str, tuple[State, Severity, str, str]] = {
-    "run-diverged": (
-        "diverged",
-        "problem",
+
+@dataclass(frozen=True)
+class _State:
+    """How runs in one state are told."""
+
+    text: str
+    advice: str
+    of_others: str = ""
+    """Advice for a program that turnaround started and cannot resume, where it is another."""
+
+
+_STUDY_AGAIN = "Repair the cause; the same turnaround study --command, with --retry after a failure, starts it again."
+_STATES: dict[State, _State] = {
+    "diverged": _State(
         "diverged: the loss is no longer a number",
         "Lower the learning rate, lengthen the warm-up, or use training.scaling=auto.",
     ),
-    "run-failed": ("failed", "problem", "failed", "Repair the cause, then: turnaround resume DIR."),
-    "run-interrupted": (
-        "interrupted",
-        "note",
-        "was interrupted, so its accuracy is left out",
-        "Go on with it: turnaround resume DIR.",
+    "failed": _State("failed", "Repair the cause, then: turnaround resume DIR.", _STUDY_AGAIN),
+    "interrupted": _State(
+        "was interrupted, so its accuracy is left out", "Go on with it: turnaround resume DIR.", _STUDY_AGAIN
     ),
-    "still-running": (
-        "running",
-        "note",
-        "is still running: its times so far are in, its accuracy is not",
-        "Look again when it has ended.",
+    "running": _State(
+        "is still running: its times so far are in, its accuracy is not", "Look again when it has ended."
     ),
 }
 
 
-def _state(finding_id: str, job: Workload) -> Iterator[Finding]:
+def in_state(state: State, job: Workload) -> Iterator[Draft]:
     """One finding for all runs of the job in one state."""
-    state, severity, what, advice = _STATES[finding_id]
-    found = [(summary, run) for summary, run in _runs(job) if summary.state == state]
+    told = _STATES[state]
+    found = [member for member in job.members if member.summary.state == state]
     if found:
         (first, run), others = found[0], [summary.name for summary, _ in found[1:]]
         cause = f" ({run.status.cause.rstrip('.')})" if run.status.cause else ""
         also = f"; so is it with {listed(others)}" if others else ""
-        yield Finding(
-            id=finding_id,
-            severity=severity,
-            text=f"{first.name} {what}{_how_far(first)}{cause}{also}.",
+        yield Draft(
+            text=f"{first.name} {told.text}{_how_far(first)}{cause}{also}.",
             evidence=tuple(_epochs_done(summary, run) for summary, run in found),
-            advice=_STUDY_AGAIN if "turnaround resume" in advice and _is_of_others(run) else advice,
-            job=job.name,
+            advice=told.of_others if told.of_others and _is_of_others(run) else told.advice,
         )
-
-
-_STUDY_AGAIN = "Repair the cause; the same turnaround study --command, with --retry after a failure, starts it again."
 
 
 def _is_of_others(run: Run) -> bool:
@@ -77,16 +75,14 @@ def _epochs_done(summary: RunSummary, run: Run) -> Evidence:
     return Evidence(run=summary.name, what=f"epochs done, {run.status.cause or summary.state}", value=summary.epochs)
 
 
-def not_recorded(job: Workload) -> Iterator[Finding]:
+def not_recorded(job: Workload) -> Iterator[Draft]:
     """Programs of others that say nothing about themselves: what was seen from outside, and what would show more."""
-    found = [summary for summary, _ in _runs(job) if not summary.is_recorded]
+    found = [summary for summary, _ in job.members if not summary.is_recorded]
     if found:
         ups = [(case, speedup) for case, speedup in _faster(job) if speedup.value != 1.0]
         gains = [f"{case.label} {speedup.value:.2f} times as fast" for case, speedup in ups]
         faster = f" Counted by the whole job, {listed(gains)}." if gains else ""
-        yield Finding(
-            id="program-not-recorded",
-            severity="note",
+        yield Draft(
             text=f"{counted(len(found), 'run')} of {job.name} kept no record: there are wall times and exit codes, but "
             f"no accuracies, no epochs, and nothing that says what the time was spent on.{faster}",
             evidence=tuple(
@@ -95,7 +91,6 @@ def not_recorded(job: Workload) -> Iterator[Finding]:
                 if run.job_time_s is not None
             ),
             advice="Add one line to the program, the recorder's: docs/any-loop.md shows it for every kind of loop.",
-            job=job.name,
         )
 
 
@@ -117,7 +112,7 @@ MAX_PAIRS = 10
 _TOLD_ELSEWHERE = frozenset({"global batch", "rehearsal", "seed"})
 
 
-def unfair_comparison(job: Workload) -> Iterator[Finding]:
+def unfair_comparison(job: Workload) -> Iterator[Draft]:
     """Each difference besides what was meant to vary once, with the two configurations that show it first."""
     by_what: defaultdict[str, list[tuple[ConfigurationRuns, Difference]]] = defaultdict(list)
     for case in job.configurations[1:]:
@@ -133,19 +128,16 @@ def unfair_comparison(job: Workload) -> Iterator[Finding]:
             f"{difference.left} and {difference.right}, which matters for {matters}."
         )
         sides = ((job.configurations[0], difference.left), (case, difference.right))
-        yield Finding(
-            id="unfair-comparison",
-            severity="caution",
+        yield Draft(
             text=text,
             evidence=tuple(Evidence(run=side.label, what=what, value=value) for side, value in sides),
             advice="Compare runs that differ in one thing only; repeat one of them with the other's setting.",
-            job=job.name,
         )
 
 
-def ran_together(job: Workload) -> Iterator[Finding]:
+def ran_together(job: Workload) -> Iterator[Draft]:
     """Runs that were on one host at the same time: each slowed the other down."""
-    spans = [(summary, span) for summary, run in _runs(job) if (span := _span(run)) is not None]
+    spans = [(summary, span) for summary, run in job.members if (span := _span(run)) is not None]
     pairs = [
         (a, b, both_s)
         for (a, (hosts_a, *one)), (b, (hosts_b, *other)) in itertools.combinations(spans, 2)
@@ -155,9 +147,7 @@ def ran_together(job: Workload) -> Iterator[Finding]:
         pairs.sort(key=lambda pair: -pair[2])
         a, b, both_s = pairs[0]
         more = f", and {len(pairs) - 1} more pairs did" if len(pairs) > 1 else ""
-        yield Finding(
-            id="ran-together",
-            severity="caution",
+        yield Draft(
             text=f"{a.name} and {b.name} ran on the same host for {duration(both_s)} at the same time{more}: their "
             "times are not those of a machine of their own.",
             evidence=tuple(
@@ -165,7 +155,6 @@ def ran_together(job: Workload) -> Iterator[Finding]:
                 for x, y, s in pairs[:MAX_PAIRS]
             ),
             advice="Repeat them one after the other, or compare their accuracies only.",
-            job=job.name,
         )
 
 
@@ -178,15 +167,3 @@ def _span(run: Run) -> tuple[frozenset[str], float, float] | None:
     except (ValueError, OverflowError, OSError):
         return None
     return (frozenset(hosts), times[0], times[1]) if hosts and status.segments == 1 else None
-
-
-def _runs(job: Workload) -> Iterator[tuple[RunSummary, Run]]:
-    yield from job.members
-
-
-RULES: dict[str, Rule] = {
-    **{finding_id: partial(_state, finding_id) for finding_id in _STATES},
-    "program-not-recorded": not_recorded,
-    "unfair-comparison": unfair_comparison,
-    "ran-together": ran_together,
-}

@@ -7,29 +7,33 @@ from statistics import median
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.summary import RunSummary
-from turnaround.findings.finding import Evidence, Finding, Rule
-from turnaround.findings.words import who
+from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.words import counted, duration, durations, listed, percent
 
 LOST_SHARE = 0.25
+"""Of the turnaround: a quarter lost is worth a change; short demos lose more, by what starting up takes."""
 CONTRADICTION = 1.02
 """Epochs that take longer than the job they are in, by more than rounding."""
 
-_PARTS = {
+# In the order in which they come, which is that of a figure's legend.
+PART_NAMES = {
     "queue": "the queue",
     "start_up": "starting up",
+    "import": "importing torch",
     "decode": "decoding",
-    "cold": "the cold first epoch",
+    "training_cold": "the cold first epoch",
+    "training_steady": "other epochs",
     "evaluation": "evaluation",
     "checkpoint": "checkpoints",
     "lost": "work done twice after a stop",
     "other": "not explained by the record",
 }
+"""The parts of a turnaround, as sentences, tables and figures call them."""
 _REMEDY = {
     "queue": "Ask for fewer or other GPUs, or for less time: shorter jobs wait less.",
     "start_up": "Train longer in one job: starting up is paid once.",
     "decode": "Keep the decoded pixels (data.cache=on): the next run does not pay again.",
-    "cold": "Train longer in one job: the cold epoch is paid once at each start.",
+    "training_cold": "Train longer in one job: the cold epoch is paid once at each start.",
     "evaluation": "Evaluate fewer validation images.",
     "checkpoint": "Save less often (training.checkpoint_every_s), or to a faster disk.",
     "lost": "Save more often (training.checkpoint_every_s): what lies behind the last checkpoint is done again.",
@@ -45,15 +49,13 @@ def lost_s(run: RunSummary) -> dict[str, float]:
     if not run.is_recorded:
         return {}
     if run.is_imported:
-        if run.job_time_s is None or run.epoch_time_s is None or not run.epochs:
-            return {}
-        return {"other": max(0.0, run.job_time_s - run.epochs * run.epoch_time_s)}
+        return {} if run.outside_epochs_s is None else {"other": max(0.0, run.outside_epochs_s)}
     parts = {name: time_s for name, time_s in run.turnaround_parts_s.items() if not name.startswith("training")}
     cold_s = run.turnaround_parts_s.get("training_cold", 0.0) - (run.epoch_time_s or 0.0)
-    return {**parts, "cold": max(0.0, cold_s)} if run.turnaround_parts_s else {}
+    return {**parts, "training_cold": max(0.0, cold_s)} if run.turnaround_parts_s else {}
 
 
-def time_lost_outside_training(job: Workload) -> Iterator[Finding]:
+def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
     """One finding: the case that loses the largest share of its turnaround, and the others."""
     losing = [(share, case) for case in job.configurations if (share := _lost_share(case)) > LOST_SHARE]
     if not losing:
@@ -67,26 +69,23 @@ def time_lost_outside_training(job: Workload) -> Iterator[Finding]:
     text = (
         f"Of the turnaround of {losing[0][1].label} ({duration(worst.job_time_s or 0.0)}), "
         f"{duration(sum(lost.values()))} ({percent(_share(worst))}) were not steady epochs, {how_much} of it "
-        f"{_PARTS.get(part, part)} ({duration(part_s)}){f'; likewise of {listed(others)}' if others else ''}."
+        f"{PART_NAMES.get(part, part)} ({duration(part_s)}){f'; likewise of {listed(others)}' if others else ''}."
     )
     evidence = [
-        Evidence(run=who(case), what="share of the turnaround outside steady epochs", value=share)
+        Evidence(run=who(case), what="share of the turnaround outside steady epochs", value=share, unit="share")
         for share, case in losing
     ]
-    yield Finding(
-        id="time-lost-outside-training",
-        severity="caution",
+    yield Draft(
         text=text,
         evidence=(*evidence, *_parts(worst.name, lost)),
         advice=_REMEDY.get(part, _REMEDY["other"]),
-        job=job.name,
     )
 
 
 def _parts(name: str, lost: dict[str, float]) -> Iterator[Evidence]:
     for part, time_s in lost.items():
         if time_s > 0:
-            yield Evidence(run=name, what=_PARTS.get(part, part), value=time_s, unit="s")
+            yield Evidence(run=name, what=PART_NAMES.get(part, part), value=time_s, unit="s")
 
 
 def _timed(case: ConfigurationRuns) -> list[RunSummary]:
@@ -103,7 +102,7 @@ def _lost_share(case: ConfigurationRuns) -> float:
     return median(shares) if shares else 0.0
 
 
-def times_contradict(job: Workload) -> Iterator[Finding]:
+def times_contradict(job: Workload) -> Iterator[Draft]:
     """A table whose epochs take longer than the job that they are in."""
     for case in job.configurations:
         for run in case.finished:
@@ -117,37 +116,24 @@ def times_contradict(job: Workload) -> Iterator[Finding]:
                     f"{together_s:,.0f} s, more than its whole job of {run.job_time_s:,.0f} s, so an epoch took at "
                     f"most {at_most} on average."
                 )
-                yield Finding(
-                    id="times-contradict",
-                    severity="caution",
+                yield Draft(
                     text=text,
                     evidence=(
                         Evidence(run=run.name, what="epoch time", value=run.epoch_time_s, unit="s"),
                         Evidence(run=run.name, what="job time", value=run.job_time_s, unit="s"),
                     ),
                     advice="Take the epoch time from the log again: a slow epoch was probably taken for a typical one.",
-                    job=job.name,
                 )
 
 
-def rehearsal_times(job: Workload) -> Iterator[Finding]:
+def rehearsal_times(job: Workload) -> Iterator[Draft]:
     """Says that rehearsals have accuracies here and no times."""
     rehearsed = [case for case in job.configurations if case.configuration.is_rehearsal]
     if rehearsed:
         runs = [run for case in rehearsed for run in case.summaries]
-        yield Finding(
-            id="rehearsal-times",
-            severity="note",
+        yield Draft(
             text=f"The times of {counted(len(runs), 'rehearsal')} ({listed([c.label for c in rehearsed])}) are left "
             "out: the accuracy of a rehearsal is that of its workers, its times are those of one machine.",
             evidence=tuple(Evidence(run=run.name, what="workers rehearsed", value=run.workers) for run in runs),
             advice="Forecast the times from real runs (turnaround predict), and take the accuracy from the rehearsal.",
-            job=job.name,
         )
-
-
-RULES: dict[str, Rule] = {
-    "times-contradict": times_contradict,
-    "time-lost-outside-training": time_lost_outside_training,
-    "rehearsal-times": rehearsal_times,
-}

@@ -13,8 +13,7 @@ from statistics import median
 
 from turnaround.analysis.compare import Fact, shared_gpu, value_at
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
-from turnaround.analysis.gpu_kinds import data_sheet
-from turnaround.analysis.speed import comparable_in_time
+from turnaround.analysis.speed import comparable_in_time, gpu_without_gain
 from turnaround.analysis.stable import EpochEstimate, epochs_to_target, stable_over_repeats
 from turnaround.analysis.summary import RunSummary
 from turnaround.forecast.epoch_time import EpochTimeObservation
@@ -23,13 +22,6 @@ from turnaround.forecast.interval import Z_80
 from turnaround.forecast.remarks import FasterGpuNoFaster, InputBound, SetAside, Unit, WaitsForInput
 from turnaround.forecast.scaling import Scaling, TimeObservation
 from turnaround.forecast.step_time import StepObservation
-
-# Judgements: over public pairs of kinds the speed was at least 0.7 of the ratio of bandwidths (hardware.py), so 1.5
-# times the bandwidth is a gain of 5 % at the very least and of 35 % typically.
-FASTER_GPU = 1.5
-"""Ratio of memory bandwidths from which one kind of GPU must be faster than another ..."""
-NO_GAIN = 1.15
-"""... unless its epochs are shorter by less than this: then the GPUs were not the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +211,7 @@ def _overheads(case: ConfigurationRuns, *, whole_epochs: bool) -> Overheads:
 def _overheads_of(run: RunSummary, *, whole_epochs: bool) -> Overheads:
     parts, epoch_s = run.turnaround_parts_s, run.epoch_time_s or 0.0
     if whole_epochs:
-        whole_s = run.job_time_s if run.state == "finished" else None
-        rest_s = None if whole_s is None else whole_s - run.epochs * epoch_s
+        rest_s = run.outside_epochs_s if run.state == "finished" else None
         return Overheads(processes=run.workers, fixed_s=rest_s if rest_s is not None and rest_s >= 0 else None)
     cold_s = max(parts.get("training_cold", epoch_s) - epoch_s, 0.0)
     fixed_s = sum(parts.get(part, 0.0) for part in ("start_up", "decode", "other")) + cold_s
@@ -236,34 +227,16 @@ def _input_bound(cases: Sequence[ConfigurationRuns], job: Workload) -> InputBoun
     """Return the slower kind of GPU that was as fast, or the bottleneck verdict that says so."""
     for case in cases:
         for other in job.configurations:
-            if (found := _no_gain(case, other)) is not None:
-                return found
+            if (found := gpu_without_gain(case, other) or gpu_without_gain(other, case)) is not None:
+                return FasterGpuNoFaster(
+                    fast=found.fast,
+                    slow=found.slow,
+                    bandwidth_ratio=found.bandwidth_ratio,
+                    images_per_s=case.images_per_s.value if case.images_per_s else None,
+                )
     verdicts = [case.bottleneck for case in cases]
     worst = max((v for v in verdicts if v is not None and v.kind == "input"), key=lambda v: v.share or 0, default=None)
     return WaitsForInput(bottleneck=worst) if worst is not None and worst.is_strong else None
-
-
-def _no_gain(case: ConfigurationRuns, other: ConfigurationRuns) -> FasterGpuNoFaster | None:
-    here, there = case.configuration, other.configuration
-    if (
-        here.gpu == there.gpu
-        or here.workers != there.workers
-        or here.settings_for("time") != there.settings_for("time")
-    ):
-        return None
-    fast, slow = sorted((case, other), key=lambda c: -_bandwidth(c.configuration.gpu))
-    wide, narrow = _bandwidth(fast.configuration.gpu), _bandwidth(slow.configuration.gpu)
-    if not narrow or fast.epoch_time_s is None or slow.epoch_time_s is None:
-        return None
-    if wide / narrow < FASTER_GPU or slow.epoch_time_s.value / fast.epoch_time_s.value >= NO_GAIN:
-        return None
-    rate = case.images_per_s.value if case.images_per_s else None
-    return FasterGpuNoFaster(fast=fast, slow=slow, bandwidth_ratio=wide / narrow, images_per_s=rate)
-
-
-def _bandwidth(gpu: str) -> float:
-    sheet = data_sheet(gpu)
-    return sheet.bandwidth_gb_s if sheet is not None else 0.0
 
 
 def kinds_by_counts(times: dict[str, Times]) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
+from turnaround.analysis.goals import cost as measured_cost
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
@@ -245,7 +246,9 @@ def measured_figures(case: ConfigurationRuns, price: float | None = None) -> dic
         "epoch_time_s": case.epoch_time_s,
         "epochs_to_stable": epochs,
         "job_time_s": job_s,
-        "cost": Spread.of([job_s.value * case.configuration.workers * price / 3600]) if job_s and price else None,
+        "cost": Spread.of([measured_cost(job_s.value, devices=case.configuration.workers, price_per_hour=price)])
+        if job_s and price
+        else None,
         "val_accuracy": case.final_val_accuracy,
     }
     return {name: spread for name, spread in found.items() if spread is not None}

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from turnaround.analysis.goals import HOUR_S, device_time_s
+from turnaround.analysis.goals import cost as cost_of_time
 from turnaround.forecast.interval import Array, Interval, draws, middle_80
 from turnaround.forecast.observations import Overheads
 
@@ -65,12 +67,12 @@ def _with(values: Sequence[float], position: int, value: float) -> list[float]:
 
 def gpu_hours(time_s: float, workers: int) -> float:
     """Return the hours of all GPUs together."""
-    return workers * time_s / 3600
+    return device_time_s(time_s, workers) / HOUR_S
 
 
 def cost(time_s: Interval, *, workers: int, price_per_hour: float) -> Interval:
     """Return the price of all GPUs for that time, in the price's currency."""
-    return time_s.scaled(workers * price_per_hour / 3600)
+    return time_s.scaled(cost_of_time(1.0, devices=workers, price_per_hour=price_per_hour))
 
 
 def per_epoch_overhead(measured: Sequence[Overheads], processes: int) -> Interval:

@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from turnaround.data.changes import changes
 from turnaround.data.decoders import DecodeTarget, decode_into
 from turnaround.errors import (
@@ -165,6 +167,7 @@ def image_facts(prepared: Prepared) -> dict[str, Any]:
         "num_validation": len(pixels.labels) - pixels.num_train,
         "num_classes": len(pixels.classes),
         "classes": list(pixels.classes),
+        "num_train_by_class": np.bincount(pixels.labels[: pixels.num_train], minlength=len(pixels.classes)).tolist(),
         "split": table.split,
         "skipped": list(pixels.skipped),
         "num_ignored": len(table.ignored),

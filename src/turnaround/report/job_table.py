@@ -201,7 +201,7 @@ COLUMNS: tuple[Column, ...] = (
         group="accuracy",
     ),
 )
-FIGURES_WITHOUT_COLUMN = ("step_time_s", "overfitting", "bottleneck")
+FIGURES_WITHOUT_COLUMN = ("step_time_s", "overfitting")
 """Values of a configuration that only `--json` has."""
 
 

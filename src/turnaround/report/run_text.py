@@ -11,21 +11,9 @@ from rich.text import Text
 from turnaround.analysis.balance import balance
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings import Finding
+from turnaround.findings.times import PART_NAMES
 from turnaround.record.reader import Run
 from turnaround.words import accuracy, duration
-
-PART_NAMES = {
-    "queue": "waiting in the queue",
-    "start_up": "starting up",
-    "import": "importing torch",
-    "decode": "decoding the images",
-    "training_cold": "first (cold) epoch",
-    "training_steady": "other epochs",
-    "evaluation": "evaluation",
-    "checkpoint": "checkpoints",
-    "lost": "done twice after a stop",
-    "other": "everything else",
-}
 
 
 def comparison(summaries: Sequence[RunSummary]) -> Table:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from turnaround.analysis.bottleneck import Bottleneck
 from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Workload
 from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Finding
+from turnaround.findings.bottlenecks import why
 from turnaround.report.job_table import figures
 
 
@@ -41,7 +43,18 @@ def _case(case: ConfigurationRuns, ups: Mapping[Configuration, Speedup], target:
         "configuration": {"label": case.label, **asdict(case.configuration)},
         "runs": [run.name for run in case.summaries],
         **{name: _plain(value) for name, value in figures(case, target).items()},
+        "bottleneck": None if case.bottleneck is None else _bottleneck(case.bottleneck),
         "speedup": None if up is None else {**asdict(up), "baseline": up.baseline.label},
+    }
+
+
+def _bottleneck(verdict: Bottleneck) -> dict[str, Any]:
+    return {
+        "kind": verdict.kind,
+        "share": verdict.share,
+        "most_gain": verdict.most_gain,
+        "why": why(verdict),
+        "probes": verdict.probes,
     }
 
 
@@ -55,7 +68,8 @@ def finding_payload(finding: Finding) -> dict[str, Any]:
         "id": finding.id,
         "severity": finding.severity,
         "text": finding.text,
-        "evidence": content["evidence"],
+        # A share is a plain number for programs: its unit is none.
+        "evidence": [{**item, "unit": item["unit"].removeprefix("share")} for item in content["evidence"]],
         "next": finding.advice,
         "job": finding.job,
     }

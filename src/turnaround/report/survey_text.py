@@ -198,8 +198,7 @@ def evidence_text(evidence: Sequence[Evidence]) -> str:
 def _value(item: Evidence) -> str:
     if isinstance(item.value, str):
         return f"{item.value} {item.unit}".strip()
-    if not item.unit and any(word in item.what for word in ("accuracy", "share", "efficiency", "rise")):
-        # Fractions in the data, percent when shown.
+    if item.unit == "share":  # shares of one in the data, percent when shown
         return accuracy(item.value) if math.isfinite(item.value) else UNKNOWN
     return f"{number(item.value, digits=4)} {item.unit}".strip()
 

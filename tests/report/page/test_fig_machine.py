@@ -28,8 +28,8 @@ def test_the_parts_of_the_turnaround_are_stacked_in_order(job: Workload) -> None
     assert shown is not None
     assert [trace["name"] for trace in shown.data] == [
         "starting up",
-        "decoding the images",
-        "first (cold) epoch",
+        "decoding",
+        "the cold first epoch",
         "other epochs",
         "evaluation",
         "checkpoints",

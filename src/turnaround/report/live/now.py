@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from turnaround.findings.bottlenecks import why
 from turnaround.report.live.progress import RunProgress, State
 from turnaround.report.page.blocks import Block
 from turnaround.report.page.templates import environment
@@ -86,7 +87,7 @@ def _held_back(run: RunProgress) -> str | None:
         return None
     kind = run.held_back.kind
     named = "Computing is its limit, as it should be" if kind == "compute" else f"Held back by {kind}"
-    return f"{named}: {run.held_back.why}"
+    return f"{named}: {why(run.held_back)}"
 
 
 def _piece(name: str, **values: Any) -> Markup:

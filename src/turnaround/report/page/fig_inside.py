@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.shares import STEP_PARTS, TURNAROUND_PARTS, step_parts_s, turnaround_parts_s
+from turnaround.findings.times import PART_NAMES
 from turnaround.report.page.fig_common import (
     MAX_BARS,
     Figure,
@@ -23,7 +24,6 @@ from turnaround.report.page.fig_common import (
     series_of,
     spread_out,
 )
-from turnaround.report.run_text import PART_NAMES
 
 STEP_NAMES = {
     "wait": "waiting for the batch",
