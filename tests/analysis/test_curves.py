@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from turnaround.analysis.curves import (
     Array,
     Curve,
+    cached_by_curve,
     growth_fit,
     monotone_fit,
     moving_means,
@@ -18,6 +20,7 @@ from turnaround.analysis.curves import (
     simulated,
     unimodal_fit,
 )
+from turnaround.analysis.stable import fit_curve, stable_epoch
 
 NAN = float("nan")
 
@@ -136,3 +139,30 @@ def test_a_curve_is_filled_up_to_its_last_epoch() -> None:
     assert all(map(math.isnan, filled.train_accuracy))
     assert len(filled.train_accuracy) == 4
     assert Curve().filled() == Curve()
+
+
+# --- a judgement is made once for each curve and each set of details
+
+RISING = [0.1, 0.3, math.nan, 0.5, 0.55, 0.57, 0.58, 0.58, 0.59, 0.58, 0.59, 0.59]
+
+
+def test_a_curve_is_judged_once_whatever_holds_it() -> None:
+    asked: list[tuple[int, int]] = []
+
+    @cached_by_curve
+    def judge(curve: Sequence[float], *, seed: int) -> float:
+        asked.append((len(curve), seed))
+        return float(np.nansum(curve)) + seed
+
+    assert judge(RISING, seed=0) == judge(np.array(RISING), seed=0) == judge(tuple(RISING), seed=0)
+    assert judge(RISING, seed=1) == judge(RISING, seed=0) + 1
+    assert judge(RISING[:4], seed=0) < judge(RISING, seed=0)
+    assert asked == [(12, 0), (12, 1), (4, 0)]
+
+
+def test_a_curve_that_grows_is_judged_anew() -> None:
+    short = stable_epoch(RISING[:8], num_validation=500)
+    assert stable_epoch(RISING[:8], num_validation=500) is short
+    assert stable_epoch(RISING, num_validation=500) is not short
+    assert stable_epoch(RISING[:8], num_validation=5000) is not short
+    assert fit_curve(RISING, num_images=500, band=0.01) is fit_curve(list(RISING), num_images=500, band=0.01)

@@ -10,6 +10,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.workloads import Configuration, Spread, survey, survey_runs
 from turnaround.errors import RunDirectoryError
+from turnaround.findings.runs import gap_text
 from turnaround.record.reader import Run
 
 
@@ -184,7 +185,8 @@ def test_lines_that_cannot_be_read_are_counted_and_said(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan())
     path = tmp_path / "run" / "epochs.jsonl"
     path.write_text("not json\n" + path.read_text())
-    assert survey([tmp_path]).notes == ("run: 1 lines of epochs.jsonl cannot be read and are left out.",)
+    (gap,) = survey([tmp_path]).gaps
+    assert gap_text(gap) == "run: 1 lines of epochs.jsonl cannot be read and are left out."
 
 
 def test_a_path_without_a_run_is_an_error(tmp_path: Path) -> None:
@@ -216,8 +218,8 @@ def test_a_curve_that_was_cut_off_is_told(tmp_path: Path) -> None:
     build(tmp_path / "whole", Plan())
     lines = (path / "epochs.jsonl").read_text().splitlines(keepends=True)
     (path / "epochs.jsonl").write_text("".join(lines[:3]))
-    (note,) = survey([tmp_path]).notes
-    assert note.startswith("cut: epochs.jsonl ends with epoch 3, though 20 were done")
+    (gap,) = survey([tmp_path]).gaps
+    assert gap_text(gap).startswith("cut: epochs.jsonl ends with epoch 3, though 20 were done")
 
 
 def test_an_epoch_that_no_training_has_leaves_the_run_out(tmp_path: Path) -> None:

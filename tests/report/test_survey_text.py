@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from turnaround.analysis.configurations import Spread
 from turnaround.analysis.stable import EpochEstimate
-from turnaround.analysis.workloads import LeftOut, Survey, survey
+from turnaround.analysis.workloads import LeftOut, RecordGap, Survey, survey
 from turnaround.findings import Evidence, Finding, find_all
 from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.values import ImportOptions
@@ -121,13 +121,21 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(tmp_path: Path, 
     runs = imported(tmp_path, curves=curves_of(one=0.69, two=0.68))
     long = "A sentence that is long enough to need more than one line at eighty columns, as sentences mostly are."
     left_out = LeftOut(directory="runs/a folder/with a long name/" + 3 * "deeper/", reason="It is damaged.")
-    of = replace(runs, left_out=(left_out,), running=("five",), notes=("six: 3 lines cannot be read.",))
+    of = replace(
+        runs, left_out=(left_out,), running=("five",), gaps=(RecordGap(run="six", file="epochs.jsonl", bad_lines=3),)
+    )
     lines = shown(of, [finding(text=long)], width=width, glyphs=glyphs)
     assert [line for line in lines if cell_len(line) > width] == []
     text = words(lines)
     for cell in ("baseline", "2.50x", "125%", "545", "1h40min", "25(byeye)", "95.0%", "87.0%"):
         assert cell in text
-    for part in (long, left_out.directory, left_out.reason, "Do something about it.", "six: 3 lines cannot be read."):
+    for part in (
+        long,
+        left_out.directory,
+        left_out.reason,
+        "Do something about it.",
+        "six: 3 lines of epochs.jsonl cannot be read and are left out.",
+    ):
         assert words([part]) in text
     assert words(["Still going: five. It is shown as far as it has come."]) in text
     if glyphs is ASCII:

@@ -31,14 +31,14 @@ from turnaround.record.schema import Span
 
 Kind = Literal["input", "communication", "straggler", "host", "evaluation", "compute", "unknown"]
 
-# Shares of a step. TensorFlow's profiler calls a program input-bound from 20 %, moderately from 5 %; PyTorch's warns of
-# communication from 10 %.
+# Shares of a step. TensorFlow's profiler: not input-bound below 5 %, highly from 20 %. PyTorch's profiler: input from
+# 5 %, communication from 10 %.
 INPUT_SHARE = 0.05
 STRONG_SHARE = 0.20
 COMMUNICATION_SHARE = 0.10
-# NVML's utilisation counts a kernel of any size, so a GPU that is idle for less than this is a busy one.
+# A judgement: busy for less than 70 % of the time although the input is there.
 IDLE_SHARE = 0.30
-# Of an epoch: a seventh of the time without learning is worth a setting.
+# A judgement, of an epoch.
 EVALUATION_SHARE = 0.15
 MIN_SPANS = 3  # the fewest with a median that one outlier does not decide
 MIN_SAMPLES = 10  # one a second: less than ten seconds say nothing about a GPU
@@ -233,3 +233,40 @@ def _probes(run: Run) -> dict[str, float]:
 def _images_per_s(run: Run) -> float | None:
     rates = [e.images_per_s for e in (steady_epochs(run.epochs) or run.epochs) if e.images_per_s > 0]
     return median(rates) if rates else None
+
+
+# --- the same question for a machine, from the rates of a training's parts, each measured alone by `turnaround bench`
+
+GOOD_SHARE = 0.95
+"""Of the model's own rate: what the project asks of itself (docs/architecture.md)."""
+
+Limit = Literal["model", "input", "communication", "host"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """The verdict on a machine: which part limits training, which can be no faster than its model alone."""
+
+    share_of_ceiling: float
+    """Training / model alone."""
+    limit: Limit
+    most_gain: float
+    """How many times faster training would be if what limits it were gone; 1 where it is the model."""
+
+
+def ceilings(images_per_s: Mapping[str, float]) -> Ceilings:
+    """Judge from `images_per_s` by part, as training/bench.py names them.
+
+    What training lacks is its input when the input alone is slower than the model, the exchange of gradients when that
+    alone is slower, and otherwise what the parts cost each other on one host.
+    """
+    training, model = images_per_s["training"], images_per_s["model"]
+    share = training / model
+    if share >= GOOD_SHARE:
+        return Ceilings(share_of_ceiling=share, limit="model", most_gain=1.0)
+    limit: Limit = "host"
+    if images_per_s.get("input", float("inf")) < model:
+        limit = "input"
+    elif images_per_s.get("all_reduce", float("inf")) < model:
+        limit = "communication"
+    return Ceilings(share_of_ceiling=share, limit=limit, most_gain=model / training)

@@ -1,19 +1,21 @@
-"""Learning curves and the two fits that see through their noise. A curve is a row: every fit takes many at once.
+"""Learning curves, and their isotonic, unimodal and growth fits. A curve is a row: every fit takes many at once.
 
-Monotone and unimodal fits are least squares by pooling adjacent violators. While the pooling walks along a curve it
-leaves behind the fit of every beginning of it, so that one walk from the left and one from the right give the error of
-every place the peak could be at: the best unimodal fit costs no more than two monotone ones.
+Isotonic (monotone) and unimodal fits are least squares by pooling adjacent violators (PAVA). While the pooling walks
+along a curve it leaves behind the fit of every beginning of it, so that one walk from the left and one from the right
+give the error of every place the peak could be at: the best unimodal fit costs no more than two monotone ones.
 
-The growth law is L - A exp(-((e - 0.5) / t)^b). L and A are linear: for each (t, b) they have a closed form, and one
-matrix product gives the error of all points of a grid for all curves. A few steps from the best point end the search.
+The growth law (Weibull) is L - A exp(-((e - 0.5) / t)^b). L and A are linear: for each (t, b) they have a closed form,
+and one matrix product gives the error of all points of a grid for all curves. A few Gauss-Newton steps from the best
+point end the search.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +27,14 @@ _LOG_T_STEP = 0.15
 _LOG_T_FIRST = math.log(0.25)
 _LOG_B = np.log(np.geomspace(0.5, 2.0, 8))
 _LOG_B_STEP = float(_LOG_B[1] - _LOG_B[0])
-_REFINEMENTS = 4
-_REWEIGHTINGS = 5
-_DAMPING = 1.01
-_MIN_SPREAD = 1e-12
+_REFINEMENTS = 4  # Gauss-Newton steps from the best point of the grid
+_REWEIGHTINGS = 5  # of the robust fit, until the weights belong to the fit
+_DAMPING = 1.01  # of the diagonal, Levenberg's: t and b are nearly collinear in short curves
+_MIN_SPREAD = 1e-12  # keeps a constant shape from dividing by zero
+MAX_CURVES = 4096
+"""Some kilobytes each, with what is said of them."""
+
+Judge = TypeVar("Judge", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +80,7 @@ class _Pooled:
     """Sum of squares of that fit, with a leading column of zeros for the empty curve."""
 
     def fit(self, lengths: NDArray[np.intp]) -> Array:
-        """The increasing fit of the first `lengths` values of each curve; NaN after them."""
+        """Return the isotonic fit of the first `lengths` values of each curve; NaN after them."""
         rows, (count, width) = np.arange(len(self.mean)), self.mean.shape
         fitted = np.full((count, width), np.nan)
         end = lengths - 1
@@ -87,7 +93,7 @@ class _Pooled:
 
 
 def _pool(curves: Array) -> _Pooled:
-    """Walks along all curves at once, merging the newest block into the one before it while that one is higher."""
+    """PAVA on all curves at once: merge the newest block into the one before it while that one is higher."""
     count, width = curves.shape
     zeros = np.zeros((count, 1))
     sums = np.concatenate([zeros, np.cumsum(curves, axis=1)], axis=1)
@@ -112,7 +118,7 @@ def _pool(curves: Array) -> _Pooled:
 
 
 def monotone_fit(curves: Array) -> Array:
-    """The increasing curve next to each row, by least squares."""
+    """Least-squares isotonic fit (PAVA) of each row."""
     count, width = curves.shape
     centre = curves.mean(axis=1, keepdims=True)  # sums of squares lose no digits to a large constant
     fitted: Array = _pool(curves - centre).fit(np.full(count, width)) + centre
@@ -120,7 +126,7 @@ def monotone_fit(curves: Array) -> Array:
 
 
 def unimodal_fit(curves: Array) -> Array:
-    """The curve that rises up to some epoch and falls after it next to each row, by least squares."""
+    """Least-squares unimodal fit of each row: isotonic up to the best peak, antitonic after it."""
     count, width = curves.shape
     centre = curves.mean(axis=1, keepdims=True)
     level = curves - centre
@@ -133,7 +139,7 @@ def unimodal_fit(curves: Array) -> Array:
 
 
 def num_blocks(fitted: Array) -> NDArray[np.intp]:
-    """Constant stretches of each fitted row: the parameters that the fit has used up."""
+    """Count the constant stretches of each fitted row: the degrees of freedom that the fit has used up."""
     count: NDArray[np.intp] = 1 + np.count_nonzero(np.diff(fitted, axis=1), axis=1)
     return count
 
@@ -148,7 +154,7 @@ class _Grid:
     squares: Array
 
 
-@functools.lru_cache(maxsize=8)
+@lru_cache(maxsize=8)
 def _grid(epochs: tuple[int, ...]) -> _Grid:
     """t reaches from half the first epoch to three times the last, where the law is a straight line or a parabola."""
     times = np.arange(_LOG_T_FIRST, _log_t_last(epochs), _LOG_T_STEP)
@@ -172,7 +178,10 @@ def _shapes(epochs: tuple[int, ...], log_t: Array, log_b: Array) -> tuple[Array,
 
 
 def growth_fit(epochs: tuple[int, ...], curves: Array, weights: Array | None = None) -> Array:
-    """The growing curve next to each row, by (weighted) least squares; a constant where the row does not grow."""
+    """(Weighted) least-squares fit of the growth law to each row; a constant where the row does not grow.
+
+    Variable projection: a grid over (t, b) with L and A in closed form, then damped Gauss-Newton steps.
+    """
     weights = np.full(len(epochs), 1.0 / len(epochs)) if weights is None else weights / weights.sum()
     grid = _grid(epochs)
     means = grid.shapes @ weights
@@ -219,9 +228,9 @@ def _projected(
 
 
 def robust_growth_fit(epochs: tuple[int, ...], curve: Array, scale: float) -> Array:
-    """The same for one curve with the soft-L1 loss, for which residuals much larger than `scale` count by their size.
+    """Robust growth fit of one curve: soft-L1 loss, for which residuals much larger than `scale` count by their size.
 
-    Least squares with weights 1 / sqrt(1 + (residual / scale)^2), repeated until the weights belong to the fit.
+    Iteratively reweighted least squares: weights 1 / sqrt(1 + (residual / scale)^2), until they belong to the fit.
     """
     fitted: Array = growth_fit(epochs, curve[None])[0]
     for _ in range(_REWEIGHTINGS if scale > 0 else 0):
@@ -237,6 +246,24 @@ def moving_means(curves: Array, width: int) -> Array:
 
 
 def simulated(mean_curve: Array, noise: float, count: int, seed: int) -> Array:
-    """`count` curves that one run could have shown, had its own been `mean_curve` with this noise."""
+    """Parametric bootstrap: draw `count` curves of `mean_curve` plus normal noise."""
     curves: Array = mean_curve + noise * np.random.default_rng(seed).standard_normal((count, len(mean_curve)))
     return curves
+
+
+def cached_by_curve(judge: Judge) -> Judge:
+    """Memoise a function of a curve and of details: parts of a page ask for the same one, a live page at each change.
+
+    Its answers must not be changed by whoever gets them.
+    """
+
+    @lru_cache(maxsize=MAX_CURVES)
+    def once(curve: bytes, *details: Any, **named: Any) -> Any:
+        return judge(np.frombuffer(curve, dtype=np.float64), *details, **named)
+
+    @wraps(judge)
+    def ask(curve: Sequence[float], *details: Any, **named: Any) -> Any:
+        # By its bytes, since NaN is not equal to itself.
+        return once(np.asarray(curve, dtype=np.float64).reshape(-1).tobytes(), *details, **named)
+
+    return cast(Judge, ask)

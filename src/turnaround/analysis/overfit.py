@@ -23,8 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from turnaround.analysis.cached import MAX_CURVES
-from turnaround.analysis.curves import Array, Curve, monotone_fit, moving_means, simulated, unimodal_fit
+from turnaround.analysis.curves import MAX_CURVES, Array, Curve, monotone_fit, moving_means, simulated, unimodal_fit
 from turnaround.analysis.stable import (
     BAND,
     MIN_EPOCHS,
@@ -38,11 +37,11 @@ from turnaround.analysis.stable import (
 
 Kind = Literal["harmful", "over-confident", "memorising", "none", "underfitting", "unknown"]
 
-NUM_SIMULATED = 400
+NUM_SIMULATED = 400  # bootstrap curves: 2 % of them are eight
 MAX_P = 0.02
-RISING_LOSS_PERCENT = 5.0
+RISING_LOSS_PERCENT = 5.0  # generalisation loss GL > 5, as Prechelt (1998) stops, on means of three epochs
 LOSS_MEAN_EPOCHS = 3
-MEMORISING_GAP = 0.03
+MEMORISING_GAP = 0.03  # a judgement: three points, and three standard errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class Overfitting:
 
 
 def overfitting(curve: Curve, *, num_validation: int | None, seed: int = 0) -> Overfitting:
-    """Judges one run's curves."""
+    """Judge one run's curves."""
     curve = curve.filled()
     fit = fit_curve(curve.val_accuracy, num_images=num_validation, band=BAND)
     drop, since_epoch, p = (None, None, None) if fit is None else _drop(fit, seed)

@@ -1,7 +1,7 @@
-"""Runs -> jobs -> cases -> repeats. Enters: run directories. Leaves: a Survey, the ground of findings and reports.
+"""Runs -> workloads -> configurations -> repeats. Enters: run directories. Leaves: a Survey, the ground of findings.
 
-A job is one work: the same images, network, size, and what of it learns. Its runs that differ in nothing but the seed
-are the repeats of one case.
+A workload is one work: the same images, network, size, and what of it learns. Its runs that differ in nothing but the
+seed are the repeats of one configuration.
 """
 
 from __future__ import annotations
@@ -46,6 +46,17 @@ class LeftOut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordGap:
+    """Epochs of a run that its record lacks: lines that cannot be read, or an end before the last epoch done."""
+
+    run: str
+    file: str
+    bad_lines: int = 0
+    last_epoch: int = 0
+    epochs_done: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Survey:
     """All runs, in order."""
 
@@ -53,8 +64,8 @@ class Survey:
     left_out: tuple[LeftOut, ...] = ()
     running: tuple[str, ...] = ()
     """The names of runs that are still going: they are in their jobs with what they have."""
-    notes: tuple[str, ...] = ()
-    """What could not be read inside runs that could, in sentences."""
+    gaps: tuple[RecordGap, ...] = ()
+    """What could not be read inside runs that could."""
 
 
 def survey(paths: Sequence[Path]) -> Survey:
@@ -85,7 +96,7 @@ def survey_runs(runs: Sequence[Run]) -> Survey:
         workloads=tuple(_workload(name, members) for name, members in sorted(by_job.items())),
         left_out=tuple(left_out),
         running=tuple(summary.name for summary, _ in read if summary.state in UNDER_WAY),
-        notes=tuple(note for summary, run in read for note in _notes(summary, run)),
+        gaps=tuple(gap for summary, run in read for gap in _gaps(summary, run)),
     )
 
 
@@ -99,15 +110,13 @@ def _reason(run: Run, error: RunDirectoryError) -> str:
     return f"{error}{ended if status.state != 'finished' else ''}"
 
 
-def _notes(summary: RunSummary, run: Run) -> Iterable[str]:
+def _gaps(summary: RunSummary, run: Run) -> Iterable[RecordGap]:
+    file = run.directory.epochs.name
     if run.bad_lines:
-        yield f"{summary.name}: {run.bad_lines} lines of {run.directory.epochs.name} cannot be read and are left out."
+        yield RecordGap(run=summary.name, file=file, bad_lines=run.bad_lines)
     last, done = (run.epochs[-1].epoch if run.epochs else 0), run.status.epochs_done
     if not summary.is_imported and last < done:
-        yield (
-            f"{summary.name}: {run.directory.epochs.name} ends with epoch {last}, though {done} were done: what "
-            "counts as its end is not its end."
-        )
+        yield RecordGap(run=summary.name, file=file, last_epoch=last, epochs_done=done)
 
 
 def _with_distinct_names(read: Sequence[Member]) -> list[Member]:

@@ -11,15 +11,15 @@ from turnaround.findings.pools import Pool, PooledGroup, binomial_noise, groups_
 from turnaround.words import accuracy, counted, durations, factor, listed, points
 
 MIN_POINTS = 0.003
-"""A smaller drop is not worth a sentence, however many repeats make it certain."""
+"""A judgement: a smaller drop is not worth a sentence, however many repeats make it certain."""
 POINTS_WITHOUT_NOISE = 0.01
 """Where nobody knows the noise, a drop must be this large to be told, with that caveat: the band of the plateau."""
 DISAGREEING_TIME = 0.15
-"""Of the median: epochs of repeats on one quiet machine differ by 1 to 2 %, on a shared one by a fifth."""
+"""A judgement, of the median time of an epoch."""
 DISAGREEING_NOISES = 4.0
-"""Standard deviations between the best and the worst of some repeats; of five, chance alone gives 3.9 once in 20."""
+"""Standard deviations between the best and the worst: of five repeats, chance exceeds 3.9 once in 20 (Tukey)."""
 DISAGREEING_POINTS = 0.02
-"""The noise of counting is a lower bound: seeds alone move the accuracy of small sets by a point or two."""
+"""A judgement: the noise of counting images is only a lower bound of what another seed does."""
 _ADAPTIVE = ("adam", "adamw", "lamb")
 
 

@@ -12,6 +12,7 @@ from turnaround.analysis.compare import Difference, unintended_differences, valu
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import RunSummary
+from turnaround.analysis.workloads import RecordGap
 from turnaround.findings.finding import Draft, Evidence
 from turnaround.record.reader import Run
 from turnaround.record.schema import State
@@ -167,3 +168,13 @@ def _span(run: Run) -> tuple[frozenset[str], float, float] | None:
     except (ValueError, OverflowError, OSError):
         return None
     return (frozenset(hosts), times[0], times[1]) if hosts and status.segments == 1 else None
+
+
+def gap_text(gap: RecordGap) -> str:
+    """Say what the record of a run lacks."""
+    if gap.bad_lines:
+        return f"{gap.run}: {gap.bad_lines} lines of {gap.file} cannot be read and are left out."
+    return (
+        f"{gap.run}: {gap.file} ends with epoch {gap.last_epoch}, though {gap.epochs_done} were done: what counts as "
+        "its end is not its end."
+    )

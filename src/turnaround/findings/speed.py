@@ -17,9 +17,9 @@ from turnaround.findings.finding import Draft, epoch_times, epochs, image_rates
 from turnaround.words import factor, percent
 
 GOOD_EFFICIENCY = 0.8
-"""Below, a fifth of what is paid for is lost: the usual limit of published scaling tables."""
+"""A judgement: below, a fifth of what is paid for is lost."""
 LINEAR_EFFICIENCY = 0.98
-"""Above, the loss is smaller than the spread of epoch times between repeats (1 to 2 %)."""
+"""A judgement: above, the loss is too small to act on."""
 
 _SHARED_LIMIT = {
     "communication": "the exchange of gradients",

@@ -11,7 +11,7 @@ from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.words import counted, duration, durations, listed, percent
 
 LOST_SHARE = 0.25
-"""Of the turnaround: a quarter lost is worth a change; short demos lose more, by what starting up takes."""
+"""A judgement, of the turnaround: a quarter lost is worth a change."""
 CONTRADICTION = 1.02
 """Epochs that take longer than the job they are in, by more than rounding."""
 

@@ -14,7 +14,7 @@ from statistics import median
 from turnaround.analysis.compare import Fact, shared_gpu, value_at
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.speed import comparable_in_time, gpu_without_gain
-from turnaround.analysis.stable import EpochEstimate, epochs_to_target, stable_over_repeats
+from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
 from turnaround.forecast.epoch_time import EpochTimeObservation
 from turnaround.forecast.epochs import AccuracyObservation, EpochsObservation
@@ -108,7 +108,7 @@ def observe(job: Workload, *, target: float | None = None, gpu: str | None = Non
         not_yet=tuple(o for case, batch in known for o in _epochs(case.stable, batch, ("not yet stable",))),
         accuracies=tuple(o for case, batch in known for o in _accuracy(case, batch)),
         to_target=tuple(
-            o for case, batch in known if target for o in _epochs(_to_target(case, target), batch, ("reached",))
+            o for case, batch in known if target for o in _epochs(case.to_target(target), batch, ("reached",))
         ),
         learned_from=tuple(case for case, _ in known),
         noise_scale=_median(run.noise_scale for run in runs),
@@ -278,15 +278,6 @@ def _epochs(stable: EpochEstimate | None, batch: int, statuses: tuple[str, ...])
         return
     ends = [abs(end - stable.epoch) for end in (stable.low, stable.high) if end is not None]
     yield EpochsObservation(global_batch=batch, epochs=stable.epoch, sd=max(ends) / Z_80 if ends else None)
-
-
-def _to_target(case: ConfigurationRuns, target: float) -> EpochEstimate | None:
-    each = [
-        epochs_to_target(run.curve.filled().val_accuracy, target, num_validation=run.num_validation)
-        for run, _ in case.curves
-    ]
-    known = [one for one in each if one.status in ("reached", "not reached")]
-    return stable_over_repeats(known) if known else None
 
 
 def _accuracy(case: ConfigurationRuns, batch: int) -> Iterator[AccuracyObservation]:

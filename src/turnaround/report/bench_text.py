@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from turnaround.analysis.ceilings import Ceilings, ceilings
+from turnaround.analysis.bottleneck import Ceilings, ceilings
 
 PARTS = {
     "decode": "decoding image files, all cores",

@@ -12,6 +12,7 @@ from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Finding
 from turnaround.findings.bottlenecks import why
+from turnaround.findings.runs import gap_text
 from turnaround.report.job_table import figures
 
 
@@ -23,7 +24,7 @@ def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any
         "findings": [finding_payload(finding) for finding in findings],
         "left_out": [asdict(item) for item in survey.left_out],
         "running": list(survey.running),
-        "notes": list(survey.notes),
+        "notes": [gap_text(gap) for gap in survey.gaps],
     }
 
 

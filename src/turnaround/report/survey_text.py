@@ -15,6 +15,7 @@ from turnaround.analysis.configurations import Configuration, ConfigurationRuns,
 from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Evidence, Finding
+from turnaround.findings.runs import gap_text
 from turnaround.report.charts import BLOCKS, Glyphs, accuracy_chart, stable_chart, time_chart
 from turnaround.report.job_table import (
     Column,
@@ -218,9 +219,9 @@ def _running(survey: Survey, screen: Screen) -> Iterator[Text]:
 
 
 def _notes_of_reading(survey: Survey, screen: Screen) -> Iterator[Text]:
-    for note in survey.notes:
+    for gap in survey.gaps:
         yield Text()
-        yield from _labelled("Not all could be read: ", clean(note), HEADING, screen)
+        yield from _labelled("Not all could be read: ", clean(gap_text(gap)), HEADING, screen)
 
 
 def _left_out(survey: Survey, screen: Screen) -> Iterator[Text]:

@@ -14,22 +14,14 @@ from typing import Any
 import pytest
 
 from analysis.build import Plan, build, rising
+from turnaround.analysis.progress import GIB, SILENT_S, Pace, disk_concerns, loss_concerns
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.schema import EpochRecord, JobStatus, Status, to_json
 from turnaround.record.writer import write_json, write_lines
 from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.live.now import now_blocks
-from turnaround.report.live.progress import (
-    GIB,
-    LAST_SAMPLES,
-    SILENT_S,
-    Pace,
-    RunProgress,
-    RunWatch,
-    disk_warnings,
-    loss_warnings,
-)
+from turnaround.report.live.progress import LAST_SAMPLES, RunProgress, RunWatch, warning
 
 EPOCH = EpochRecord(
     epoch=1,
@@ -195,27 +187,27 @@ def test_a_run_that_prepares_its_images(tmp_path: Path) -> None:
 
 
 def test_losses_that_go_wrong() -> None:
-    assert list(loss_warnings([])) == []
-    assert list(loss_warnings(epochs(3.0, 2.0, 1.0, 1.2))) == []
-    assert list(loss_warnings(epochs(3.0, 1.0, 2.5, 2.0))) == []  # on its way down again
-    (rising_loss,) = loss_warnings(epochs(3.0, 1.0, 1.2, 2.0))
+    assert list(loss_concerns([])) == []
+    assert list(loss_concerns(epochs(3.0, 2.0, 1.0, 1.2))) == []
+    assert list(loss_concerns(epochs(3.0, 1.0, 2.5, 2.0))) == []  # on its way down again
+    (rising_loss,) = map(warning, loss_concerns(epochs(3.0, 1.0, 1.2, 2.0)))
     assert rising_loss.text == ("The training loss rises: 2 after epoch 4, 1 at its lowest. The run may be diverging.")
     assert not rising_loss.is_problem
-    (no_number,) = loss_warnings(epochs(3.0, 1.0, math.nan))
+    (no_number,) = map(warning, loss_concerns(epochs(3.0, 1.0, math.nan)))
     assert (no_number.text, no_number.is_problem) == ("The training loss of epoch 3 is no number.", True)
-    (no_number,) = loss_warnings([replace(EPOCH, val_loss=math.nan)])
+    (no_number,) = map(warning, loss_concerns([replace(EPOCH, val_loss=math.nan)]))
     assert no_number.text == "The validation loss of epoch 1 is no number."
 
 
 def test_a_disk_that_fills_up() -> None:
-    assert list(disk_warnings([], None)) == []
-    assert list(disk_warnings([(0, 100 * GIB), (100, 100 * GIB)], 3600)) == []
-    assert list(disk_warnings([(0, 110 * GIB), (100, 100 * GIB)], 500)) == []  # it ends in time
-    (filling,) = disk_warnings([(0, 110 * GIB), (100, 100 * GIB)], 3600)
+    assert list(disk_concerns([], None)) == []
+    assert list(disk_concerns([(0, 100 * GIB), (100, 100 * GIB)], 3600)) == []
+    assert list(disk_concerns([(0, 110 * GIB), (100, 100 * GIB)], 500)) == []  # it ends in time
+    (filling,) = map(warning, disk_concerns([(0, 110 * GIB), (100, 100 * GIB)], 3600))
     assert filling.text == "The disk fills up: 100.0 GiB are free, for 17 min at this pace."
-    (little,) = disk_warnings([(0, 3 * GIB)], None)
+    (little,) = map(warning, disk_concerns([(0, 3 * GIB)], None))
     assert (little.text, little.is_problem) == ("The disk has little space: 3.0 GiB are free.", False)
-    (full,) = disk_warnings([(0, GIB // 2)], None)
+    (full,) = map(warning, disk_concerns([(0, GIB // 2)], None))
     assert (full.text, full.is_problem) == ("The disk is nearly full: 0.50 GiB are free.", True)
 
 

@@ -11,6 +11,7 @@ from turnaround.analysis.confusion import best_evaluated, confused_pairs
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import SEVERITIES, Finding
 from turnaround.findings.forecasts import Answer, track_record_text
+from turnaround.findings.runs import gap_text
 from turnaround.forecast.predict import Forecaster, best_of_range
 from turnaround.forecast.score import Score
 from turnaround.report.page.answer import answer_of
@@ -176,6 +177,6 @@ def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
 
 def _rest(view: PageView) -> Iterator[Block]:
     survey = view.survey
-    if survey.left_out or survey.notes or view.notes:
-        notes = (*survey.notes, *view.notes)
+    if survey.left_out or survey.gaps or view.notes:
+        notes = (*map(gap_text, survey.gaps), *view.notes)
         yield Block(id="left-out", html=piece("left_out", left_out=survey.left_out, notes=notes))
