@@ -235,8 +235,8 @@ def test_evidence_by_figure() -> None:
     evidence = (
         Evidence(run="a", what="epoch time", value=81.0, unit="s"),
         Evidence(run="b", what="epoch time", value=80.04, unit="s"),
-        Evidence(run="a", what="final validation accuracy", value=0.6888),
-        Evidence(run="b", what="final validation accuracy", value=math.nan),
+        Evidence(run="a", what="final validation accuracy", value=0.6888, unit="share"),
+        Evidence(run="b", what="final validation accuracy", value=math.nan, unit="share"),
         Evidence(run="", what="optimizer", value="adam [x]"),
     )
     assert evidence_text(evidence) == (
