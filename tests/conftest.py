@@ -5,6 +5,7 @@ The sample photos and weights are looked for in ../shared beside the checkout, o
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,10 +17,15 @@ import pytest
 
 # Two test processes and their trainings share the cores: threads that wait must not spin. Before torch reads it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# The matrices of analysis/ are small: a second thread of OpenBLAS burns as much as it saves. Before numpy reads it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from forking import ForkingLauncher
+from forking import ForkingLauncher, ForkingParent
 from turnaround import fruitbowl
 from turnaround.workers.environment import VARIABLES
+
+# What tests import lives as long as they do: a collection of garbage need not look at it, least of all while it comes.
+gc.disable()
 
 SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().parents[2] / "shared"))
 
@@ -64,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
 
 
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected, but for what is there already."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
 def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("session")
@@ -91,11 +103,17 @@ def samples() -> Path:
 
 
 @pytest.fixture(scope="session")
-def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingLauncher]:
+def forking_parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingParent]:
+    """A Python that has loaded torch: for commands and trainings of tests that are not about how they start."""
+    parent = ForkingParent(tmp_path_factory.mktemp("forking"))
+    yield parent
+    parent.close()
+
+
+@pytest.fixture(scope="session")
+def forking(forking_parent: ForkingParent) -> ForkingLauncher:
     """Starts the processes of a training at once, for all tests that are not about how they start and end."""
-    launcher = ForkingLauncher(tmp_path_factory.mktemp("forking") / "processes.log")
-    yield launcher
-    launcher.close()
+    return ForkingLauncher(forking_parent)
 
 
 @pytest.fixture(scope="session")

@@ -1,55 +1,146 @@
-"""The process that tests/forking.py forks trainings from.
+"""The process that tests/forking.py forks others from: `python -m forking_parent LISTENING PYTHON`.
 
-A line on its standard input says what to train, one on its standard output how each process ended.
+LISTENING is the number of a socket. Each connection (tests/forked.py) asks for one command or training, and a process
+of its own is forked to look after that one. PYTHON is what a command finds as `sys.executable`: what it starts is
+forked too.
 """
 
+import contextlib
+import gc
 import json
+import multiprocessing.spawn  # noqa: F401  # children of commands are spawned by the real Python, which it notes here
 import os
+import runpy
+import select
 import signal
+import socket
 import sys
 import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
 
+import scipy.stats  # noqa: F401  # commands load it when they need it
 import timm  # noqa: F401  # some networks are its own: every process that builds one would load it anew
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
+from turnaround import cli
 from turnaround.children import die_with_parent
 from turnaround.cli import worker
 from turnaround.launch.local import GRACE_S
 
+LOOKS_EVERY_S = 0.02
 
-def train(arguments: list[str], environment: dict[str, str]) -> int:
-    """The process that is forked for it."""
+
+def main(listening: socket.socket, python: str) -> NoReturn:
+    gc.collect()
+    gc.freeze()  # a collection in one that is forked would touch, and so copy, all that was loaded here
+    while True:
+        connection, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            die_with_parent()
+            look_after(connection, python)
+        connection.close()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def look_after(connection: socket.socket, python: str) -> NoReturn:
+    """One command or training, from its task to the answer."""
+    length, files, _, _ = socket.recv_fds(connection, 8, 3)
+    text = b""
+    while len(text) < int.from_bytes(length, "big"):
+        text += connection.recv(2**20)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    task, free = json.loads(text), meeting_point()
+    size = task["processes"]
+    places = [place(rank, size) | free if size > 1 else {} for rank in range(size)]
+    processes = [forked(connection, task, each, python) for each in places]
+    for number in range(3):
+        os.close(number)  # who reads what they print waits for them, not for us
+    statuses = ended(processes, connection)
+    connection.sendall(json.dumps(statuses).encode())
+    os._exit(0)
+
+
+def forked(connection: socket.socket, task: dict[str, Any], own: dict[str, str], python: str) -> int:
+    """One process of the task."""
     process = os.fork()
     if process == 0:
-        os.environ.update(environment)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(2, 1)  # the answer is the parent's
-        worker.leave(worker.main(arguments))
+        connection.close()
+        os.chdir(task["folder"])
+        os.environ.clear()
+        os.environ.update(task["environment"] | own)
+        worker.leave(exit_status_of(program(task["program"], python)))
     return process
 
 
-def ended(processes: list[int]) -> list[int]:
+def program(words: list[str], python: str) -> Callable[[], object]:
+    """What Python would run: a script, or after `-m` a module."""
+    sys.argv = words[words[0] == "-m" :]
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    if sys.argv[0] in ("turnaround.cli.worker", "traced_worker"):
+        return worker.main
+    if sys.argv[0] == "conformance_worker":  # it changes the code of trainings
+        return lambda: runpy.run_module("conformance_worker", run_name="__main__")
+    sys.executable = python
+    if sys.argv[0] == "turnaround":
+        return cli.main
+    sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+    return lambda: runpy.run_path(words[0], run_name="__main__")
+
+
+def exit_status_of(main: Callable[[], object]) -> int:
+    """As the interpreter has it: nothing that is raised may come to who has forked."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        status = main()
+        return status if isinstance(status, int) else 0
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+        return 1 if isinstance(ended.code, str) else ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def ended(processes: list[int], connection: socket.socket) -> list[int]:
     """The exit status of each. When one has failed the others may say why they fail too; then they go."""
     statuses: dict[int, int] = {}
     latest_s = float("inf")
-    while len(statuses) < len(processes):
-        process, status = os.waitpid(-1, os.WNOHANG)
-        if process:
-            statuses[process] = os.waitstatus_to_exitcode(status)
-            latest_s = min(latest_s, time.monotonic() + GRACE_S) if status else latest_s
-        elif time.monotonic() > latest_s:
-            for other in set(processes) - statuses.keys():
-                os.kill(other, signal.SIGKILL)
-            latest_s = float("inf")
-        else:
-            time.sleep(0.01)
+    while left := set(processes) - statuses.keys():
+        signals = b""
+        if select.select([connection], [], [], LOOKS_EVERY_S)[0]:
+            signals = connection.recv(64) or bytes([signal.SIGKILL])  # nobody is there any more who could ask
+        if time.monotonic() > latest_s:
+            signals, latest_s = bytes([signal.SIGKILL]), float("inf")
+        for process in left:
+            for number in signals:
+                os.kill(process, number)
+            found, status = os.waitpid(process, os.WNOHANG)
+            if found:
+                statuses[process] = os.waitstatus_to_exitcode(status)
+                latest_s = min(latest_s, time.monotonic() + GRACE_S) if status else latest_s
     return [statuses[process] for process in processes]
+
+
+def place(rank: int, size: int) -> dict[str, str]:
+    """As torch.distributed.run says it."""
+    return {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}"}
+
+
+def meeting_point() -> dict[str, str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 
 if __name__ == "__main__":
     die_with_parent()
-    for line in sys.stdin:
-        task = json.loads(line)
-        environments = [{**environment, **task["meeting_point"]} for environment in task["environments"]]
-        statuses = ended([train(task["arguments"], environment) for environment in environments])
-        print(json.dumps(statuses), flush=True)
+    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

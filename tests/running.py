@@ -50,11 +50,13 @@ def train(
     return lifecycle.start(recipes.find(str(source), list(overrides)), asked)
 
 
-def contract_told(folder: Path, *arguments: str, start: list[str], processes: int) -> list[dict[str, Any]]:
+def contract_told(
+    folder: Path, *arguments: str, start: list[str], processes: int, python: str = sys.executable
+) -> list[dict[str, Any]]:
     """What the processes of workers/conformance_worker.py say of their engine, by rank; `start` is its launcher."""
     path = [str(TESTS / "workers"), str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, **local.loopback(), "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
-    command = [sys.executable, *start, "conformance_worker", "contract", str(folder), *arguments]
+    command = [python, *start, "conformance_worker", "contract", str(folder), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]

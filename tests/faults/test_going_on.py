@@ -17,19 +17,22 @@ from turnaround.launch import lifecycle
 from turnaround.record.reader import Run
 
 
-def restarted(folder: Path, out: Path, fault: str, *, restarts: int, forking: ForkingLauncher | None = None) -> Run:
-    """On two processes, or on one that is forked."""
+def restarted(
+    folder: Path, out: Path, fault: str, *, restarts: int, launcher: ForkingLauncher, processes: int = 1
+) -> Run:
+    """Started again by itself after each fault."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNAROUND_FAULT", fault)
-        asked = request(out, processes=1, launcher=forking) if forking else request(out, processes=2)
-        asked = dataclasses.replace(asked, restarts=restarts)
+        asked = dataclasses.replace(request(out, processes=processes, launcher=launcher), restarts=restarts)
         return lifecycle.start(recipes.find(str(folder), list(SETTINGS)), asked)
 
 
 @pytest.mark.fault(1, "--restarts: started again by itself from the last checkpoint, to the same weights")
-def test_a_run_starts_again_by_itself(fruit_folder: Path, tmp_path: Path, whole_on_two: Run) -> None:
+def test_a_run_starts_again_by_itself(
+    fruit_folder: Path, tmp_path: Path, whole_on_two: Run, forking: ForkingLauncher
+) -> None:
     fault = "kind=kill,step=8,rank=1;kind=raise,step=17,rank=0,segment=2"
-    run = restarted(fruit_folder, tmp_path / "run", fault, restarts=2)
+    run = restarted(fruit_folder, tmp_path / "run", fault, restarts=2, launcher=forking, processes=2)
     assert (run.status.state, run.status.segments) == ("finished", 3)
     first, second = run.status.restarts
     assert first.startswith("Process 1 (host ")
@@ -44,7 +47,7 @@ def test_it_gives_up_after_as_many_restarts_as_were_asked_for(
 ) -> None:
     fault = "kind=raise,step=8;kind=raise,step=8,segment=2"
     with pytest.raises(ProcessFailedError, match="a fault on purpose"):
-        restarted(fruit_folder, tmp_path / "run", fault, restarts=1, forking=forking)
+        restarted(fruit_folder, tmp_path / "run", fault, restarts=1, launcher=forking)
     status = Run.load(tmp_path / "run").status
     assert (status.state, status.segments, len(status.restarts)) == ("failed", 2, 1)
 
@@ -53,14 +56,16 @@ def test_what_would_happen_again_is_not_tried_again(
     fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
 ) -> None:
     with pytest.raises(DivergedError):
-        restarted(fruit_folder, tmp_path / "run", "kind=nan,step=8", restarts=3, forking=forking)
+        restarted(fruit_folder, tmp_path / "run", "kind=nan,step=8", restarts=3, launcher=forking)
     assert Run.load(tmp_path / "run").status.segments == 1
 
 
 @pytest.mark.fault(1, "--restarts: the same process fails twice with nothing saved in between: it goes on without it")
-def test_a_run_goes_on_with_the_processes_that_are_left(fruit_folder: Path, tmp_path: Path, whole_on_two: Run) -> None:
+def test_a_run_goes_on_with_the_processes_that_are_left(
+    fruit_folder: Path, tmp_path: Path, whole_on_two: Run, forking: ForkingLauncher
+) -> None:
     fault = "kind=kill,step=8,rank=1;kind=kill,step=7,rank=1,segment=2"
-    run = restarted(fruit_folder, tmp_path / "run", fault, restarts=2)
+    run = restarted(fruit_folder, tmp_path / "run", fault, restarts=2, launcher=forking, processes=2)
     assert (run.status.state, run.status.segments, run.machine["processes"]) == ("finished", 3, 1)
     first, second = run.status.restarts
     assert "instead of" not in first
@@ -77,7 +82,8 @@ def test_the_first_of_two_is_killed_and_one_goes_on(
     fruit_folder: Path, tmp_path: Path, whole_on_two: Run, forking: ForkingLauncher
 ) -> None:
     out = tmp_path / "run"
-    error = struck("kind=kill,step=20,rank=0", fruit_folder, out, ProcessFailedError, processes=2)
+    fault = "kind=kill,step=20,rank=0"
+    error = struck(fault, fruit_folder, out, ProcessFailedError, processes=2, launcher=forking)
     assert re.match(r"Process 0 \(host [^)]*\) died without a word", str(error))
     run = Run.load(out)
     assert (len(run.epochs), run.bad_lines) == (1, 0)
@@ -92,7 +98,7 @@ def test_one_is_killed_and_two_go_on(
     fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    struck("kind=kill,step=20", fruit_folder, out, ProcessFailedError)
+    struck("kind=kill,step=20", fruit_folder, out, ProcessFailedError, launcher=forking)
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=slowfs,rank=1,segment=2,ms=1500")
     resumed = lifecycle.resume(request(out, processes=2, launcher=forking))
     assert resumed.machine["processes"] == 2

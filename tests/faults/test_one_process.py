@@ -37,7 +37,7 @@ def test_killed_within_an_epoch(fruit_folder: Path, tmp_path: Path, whole: Run, 
 @pytest.mark.fault(3, "killed while a checkpoint is written: it stays invisible, the one before is used")
 def test_killed_while_saving(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
     out = tmp_path / "run"
-    struck("kind=torn,step=15", fruit_folder, out, ProcessFailedError)
+    struck("kind=torn,step=15", fruit_folder, out, ProcessFailedError, launcher=forking)
     assert newest(out) == "epoch-00000-step-00010"
     assert [p.name for p in (out / "checkpoint").glob(".*")] != []  # half a checkpoint, under its temporary name
     goes_on_to_the_same_end(out, whole, forking)
@@ -46,14 +46,14 @@ def test_killed_while_saving(fruit_folder: Path, tmp_path: Path, whole: Run, for
 
 @pytest.mark.fault(4, "killed right after a checkpoint has its name: the newest is found by looking")
 def test_killed_after_the_rename(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
-    struck("kind=kill,phase=saved,step=15", fruit_folder, tmp_path / "run", ProcessFailedError)
+    struck("kind=kill,phase=saved,step=15", fruit_folder, tmp_path / "run", ProcessFailedError, launcher=forking)
     assert newest(tmp_path / "run") == "epoch-00001-step-00003"
     goes_on_to_the_same_end(tmp_path / "run", whole, forking)
 
 
 @pytest.mark.fault(11, "a process ends early with exit status 0: a failure all the same")
-def test_an_early_clean_exit(fruit_folder: Path, tmp_path: Path) -> None:
-    error = struck("kind=exit0,step=7", fruit_folder, tmp_path / "run", ProcessFailedError)
+def test_an_early_clean_exit(fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
+    error = struck("kind=exit0,step=7", fruit_folder, tmp_path / "run", ProcessFailedError, launcher=forking)
     assert "(exit status 0)" in str(error)
     assert Run.load(tmp_path / "run").status.state == "failed"
 
@@ -64,7 +64,7 @@ def test_a_signal_stops_after_the_step(
     kind: str, fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher
 ) -> None:
     fault = f"kind={kind},step=3;kind=slow,ms=200"  # a decision about every five steps
-    error = struck(fault, fruit_folder, tmp_path / "run", InterruptedRunError)
+    error = struck(fault, fruit_folder, tmp_path / "run", InterruptedRunError, launcher=forking)
     assert re.search(r"Stopped after step \d+ of 12 in epoch 1 of 2; everything up to there is saved", str(error))
     assert "turnaround resume" in str(error)
     assert Run.load(tmp_path / "run").status.state == "interrupted"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import unicodedata
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from turnaround.record.reader import Run
 
 @pytest.mark.fault(23, "a checkpoint decays: named, passed over, the one before is used")
 def test_a_flipped_bit(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
-    struck("kind=bitflip,step=20", fruit_folder, tmp_path / "run", ProcessFailedError)
+    struck("kind=bitflip,step=20", fruit_folder, tmp_path / "run", ProcessFailedError, launcher=forking)
     resumed = goes_on_to_the_same_end(tmp_path / "run", whole, forking)
     (passed_over,) = resumed.machine["passed_over_checkpoints"]
     assert passed_over.startswith("epoch-00001-step-00008 is damaged (weights.safetensors has another SHA-256")
@@ -37,9 +36,11 @@ FULL = "the disk or your quota is full"
 
 
 @pytest.mark.fault(19, "the disk is full when a checkpoint is saved: said loudly, the training goes on and tries again")
-def test_a_full_disk(fruit_folder: Path, tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(
+    fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=disk_full,step=15")
-    run = train(fruit_folder, tmp_path / "run", *SETTINGS)
+    run = train(fruit_folder, tmp_path / "run", *SETTINGS, launcher=forking)
     log = (run.directory.logs / "processes.log").read_text()  # these trainings show no progress
     (said,) = [line for line in log.splitlines() if line.startswith("warning: ")]
     assert "Cannot save a checkpoint" in said
@@ -54,7 +55,7 @@ def test_a_full_disk(fruit_folder: Path, tmp_path: Path, whole: Run, monkeypatch
 @pytest.mark.fault(19, "after a full disk a crash loses what came since the last checkpoint; the record says why")
 def test_a_crash_after_a_full_disk(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
     strikes = "kind=disk_full,step=15;kind=kill,step=18"
-    struck(strikes, fruit_folder, tmp_path / "run", ProcessFailedError)
+    struck(strikes, fruit_folder, tmp_path / "run", ProcessFailedError, launcher=forking)
     assert newest(tmp_path / "run") == "epoch-00000-step-00010"
     assert FULL in (Run.load(tmp_path / "run").status.not_saved or "")
     resumed = goes_on_to_the_same_end(tmp_path / "run", whole, forking)
@@ -90,7 +91,7 @@ def test_a_full_disk_that_ends_it(
 
 @pytest.mark.fault(33, "recipe.json was edited before a resume: refused, every key that differs is named")
 def test_an_edited_recipe(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
-    struck("kind=kill,step=18", fruit_folder, tmp_path / "run", ProcessFailedError)
+    struck("kind=kill,step=18", fruit_folder, tmp_path / "run", ProcessFailedError, launcher=forking)
     file = tmp_path / "run" / "recipe.json"
     before = file.read_text()
     recipe = json.loads(before)
@@ -122,7 +123,7 @@ def test_a_folder_that_becomes_read_only(fruit_folder: Path, tmp_path: Path, for
 
 @pytest.mark.fault(26, "the run directory vanishes: said plainly; put back, the run goes on from what was saved")
 def test_a_folder_that_vanishes(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
-    error = struck("kind=vanish,step=15", fruit_folder, tmp_path / "run", StorageError)
+    error = struck("kind=vanish,step=15", fruit_folder, tmp_path / "run", StorageError, launcher=forking)
     assert f"{tmp_path / 'run'} is not there any more" in str(error)
     assert "turnaround resume" in str(error)
     (tmp_path / "run.gone").rename(tmp_path / "run")
@@ -130,10 +131,12 @@ def test_a_folder_that_vanishes(fruit_folder: Path, tmp_path: Path, whole: Run, 
 
 
 @pytest.mark.fault(27, "the clock jumps by an hour, forth and back: no duration notices, nothing else changes")
-def test_the_clock_jumps(fruit_folder: Path, tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_jumps(
+    fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jumps = "kind=clock,ms=3600000;kind=clock,phase=step,step=14,ms=-7200000"
     monkeypatch.setenv("TURNAROUND_FAULT", jumps)
-    run = train(fruit_folder, tmp_path / "run", *SETTINGS)
+    run = train(fruit_folder, tmp_path / "run", *SETTINGS, launcher=forking)
     assert identical(run, whole)
     assert lines(run) == lines(whole)
     assert {part for part, seconds in run.status.time_s.items() if not 0 <= seconds < 600} == set()
@@ -142,11 +145,14 @@ def test_the_clock_jumps(fruit_folder: Path, tmp_path: Path, whole: Run, monkeyp
 
 @pytest.mark.fault(24, "three commands start at once in one directory: exactly one trains, the others say who has it")
 @pytest.mark.fault(29, "a run directory with spaces, quotes, a newline, a leading dash and NFD letters: it trains")
-def test_of_commands_that_start_at_once_exactly_one_trains(fruit_folder: Path, tmp_path: Path) -> None:
+def test_of_commands_that_start_at_once_exactly_one_trains(
+    fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
     name = '-a "run\'s"\n<b>' + unicodedata.normalize("NFD", "Äpfel")
     out = tmp_path / f"{name}{'x' * (255 - len(name.encode()))}"
     settings = [word for setting in (*SETTINGS, "training.epochs=1") for word in ("--set", setting)]
-    command = [sys.executable, "-m", "turnaround", "train", str(fruit_folder), f"--out={out.name}", "--device", "cpu"]
+    python, where = forking.parent.python, f"--out={out.name}"
+    command = [python, "-m", "turnaround", "train", str(fruit_folder), where, "--device", "cpu"]
     started = [
         subprocess.Popen([*command, *settings], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(3)

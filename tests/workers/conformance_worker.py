@@ -51,7 +51,7 @@ def contract(folder: Path, engine: str, device: torch.device) -> None:
     if engine == "nccl":
         workers: Workers = TorchDDP(place=here, count=2, device=device, shares_device=False)
     else:
-        workers = run._workers(recipe, here, DeviceChoice(device=device, shares_device=True, reason=""))
+        workers = run._connected(recipe, here, DeviceChoice(device=device, shares_device=True, reason=""))
     found = {
         "place": [workers.rank, workers.size, workers.count, list(workers.hosted)],
         "sums": {str(d): sums(workers, d) for d in SUMMED},

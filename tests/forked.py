@@ -1,0 +1,50 @@
+"""Stands for processes that tests/forking_parent.py forks: `forked.py SOCKET WORD...`, the words of a Python command.
+
+They get its environment, folder and files, and its signals; when it ends they end, and it ends as they do. Imports as
+little as it can: it is started once for every training.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+MODULES = ("turnaround", "turnaround.cli.worker", "traced_worker", "conformance_worker")
+SPREAD = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+
+
+def main(name: str, *words: str) -> int:
+    """The exit status of the one process, or 1 when one of several has failed, as torch.distributed.run has it."""
+    processes, program = 1, words
+    if words[:4] == SPREAD:
+        processes, program = int(words[4]), words[5:]
+        while program[0].startswith("--"):  # options of torch.distributed.run, each with its value
+            program = program[2:]
+    if not (program[0] == "-m" and program[1] in MODULES) and not program[0].endswith(".py"):
+        os.execv(sys.executable, [sys.executable, *words])
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until there is somebody to pass them on to
+    with socket.socket(socket.AF_UNIX) as parent:
+        parent.connect(f"\0{name}")
+        for number in PASSED_ON:
+            signal.signal(number, lambda number, _frame: parent.sendall(bytes([number])))
+        task = {"program": program, "processes": processes, "folder": os.getcwd()}
+        text = json.dumps({**task, "environment": dict(os.environ)}).encode()
+        socket.send_fds(parent, [len(text).to_bytes(8, "big")], [0, 1, 2])
+        parent.sendall(text)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        answer = parent.recv(4096)
+    assert answer, "the process that forks has ended"
+    statuses = json.loads(answer)
+    if len(statuses) > 1:
+        return int(any(statuses))
+    if statuses[0] < 0:
+        if -statuses[0] in PASSED_ON:
+            signal.signal(-statuses[0], signal.SIG_DFL)
+        os.kill(os.getpid(), -statuses[0])
+    return statuses[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
