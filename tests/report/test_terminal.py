@@ -117,6 +117,20 @@ def test_what_is_about_to_be_trained(capsys: pytest.CaptureFixture[str]) -> None
     assert is_harmless(printed)
 
 
+def test_names_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    out().print("photos/:apple:/[1]", markup=False)
+    assert capsys.readouterr().out == "photos/:apple:/[1]\n"
+
+
+def test_a_dry_run(tmp_path: Path) -> None:
+    recipe = tmp_path / f"{EVIL}.toml"
+    recipe.write_text('[data]\nsource = "fruitbowl"\n', encoding="utf-8")
+    done = CliRunner().invoke(app, ["train", str(recipe), "--dry-run", "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    assert "apple" in done.output
+    assert is_harmless(done.output)
+
+
 def test_notes_and_warnings_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
     print_notes([EVIL])
     stream = io.StringIO()

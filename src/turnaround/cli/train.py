@@ -175,6 +175,7 @@ def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: 
     from turnaround.launch.local import LocalLauncher
     from turnaround.recipes import as_toml
     from turnaround.record.layout import RunDirectory
+    from turnaround.report.terminal import out
 
     recipe = recipe.resolved()
     plan = LaunchPlan(
@@ -183,6 +184,7 @@ def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: 
         processes=choose_processes(asked=processes, workers=recipe.workers.count, device=device),
         engine=recipe.workers.engine,
     )
-    typer.echo(as_toml(recipe))
-    typer.echo(f"# would decode the images, write {shlex.quote(str(target))}, and start:")
-    typer.echo(f"#   {LocalLauncher().text(plan)}")
+    console = out()
+    console.print(as_toml(recipe), markup=False)
+    console.print(f"# would decode the images, write {shlex.quote(str(target))}, and start:", markup=False)
+    console.print(f"#   {LocalLauncher().text(plan)}", markup=False)

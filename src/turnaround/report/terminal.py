@@ -40,12 +40,12 @@ def _clean_lines(text: str) -> str:
 
 def out() -> Console:
     """Return the console for results. Made at each use: tests and pipes replace the streams."""
-    return SafeConsole(highlight=False, soft_wrap=True)
+    return SafeConsole(highlight=False, emoji=False, soft_wrap=True)
 
 
 def err() -> Console:
     """Return the console for everything on the way."""
-    return SafeConsole(stderr=True, highlight=False, soft_wrap=True)
+    return SafeConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def on_stream(stream: IO[str]) -> Console:
