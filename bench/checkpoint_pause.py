@@ -25,8 +25,8 @@ from torch import nn
 
 from turnaround.model.small import SmallNetwork
 from turnaround.training import checkpoint
-from turnaround.training.checkpoint import Position
-from turnaround.training.saving import Saver
+from turnaround.training.checkpoint import Manifest, Saver
+from turnaround.training.position import TrainingPosition
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "small": lambda: SmallNetwork(num_classes=10),
@@ -43,8 +43,8 @@ def trained(module: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
-def position(number: int) -> Position:
-    return Position(epoch=number, update=number, clock_s={}, scaler={})
+def manifest(number: int) -> Manifest:
+    return Manifest(position=TrainingPosition(epochs_done=number, global_step=number))
 
 
 def pauses(folder: Path, module: nn.Module, *, saves: int, in_background: bool) -> list[tuple[float, float]]:
@@ -53,9 +53,9 @@ def pauses(folder: Path, module: nn.Module, *, saves: int, in_background: bool) 
     for number in range(1, saves + 1):
         begun_s, worked_s = time.perf_counter(), time.thread_time()
         if in_background:
-            saver.begin(checkpoint.snapshot(module=module, optimizer=optimizer, position=position(number)))
+            saver.begin(checkpoint.snapshot(module=module, optimizer=optimizer, manifest=manifest(number)))
         else:
-            checkpoint.save(folder, module=module, optimizer=optimizer, position=position(number))
+            checkpoint.save(folder, module=module, optimizer=optimizer, manifest=manifest(number))
         waited_s.append((time.perf_counter() - begun_s, time.thread_time() - worked_s))
         saver.wait()  # the next save comes long after this one is written
     return waited_s

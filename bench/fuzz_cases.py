@@ -135,26 +135,26 @@ def read_checkpoint(sample: Sample, case: Any) -> None:
     path, _ = checkpoint.newest_valid(folder)
     if path is not None:
         module, optimizer = network()
-        position = checkpoint.restore(path, module=module, optimizer=optimizer)
-        assert position.name == path.name
-        assert sum(position.clock_s.values()) >= 0.0
-        assert all(len(row) == 3 for row in (*position.totals, *position.noise))
+        manifest = checkpoint.restore(path, module=module, optimizer=optimizer)
+        assert manifest.position.name == path.name
+        assert sum(manifest.clock_s.values()) >= 0.0
+        assert all(len(row) == 3 for row in (*manifest.totals, *manifest.noise))
 
 
 @cache
 def saved(sample: Sample) -> Path:
     """Two checkpoints of a network of a few weights."""
-    from turnaround.training.checkpoint import Position, save
+    from turnaround.training.checkpoint import Manifest, save
+    from turnaround.training.position import TrainingPosition
 
     module, optimizer = network()
     folder = sample.folder / "saved"
     for epoch, step in ((1, 0), (1, 3)):
         clock_s: Any = {"training": 2.5, "program": 9.0}
         sums = [[1.5, 3.0, 8.0]] if step else []
-        position = Position(
-            epoch=epoch, update=5 + step, clock_s=clock_s, scaler={}, step=step, totals=sums, noise=[[4.0, 0.1, 0.2]]
-        )
-        save(folder, module=module, optimizer=optimizer, position=position)
+        position = TrainingPosition(epochs_done=epoch, step_in_epoch=step, global_step=5 + step)
+        manifest = Manifest(position=position, clock_s=clock_s, totals=sums, noise=[[4.0, 0.1, 0.2]])
+        save(folder, module=module, optimizer=optimizer, manifest=manifest)
     return folder
 
 

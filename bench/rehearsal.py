@@ -22,11 +22,11 @@ from turnaround.model.network import build
 from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
 from turnaround.training.choices import choose_device, choose_precision
-from turnaround.training.clock import synchronize
+from turnaround.training.clock import StepTimer, synchronize
 from turnaround.training.graph import leave_default_stream
 from turnaround.training.noise import NoiseMeter
+from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step, StepComponents
-from turnaround.training.step_timer import StepTimer
 from turnaround.workers.environment import RankInfo
 from turnaround.workers.single import Single
 
@@ -48,8 +48,8 @@ def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int
     recipe = TrainingRecipe(optimizer="sgd", learning_rate=0.01)
     engine = Single(count=workers, device=device)
     timer = StepTimer(device)
-    precision = choose_precision("auto", device)
-    parts = StepComponents(
+    precision = choose_precision("auto", device).value
+    components = StepComponents(
         network=network,
         learner=network.module,
         wrapped=engine.wrap(network.module, on_last_gradient=timer.last_gradient),
@@ -68,7 +68,7 @@ def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int
         recipe=recipe,
     )
     network.train_mode()
-    return Step(parts, timer, NoiseMeter(window_updates=100))
+    return Step(components, timer, NoiseMeter(window_steps=100))
 
 
 def make_batch(device: torch.device, *, workers: int, size_px: int) -> StepBatch:
@@ -85,8 +85,8 @@ def make_batch(device: torch.device, *, workers: int, size_px: int) -> StepBatch
 def round_time_s(step: Step, batch: StepBatch, device: torch.device) -> float:
     synchronize(device)
     start = time.perf_counter()
-    for update in range(STEPS_PER_ROUND):
-        step(batch, epoch=1, update=update, learning_rate=0.01)
+    for number in range(STEPS_PER_ROUND):
+        step(batch, TrainingPosition(step_in_epoch=number, global_step=number), learning_rate=0.01)
     synchronize(device)
     return time.perf_counter() - start
 
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--size-px", type=int, default=224)
     parser.add_argument("--kinds", default=",".join(KINDS), help="frozen, fine-tuned, or both, separated by a comma")
     options = parser.parse_args()
-    device = choose_device(options.device, RankInfo()).device
+    device = choose_device(options.device, RankInfo()).value.device
     leave_default_stream(device)
     for model in options.model.split(","):
         for kind in options.kinds.split(","):

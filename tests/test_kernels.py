@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from turnaround import kernels
+from turnaround.choice import Choice
 from turnaround.cli.doctor import _kernels as said_by_doctor
 from turnaround.data.augment import Augmentation
 from turnaround.data.inputs import Inputs
@@ -79,7 +80,7 @@ def test_where_they_do_not_run_torch_does_everything_and_the_record_says_why(
     assert kernels.load("turnaround.errors") is None
     made = inputs()
     assert made.kernel is None
-    assert made.how == ("plain torch", f"no Triton kernel: {reason}")
+    assert made.choice == Choice("plain torch", f"no Triton kernel: {reason}")
     assert made.dtype_of_images == torch.float32
     compiled = choose_compile("auto", device=GPU, **MUCH)
     assert (compiled.value, compiled.reason) == (False, f"Triton does not work here ({reason})")

@@ -18,14 +18,14 @@ from turnaround.training.step import Step
 plain_step, plain_epoch_done = Step.__call__, RunRecorder.epoch_done
 
 
-def step(self, batch, *, epoch, update, learning_rate):
-    workers = self.parts.workers
+def step(self, batch, position, *, learning_rate):
+    workers = self.components.workers
     if str(workers.rank) == os.environ.get("TRACED_FAIL_RANK"):
         raise RuntimeError("told to fail")
     if folder := os.environ.get("TRACED_STEPS"):
-        draws = uniforms(seed=self.parts.inputs.augmentation.seed, epoch=epoch, ids=batch.ids)
+        draws = uniforms(seed=self.components.inputs.augmentation.seed, epoch=position.epoch, ids=batch.ids)
         line = {
-            "update": update,
+            "update": position.global_step,
             "worker_sizes": batch.worker_sizes,
             "ids": batch.ids.tolist(),
             "draws": draws.tolist(),
@@ -33,7 +33,7 @@ def step(self, batch, *, epoch, update, learning_rate):
         }
         with (Path(folder) / f"{workers.rank}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
-    plain_step(self, batch, epoch=epoch, update=update, learning_rate=learning_rate)
+    plain_step(self, batch, position, learning_rate=learning_rate)
 
 
 def epoch_done(self, record):

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from running import host_never_waits
+from turnaround.choice import Choice
 from turnaround.data import batches as batches_module
 from turnaround.data.batches import Batches, Residency, Slicing, StepBatch, choose_residency
 from turnaround.data.folder import scan
@@ -58,8 +59,8 @@ def no_stray_threads() -> Iterator[None]:
     assert set(threading.enumerate()) <= before
 
 
-def made(pixels: Pixels, place: str, device: torch.device = CPU) -> Batches:
-    batches = Batches(pixels, device=device, residency=Residency(place=place, reason="told to"))
+def made(pixels: Pixels, place: Residency, device: torch.device = CPU) -> Batches:
+    batches = Batches(pixels, device=device, residency=place)
     OPENED.append(batches)
     return batches
 
@@ -206,7 +207,7 @@ def free_memory(monkeypatch: pytest.MonkeyPatch, *, host: float, gpu: float | No
 def test_residency_on_a_cpu(monkeypatch: pytest.MonkeyPatch, host: float, place: str, reason: str) -> None:
     free_memory(monkeypatch, host=host)
     found = choose_residency(num_bytes=2 * GIB, device=CPU, processes_on_host=4)
-    assert found == Residency(place=place, reason=reason)  # the map is shared: the processes do not count
+    assert found == Choice(place, reason)  # the map is shared: the processes do not count
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_residency_on_a_cpu(monkeypatch: pytest.MonkeyPatch, host: float, place:
 def test_residency_on_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu: float, host: float, place: str, words: str) -> None:
     free_memory(monkeypatch, host=host, gpu=gpu)
     found = choose_residency(num_bytes=2 * GIB, device=torch.device("cuda", 0), processes_on_host=4)
-    assert found.place == place
+    assert found.value == place
     assert words in found.reason
 
 
@@ -229,7 +230,7 @@ def test_processes_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyP
     gpu = torch.device("cuda", 0)
     alone = choose_residency(num_bytes=2 * GIB, device=gpu, processes_on_host=2)
     shared = choose_residency(num_bytes=2 * GIB, device=gpu, processes_on_host=2, processes_on_device=2)
-    assert (alone.place, shared.place) == ("device", "host")
+    assert (alone.value, shared.value) == ("device", "host")
 
 
 def test_the_images_of_a_real_folder_match_their_files(fruit_folder: Path, tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ def test_every_place_gives_a_gpu_the_same_batches(pixels: Pixels, place: str) ->
 @pytest.mark.gpu
 def test_pixels_that_fit_live_on_the_gpu() -> None:
     found = choose_residency(num_bytes=2**20, device=torch.device("cuda", 0), processes_on_host=1)
-    assert found.place == "device"
+    assert found.value == "device"
     assert "free on the GPU" in found.reason
 
 
@@ -288,12 +289,12 @@ def test_pixels_without_a_place_on_the_disk_are_decoded(fruit_folder: Path, tmp_
 def test_what_fits_nowhere_is_decoded_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=GIB))
     found = choose_residency(num_bytes=2 * GIB, is_mapped=False, device=CPU, processes_on_host=1)
-    assert found.place == "files"
+    assert found.value == "files"
     assert "every epoch decodes them" in found.reason
     small = choose_residency(num_bytes=GIB // 4, is_mapped=False, device=CPU, processes_on_host=1)
-    assert small.place == "host"
+    assert small.value == "host"
     shared = choose_residency(num_bytes=GIB // 4, is_mapped=False, device=CPU, processes_on_host=4)
-    assert shared.place == "files"  # each process would keep a copy of its own
+    assert shared.value == "files"  # each process would keep a copy of its own
 
 
 @pytest.mark.parametrize("place", ["device", "host", "disk"])

@@ -140,4 +140,4 @@ def test_the_kernel_on_a_gpu(name: str, gathered: bool) -> None:
 
 def test_double_precision_takes_the_reference() -> None:
     assert inputs(EVERYTHING, dtype=torch.float64).kernel is None
-    assert inputs(EVERYTHING).how[0] == "plain torch"
+    assert inputs(EVERYTHING).choice.value == "plain torch"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from torch import nn
 
 from turnaround import recipes
-from turnaround.data.batches import Batches, StepBatch
+from turnaround.choice import recorded
+from turnaround.data.batches import StepBatch
 from turnaround.data.pixels import Pixels
 from turnaround.model import convolutions
 from turnaround.training import assembly
-from turnaround.training.assembly import Assembly
+from turnaround.training.assembly import Assembly, build_core, choose_depthwise_kernels, warm_up
 from turnaround.training.choices import choose_device
 from turnaround.workers.environment import RankInfo
 from turnaround.workers.single import Single
@@ -46,16 +48,15 @@ def assembled(pixels: Pixels, *settings: str) -> tuple[Assembly, StepBatch]:
     defaults = ("model.name=mobilenetv2_100", f"data.size_px={SIDE_PX}", "training.batch_per_worker=8", *settings)
     recipe = recipes.find("fruitbowl", list(defaults)).resolved()
     device = torch.device("cpu")
-    made = Assembly(
+    core = build_core(
         recipe,
         Single(count=recipe.workers.count, device=device),
         pixels,
         place=RankInfo(),
-        chosen=choose_device("cpu", RankInfo()),
+        device=choose_device("cpu", RankInfo()),
     )
-    made.warm_up()
-    batches: Batches = made.feed.batches
-    return made, next(batches.steps(made.feed.slicing, epoch=1))
+    made = warm_up(core)
+    return made, next(made.batches.steps(made.slicing, epoch=1))
 
 
 def planned(module: nn.Module) -> set[frozenset[int]]:
@@ -76,9 +77,10 @@ def test_full_passes_are_left_to_cudnn_where_a_plan_pays(
 ) -> None:
     made, batch = assembled(pixels, *settings)
     monkeypatch.setattr(assembly, "has_depthwise", lambda module: True)  # as on a GPU
-    made._choose_depthwise(batch)
-    assert planned(made.network.module) == {frozenset(expected)}
-    assert made.choices()["depthwise"]["value"] == ("cuDNN for full passes" if expected else "our kernels")
+    choice = choose_depthwise_kernels(made.core, batch)
+    assert planned(made.core.network.module) == {frozenset(expected)}
+    made = dataclasses.replace(made, depthwise=choice)
+    assert recorded(made.choices())["depthwise"]["value"] == ("cuDNN for full passes" if expected else "our kernels")
 
 
 def test_on_a_cpu_nothing_is_said_about_it(pixels: Pixels) -> None:

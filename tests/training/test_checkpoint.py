@@ -19,7 +19,8 @@ from turnaround.recipe import TrainingRecipe
 from turnaround.record.files import storage_error
 from turnaround.record.schema import FORMAT_VERSION
 from turnaround.training import checkpoint
-from turnaround.training.checkpoint import Position, checkpoints, newest_valid, restore, save
+from turnaround.training.checkpoint import Manifest, checkpoints, newest_valid, restore, save
+from turnaround.training.position import TrainingPosition
 from turnaround.workers.single import Single
 
 FILES = ("manifest.json", "optimizer.safetensors", "weights.safetensors")
@@ -55,9 +56,9 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, *, steps: range) 
         optimizer.step()
 
 
-def position(epoch: int, **keys: object) -> Position:
-    values = {"epoch": epoch, "update": 10 * epoch, "clock_s": {"training": 1.25 * epoch}, "scaler": {}}
-    return Position(**{**values, **keys})  # type: ignore[arg-type]
+def manifest(epoch: int, *, step: int = 0, **keys: object) -> Manifest:
+    position = TrainingPosition(epochs_done=epoch, step_in_epoch=step, global_step=10 * epoch + step)
+    return Manifest(**{"position": position, "clock_s": {"training": 1.25 * epoch}, **keys})  # type: ignore[arg-type]
 
 
 def saved(folder: Path, *epochs: int) -> Path:
@@ -66,7 +67,7 @@ def saved(folder: Path, *epochs: int) -> Path:
     optimizer = optimizer_of(module)
     for epoch in epochs:
         train(module, optimizer, steps=range(epoch, epoch + 1))
-        save(folder, module=module, optimizer=optimizer, position=position(epoch))
+        save(folder, module=module, optimizer=optimizer, manifest=manifest(epoch))
     return folder
 
 
@@ -97,11 +98,11 @@ def goes_on_to_the_bit(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     train(straight, optimizer_of(straight, name), steps=range(6))
     optimizer = optimizer_of(first, name)
     train(first, optimizer, steps=range(3))
-    path = save(tmp_path, module=first, optimizer=optimizer, position=position(3))
+    path = save(tmp_path, module=first, optimizer=optimizer, manifest=manifest(3))
     second = network(dtype=dtype)
     nn.init.zeros_(second[0].weight)
     fresh = optimizer_of(second, name)
-    assert restore(path, module=second, optimizer=fresh) == position(3)
+    assert restore(path, module=second, optimizer=fresh) == manifest(3)
     assert same(state(second), state(first))
     train(second, fresh, steps=range(3, 6))
     assert same(state(second), state(straight))
@@ -110,8 +111,8 @@ def goes_on_to_the_bit(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
 def test_position_clock_and_scaler_come_back(tmp_path: Path) -> None:
     module = network()
     scaler = torch.amp.GradScaler("cpu").state_dict()
-    given = position(7, scaler=scaler, clock_s={"training": 0.1 + 0.2, "program": 1e-9})
-    save(tmp_path, module=module, optimizer=optimizer_of(module), position=given)
+    given = manifest(7, scaler=scaler, clock_s={"training": 0.1 + 0.2, "program": 1e-9})
+    save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=given)
     path, problems = newest_valid(tmp_path)
     assert path is not None
     assert problems == []
@@ -136,7 +137,7 @@ def test_the_same_epoch_again_replaces_it(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
     module = network()
     nn.init.constant_(module[0].weight, 7.0)
-    save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(2))
+    save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(2))
     other = network()
     restore(tmp_path / "epoch-00002", module=other, optimizer=optimizer_of(other))
     assert same(state(other), state(module))
@@ -178,11 +179,11 @@ def test_a_save_that_fails_is_invisible(
     with monkeypatch.context() as patch:
         interrupted(patch, error, call=call)
         with pytest.raises(StorageError if isinstance(error, OSError) else type(error)):
-            save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(3))
+            save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(3))
     assert [p.name for p in checkpoints(tmp_path)] == ["epoch-00001", "epoch-00002"]
     assert {p: p.read_bytes() for p in tmp_path.glob("epoch-*/*")} == before
     assert newest_valid(tmp_path) == (tmp_path / "epoch-00002", [])
-    save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(3))
+    save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(3))
     assert names(tmp_path) == ["epoch-00002", "epoch-00003"]  # and what was left behind is gone
 
 
@@ -195,7 +196,7 @@ def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(StorageError, match=r"Cannot save a checkpoint .*epoch-00002"):
-            save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(2))
+            save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(tmp_path) == ["epoch-00001"]
@@ -246,7 +247,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(damage: str, tmp_path
     assert problem.startswith("epoch-00005 is damaged")
     assert words in problem
     module = network()
-    assert restore(path, module=module, optimizer=optimizer_of(module)).epoch == 4
+    assert restore(path, module=module, optimizer=optimizer_of(module)).position.epochs_done == 4
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_what_a_gpu_saved_a_cpu_reads(name: str, tmp_path: Path) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    path = save(tmp_path, module=there, optimizer=optimizer, position=position(1))
+    path = save(tmp_path, module=there, optimizer=optimizer, manifest=manifest(1))
     fresh = optimizer_of(here, name)
     restore(path, module=here, optimizer=fresh)
     assert same(state(here), {k: v.cpu() for k, v in state(there).items()})
@@ -317,9 +318,9 @@ def test_what_a_gpu_saved_a_cpu_reads(name: str, tmp_path: Path) -> None:
 def test_the_checkpoint_just_saved_is_kept_beside_damaged_later_ones(tmp_path: Path) -> None:
     module = nn.Linear(3, 2)
     for epoch in (9, 10):
-        save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(epoch))
+        save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(epoch))
         (tmp_path / f"epoch-{epoch:05d}" / "weights.safetensors").write_bytes(b"damaged")
-    save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(3))
+    save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(3))
     found, passed_over = newest_valid(tmp_path)
     assert found == tmp_path / "epoch-00003"
     assert len(passed_over) == 1  # of the two damaged ones the newer is still there to be named
@@ -330,10 +331,10 @@ def test_the_checkpoint_just_saved_is_kept_beside_damaged_later_ones(tmp_path: P
 
 def test_a_position_within_an_epoch_comes_back(tmp_path: Path) -> None:
     module = network()
-    given = position(
-        6, update=72, step=12, totals=[[0.1 + 0.2, 3.0, 8.0], [1e-9, 0.0, 8.0]], epoch_time_s=1.5, noise=[[8, 0.5, 2.0]]
+    given = manifest(
+        6, step=12, totals=[[0.1 + 0.2, 3.0, 8.0], [1e-9, 0.0, 8.0]], epoch_time_s=1.5, noise=[[8, 0.5, 2.0]]
     )
-    path = save(tmp_path, module=module, optimizer=optimizer_of(module), position=given)
+    path = save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=given)
     assert path.name == "epoch-00006-step-00012"
     assert newest_valid(tmp_path) == (path, [])
     assert restore(path, module=module, optimizer=optimizer_of(module)) == given
@@ -342,9 +343,9 @@ def test_a_position_within_an_epoch_comes_back(tmp_path: Path) -> None:
 def test_order_is_by_epoch_then_step(tmp_path: Path) -> None:
     module = nn.Linear(3, 2)
     for epoch, step in ((6, 0), (6, 2), (6, 12)):
-        save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(epoch, step=step))
+        save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(epoch, step=step))
     assert [p.name for p in checkpoints(tmp_path)] == ["epoch-00006-step-00002", "epoch-00006-step-00012"]
-    save(tmp_path, module=module, optimizer=optimizer_of(module), position=position(7))
+    save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(7))
     assert [p.name for p in checkpoints(tmp_path)] == ["epoch-00006-step-00012", "epoch-00007"]
     for name in ("epoch-100000", "epoch-99999-step-00001"):
         (tmp_path / name).mkdir()
@@ -361,7 +362,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     manifest.write_text(json.dumps(old))
     assert newest_valid(tmp_path) == (tmp_path / "epoch-00004", [])
     module = network()
-    assert restore(tmp_path / "epoch-00004", module=module, optimizer=optimizer_of(module)) == position(4)
+    assert restore(tmp_path / "epoch-00004", module=module, optimizer=optimizer_of(module)) == manifest(4)
 
 
 class Second(Single):
@@ -380,7 +381,7 @@ def word_of_the_first(folder: Path) -> str:
     said: list[str] = []
     first = Single(count=2, device=torch.device("cpu"))
     first.gather = lambda value: said.append(value) or [value]  # type: ignore[method-assign,func-returns-value]
-    checkpoint.agreed(folder, first)
+    checkpoint.agree_on_newest(folder, first)
     return said[0]
 
 
@@ -389,14 +390,14 @@ def test_processes_go_on_from_one_checkpoint_or_not_at_all(tmp_path: Path) -> No
     saved(tmp_path / "theirs", 4, 5)
     saved(tmp_path / "mine", 4)
     word = word_of_the_first(tmp_path / "theirs")
-    assert checkpoint.agreed(tmp_path / "theirs", Second(word)) == (tmp_path / "theirs" / "epoch-00005", [])
+    assert checkpoint.agree_on_newest(tmp_path / "theirs", Second(word)) == (tmp_path / "theirs" / "epoch-00005", [])
     with pytest.raises(StorageError, match=r"Process 1 does not see .*epoch-00005 \(.*is missing.* share one file"):
-        checkpoint.agreed(tmp_path / "mine", Second(word), patience_s=0.3)
+        checkpoint.agree_on_newest(tmp_path / "mine", Second(word), patience_s=0.3)
     with (tmp_path / "theirs" / "epoch-00005" / "weights.safetensors").open("r+b") as file:
         file.write(b"late")
     with pytest.raises(StorageError, match="has another SHA-256"):
-        checkpoint.agreed(tmp_path / "theirs", Second(word), patience_s=0.3)
-    assert checkpoint.agreed(tmp_path / "none", Second(word_of_the_first(tmp_path / "none"))) == (None, [])
+        checkpoint.agree_on_newest(tmp_path / "theirs", Second(word), patience_s=0.3)
+    assert checkpoint.agree_on_newest(tmp_path / "none", Second(word_of_the_first(tmp_path / "none"))) == (None, [])
 
 
 @pytest.mark.fault(23, "a flipped bit in the manifest itself is noticed too")
@@ -424,7 +425,7 @@ def test_room_for_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     free["bytes"] = 20_000_000
     with pytest.raises(StorageError, match=r"has 19 MiB free, but the checkpoints of this network need up to 34 MiB"):
         checkpoint.require_room(tmp_path / "checkpoint", module)
-    save(tmp_path / "checkpoint", module=module, optimizer=optimizer_of(module), position=position(1))
+    save(tmp_path / "checkpoint", module=module, optimizer=optimizer_of(module), manifest=manifest(1))
     (tmp_path / "checkpoint" / "epoch-00001" / "optimizer.safetensors").write_bytes(bytes(16_000_000))
     checkpoint.require_room(tmp_path / "checkpoint", module)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from turnaround.errors import MissingPartError
-from turnaround.training.choices import choose_depthwise, choose_device, choose_precision
+from turnaround.training.choices import DepthwiseKernels, choose_depthwise, choose_device, choose_precision
 from turnaround.workers.environment import RankInfo
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def test_the_cpu_when_asked_for_and_when_there_is_nothing_else(monkeypatch: pyte
     gpus(monkeypatch, 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     asked, auto = choose_device("cpu", RankInfo()), choose_device("auto", RankInfo())
-    assert asked.device == auto.device == CPU
+    assert asked.value.device == auto.value.device == CPU
     assert asked.reason == "asked for"
     assert auto.reason == "the best device here"
 
@@ -45,8 +45,8 @@ def test_every_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     current = gpus(monkeypatch, 2)
     for rank in (0, 1):
         found = choose_device("auto", RankInfo(rank=rank, size=2, local_rank=rank, local_size=2))
-        assert found.device == torch.device("cuda", rank)
-        assert not found.shares_device
+        assert found.value.device == torch.device("cuda", rank)
+        assert not found.value.shares_device
         assert "2 GPU" in found.reason
     assert current == [torch.device("cuda", 0), torch.device("cuda", 1)]
 
@@ -54,8 +54,8 @@ def test_every_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None
 def test_more_processes_than_gpus_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
     found = [choose_device("cuda", RankInfo(rank=r, size=4, local_rank=r, local_size=4)) for r in range(4)]
-    assert [c.device.index for c in found] == [0, 1, 0, 1]
-    assert all(c.shares_device for c in found)
+    assert [c.value.device.index for c in found] == [0, 1, 0, 1]
+    assert all(c.value.shares_device for c in found)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_the_precision_of_a_gpu(
 ) -> None:
     gpus(monkeypatch, 1, capability=capability)
     found = choose_precision("auto", torch.device("cuda", 0))
-    assert found.name == name
+    assert found.value.name == name
     assert words in found.reason
-    assert found.scales_loss == (name == "fp16")
+    assert found.value.scales_loss == (name == "fp16")
 
 
 def test_the_precision_of_a_cpu() -> None:
     found = choose_precision("auto", CPU)
-    assert (found.name, found.parameters, found.autocast) == ("fp32", torch.float32, None)
+    assert (found.value.name, found.value.parameters, found.value.autocast) == ("fp32", torch.float32, None)
     assert "reproducible" in found.reason
 
 
@@ -89,13 +89,13 @@ def test_the_precision_of_a_cpu() -> None:
 )
 def test_what_is_asked_for_is_taken(asked: str, parameters: torch.dtype, autocast: torch.dtype | None) -> None:
     found = choose_precision(asked, CPU)
-    assert (found.name, found.parameters, found.autocast) == (asked, parameters, autocast)
+    assert (found.value.name, found.value.parameters, found.value.autocast) == (asked, parameters, autocast)
     assert found.reason == "asked for"
-    assert found.scales_loss == (asked == "fp16")
+    assert found.value.scales_loss == (asked == "fp16")
 
 
 @pytest.mark.parametrize(
-    ("steps", "images", "can_record", "by_library"),
+    ("steps", "images", "can_capture", "by_library"),
     [
         (1_999, 63_968, False, False),
         (2_000, 64_000, False, True),
@@ -108,7 +108,7 @@ def test_cudnn_plans_depthwise_layers_where_that_pays(
     steps: int, images: int, can_capture: bool, by_library: bool
 ) -> None:
     found = choose_depthwise(steps=steps, images=images, can_capture=can_capture)
-    assert found.by_library == by_library
-    assert found.value == ("cuDNN for full passes" if by_library else "our kernels")
+    assert (found.value is DepthwiseKernels.CUDNN) == by_library
+    assert str(found.value) == ("cuDNN for full passes" if by_library else "our kernels")
     assert ("would not pay" in found.reason) != by_library
     assert f"{steps:,} steps" in found.reason or f"{images:,} images" in found.reason

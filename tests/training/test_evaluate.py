@@ -67,8 +67,8 @@ def parts(
 ) -> StepComponents:
     torch.manual_seed(0)
     network = Network(module=Guessing(num_classes), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), fine_tune=True)
-    choice = choose_precision(precision, CPU)
-    network.module.to(choice.parameters)
+    arithmetic = choose_precision(precision, CPU).value
+    network.module.to(arithmetic.parameters)
     network.train_mode()
     return StepComponents(
         network=network,
@@ -82,10 +82,10 @@ def parts(
             std=network.std,
             num_train=NUM_IMAGES,
             device=CPU,
-            dtype=choice.parameters,
-            autocast=choice.autocast,
+            dtype=arithmetic.parameters,
+            autocast=arithmetic.autocast,
         ),
-        precision=choice,
+        precision=arithmetic,
         recipe=TrainingRecipe(**recipe),  # type: ignore[arg-type]
     )
 

@@ -1,4 +1,4 @@
-"""A recorded pass: when it is worth it, and that it computes what the ordinary pass computes."""
+"""A captured pass: when it is worth it, and that it computes what the ordinary pass computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.test_step import EQUAL, batch, made, network
+from training.test_step import EQUAL, at, batch, made, network
 from turnaround.data.batches import StepBatch
 from turnaround.training.graph import worth_it
 from turnaround.training.step import Step
@@ -24,14 +24,14 @@ def test_the_host_is_the_limit_when_it_queues_most_of_the_time() -> None:
     assert choice.reason == "the host queues a pass in 5.0 ms, the GPU is done after 21.0 ms: the GPU is the limit"
 
 
-def test_nothing_is_recorded_on_a_cpu() -> None:
+def test_nothing_is_captured_on_a_cpu() -> None:
     step = made(network())
-    before = {k: v.clone() for k, v in step.parts.network.module.state_dict().items()}
+    before = {k: v.clone() for k, v in step.components.network.module.state_dict().items()}
     step.warm_up(batch())
-    assert step.graph is None
-    assert not step.graph_choice.value
-    assert all(torch.equal(v, before[k]) for k, v in step.parts.network.module.state_dict().items())
-    assert step.take_totals().tolist() == [0, 0, 0]
+    assert not step.graph.is_captured
+    assert not step.graph.choice.value
+    assert all(torch.equal(v, before[k]) for k, v in step.components.network.module.state_dict().items())
+    assert step.totals.take().tolist() == [0, 0, 0]
     assert all(p.grad is None for p in step.learning)
 
 
@@ -40,28 +40,28 @@ def full(device: torch.device, workers: int, sizes: tuple[int, ...] = EQUAL) -> 
 
 
 def trained(step: Step, device: torch.device) -> tuple[dict[str, Tensor], list[float]]:
-    for update in range(STEPS):  # measured, full, and smaller ones among them
-        given = full(device, step.parts.workers.count, EQUAL if update % 5 else (5, 5, 5, 5))
-        step(dataclasses.replace(given, labels=given.labels.roll(update)), epoch=1, update=update, learning_rate=0.1)
-    return step.parts.network.module.state_dict(), step.take_totals().tolist()
+    for number in range(STEPS):  # measured, full, and smaller ones among them
+        given = full(device, step.components.workers.count, EQUAL if number % 5 else (5, 5, 5, 5))
+        step(dataclasses.replace(given, labels=given.labels.roll(number)), at(number), learning_rate=0.1)
+    return step.components.network.module.state_dict(), step.totals.take().tolist()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [1, 4])
-def test_recorded_passes_compute_what_ordinary_ones_do(workers: int) -> None:
+def test_captured_passes_compute_what_ordinary_ones_do(workers: int) -> None:
     device = torch.device("cuda")
     results = []
     with torch.cuda.stream(torch.cuda.Stream()):
-        for is_recorded in (False, True):
+        for is_captured in (False, True):
             step = made(network(device, torch.float32), Single(count=workers, device=device), precision="fp32")
             first = full(device, workers)
             step.warm_up(first)
-            if is_recorded and step.graph is None:
-                step._record(first.worker_sizes, step.parts.inputs.varied(first, epoch=1), first)
-            if not is_recorded:
-                step.graph = None
+            if is_captured and not step.graph.is_captured:
+                step._capture_graph(first.worker_sizes, step.components.inputs.varied(first, epoch=1), first)
+            if not is_captured:
+                step.graph.forget()
             results.append(trained(step, device))
-    (plain, plain_totals), (recorded, recorded_totals) = results
-    assert recorded_totals == pytest.approx(plain_totals, rel=1e-5)
+    (plain, plain_totals), (captured, captured_totals) = results
+    assert captured_totals == pytest.approx(plain_totals, rel=1e-5)
     for name, wanted in plain.items():
-        assert torch.allclose(recorded[name].float(), wanted.float(), rtol=1e-4, atol=1e-6), name
+        assert torch.allclose(captured[name].float(), wanted.float(), rtol=1e-4, atol=1e-6), name

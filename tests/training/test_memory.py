@@ -8,7 +8,7 @@ import torch
 from turnaround.errors import TrainingError
 from turnaround.recipe import Recipe
 from turnaround.record.heartbeat import Heartbeat
-from turnaround.training.memory import explained, too_large
+from turnaround.training.run import out_of_memory_explained, too_large
 from turnaround.workers.single import Single
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def test_inside_it_the_error_is_ours() -> None:
     heartbeat = Heartbeat()
 
     def fails() -> None:
-        with explained(recipe(), Single(count=2, device=CPU), heartbeat):
+        with out_of_memory_explained(recipe(), Single(count=2, device=CPU), heartbeat):
             heartbeat.beat("computes", 7)
             raise torch.OutOfMemoryError("CUDA out of memory")
 

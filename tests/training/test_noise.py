@@ -16,7 +16,7 @@ def measure(*, true_scale: float, small_size: int, big_size: int, steps: int, se
     dimensions = 400
     true = torch.zeros(dimensions, dtype=torch.float64)
     true[0] = 1.0
-    meter = NoiseMeter(window_updates=10**9)
+    meter = NoiseMeter(window_steps=10**9)
     for step in range(steps):
         spread = math.sqrt(true_scale / dimensions)
         first = true + torch.randn(dimensions, generator=generator, dtype=torch.float64) * spread / small_size**0.5
@@ -24,7 +24,7 @@ def measure(*, true_scale: float, small_size: int, big_size: int, steps: int, se
         rest = true + torch.randn(dimensions, generator=generator, dtype=torch.float64) * spread / rest_size**0.5
         whole = (first * small_size + rest * rest_size) / big_size
         meter.observe(
-            update=step,
+            global_step=step,
             small=squared_length([first]),
             big=squared_length([whole]),
             small_size=small_size,
@@ -37,7 +37,7 @@ def measure(*, true_scale: float, small_size: int, big_size: int, steps: int, se
 @pytest.mark.parametrize(("small_size", "big_size"), [(16, 32), (128, 256), (32, 256)])
 def test_a_known_noise_scale_is_found(true_scale: float, small_size: int, big_size: int) -> None:
     found = measure(true_scale=true_scale, small_size=small_size, big_size=big_size, steps=600, seed=1).estimate(
-        update=600
+        global_step=600
     )
     assert found is not None
     assert found.low < found.value < found.high
@@ -47,26 +47,26 @@ def test_a_known_noise_scale_is_found(true_scale: float, small_size: int, big_si
 def test_the_interval_covers_about_as_often_as_it_says() -> None:
     covered = 0
     for seed in range(60):
-        found = measure(true_scale=200.0, small_size=32, big_size=64, steps=200, seed=seed).estimate(update=200)
+        found = measure(true_scale=200.0, small_size=32, big_size=64, steps=200, seed=seed).estimate(global_step=200)
         assert found is not None
         covered += found.low <= 200.0 <= found.high
     assert 44 <= covered <= 60  # 90 % nominal; 78-97 % is what a jackknife of ten blocks gives
 
 
 def test_only_the_window_counts() -> None:
-    meter = NoiseMeter(window_updates=100, every_updates=1)
-    for update in range(200):
-        scale = 10.0 if update < 100 else 1000.0
+    meter = NoiseMeter(window_steps=100, every_steps=1)
+    for step in range(200):
+        scale = 10.0 if step < 100 else 1000.0
         meter.observe(
-            update=update,
+            global_step=step,
             small=torch.tensor(1.0 + scale / 32),
             big=torch.tensor(1.0 + scale / 64),
             small_size=32,
             big_size=64,
         )
-        if update == 99:
-            early = meter.estimate(update=update)
-    late = meter.estimate(update=199)
+        if step == 99:
+            early = meter.estimate(global_step=step)
+    late = meter.estimate(global_step=199)
     assert early is not None
     assert late is not None
     assert early.value == pytest.approx(10.0, rel=0.01)
@@ -87,10 +87,10 @@ def test_a_mean_of_ratios_would_be_wrong() -> None:
 
 
 def test_measurements_that_are_no_numbers_are_left_out() -> None:
-    meter = NoiseMeter(window_updates=100)
-    for update in range(8):
-        value = torch.tensor(math.inf if update == 3 else 2.0)
-        meter.observe(update=update, small=value, big=torch.tensor(1.5), small_size=32, big_size=64)
-    found = meter.estimate(update=8)
+    meter = NoiseMeter(window_steps=100)
+    for step in range(8):
+        value = torch.tensor(math.inf if step == 3 else 2.0)
+        meter.observe(global_step=step, small=value, big=torch.tensor(1.5), small_size=32, big_size=64)
+    found = meter.estimate(global_step=8)
     assert found is not None
     assert found.value == pytest.approx(0.5 / (1 / 64) / (1.0), rel=1e-6)

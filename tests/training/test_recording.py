@@ -7,13 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from turnaround.errors import DiskFullError
-from turnaround.recipe import TrainingRecipe
+from turnaround.recipe import Recipe, TrainingRecipe
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status
 from turnaround.training import recording
+from turnaround.training.position import TrainingPosition
 from turnaround.training.recording import RunRecorder
+from turnaround.workers.single import Single
 
 NO_ROOM = DiskFullError("Cannot save a checkpoint runs/a: the disk or your quota is full.")
 
@@ -27,14 +30,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def recorder(told: list[str], *, stops: bool = False) -> RunRecorder:
-    parts = SimpleNamespace(workers=SimpleNamespace(rank=0), recipe=TrainingRecipe(stop_on_full_disk=stops))
     return RunRecorder(
         RunDirectory(Path("runs/a")),
         clock=SimpleNamespace(totals_s=dict),  # type: ignore[arg-type]
-        step=SimpleNamespace(parts=parts),  # type: ignore[arg-type]
+        recipe=Recipe(training=TrainingRecipe(stop_on_full_disk=stops)),
+        workers=Single(count=1, device=torch.device("cpu")),
+        step=SimpleNamespace(),  # type: ignore[arg-type]
         status=Status(state="running"),
         progress=SimpleNamespace(warn=told.append),  # type: ignore[arg-type]
-        recipe={},
     )
 
 
@@ -46,7 +49,7 @@ def test_it_is_said_once_until_a_checkpoint_has_room_again(written: list[dict[st
     assert len(told) == 1
     assert "there is none yet of this start" in told[0]
     assert written[-1]["not_saved"] == str(NO_ROOM)
-    made.saver.last = SimpleNamespace(epoch=2, name="epoch-00002")  # type: ignore[assignment]
+    made.saver.last = TrainingPosition(epochs_done=2)
     made.set_status()
     assert written[-1]["not_saved"] is None
     made._not_saved(NO_ROOM)

@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import nn
 
-from training.test_checkpoint import optimizer_of, position
+from training.test_checkpoint import manifest, optimizer_of
 from turnaround.errors import DiskFullError, StorageError
 from turnaround.recipe import TrainingRecipe
-from turnaround.training import checkpoint, saving
-from turnaround.training.checkpoint import StateSnapshot, newest_valid, snapshot
-from turnaround.training.saving import CheckpointSchedule, Saver
+from turnaround.training import checkpoint
+from turnaround.training.checkpoint import CheckpointSchedule, Saver, StateSnapshot, newest_valid, snapshot
+from turnaround.training.position import TrainingPosition
 
 
 def taken(epoch: int, module: nn.Module | None = None) -> StateSnapshot:
     module = module or nn.Linear(3, 2)
-    return snapshot(module=module, optimizer=optimizer_of(module), position=position(epoch))
+    return snapshot(module=module, optimizer=optimizer_of(module), manifest=manifest(epoch))
 
 
 def due(**keys: object) -> CheckpointSchedule:
@@ -29,7 +29,7 @@ def due(**keys: object) -> CheckpointSchedule:
 
 def test_by_seconds_an_epoch_that_ends_soon_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [50.0]
-    monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     made = due(checkpoint_every_s=0.05)
     assert not made.after_epoch()
     assert not made.within_epoch(rest_s=100)
@@ -48,8 +48,11 @@ def test_no_seconds_are_every_epoch_and_not_every_step() -> None:
 
 
 def test_by_steps() -> None:
-    assert [update for update in range(12) if due(checkpoint_every_steps=5).after_update(update)] == [4, 9]
-    assert not any(due().after_update(update) for update in range(100))
+    def saved_after(schedule: CheckpointSchedule) -> list[int]:
+        return [n for n in range(1, 100) if schedule.after_step(TrainingPosition(global_step=n))]
+
+    assert saved_after(due(checkpoint_every_steps=40)) == [40, 80]
+    assert saved_after(due()) == []
 
 
 class Slow:
@@ -81,7 +84,7 @@ def test_training_goes_on_while_it_is_written_and_what_it_changes_is_not_saved(
     assert newest_valid(tmp_path) == (None, [])
     disk.may_write.set()
     saver.wait()
-    assert saver.last == position(1)
+    assert saver.last == manifest(1).position
     other = nn.Linear(3, 2)
     checkpoint.restore(tmp_path / "epoch-00001", module=other, optimizer=optimizer_of(other))
     assert torch.equal(other.weight, wanted)
@@ -139,4 +142,4 @@ def test_what_goes_wrong_is_raised_in_the_training_once(tmp_path: Path, monkeypa
     with pytest.raises(StorageError, match="Cannot save a checkpoint"):
         saver.wait()
     saver.check()
-    assert saver.last == position(1)
+    assert saver.last == manifest(1).position

@@ -8,11 +8,11 @@ import pytest
 
 from turnaround.optimizers import ADAM_BETAS, OPTIMIZERS
 from turnaround.recipe import SCHEDULES, TrainingRecipe
-from turnaround.training.schedule import Schedule, scaling, schedule
+from turnaround.training.schedule import Schedule, choose_scaling, make_schedule
 
 
 def rates(kind: str, *, total: int = 30, warmup: int = 0, peak: float = 1.0) -> list[float]:
-    made = Schedule(kind=kind, peak=peak, total_updates=total, warmup_updates=warmup)
+    made = Schedule(kind=kind, peak=peak, total_steps=total, warmup_steps=warmup)
     return [made.learning_rate(update) for update in range(total)]
 
 
@@ -27,7 +27,7 @@ def test_cosine_falls_from_the_peak_to_almost_nothing() -> None:
     assert found[25] == pytest.approx(0.5 * (1 + math.sqrt(0.5)))
     assert 0 < found[-1] < 0.001
     assert found == sorted(found, reverse=True)
-    after = Schedule(kind="cosine", peak=1.0, total_updates=100, warmup_updates=0)
+    after = Schedule(kind="cosine", peak=1.0, total_steps=100, warmup_steps=0)
     assert after.learning_rate(100) == pytest.approx(0, abs=1e-15)
     assert after.learning_rate(1000) == pytest.approx(0, abs=1e-15)
 
@@ -53,10 +53,10 @@ def test_warm_up_over_the_whole_training(kind: str) -> None:
     assert all(math.isfinite(r) for r in rates(kind, total=1))
 
 
-def test_epochs_become_updates_once() -> None:
+def test_epochs_become_steps_once() -> None:
     recipe = TrainingRecipe(epochs=8, warmup_epochs=1.5, learning_rate=0.1, schedule="step", scaling="linear")
-    made = schedule(recipe, steps_per_epoch=7, scaled=scaling(recipe, workers=4))
-    assert made == Schedule(kind="step", peak=pytest.approx(0.4), total_updates=56, warmup_updates=10)
+    made = make_schedule(recipe, steps_per_epoch=7, scaled=choose_scaling(recipe, workers=4).value)
+    assert made == Schedule(kind="step", peak=pytest.approx(0.4), total_steps=56, warmup_steps=10)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_epochs_become_updates_once() -> None:
     ],
 )
 def test_the_learning_rate_of_four_workers(optimizer: str, asked: str, factor: float) -> None:
-    found = scaling(TrainingRecipe(optimizer=optimizer, scaling=asked), workers=4)
-    assert found.factor == factor
+    found = choose_scaling(TrainingRecipe(optimizer=optimizer, scaling=asked), workers=4)
+    assert found.value.factor == factor
     assert "4 workers" in found.reason
     assert f"x {factor:.3g}" in found.reason
     assert (
@@ -86,24 +86,25 @@ def test_the_learning_rate_of_four_workers(optimizer: str, asked: str, factor: f
 @pytest.mark.parametrize("asked", ["none", "linear", "sqrt", "auto"])
 def test_one_worker_and_a_fixed_global_batch_change_nothing(asked: str) -> None:
     recipe = TrainingRecipe(scaling=asked, warmup_epochs=1)
-    alone = scaling(recipe, workers=1)
+    alone = choose_scaling(recipe, workers=1)
     assert "One worker" in alone.reason
-    fixed = scaling(TrainingRecipe(scaling=asked, batch_total=64, warmup_epochs=1), workers=4)
+    fixed = choose_scaling(TrainingRecipe(scaling=asked, batch_total=64, warmup_epochs=1), workers=4)
     assert "fixed at 64" in fixed.reason
-    for found in (alone, fixed):
+    for found in (alone.value, fixed.value):
         assert (found.factor, found.warmup_epochs, found.betas, found.norm_power) == (1.0, 1, ADAM_BETAS, 1)
         assert found.norm_momentum(0.1) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("asked", ["none", "linear", "sqrt"])
 def test_an_explicit_rule_changes_the_learning_rate_alone(asked: str) -> None:
-    found = scaling(TrainingRecipe(scaling=asked, warmup_epochs=1), workers=8)
-    assert (found.warmup_epochs, found.betas, found.norm_power) == (1, ADAM_BETAS, 1)
+    found = choose_scaling(TrainingRecipe(scaling=asked, warmup_epochs=1), workers=8)
+    scaled = found.value
+    assert (scaled.warmup_epochs, scaled.betas, scaled.norm_power) == (1, ADAM_BETAS, 1)
     assert "nothing else is adjusted" in found.reason
 
 
 def test_auto_keeps_the_memory_in_images() -> None:
-    found = scaling(TrainingRecipe(optimizer="adamw", epochs=30, warmup_epochs=1), workers=4)
+    found = choose_scaling(TrainingRecipe(optimizer="adamw", epochs=30, warmup_epochs=1), workers=4).value
     assert found.betas == pytest.approx((0.6, 0.996))
     assert found.warmup_epochs == 2
     assert found.norm_momentum(0.1) == pytest.approx(1 - 0.9**4)  # four updates of one worker
@@ -113,9 +114,9 @@ def test_auto_keeps_the_memory_in_images() -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_auto_stays_in_range_for_any_number_of_workers(optimizer: str, workers: int) -> None:
     recipe = TrainingRecipe(optimizer=optimizer, epochs=10, warmup_epochs=1)
-    found = scaling(recipe, workers=workers)
+    found = choose_scaling(recipe, workers=workers).value
     assert 0.5 <= found.betas[0] <= 0.9 <= found.betas[1] <= 0.999
     assert 1 <= found.warmup_epochs <= 2
     assert 0 < found.norm_momentum(0.1) <= 1
     longer = TrainingRecipe(optimizer=optimizer, epochs=10, warmup_epochs=5)
-    assert scaling(longer, workers=workers).warmup_epochs == 5  # never shorter than asked for
+    assert choose_scaling(longer, workers=workers).value.warmup_epochs == 5  # never shorter than asked for

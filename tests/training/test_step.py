@@ -18,17 +18,19 @@ from turnaround.data.inputs import Inputs
 from turnaround.model.network import Network
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import step as step_module
-from turnaround.training.choices import PrecisionChoice, choose_precision
+from turnaround.training.checkpoint import is_finite
+from turnaround.training.choices import Precision, choose_precision
+from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
+from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step, StepComponents, _dropout_seed
-from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers, hosted_range
 from turnaround.workers.single import Single
 
 CPU = torch.device("cpu")
 CLASSES, SIDE_PX = 5, 8
 EQUAL, UNEQUAL = (4, 4, 4, 4), (4, 5, 4, 5)
-MEASURED, UNMEASURED = 0, 1  # the noise meter takes update 0 apart
+MEASURED, UNMEASURED = 0, 1  # the noise meter takes step 0 apart
 VARIED = AugmentRecipe(rotation_degrees=20, shift=0.1, flip=True, brightness=0.2)
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -90,9 +92,9 @@ def network(device: torch.device = CPU, dtype: torch.dtype = torch.float64, **ki
     return made
 
 
-def inputs(augment: AugmentRecipe, choice: PrecisionChoice, device: torch.device) -> Inputs:
+def inputs(augment: AugmentRecipe, precision: Precision, device: torch.device) -> Inputs:
     varied = Augmentation(augment, seed=0)
-    types = {"dtype": choice.parameters, "autocast": choice.autocast}
+    types = {"dtype": precision.parameters, "autocast": precision.autocast}
     return Inputs(varied, mean=MEAN, std=STD, num_train=1000, device=device, **types)
 
 
@@ -105,18 +107,18 @@ def made(
     **recipe: object,
 ) -> Step:
     workers = workers or Single(count=4, device=CPU)
-    choice = choose_precision(precision, workers.device)
-    parts = StepComponents(
+    arithmetic = choose_precision(precision, workers.device).value
+    components = StepComponents(
         network=net,
         learner=net.module,
         wrapped=workers.wrap(net.module, on_last_gradient=lambda: None),
         workers=workers,
         optimizer=Remembering(net.module.parameters(), lr=0.1),
-        inputs=inputs(augment or AugmentRecipe(), choice, workers.device),
-        precision=choice,
+        inputs=inputs(augment or AugmentRecipe(), arithmetic, workers.device),
+        precision=arithmetic,
         recipe=TrainingRecipe(**recipe),  # type: ignore[arg-type]
     )
-    return Step(parts, StepTimer(workers.device), NoiseMeter(window_updates=1))
+    return Step(components, StepTimer(workers.device), NoiseMeter(window_steps=1))
 
 
 def batch(sizes: tuple[int, ...] = EQUAL, device: torch.device = CPU) -> StepBatch:
@@ -144,10 +146,15 @@ def slice_of(whole: StepBatch, hosted: range) -> StepBatch:
     )
 
 
-def gradients(step: Step, given: StepBatch, *, update: int = UNMEASURED) -> list[Tensor]:
-    step(given, epoch=1, update=update, learning_rate=0.1)
-    assert isinstance(step.parts.optimizer, Remembering)
-    return step.parts.optimizer.seen
+def at(global_step: int) -> TrainingPosition:
+    """In the first epoch."""
+    return TrainingPosition(step_in_epoch=global_step, global_step=global_step)
+
+
+def gradients(step: Step, given: StepBatch, *, number: int = UNMEASURED) -> list[Tensor]:
+    step(given, at(number), learning_rate=0.1)
+    assert isinstance(step.components.optimizer, Remembering)
+    return step.components.optimizer.seen
 
 
 def assert_close(found: list[Tensor], wanted: list[Tensor], tolerance: float = 1e-12) -> None:
@@ -166,25 +173,25 @@ def plain_gradients(net: Network, given: StepBatch, recipe: TrainingRecipe, augm
     return list(torch.autograd.grad(loss, list(net.module.parameters())))
 
 
-@pytest.mark.parametrize("update", [MEASURED, UNMEASURED])
+@pytest.mark.parametrize("number", [MEASURED, UNMEASURED])
 @pytest.mark.parametrize("recipe", [{}, {"label_smoothing": 0.2}, {"loss": "mse"}])
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, (7,), (2, 3)])
-def test_the_gradient_is_that_of_one_plain_pass(sizes: tuple[int, ...], recipe: dict[str, object], update: int) -> None:
+def test_the_gradient_is_that_of_one_plain_pass(sizes: tuple[int, ...], recipe: dict[str, object], number: int) -> None:
     net, given = network(), batch(sizes)
     wanted = plain_gradients(copy.deepcopy(net), given, TrainingRecipe(**recipe), VARIED)
     step = made(net, Single(count=len(sizes), device=CPU), augment=VARIED, **recipe)
-    assert_close(gradients(step, given, update=update), wanted)
+    assert_close(gradients(step, given, number=number), wanted)
 
 
 @pytest.mark.parametrize("kind", [{}, {"norm": True}])
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL])
-@pytest.mark.parametrize("update", [MEASURED, UNMEASURED])
-def test_the_fused_pass_equals_separate_passes(kind: dict[str, bool], sizes: tuple[int, ...], update: int) -> None:
+@pytest.mark.parametrize("number", [MEASURED, UNMEASURED])
+def test_the_fused_pass_equals_separate_passes(kind: dict[str, bool], sizes: tuple[int, ...], number: int) -> None:
     fused, separate = made(network(**kind)), made(network(**kind))
     assert fused.fuses_workers
     separate.fuses_workers = False
-    assert_close(gradients(fused, batch(sizes), update=update), gradients(separate, batch(sizes), update=update))
-    after = [dict(s.parts.network.module.state_dict()) for s in (fused, separate)]
+    assert_close(gradients(fused, batch(sizes), number=number), gradients(separate, batch(sizes), number=number))
+    after = [dict(s.components.network.module.state_dict()) for s in (fused, separate)]
     assert all(torch.allclose(after[0][k], after[1][k], rtol=1e-12, atol=1e-14) for k in after[0])
 
 
@@ -201,27 +208,27 @@ def test_many_workers_are_fused_in_portions(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("kind", [{}, {"norm": True}, {"dropout": 0.5}, {"norm": True, "dropout": 0.5}])
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("update", [MEASURED, UNMEASURED])
-def test_workers_spread_over_processes_give_the_same_gradient(kind: dict[str, object], size: int, update: int) -> None:
+@pytest.mark.parametrize("number", [MEASURED, UNMEASURED])
+def test_workers_spread_over_processes_give_the_same_gradient(kind: dict[str, object], size: int, number: int) -> None:
     """Dropout included: it follows the worker."""
-    wanted = gradients(made(network(**kind)), batch(UNEQUAL), update=update)
+    wanted = gradients(made(network(**kind)), batch(UNEQUAL), number=number)
     found = []
     for rank in range(size):
         workers = OneOfSeveral(rank=rank, size=size, count=4)
         assert workers.hosted == hosted_range(rank=rank, size=size, count=4)
         step = made(network(**kind), workers)
-        found.append(gradients(step, slice_of(batch(UNEQUAL), workers.hosted), update=update))
+        found.append(gradients(step, slice_of(batch(UNEQUAL), workers.hosted), number=number))
     assert_close([torch.stack(g).mean(dim=0) for g in zip(*found, strict=True)], wanted)  # as the engine averages
 
 
 def test_dropout_differs_by_worker_update_and_seed() -> None:
-    def found(update: int, seed: int = 0) -> list[Tensor]:
-        return gradients(made(network(dropout=0.5), seed=seed), batch(), update=update)
+    def found(number: int, seed: int = 0) -> list[Tensor]:
+        return gradients(made(network(dropout=0.5), seed=seed), batch(), number=number)
 
     assert all(torch.equal(a, b) for a, b in zip(found(1), found(1), strict=True))
     assert not torch.equal(found(1)[0], found(2)[0])
     assert not torch.equal(found(1)[0], found(1, seed=1)[0])
-    seeds = {_dropout_seed(seed, update, worker) for seed in range(3) for update in range(50) for worker in range(8)}
+    seeds = {_dropout_seed(seed, number, worker) for seed in range(3) for number in range(50) for worker in range(8)}
     assert len(seeds) == 3 * 50 * 8
 
 
@@ -232,15 +239,15 @@ def test_dropout_with_the_largest_seed_of_a_recipe() -> None:
 @pytest.mark.parametrize("kind", [{}, {"norm": True}])
 def test_one_worker_with_one_image(kind: dict[str, bool]) -> None:
     """batch_per_worker = 1 is a valid recipe."""
-    gradients(made(network(**kind), Single(count=1, device=CPU)), batch((1,)), update=MEASURED)
+    gradients(made(network(**kind), Single(count=1, device=CPU)), batch((1,)), number=MEASURED)
 
 
 def test_weights_move_against_the_gradient_at_the_given_rate() -> None:
     net = network()
     before = [p.detach().clone() for p in net.module.parameters()]
     step = made(net)
-    step(batch(), epoch=1, update=1, learning_rate=0.25)
-    seen = step.parts.optimizer.seen
+    step(batch(), at(1), learning_rate=0.25)
+    seen = step.components.optimizer.seen
     for old, new, gradient in zip(before, net.module.parameters(), seen, strict=True):
         assert torch.allclose(new, old - 0.25 * gradient, rtol=1e-12)
     assert all(p.grad is None for p in net.module.parameters())
@@ -254,40 +261,40 @@ def test_totals_are_those_of_the_images_and_start_anew() -> None:
     loss = float(F.cross_entropy(logits, given.labels, reduction="sum"))
     right = int((logits.argmax(dim=1) == given.labels).sum())
     step = made(net)
-    step(given, epoch=1, update=1, learning_rate=0.0)
-    step(given, epoch=1, update=2, learning_rate=0.0)
-    assert step.take_totals().tolist() == pytest.approx([2 * loss, 2 * right, 2 * len(given.labels)])
-    assert step.take_totals().tolist() == [0, 0, 0]
+    step(given, at(1), learning_rate=0.0)
+    step(given, at(2), learning_rate=0.0)
+    assert step.totals.take().tolist() == pytest.approx([2 * loss, 2 * right, 2 * len(given.labels)])
+    assert step.totals.take().tolist() == [0, 0, 0]
 
 
 def test_totals_come_back_for_any_number_of_processes() -> None:
     rows = [[0.1, 2.0, 8.0], [0.7, 1.0, 8.0]]
     for rank in (0, 1):
         step = made(network(), OneOfSeveral(rank=rank, size=2, count=4))
-        step.restore_totals(rows)
-        assert step.totals.tolist() == rows[rank]  # the same number: to the bit
+        step.totals.restore(rows)
+        assert step.totals.sums.tolist() == rows[rank]  # the same number: to the bit
     for rank, size, wanted in ((0, 1, [0.1 + 0.7, 3.0, 16.0]), (0, 3, [0.1 + 0.7, 3.0, 16.0]), (2, 3, [0.0, 0.0, 0.0])):
         step = made(network(), OneOfSeveral(rank=rank, size=size, count=4))
-        step.restore_totals(rows)
-        assert step.totals.tolist() == pytest.approx(wanted)
-    step.restore_totals([])  # a checkpoint after an epoch has none
-    assert step.totals.tolist() == [0, 0, 0]
+        step.totals.restore(rows)
+        assert step.totals.sums.tolist() == pytest.approx(wanted)
+    step.totals.restore([])  # a checkpoint after an epoch has none
+    assert step.totals.sums.tolist() == [0, 0, 0]
 
 
 def test_totals_of_a_checkpoint_stay_in_the_step() -> None:
     step = made(network())
     gradients(step, batch())
-    (row,) = step.totals_by_process()
-    assert row == step.totals.tolist() == step.take_totals().tolist()
+    (row,) = step.totals.by_process()
+    assert row == step.totals.sums.tolist() == step.totals.take().tolist()
     assert row[2] == len(batch().labels)
 
 
 def test_a_weight_that_is_no_number_is_seen() -> None:
     step = made(network())
-    assert step.is_finite()
+    assert is_finite(step.components.network.module)
     with torch.no_grad():
         step.learning[-1].fill_(float("inf"))
-    assert not step.is_finite()
+    assert not is_finite(step.components.network.module)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
@@ -298,11 +305,11 @@ def test_every_precision_trains_on_a_cpu(precision: str, kind: dict[str, bool]) 
     assert (step.scaler.get_scale() > 1) == (precision == "fp16")
     found = [g.double() for g in gradients(step, batch(UNEQUAL))]
     assert_close(found, wanted, tolerance=1e-5 if precision == "fp32" else 0.1)
-    assert all(p.dtype == torch.float32 for p in step.parts.network.module.parameters())
+    assert all(p.dtype == torch.float32 for p in step.components.network.module.parameters())
     losses = []
-    for update in range(12):
-        step(batch(UNEQUAL), epoch=1, update=update, learning_rate=0.5)
-        loss_sum, _, images = step.take_totals().tolist()
+    for number in range(12):
+        step(batch(UNEQUAL), at(number), learning_rate=0.5)
+        loss_sum, _, images = step.totals.take().tolist()
         losses.append(loss_sum / images)
     assert losses[-1] < losses[1]
 
@@ -314,11 +321,11 @@ def test_every_precision_trains_on_a_gpu(kind: dict[str, object], precision: str
     cuda = torch.device("cuda", 0)
     step = made(network(cuda, torch.float32, **kind), Single(count=4, device=cuda), precision=precision, augment=VARIED)
     losses = []
-    for update in range(30):
-        step(batch(UNEQUAL, cuda), epoch=1, update=update, learning_rate=0.3)
-        loss_sum, _, images = step.take_totals().tolist()
+    for number in range(30):
+        step(batch(UNEQUAL, cuda), at(number), learning_rate=0.3)
+        loss_sum, _, images = step.totals.take().tolist()
         losses.append(loss_sum / images)
-    assert all(torch.isfinite(p).all() for p in step.parts.network.module.parameters())
+    assert all(torch.isfinite(p).all() for p in step.components.network.module.parameters())
     assert losses[-1] < losses[1]
 
 
@@ -336,8 +343,8 @@ def test_no_step_waits_for_the_host() -> None:
     cuda = torch.device("cuda", 0)
     step = made(network(cuda, torch.float32, norm=True), Single(count=4, device=cuda), precision="bf16", augment=VARIED)
     given = batch(UNEQUAL, cuda)
-    for update in range(1, 4):
-        step(given, epoch=1, update=update, learning_rate=0.1)
+    for number in range(1, 4):
+        step(given, at(number), learning_rate=0.1)
     torch.cuda.synchronize()
     with host_never_waits():
-        step(given, epoch=1, update=5, learning_rate=0.1)
+        step(given, at(5), learning_rate=0.1)

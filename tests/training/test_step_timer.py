@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from turnaround.record.schema import Span
-from turnaround.training import step_timer
-from turnaround.training.step_timer import SPAN_EVERY_STEPS, StepTimer
+from turnaround.training import clock
+from turnaround.training.clock import SPAN_EVERY_STEPS, StepTimer
+from turnaround.training.position import TrainingPosition
 
 CPU = torch.device("cpu")
 NAP_S = 0.02
@@ -21,7 +22,7 @@ class HostClock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        monkeypatch.setattr(step_timer, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
+        monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -32,10 +33,10 @@ def host(monkeypatch: pytest.MonkeyPatch) -> HostClock:
     return HostClock(monkeypatch)
 
 
-def steps(host: HostClock, timer: StepTimer, updates: range, *, reduces: bool = False) -> list[Span]:
+def steps(host: HostClock, timer: StepTimer, numbers: range, *, reduces: bool = False) -> list[Span]:
     spans: list[Span] = []
-    for update in updates:
-        timer.begin(update, epoch=3)
+    for number in numbers:
+        timer.begin(TrainingPosition(epochs_done=2, step_in_epoch=number, global_step=number))
         for part in ("wait", "copy"):
             timer.mark(part)
         host.sleep(NAP_S / 4)
@@ -78,7 +79,7 @@ def test_on_a_gpu_no_mark_waits_for_it() -> None:
     torch.mm(square, square)
     torch.cuda.synchronize()
     begun_s = time.perf_counter()
-    timer.begin(8, epoch=1)
+    timer.begin(TrainingPosition(step_in_epoch=8, global_step=8))
     timer.mark("wait")
     for _ in range(20):
         torch.mm(square, square)

@@ -30,12 +30,14 @@ from turnaround.model.network import build
 from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, ModelRecipe, Recipe, TrainingRecipe
 from turnaround.training import assembly, run
-from turnaround.training.choices import DeviceChoice, choose_precision
+from turnaround.training.choices import choose_precision
+from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
+from turnaround.training.position import TrainingPosition
 from turnaround.training.recording import RunRecorder
 from turnaround.training.step import Step, StepComponents
-from turnaround.training.step_timer import StepTimer
 from turnaround.workers.contract import Workers
+from turnaround.workers.engines import connect
 from turnaround.workers.environment import place
 from turnaround.workers.single import Single
 from turnaround.workers.torch_ddp import TorchDDP
@@ -51,7 +53,7 @@ def contract(folder: Path, engine: str, device: torch.device) -> None:
     if engine == "nccl":
         workers: Workers = TorchDDP(place=here, count=2, device=device, shares_device=False)
     else:
-        workers = run._connected(recipe, here, DeviceChoice(device=device, shares_device=True, reason=""))
+        workers = connect(recipe.workers.engine, place=here, count=2, device=device, shares_device=True)
     found = {
         "place": [workers.rank, workers.size, workers.count, list(workers.hosted)],
         "sums": {str(d): sums(workers, d) for d in SUMMED},
@@ -60,7 +62,7 @@ def contract(folder: Path, engine: str, device: torch.device) -> None:
         "gathered_lengths": [len(text) for text in workers.gather("x" * LONG * workers.rank)],
         "averaging": averaging(workers),
         "disagreements": disagreements(workers, recipe),
-        "backend": getattr(workers, "backend", None),
+        "backend": workers.backend or None,
         "steps": steps_against_single(workers) if workers.size == 1 else None,
     }
     workers.barrier()
@@ -150,8 +152,9 @@ def steps_against_single(workers):
         made = build(ModelRecipe(name="small"), num_classes=3, seed=0)
         made.module.to(workers.device, torch.float64, memory_format=torch.channels_last)
         step = training_step(engine, made)
-        for update in (0, 1):
-            step(two_slices(workers.device), epoch=1, update=update, learning_rate=0.05)
+        for number in (0, 1):
+            position = TrainingPosition(step_in_epoch=number, global_step=number)
+            step(two_slices(workers.device), position, learning_rate=0.05)
         results.append(made.module.state_dict())
     return largest_difference(*results)
 
@@ -159,7 +162,7 @@ def steps_against_single(workers):
 def training_step(workers, made):
     timer, recipe = StepTimer(workers.device), TrainingRecipe(optimizer="sgd", learning_rate=0.05)
     made.train_mode()
-    parts = StepComponents(
+    components = StepComponents(
         network=made,
         learner=made.module,
         wrapped=workers.wrap(made.module, on_last_gradient=timer.last_gradient),
@@ -173,10 +176,10 @@ def training_step(workers, made):
             device=workers.device,
             dtype=torch.float64,
         ),
-        precision=choose_precision("fp64", workers.device),
+        precision=choose_precision("fp64", workers.device).value,
         recipe=recipe,
     )
-    return Step(parts, timer, NoiseMeter(window_updates=1))
+    return Step(components, timer, NoiseMeter(window_steps=1))
 
 
 def two_slices(device):
@@ -215,10 +218,10 @@ def add_troubles() -> None:
                 tensor.add_(3)
         return network
 
-    def step(self, batch, *, epoch, **named):
-        if fail == [self.parts.workers.rank, epoch]:
-            raise RuntimeError(f"told to fail in epoch {epoch}")
-        plain_step(self, batch, epoch=epoch, **named)
+    def step(self, batch, position, **named):
+        if fail == [self.components.workers.rank, position.epoch]:
+            raise RuntimeError(f"told to fail in epoch {position.epoch}")
+        plain_step(self, batch, position, **named)
 
     def epoch_done(self, record):
         plain_epoch_done(self, record)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,22 @@ import psutil
 import torch
 from torch import Tensor
 
+from turnaround.choice import Choice
 from turnaround.data.order import epoch_order, share_bounds, step_bounds, worker_bounds
 from turnaround.data.pixels import Pixels
 from turnaround.data.reading import DecodedRows, MappedRows, rows_of
 
 T = TypeVar("T", bound="StepBatch | EvaluationBatch")
+Residency = Literal["device", "host", "disk", "files"]
+"""Where the pixels live: as one tensor on the device or in host memory, in the cache's file, or undecoded."""
 
+# The rest is for the network's activations, and for everybody else on the host.
 SHARE_OF_DEVICE_MEMORY = 0.5
 SHARE_OF_HOST_MEMORY = 0.5
 PREFETCHED_STEPS = 3
+"""Enough to ride over one slow read; each holds a batch in memory."""
+COPIED_AT_ONCE = 2**28
+"""Bytes that are copied to where the pixels live at a time, so that they are never in memory twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +89,6 @@ class EvaluationBatch:
         return self.pixels if self.rows is None else self.pixels[self.rows]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Residency:
-    """Where the pixels live, and why."""
-
-    place: str
-    reason: str
-
-
 def choose_residency(
     *,
     num_bytes: int,
@@ -97,8 +96,8 @@ def choose_residency(
     device: torch.device,
     processes_on_host: int,
     processes_on_device: int = 1,
-) -> Residency:
-    """device, host, disk or files, by what is free. Every process keeps its own copy, but a memory map is shared."""
+) -> Choice[Residency]:
+    """Choose by what is free. Every process keeps its own copy, but a memory map is shared."""
     gib = num_bytes / 2**30
     host_free = psutil.virtual_memory().available
     copies_on_host = 1 if is_mapped and device.type != "cuda" else processes_on_host
@@ -106,21 +105,15 @@ def choose_residency(
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         if num_bytes * processes_on_device <= free * SHARE_OF_DEVICE_MEMORY:
-            return Residency(
-                place="device",
-                reason=f"{gib:.2f} GiB of pixels fit into {free / 2**30:.1f} GiB free on the GPU",
-            )
+            return Choice("device", f"{gib:.2f} GiB of pixels fit into {free / 2**30:.1f} GiB free on the GPU")
         if fits_host:
-            return Residency(place="host", reason=f"{gib:.2f} GiB do not fit on the GPU but into pinned host memory")
+            return Choice("host", f"{gib:.2f} GiB do not fit on the GPU but into pinned host memory")
     elif fits_host:
-        return Residency(
-            place="host",
-            reason=f"{gib:.2f} GiB of pixels fit into {host_free / 2**30:.1f} GiB of free memory",
-        )
+        return Choice("host", f"{gib:.2f} GiB of pixels fit into {host_free / 2**30:.1f} GiB of free memory")
     too_large = f"{gib:.2f} GiB of pixels do not fit into {host_free / 2**30:.1f} GiB of free memory"
     if is_mapped:
-        return Residency(place="disk", reason=too_large)
-    return Residency(place="files", reason=f"{too_large}, and they were not kept on the disk: every epoch decodes them")
+        return Choice("disk", too_large)
+    return Choice("files", f"{too_large}, and they were not kept on the disk: every epoch decodes them")
 
 
 class Batches:
@@ -135,13 +128,14 @@ class Batches:
         self._nothing = torch.empty((0, 0, 0, 3), dtype=torch.uint8, device=device)
         self._rows: MappedRows | DecodedRows | None = None
         self._resident: Tensor | None = None
-        if residency.place in ("disk", "files") or pixels.images is None:
+        if residency in ("disk", "files") or pixels.images is None:
             self._rows = rows_of(pixels, processes_on_host=processes_on_host)
-        if residency.place == "device" or (residency.place == "host" and (device.type == "cuda" or self._rows)):
-            self._resident = self._copied(device if residency.place == "device" else torch.device("cpu"))
+        # On a CPU the memory map itself is host memory: a copy would be a second one for each process.
+        if residency == "device" or (residency == "host" and (device.type == "cuda" or self._rows)):
+            self._resident = self._copied(device if residency == "device" else torch.device("cpu"))
 
     def close(self) -> None:
-        """Ends the threads or processes that read."""
+        """End the threads or processes that read."""
         if self._rows is not None:
             self._rows.close()
 
@@ -154,6 +148,7 @@ class Batches:
     ) -> Iterator[StepBatch]:
         """The training steps of an epoch from `first_step` on, fetched ahead of the loop where fetching takes time."""
         workers, hosted = slicing.workers, slicing.hosted
+        # (images of the epoch,): every process computes the whole order and takes its slices of it.
         order = epoch_order(seed=slicing.seed, epoch=epoch, num_images=self.pixels.num_train)
         # One copy and one gather an epoch: one a step would make every step wait for the host.
         numbers = self._numbers(order)
@@ -163,7 +158,7 @@ class Batches:
         def batch(step: int) -> StepBatch:
             start, stop = bounds[step]
             slices = [worker_bounds(start=start, stop=stop, worker=w, workers=workers) for w in hosted]
-            mine = slice(slices[0][0], slices[-1][1])
+            mine = slice(slices[0][0], slices[-1][1])  # hosted workers are neighbours: one slice holds them all
             pixels, rows = self._take(order[mine], numbers[mine]) if with_pixels else (self._nothing, None)
             return StepBatch(
                 pixels=pixels,
@@ -207,9 +202,9 @@ class Batches:
         return torch.from_numpy(ids).to(self.device)
 
     def _take(self, ids: npt.NDArray[np.int64], numbers: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The images on the device: where they are, and which rows of it."""
+        """Return a tensor on the device that holds the images, and which rows of it they are; None: all, in order."""
         if self._resident is not None and self._resident.device == self.device:
-            return self._resident, numbers  # whoever needs them gathers them on the way
+            return self._resident, numbers  # the input kernel gathers the rows
         taken = self._empty(len(ids))
         if self._resident is not None:
             torch.index_select(self._resident, 0, torch.from_numpy(ids), out=taken)
@@ -218,7 +213,7 @@ class Batches:
         return taken.to(self.device, non_blocking=True), None
 
     def _read(self, ids: npt.NDArray[np.int64], out: Tensor) -> None:
-        """Rows of the memory map, or through many reads at once, or decoded."""
+        """Fill `out` from the memory map, by many reads at once, or by decoding files."""
         if self._rows is not None:
             self._rows.take(ids, out.numpy())
         else:
@@ -231,11 +226,11 @@ class Batches:
         return torch.empty((count, self._side_px, self._side_px, 3), dtype=torch.uint8, pin_memory=pin)
 
     def _copied(self, place: torch.device) -> Tensor:
-        """All images as one tensor; 256 MiB at a time, so that they are never in memory twice."""
+        """Copy all images into one tensor."""
         count, side_px = len(self.pixels.labels), self._side_px
         pin = place.type == "cpu" and self.device.type == "cuda"
         copy = torch.empty((count, side_px, side_px, 3), dtype=torch.uint8, device=place, pin_memory=pin)
-        rows = max(1, 2**28 // (side_px * side_px * 3))
+        rows = max(1, COPIED_AT_ONCE // (side_px * side_px * 3))
         for start in range(0, count, rows):
             ids = np.arange(start, min(start + rows, count))
             part = self._empty(len(ids))
@@ -244,7 +239,7 @@ class Batches:
         return copy
 
     def _ahead(self, make: Callable[[int], T], numbers: range) -> Iterator[T]:
-        if self.residency.place == "device":
+        if self.residency == "device":
             return map(make, numbers)  # a gather on the device: nothing to wait for
         return _prefetched(make, numbers, device=self.device)
 
@@ -257,7 +252,7 @@ def _side_px(pixels: Pixels) -> int:
 
 
 def _prefetched(make: Callable[[int], T], numbers: range, *, device: torch.device) -> Iterator[T]:
-    """make(i) for all numbers, made by a thread a few steps ahead; its exception is raised here."""
+    """Yield make(i) for all numbers, made by a thread a few steps ahead; its exception is raised here."""
     ready: queue.Queue[T | BaseException] = queue.Queue(maxsize=PREFETCHED_STEPS)
     stopped = threading.Event()
     # Copies on a stream of their own run beside the network's kernels instead of between them.
@@ -269,7 +264,7 @@ def _prefetched(make: Callable[[int], T], numbers: range, *, device: torch.devic
                 for i in numbers:
                     made = make(i)
                     if side:
-                        side.synchronize()
+                        side.synchronize()  # the copy has arrived before the loop may use it
                     if not _put(ready, made, stopped):
                         return
         except BaseException as error:  # whatever it is, it belongs to the loop that waits for the batch
@@ -293,7 +288,7 @@ def _prefetched(make: Callable[[int], T], numbers: range, *, device: torch.devic
 
 
 def _put(ready: queue.Queue[T | BaseException], item: T | BaseException, stopped: threading.Event) -> bool:
-    """Waits for room; False when nobody wants the item any more."""
+    """Wait for room; return False when nobody wants the item any more."""
     while not stopped.is_set():
         try:
             ready.put(item, timeout=0.1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from turnaround import kernels
+from turnaround.choice import Choice
 from turnaround.data.augment import Augmentation, normalise, to_float
 from turnaround.data.batches import EvaluationBatch, StepBatch
 
@@ -41,15 +42,15 @@ class Inputs:
 
     @property
     def dtype_of_images(self) -> torch.dtype:
-        """Of what leaves here."""
+        """dtype of the images returned."""
         return self.narrow if self.kernel else self.dtype
 
     @property
-    def how(self) -> tuple[str, str]:
+    def choice(self) -> Choice[str]:
         """For the record: the way that is taken, and why."""
         if self.kernel:
-            return "one Triton kernel", "gathers, varies and normalises in one pass over the GPU's memory"
-        return "plain torch", f"no Triton kernel: {self.unavailable_reason}"
+            return Choice("one Triton kernel", "gathers, varies and normalises in one pass over the GPU's memory")
+        return Choice("plain torch", f"no Triton kernel: {self.unavailable_reason}")
 
     def varied(self, batch: StepBatch, *, epoch: int) -> Tensor:
         """The images of a step, each varied as (seed, epoch, sample) says."""

@@ -9,5 +9,4 @@ Leaves: a `Network`: the module with a new last layer, how its input is normalis
     depthwise_triton.py      the first of them as GPU kernels
     grouped_norm.py          batch norm of several workers in one pass
     grouped_norm_triton.py   the same as GPU kernels
-    split.py                 a frozen network as backbone and last layer
 """

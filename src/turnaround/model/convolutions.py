@@ -143,6 +143,7 @@ def _output_geometry(down: _Axis, across: _Axis, height: int, width: int) -> tup
 
 def _kernels_for(input: Tensor, weight: Tensor) -> ModuleType | None:
     """Return the kernels where they apply; None for a compiler or an export, which trace the network through torch."""
+    # float64 is left to torch: the kernels add up in float32.
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return None
     kernel_applies = input.is_cuda and input.dim() == 4 and {input.dtype, weight.dtype}.issubset(SINGLE_OR_LESS)

@@ -24,7 +24,11 @@ from turnaround import kernels
 
 
 class by_worker(TorchFunctionMode):  # noqa: N801 - reads as a statement, like torch.no_grad
-    """While it is active, batch norm in training mode computes its statistics worker by worker."""
+    """While it is active, batch norm in training mode computes its statistics worker by worker.
+
+    A function mode sees every call of `F.batch_norm`, in any module of any network, so nothing need be replaced in it.
+    torch.compile bypasses it: what is compiled calls no Python.
+    """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -52,11 +56,12 @@ def _batch_norm(  # noqa: PLR0913 - the signature of torch.nn.functional.batch_n
     if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     assert sum(sizes) == len(input), f"{sizes} images of workers, but a batch of {len(input)}"
+    # Our kernels reduce (workers, rows, channels) at once, so they need slices of one size: not an epoch's last step.
     ours = kernels.load("turnaround.model.grouped_norm_triton") if input.is_cuda else None
     if ours and ours.can_handle(input, sizes, weight, bias):
         output, mean, variance = ours.GroupedNorm.apply(input, weight, bias, len(sizes), eps)
         if running_mean is not None and running_var is not None:
-            rows = input.numel() // (len(sizes) * input.shape[1])
+            rows = input.numel() // (len(sizes) * input.shape[1])  # images x height x width of one worker
             ours.move_running((running_mean, running_var), mean, variance, rows=rows, momentum=momentum)
         return output  # type: ignore[no-any-return]
     return _slice_by_slice(sizes, input, (running_mean, running_var), weight, bias, (momentum, eps))
@@ -73,11 +78,12 @@ def _slice_by_slice(
     """Every worker starts from the same running statistics; what remains is the mean of what they made of them."""
     momentum, eps = constants
     outputs, moved = [], []
-    for part in torch.split(input, list(sizes)):
-        own = tuple(None if r is None else r.clone() for r in running)
-        outputs.append(F.batch_norm(part, own[0], own[1], weight, bias, True, momentum, eps))
-        moved.append(own)
+    for part in torch.split(input, list(sizes)):  # (images of one worker, C, ...)
+        # A copy for each worker: batch norm moves what it is given, and the next worker must not start from there.
+        copies = tuple(None if r is None else r.clone() for r in running)
+        outputs.append(F.batch_norm(part, copies[0], copies[1], weight, bias, True, momentum, eps))
+        moved.append(copies)
     for target, results in zip(running, zip(*moved, strict=True), strict=True):
         if target is not None:
-            target.copy_(torch.stack(results).mean(dim=0))
+            target.copy_(torch.stack(results).mean(dim=0))  # in place: the module keeps the buffer it has
     return torch.cat(outputs)

@@ -61,7 +61,7 @@ class Network:
 
 def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
     """The network of a recipe. The new layers depend on `seed` alone, so every process makes the same ones."""
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # whatever was drawn before: a resumed process builds the same last layer
     if recipe.name == SMALL_NETWORK:
         if recipe.weights == "imagenet":
             raise ModelError("There are no ImageNet weights for `small`. Set model.weights to none or to a file.")

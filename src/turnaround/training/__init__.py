@@ -3,26 +3,23 @@
 Enters: a run directory with its recipe, the pixel cache, this process's place.
 Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evaluation, status.
 
-    run.py         one start of a run: agree, restore, describe, train, record
-    assembly.py    composition: every part made once, in order
-    bench.py       each part of a training alone, and all together: ceilings
+    run.py         one start of a run: connect, agree, build, restore, warm up, train, record
+    assembly.py    every part made once, in order; what learns and what of it is compiled
     loop.py        the training loop, as its pseudocode reads
-    agreement.py   what all processes decide together: to stop, to save, that the loss is no number
+    position.py    where a training stands: epochs, steps of the epoch, steps of the run
     step.py        one update over the hosted workers
-    graph.py       a pass as one launch, where the host is the limit
     statistics.py  batch-norm running statistics: the mean over workers, on every engine
-    evaluate.py    exact evaluation on any number of processes
-    schedule.py    learning rate at every update; scaling with the workers
     noise.py       the gradient noise scale, measured on the way
-    choices.py     device, precision and compiling, each with its reason
-    learner.py     what learns, what is frozen, what is compiled
-    frozen.py      a backbone that does not learn, in passes of one size
-    feed.py        what steps and evaluations take in: images, or features of a frozen backbone
+    graph.py       full passes as CUDA graphs, where the host is the limit
+    feed.py        what steps and evaluations take in: images
+    frozen.py      a backbone that does not learn: split off, run in passes of one size, its features as input
+    evaluate.py    exact evaluation on any number of processes
+    schedule.py    the learning rate of every step; scaling with the workers
+    choices.py     device, precision, compiling, depthwise kernels, each with its reason
+    agreement.py   decisions of all processes together: to stop, to save, that the loss is no number
+    checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle; when, and beside the training
     recording.py   what happens in the loop -> the run directory and the progress display
-    clock.py       where the time goes: parts of the run
-    step_timer.py  parts of a step, on the device's own timeline
-    memory.py      a device that is out of memory: what was tried, what would fit
-    saving.py      when a checkpoint is due; writing it beside the training
+    clock.py       where the time goes: parts of the run, and of a sampled step on the device's own timeline
+    bench.py       each part of a training alone, and all together: ceilings
     faults.py      faults on purpose, for tests: TURNAROUND_FAULT
-    checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
 """

@@ -1,4 +1,4 @@
-"""What all processes decide together, at the same step: to stop, to save, that the loss is no longer a number.
+"""Decisions of all processes together, at the same step: to stop, to save, that the loss is no longer a number.
 
 Signals, clocks and losses differ between processes, and one that acts alone leaves the others waiting for ever. So each
 says what it knows in one small sum, about once a second: every few steps of a fast training, every step of a slow one.
@@ -17,7 +17,9 @@ from torch import Tensor
 from turnaround.workers.contract import Workers
 
 EVERY_S = 1.0
+"""A signal is acted upon within about this time; a message a second costs nothing that can be measured."""
 MAX_STEPS = 256
+"""Between two messages of a training whose steps take microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,32 +43,34 @@ class Agreement:
     def __init__(self, workers: Workers, *, stop_asked: Callable[[], bool]) -> None:
         self.workers, self.stop_asked = workers, stop_asked
         self.step_s = 0.0
-        """How long a step takes by this process's clock, lately."""
+        """How long a step took lately, by this process's clock."""
         self._steps_left = 1
         self.begin()
 
     def begin(self) -> None:
-        """Steps begin: what happened before them is not their time."""
+        """Start to time steps: what happened before them is not their time."""
         self._begun_s, self._steps_done = time.monotonic(), 0
 
     def after_step(self, totals: Tensor, *, is_time: Callable[[], bool]) -> Decision:
-        """Decides when a message is due, which is after the same step on every process."""
+        """Decide when a message is due, which is after the same step on every process."""
         self._steps_done += 1
         self._steps_left -= 1
         return self.now(totals, is_time=is_time) if self._steps_left <= 0 else NOTHING
 
     def now(self, totals: Tensor, *, is_time: Callable[[], bool]) -> Decision:
-        """Decides with a message; `totals` stay on their device."""
+        """Decide with a message; `totals` stay on their device."""
         if self._steps_done:
             self.step_s = (time.monotonic() - self._begun_s) / self._steps_done
         is_first = self.workers.rank == 0
+        # Process 0 alone says when to save and when to speak again: two clocks would disagree.
         mine = [float(self.stop_asked()), float(is_first and is_time()), float(self._steps_between() * is_first)]
+        # Four numbers: not finite, stop, save, steps until the next message.
         message = torch.cat([(~torch.isfinite(totals).all()).to(totals).view(1), totals.new_tensor(mine)])
         self.workers.sum(message)
-        bad, stop, save, self._steps_left = map(int, message.tolist())
+        bad, stop, save, self._steps_left = map(int, message.tolist())  # here the host waits for the device
         self.begin()
         return Decision(stops=stop > 0, saves=save > 0, diverged=bad > 0)
 
     def _steps_between(self) -> int:
-        """Two messages, at the present speed."""
+        """Return the steps between two messages, at the present speed."""
         return max(1, min(MAX_STEPS, int(EVERY_S / self.step_s))) if self.step_s > 0 else 1

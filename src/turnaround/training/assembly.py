@@ -1,14 +1,22 @@
 """Every part of a training on one process, made once and in order; run.py trains with them, bench.py measures them.
 
-Enters: a resolved recipe, this process's workers, the pixels. Leaves: the step, the feed, and what was chosen and why.
+    core = build_core(recipe, workers, pixels, ...)    network, optimizer, step: what a checkpoint is restored into
+    ...                                                a resume restores it
+    assembly = warm_up(core)                           the feed; everything that only a first pass does
+
+Between the two a process starts its heartbeat, because the second may take a minute: it compiles.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from turnaround.choice import Choice
 from turnaround.data.augment import Augmentation
 from turnaround.data.batches import Batches, Residency, Slicing, StepBatch, choose_residency
 from turnaround.data.inputs import Inputs
@@ -20,186 +28,323 @@ from turnaround.optimizers import make_optimizer
 from turnaround.recipe import Recipe
 from turnaround.record.heartbeat import Heartbeat
 from turnaround.training.choices import (
-    DepthwiseChoice,
-    DeviceChoice,
-    PrecisionChoice,
+    DepthwiseKernels,
+    Precision,
+    ProcessDevice,
+    choose_compile,
     choose_depthwise,
     choose_precision,
 )
+from turnaround.training.clock import StepTimer
 from turnaround.training.feed import Feed
+from turnaround.training.frozen import FrozenBackbone, FrozenFeed, split
 from turnaround.training.graph import leave_default_stream
-from turnaround.training.learner import Learner, StepSize, make_learner
-from turnaround.training.noise import MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS, NoiseMeter
-from turnaround.training.schedule import Scaling, scaling
-from turnaround.training.step import Step, StepComponents, needs_probe
-from turnaround.training.step_timer import StepTimer
+from turnaround.training.noise import MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS, NoiseMeter, needs_probe
+from turnaround.training.schedule import Scaling, choose_scaling
+from turnaround.training.step import Step, StepComponents
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProcessWorkload:
+    """How much this process will compute; what is chosen depends on it."""
+
+    size_px: int
+    images_per_step: int
+    images_in_all: int
+    """Training images; the validation images of a frozen network are computed once, those of others cost little."""
+    forward_flops_per_image: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """The part of the network that learns, and what feeds it."""
+
+    module: nn.Module
+    wrapped: nn.Module
+    """The same, as the engine has wrapped it."""
+    backbone: FrozenBackbone | None
+    compiled: Choice[bool]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Tell whether the learning part itself is compiled; a compiled backbone is not its business."""
+        return self.compiled.value and self.backbone is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCore:
+    """What a checkpoint is restored into, and the choices it was made by."""
+
+    recipe: Recipe
+    workers: Workers
+    pixels: Pixels
+    place: RankInfo
+    heartbeat: Heartbeat
+    network: Network
+    cost: dict[str, int]
+    workload: ProcessWorkload
+    steps_per_epoch: int
+    inputs: Inputs
+    learner: Learner
+    step: Step
+    device: Choice[ProcessDevice]
+    precision: Choice[Precision]
+    scaling: Choice[Scaling]
+    residency: Choice[Residency]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """The parts of one process."""
+    """A training that is ready for its first step."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        workers: Workers,
-        pixels: Pixels,
-        *,
-        place: RankInfo,
-        chosen: DeviceChoice,
-        heartbeat: Heartbeat | None = None,
-    ) -> None:
-        self.recipe, self.workers, self.pixels, self.place, self.chosen = recipe, workers, pixels, place, chosen
-        training = recipe.training
-        leave_default_stream(workers.device)
-        self.precision: PrecisionChoice = choose_precision(training.precision, workers.device)
-        self.scaling: Scaling = scaling(training, workers=workers.count)
-        self.network = self._network()
-        self.residency: Residency = choose_residency(
-            num_bytes=pixels.num_bytes,
-            is_mapped=pixels.images is not None,
-            device=workers.device,
-            processes_on_host=place.local_size,
-            processes_on_device=place.local_size if chosen.shares_device else 1,
-        )
-        bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
-        self.steps_per_epoch = len(bounds)
-        self.heartbeat = heartbeat or Heartbeat()
-        self.depthwise: DepthwiseChoice | None = None
-        timer = StepTimer(workers.device, on_last_gradient=self.heartbeat.waits)
-        self.learner: Learner = make_learner(
-            self.network,
-            workers,
-            asked_to_compile=training.compile,
-            precision=self.precision,
-            amount=self._amount(),
-            on_last_gradient=timer.last_gradient,
-        )
-        self.step = Step(self._parts(), timer, self._noise_meter())
+    core: TrainingCore
+    batches: Batches
+    slicing: Slicing
+    feed: Feed
+    depthwise: Choice[DepthwiseKernels] | None
+    """None where there are no depthwise convolutions of ours to choose about."""
 
-    def _network(self) -> Network:
-        """On its device, the same on every process."""
-        recipe, workers = self.recipe, self.workers
-        network = build(recipe.model, num_classes=len(self.pixels.classes), seed=recipe.training.seed)
-        self.cost = cost(network.module, size_px=recipe.size_px)
-        network.module.to(workers.device, self.precision.parameters, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        for tensor in network.module.state_dict().values():
-            workers.broadcast(tensor)
-        for norm in network.batch_norms():
-            if isinstance(norm.momentum, float):
-                norm.momentum = self.scaling.norm_momentum(norm.momentum)  # type: ignore[assignment]
-        return network
-
-    def _amount(self) -> StepSize:
-        """Of this process; the validation images of a frozen network are computed once, of others they cost little."""
-        hosted, count = len(self.workers.hosted), self.workers.count
-        return StepSize(
-            size_px=self.recipe.size_px,
-            images_per_step=self.recipe.global_batch * hosted // count,
-            images_in_all=self.recipe.training.epochs * self.pixels.num_train * hosted // count,
-            forward_flops_per_image=self.cost["forward_flops_per_image"],
-        )
-
-    def _parts(self) -> StepComponents:
-        training = self.recipe.training
-        inputs = Inputs(
-            Augmentation(self.recipe.augment, seed=training.seed),
-            mean=self.network.mean,
-            std=self.network.std,
-            num_train=self.pixels.num_train,
-            device=self.workers.device,
-            dtype=self.precision.parameters,
-            autocast=self.precision.autocast,
-        )
-        return StepComponents(
-            network=self.network,
-            learner=self.learner.module,
-            wrapped=self.learner.wrapped,
-            workers=self.workers,
-            optimizer=make_optimizer(self.network.module, training, betas=self.scaling.betas),
-            inputs=inputs,
-            precision=self.precision,
-            recipe=training,
-            is_compiled=self.learner.is_compiled,
-        )
-
-    def _noise_meter(self) -> NoiseMeter:
-        """It looks back over a tenth of the training. Measured passes have other shapes, which are not compiled for."""
-        is_expensive = needs_probe(self.network, self.workers) or self.learner.is_compiled
-        return NoiseMeter(
-            window_updates=self.recipe.training.epochs * self.steps_per_epoch // 10,
-            every_updates=RARELY_EVERY_STEPS if is_expensive else MEASURE_EVERY_STEPS,
-        )
-
-    def warm_up(self) -> None:
-        """Everything that only a first pass does, before the first epoch: compiling, loading kernels, choosing them."""
-        recipe, workers = self.recipe, self.workers
-        self.feed = Feed(
-            batches=Batches(
-                self.pixels,
-                device=workers.device,
-                residency=self.residency,
-                processes_on_host=self.place.local_size,
-            ),
-            inputs=self.step.parts.inputs,
-            slicing=Slicing(
-                seed=recipe.training.seed,
-                global_batch=recipe.global_batch,
-                workers=workers.count,
-                hosted=workers.hosted,
-            ),
-            workers=workers,
-            timer=self.step.timer,
-            backbone=self.learner.backbone,
-            on_pass=self.heartbeat.beat,
-        )
-        self.network.train_mode()
-        if workers.device.type != "cuda":
-            self.feed.warm_up()
-            return
-        batch = next(self.feed.batches.steps(self.feed.slicing, epoch=1))
-        self._choose_depthwise(batch)
-        self.feed.warm_up()
-        if self.learner.backbone is not None:
-            batch = replace(batch, features=self.learner.backbone(self.feed.inputs.varied(batch, epoch=1)))
-        self.step.warm_up(batch)
-
-    def _choose_depthwise(self, batch: StepBatch) -> None:
-        """Who computes depthwise convolutions; a compiled network leaves them to the library whatever is chosen."""
-        if not has_depthwise(self.network.module) or self.learner.compiled.value:
-            return
-        backbone, images = self.learner.backbone, self._amount().images_in_all
-        if backbone is not None and self.feed.inputs.augmentation.is_none:
-            images = self.pixels.num_train  # their features are kept
-        self.depthwise = choose_depthwise(
-            steps=self.recipe.training.epochs * self.steps_per_epoch,
-            images=images,
-            can_capture=backbone is not None or self.step.can_capture_graph(batch),
-        )
-        if self.depthwise.by_library:
-            full = self.step.pass_images(batch) if backbone is None else [backbone.pass_images]
-            leave_to_library(self.network.module, full)
-
-    def choices(self) -> dict[str, dict[str, object]]:
-        """What was chosen for the user, each choice with its reason."""
-        step = self.step
-        passes = "fused: hosted workers together" if step.fuses_workers else "one for each hosted worker"
-        why_passes = "batch norm keeps statistics by worker" if self.network.batch_norms() else "nothing couples images"
-        if not step.fuses_workers:
-            why_passes = "dropout is seeded by worker" if step.is_random else "the network is compiled"
-        chosen: dict[str, tuple[object, str]] = {
-            "device": (str(self.workers.device), self.chosen.reason),
-            "precision": (self.precision.name, self.precision.reason),
-            "pixels": (self.residency.place, self.residency.reason),
-            "inputs": step.parts.inputs.how,
-            "features": self.feed.how,
-            "compile": (self.learner.compiled.value, self.learner.compiled.reason),
-            "graph": (step.graph_choice.value, step.graph_choice.reason),
-            "memory_format": ("channels_last", "convolutions run faster on it, on CPUs and GPUs"),
-            "passes": (passes, why_passes),
-            "scaling": (self.scaling.factor, self.scaling.reason),
+    def choices(self) -> dict[str, Choice[Any]]:
+        """Return what was chosen for the user, by its name in the record."""
+        core, step = self.core, self.core.step
+        choices: dict[str, Choice[Any]] = {
+            "device": Choice(str(core.workers.device), core.device.reason),
+            "precision": Choice(core.precision.value.name, core.precision.reason),
+            "pixels": core.residency,
+            "inputs": core.inputs.choice,
+            "features": self.feed.choice,
+            "compile": core.learner.compiled,
+            "graph": step.graph.choice,
+            "memory_format": Choice("channels_last", "convolutions run faster on it, on CPUs and GPUs"),
+            "passes": _passes_choice(step, core.network),
+            "scaling": Choice(core.scaling.value.factor, core.scaling.reason),
         }
-        if self.depthwise is not None:
-            chosen["depthwise"] = (self.depthwise.value, self.depthwise.reason)
-        return {name: {"value": value, "reason": reason} for name, (value, reason) in chosen.items()}
+        return choices if self.depthwise is None else {**choices, "depthwise": self.depthwise}
+
+
+def build_core(
+    recipe: Recipe,
+    workers: Workers,
+    pixels: Pixels,
+    *,
+    place: RankInfo,
+    device: Choice[ProcessDevice],
+    heartbeat: Heartbeat | None = None,
+) -> TrainingCore:
+    """Build network, optimizer and step; the same weights on every process."""
+    training, heartbeat = recipe.training, heartbeat or Heartbeat()
+    leave_default_stream(workers.device)  # before anything is allocated on it
+    precision = choose_precision(training.precision, workers.device)
+    scaling = choose_scaling(training, workers=workers.count)
+    network, its_cost = _network(recipe, workers, len(pixels.classes), precision.value, scaling.value)
+    residency = choose_residency(
+        num_bytes=pixels.num_bytes,
+        is_mapped=pixels.images is not None,
+        device=workers.device,
+        processes_on_host=place.local_size,
+        processes_on_device=place.local_size if device.value.shares_device else 1,
+    )
+    bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
+    workload = _workload(recipe, workers, pixels, its_cost)
+    timer = StepTimer(workers.device, on_last_gradient=heartbeat.waits)
+    learner = make_learner(
+        network,
+        workers,
+        wanted_compile=training.compile,
+        precision=precision.value,
+        workload=workload,
+        on_last_gradient=timer.last_gradient,
+    )
+    inputs = _inputs(recipe, network, pixels, workers.device, precision.value)
+    components = StepComponents(
+        network=network,
+        learner=learner.module,
+        wrapped=learner.wrapped,
+        workers=workers,
+        optimizer=make_optimizer(network.module, training, betas=scaling.value.betas),
+        inputs=inputs,
+        precision=precision.value,
+        recipe=training,
+        is_compiled=learner.is_compiled,
+    )
+    # Measured passes have other shapes, which are not compiled for.
+    is_expensive = needs_probe(network, workers) or learner.is_compiled
+    meter = NoiseMeter(
+        window_steps=training.epochs * len(bounds) // 10,
+        every_steps=RARELY_EVERY_STEPS if is_expensive else MEASURE_EVERY_STEPS,
+    )
+    return TrainingCore(
+        recipe=recipe,
+        workers=workers,
+        pixels=pixels,
+        place=place,
+        heartbeat=heartbeat,
+        network=network,
+        cost=its_cost,
+        workload=workload,
+        steps_per_epoch=len(bounds),
+        inputs=inputs,
+        learner=learner,
+        step=Step(components, timer, meter),
+        device=device,
+        precision=precision,
+        scaling=scaling,
+        residency=residency,
+    )
+
+
+def warm_up(core: TrainingCore) -> Assembly:
+    """Do everything that only a first pass does, before the first epoch: compiling, loading and choosing kernels."""
+    recipe, workers, backbone = core.recipe, core.workers, core.learner.backbone
+    batches = Batches(
+        core.pixels,
+        device=workers.device,
+        residency=core.residency.value,
+        processes_on_host=core.place.local_size,
+    )
+    slicing = Slicing(
+        seed=recipe.training.seed,
+        global_batch=recipe.global_batch,
+        workers=workers.count,
+        hosted=workers.hosted,
+    )
+    core.network.train_mode()
+    if workers.device.type != "cuda":
+        feed = _feed(core, batches, slicing)
+        return Assembly(core=core, batches=batches, slicing=slicing, feed=feed, depthwise=None)
+    batch = next(batches.steps(slicing, epoch=1))
+    depthwise = choose_depthwise_kernels(core, batch)  # before the first pass, which would make a plan with cuDNN
+    feed = _feed(core, batches, slicing)
+    if backbone is not None:
+        batch = replace(batch, features=backbone(core.inputs.varied(batch, epoch=1)))
+    core.step.warm_up(batch)
+    return Assembly(core=core, batches=batches, slicing=slicing, feed=feed, depthwise=depthwise)
+
+
+def choose_depthwise_kernels(core: TrainingCore, batch: StepBatch) -> Choice[DepthwiseKernels] | None:
+    """Choose who computes depthwise convolutions; a compiled network leaves them to the library whatever is chosen."""
+    if not has_depthwise(core.network.module) or core.learner.compiled.value:
+        return None
+    backbone, images = core.learner.backbone, core.workload.images_in_all
+    if backbone is not None and core.inputs.augmentation.is_none:
+        images = core.pixels.num_train  # their features are kept
+    choice = choose_depthwise(
+        steps=core.recipe.training.epochs * core.steps_per_epoch,
+        images=images,
+        can_capture=backbone is not None or core.step.can_capture_graph(batch),
+    )
+    if choice.value is DepthwiseKernels.CUDNN:
+        full_passes = core.step.pass_images(batch) if backbone is None else [backbone.pass_images]
+        leave_to_library(core.network.module, full_passes)
+    return choice
+
+
+class CompiledForOneShape(nn.Module):
+    """Compiled for full batches. The last batch of an epoch is smaller: it would be compiled for again, or make all of
+    it compile for any size, which is slower; so it takes the plain way."""
+
+    def __init__(self, module: nn.Module, *, images: int) -> None:
+        super().__init__()
+        self.module, self.images = module, images
+        self._compiled: Callable[[Tensor], Tensor] = torch.compile(module, dynamic=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        run = self._compiled if len(images) == self.images and torch.is_grad_enabled() else self.module
+        return run(images)
+
+
+def make_learner(
+    network: Network,
+    workers: Workers,
+    *,
+    wanted_compile: str,
+    precision: Precision,
+    workload: ProcessWorkload,
+    on_last_gradient: Callable[[], None],
+) -> Learner:
+    """Take a frozen network apart where it can be, and compile what takes the time where that pays."""
+    parts = split(network, size_px=workload.size_px)
+    passes = 1 if parts else 3  # a backward pass costs about two forward ones
+    compiled = choose_compile(
+        wanted_compile,
+        device=workers.device,
+        flops=passes * float(workload.forward_flops_per_image) * workload.images_in_all,
+        learns_all=parts is None,
+        fuses_norms=parts is None and len(workers.hosted) > 1 and bool(network.batch_norms()),
+    )
+    if parts is None:
+        module = network.module
+        runs: nn.Module = CompiledForOneShape(module, images=workload.images_per_step) if compiled.value else module
+        wrapped = workers.wrap(runs, on_last_gradient=on_last_gradient)
+        return Learner(module=module, wrapped=wrapped, backbone=None, compiled=compiled)
+    backbone = FrozenBackbone(
+        parts.backbone,
+        device=workers.device,
+        precision=precision,
+        size_px=workload.size_px,
+        images_per_step=workload.images_per_step,
+        is_compiled=compiled.value,
+    )
+    wrapped = workers.wrap(parts.head, on_last_gradient=on_last_gradient)
+    return Learner(module=parts.head, wrapped=wrapped, backbone=backbone, compiled=compiled)
+
+
+def _network(
+    recipe: Recipe, workers: Workers, num_classes: int, precision: Precision, scaling: Scaling
+) -> tuple[Network, dict[str, int]]:
+    """Build the network on its device, the same on every process, and count what it costs."""
+    network = build(recipe.model, num_classes=num_classes, seed=recipe.training.seed)
+    its_cost = cost(network.module, size_px=recipe.size_px)
+    network.module.to(workers.device, precision.parameters, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for tensor in network.module.state_dict().values():
+        workers.broadcast(tensor)
+    for norm in network.batch_norms():
+        if isinstance(norm.momentum, float):
+            norm.momentum = scaling.norm_momentum(norm.momentum)  # type: ignore[assignment]
+    return network, its_cost
+
+
+def _workload(recipe: Recipe, workers: Workers, pixels: Pixels, its_cost: dict[str, int]) -> ProcessWorkload:
+    hosted, count = len(workers.hosted), workers.count
+    return ProcessWorkload(
+        size_px=recipe.size_px,
+        images_per_step=recipe.global_batch * hosted // count,
+        images_in_all=recipe.training.epochs * pixels.num_train * hosted // count,
+        forward_flops_per_image=its_cost["forward_flops_per_image"],
+    )
+
+
+def _inputs(recipe: Recipe, network: Network, pixels: Pixels, device: torch.device, precision: Precision) -> Inputs:
+    return Inputs(
+        Augmentation(recipe.augment, seed=recipe.training.seed),
+        mean=network.mean,
+        std=network.std,
+        num_train=pixels.num_train,
+        device=device,
+        dtype=precision.parameters,
+        autocast=precision.autocast,
+    )
+
+
+def _feed(core: TrainingCore, batches: Batches, slicing: Slicing) -> Feed:
+    if core.learner.backbone is None:
+        return Feed(batches, slicing, core.workers)
+    return FrozenFeed(
+        batches,
+        slicing,
+        core.workers,
+        backbone=core.learner.backbone,
+        inputs=core.inputs,
+        timer=core.step.timer,
+        on_pass=core.heartbeat.beat,
+    )
+
+
+def _passes_choice(step: Step, network: Network) -> Choice[str]:
+    if not step.fuses_workers:
+        reason = "dropout is seeded by worker" if step.is_random else "the network is compiled"
+        return Choice("one for each hosted worker", reason)
+    reason = "batch norm keeps statistics by worker" if network.batch_norms() else "nothing couples images"
+    return Choice("fused: hosted workers together", reason)

@@ -1,6 +1,6 @@
 """Ceilings on this machine for this recipe: each part of a training alone, and all of them together.
 
-Enters: an `Assembly`, warmed up. Leaves: images/s by part, over all processes, with their spread.
+Enters: an `Assembly`. Leaves: images/s by part, over all processes, with their spread.
 
     augmentation   the same batch varied and normalised again and again
     input          the batches of an epoch as the network takes them, without a network
@@ -24,13 +24,14 @@ import torch
 from turnaround.data.batches import StepBatch
 from turnaround.training.assembly import Assembly
 from turnaround.training.clock import synchronize
+from turnaround.training.position import TrainingPosition
 
 ROUNDS = 5
 MIN_STEPS = 4
 MAX_ROUND = 4
 """Times as long as was asked for, where whole periods of the noise scale's measurement need it."""
 NOT_MEASURED = 1
-"""An update whose noise scale is not measured: the model alone is what the network costs."""
+"""A step whose noise scale is not measured: the model alone is what the network costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +44,9 @@ class Rate:
     rounds: int
 
 
-def measure(made: Assembly, *, part_s: float) -> dict[str, Rate]:
-    """Every part in turns, for about `part_s` in all and at most an epoch a round; the first round only warms up."""
-    parts = _Parts(made, round_s=part_s / ROUNDS)
+def measure(assembly: Assembly, *, part_s: float) -> dict[str, Rate]:
+    """Measure every part in turns, for about `part_s` in all and at most an epoch a round; the first round warms up."""
+    parts = _BenchParts(assembly, round_s=part_s / ROUNDS)
     takes = parts.all()
     steps = {name: parts.steps_for_a_round(run) for name, run in takes.items()}
     rates: dict[str, list[float]] = {name: [] for name in takes}
@@ -64,21 +65,24 @@ Run = Callable[[int], int]
 """Runs so many steps and returns how many images they had, over all processes."""
 
 
-class _Parts:
+class _BenchParts:
     """The parts of a training as functions of a number of steps."""
 
-    def __init__(self, made: Assembly, *, round_s: float) -> None:
+    def __init__(self, assembly: Assembly, *, round_s: float) -> None:
+        core = assembly.core
         self.round_s = round_s
-        self.made, self.step, self.feed, self.workers = made, made.step, made.feed, made.workers
-        self.update, self.epoch = 0, 0
-        self.noise_every = made.step.noise.every_updates
-        self.batch = next(self.feed.batches.steps(self.feed.slicing, epoch=1))
+        self.batches, self.slicing, self.feed = assembly.batches, assembly.slicing, assembly.feed
+        self.workers, self.step, self.inputs = core.workers, core.step, core.inputs
+        self.backbone = core.learner.backbone
+        self.steps_per_epoch, self.noise_every = core.steps_per_epoch, core.step.meter.every_steps
+        self.global_step, self.epoch = 0, 0
+        self.batch = next(self.batches.steps(self.slicing, epoch=1))
         self.prepared = self._prepared()
-        gradients = made.cost["gradient_bytes"] // 4
+        gradients = core.cost["gradient_bytes"] // 4
         self.message = torch.zeros(gradients if self.workers.size > 1 else 0, device=self.workers.device)
 
     def all(self) -> dict[str, Run]:
-        """By name, the ones that apply."""
+        """Return the parts that apply, by name."""
         runs: dict[str, Run] = {"augmentation": self.augmentation, "input": self.input, "model": self.model}
         if self.feed.keeps_training:  # then training takes no images in
             del runs["augmentation"], runs["input"]
@@ -87,7 +91,7 @@ class _Parts:
         return {**runs, "training": self.training}
 
     def timed(self, run: Run, steps: int) -> float:
-        """Images a second."""
+        """Return the images a second of so many steps."""
         self.workers.barrier()
         synchronize(self.workers.device)
         start = time.perf_counter()
@@ -97,10 +101,10 @@ class _Parts:
         return images / (time.perf_counter() - start)
 
     def steps_for_a_round(self, run: Run) -> int:
-        """All processes take the same number, process 0's."""
+        """Return how many steps a round has: all processes take the same number, process 0's."""
         run(MIN_STEPS)
         per_step_s = self.batch.global_size / self.timed(run, MIN_STEPS)
-        most = max(MIN_STEPS, self.made.steps_per_epoch - 1)  # the last step of an epoch is smaller
+        most = max(MIN_STEPS, self.steps_per_epoch - 1)  # the last step of an epoch is smaller
         wanted = max(MIN_STEPS, round(self.round_s / per_step_s))
         if run == self.training:  # as many measured steps in every round as training has on average
             whole = -(-wanted // self.noise_every) * self.noise_every
@@ -111,19 +115,19 @@ class _Parts:
 
     def augmentation(self, steps: int) -> int:
         for _ in range(steps):
-            self.feed.inputs.varied(self.batch, epoch=1)
+            self.inputs.varied(self.batch, epoch=1)
         return steps * self.batch.global_size
 
     def input(self, steps: int) -> int:
         images = 0
         for batch in self._fresh(steps):
-            self.feed.inputs.varied(batch, epoch=self.epoch)
+            self.inputs.varied(batch, epoch=self.epoch)
             images += batch.global_size
         return images
 
     def model(self, steps: int) -> int:
         for batch in itertools.islice(self._replayed(), steps):
-            self._update(batch, update=NOT_MEASURED)
+            self._update(batch, self._position(NOT_MEASURED))
         return steps * self.batch.global_size
 
     def all_reduce(self, steps: int) -> int:
@@ -135,31 +139,36 @@ class _Parts:
         """As loop.py does it."""
         self.epoch += 1
         images, timer = 0, self.step.timer
-        batches = self.feed.steps(epoch=self.epoch, first_update=self.update)
+        batches = self.feed.steps(self._position(self.global_step))
         for _ in range(steps):
-            timer.begin(self.update, epoch=self.epoch)
+            position = self._position(self.global_step)
+            timer.begin(position)
             batch = next(batches, None)
             if batch is None:
                 break
             timer.mark("wait")
-            self._update(batch, update=self.update)
-            self.update += 1
+            self._update(batch, position)
+            self.global_step += 1
             images += batch.global_size
         timer.spans()
         return images
 
     def _fresh(self, steps: int) -> Iterator[StepBatch]:
         self.epoch += 1
-        return itertools.islice(self.feed.batches.steps(self.feed.slicing, epoch=self.epoch), steps)
+        return itertools.islice(self.batches.steps(self.slicing, epoch=self.epoch), steps)
 
-    def _update(self, batch: StepBatch, *, update: int) -> None:
-        """With a learning rate of zero: it computes everything and moves nothing."""
-        self.step(batch, epoch=max(1, self.epoch), update=update, learning_rate=0.0)
+    def _update(self, batch: StepBatch, position: TrainingPosition) -> None:
+        """Take a step with a learning rate of zero: it computes everything and moves nothing."""
+        self.step(batch, position, learning_rate=0.0)
+
+    def _position(self, global_step: int) -> TrainingPosition:
+        """Return a position in the present epoch; a round is at most an epoch long, and begins one."""
+        return TrainingPosition(epochs_done=max(1, self.epoch) - 1, global_step=global_step)
 
     def _prepared(self) -> torch.Tensor:
-        """What the network takes: of one step, or of as many as a frozen backbone sees at once."""
-        backbone = self.feed.backbone
-        images = self.feed.inputs.varied(self.batch, epoch=1)
+        """Return what the network takes in: one step, or as many as a frozen backbone sees at once."""
+        backbone = self.backbone
+        images = self.inputs.varied(self.batch, epoch=1)
         if backbone is None:
             return images
         if self.feed.keeps_training:
@@ -168,7 +177,7 @@ class _Parts:
 
     def _replayed(self) -> Iterator[StepBatch]:
         """Steps whose images are there already; a frozen backbone computes them as in training."""
-        backbone = self.feed.backbone
+        backbone = self.backbone
         while True:
             if backbone is None or self.feed.keeps_training:
                 yield replace(self.batch, features=self.prepared)

@@ -4,10 +4,14 @@
     checkpoint/epoch-00007-step-00040/    after forty steps of the eighth
       weights.safetensors     the network: parameters and buffers
       optimizer.safetensors   the optimiser's tensors, named PARAMETER_NUMBER.KEY
-      manifest.json           format, position (below), the optimiser's other values, SHA-256 of both files and its own
+      manifest.json           format, `Manifest` below, the optimiser's other values, SHA-256 of both files and its own
 
 The folder gets its name by a rename after everything in it is on the disk. The newest valid one is found by looking,
 not by a pointer; a damaged one is named and passed over; the two newest are kept.
+
+They are written beside the training: it waits for the copy to host memory, not for the disk. One write at a time. What
+goes wrong in one is raised in the training, at its next step. A full disk need not end it: it goes on without this
+checkpoint, and tries again when the next one is due.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -32,6 +38,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
+from turnaround.recipe import TrainingRecipe
 from turnaround.record.coding import plain
 from turnaround.record.files import (
     make_folder,
@@ -49,9 +56,11 @@ from turnaround.record.layout import CheckpointFiles, CheckpointName
 from turnaround.record.schema import TimePart
 from turnaround.record.writer import write_json
 from turnaround.training.faults import FaultTarget, strike
+from turnaround.training.position import TrainingPosition
 from turnaround.workers.contract import Workers
 
 KEPT = 2
+"""The one before the newest is what is left when the newest decays on the disk."""
 MAX_DELAY_S = 60.0
 """How late a network file system may show another host what is there."""
 UNREADABLE = (
@@ -60,42 +69,51 @@ UNREADABLE = (
 )
 """What reading a damaged checkpoint can raise; RuntimeError is torch's word for weights that do not fit."""
 MANIFEST_KEYS = {"epoch", "update", "sha256", "optimizer", "scaler", "clock_s"}
-"""Of every checkpoint; what is said only within an epoch has defaults."""
+"""Keys of every manifest; those that matter only within an epoch have defaults."""
+SHORT_REST = 0.1
+"""Share of the interval between saves: an epoch that ends so soon is saved at its end instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
-    """Where a checkpoint stands in the training."""
+class Manifest:
+    """What a checkpoint keeps beside tensors, under other names in manifest.json: `epoch`, `step`, `update`."""
 
-    epoch: int
-    """Whole epochs behind it."""
-    update: int
-    clock_s: dict[TimePart, float]
-    scaler: dict[str, Any]
-    step: int = 0
-    """Steps of the next epoch behind it."""
+    position: TrainingPosition = field(default_factory=TrainingPosition)
+    clock_s: dict[TimePart, float] = field(default_factory=dict)
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """The loss scaler's state; empty where nothing is scaled."""
     totals: list[list[float]] = field(default_factory=list)
-    """Of those steps, for each process: sum of losses, number right, number of images."""
+    """For each process, over the steps of the epoch in progress: sum of losses, number right, number of images."""
     epoch_time_s: float = 0.0
     """Training time of those steps."""
     noise: list[list[float]] = field(default_factory=list)
-    """The noise meter's window: update, noise, signal."""
+    """The noise meter's window: step, noise, signal."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """The keys that decide what is learnt, as they were (record/recipe_changes.py)."""
 
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-        return str(CheckpointName(self.epoch, self.step))
+    def to_json(self) -> dict[str, Any]:
+        """Return the values of manifest.json."""
+        others = {name: value for name, value in vars(self).items() if name != "position"}
+        at = self.position
+        return {"epoch": at.epochs_done, "update": at.global_step, "step": at.step_in_epoch, **others}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Manifest:
+        """Read the values of manifest.json; what an earlier version did not write has its default."""
+        position = TrainingPosition(
+            epochs_done=values["epoch"], step_in_epoch=values.get("step", 0), global_step=values["update"]
+        )
+        others = {name: values[name] for name in vars(cls()) if name in values and name != "position"}
+        return cls(position=position, **others)
 
     @property
     def is_sound(self) -> bool:
-        """Whether it can be a position at all: of a manifest that is no longer what was written."""
-        counts = (self.epoch, self.step, self.update)
+        """Tell whether training can go on from these values, or the manifest is no longer what was written."""
+        at = self.position
         rows = [*self.totals, *self.noise]
         times = [self.epoch_time_s, *self.clock_s.values()]
         return (
-            all(type(count) is int and count >= 0 for count in counts)
+            all(type(count) is int and count >= 0 for count in (at.epochs_done, at.step_in_epoch, at.global_step))
             and isinstance(self.scaler, dict)
             and isinstance(self.recipe, dict)
             and all(type(seconds) in (int, float) and 0 <= seconds < math.inf for seconds in times)
@@ -107,7 +125,7 @@ class Position:
 class StateSnapshot:
     """Everything a checkpoint is made of, in memory of its own: training may go on while it is written."""
 
-    position: Position
+    manifest: Manifest
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
     """The optimiser's tensors."""
@@ -115,27 +133,34 @@ class StateSnapshot:
     """The optimiser's other values, and its groups."""
 
 
-def snapshot(*, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> StateSnapshot:
-    """Copies to host memory; the only part of a save that training waits for."""
+def snapshot(*, module: nn.Module, optimizer: torch.optim.Optimizer, manifest: Manifest) -> StateSnapshot:
+    """Copy everything to host memory; the only part of a save that training waits for."""
     state = optimizer.state_dict()
     tensors, values = _split(state["state"])
     return StateSnapshot(
-        position=position,
+        manifest=manifest,
         weights={k: v.detach().to("cpu", copy=True) for k, v in module.state_dict().items()},
         moments={k: v.detach().to("cpu", copy=True) for k, v in tensors.items()},
         optimizer={"values": values, "param_groups": copy.deepcopy(state["param_groups"])},
     )
 
 
-def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> Path:
-    """Writes one checkpoint now."""
-    return write(folder, snapshot(module=module, optimizer=optimizer, position=position))
+def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, manifest: Manifest) -> Path:
+    """Write one checkpoint now."""
+    return write(folder, snapshot(module=module, optimizer=optimizer, manifest=manifest))
+
+
+def is_finite(module: nn.Module) -> bool:
+    """Tell whether every number of the network is one; the host waits for it."""
+    values = [v for v in module.state_dict().values() if v.is_floating_point()]
+    return bool(torch.stack([torch.isfinite(v).all() for v in values]).all())
 
 
 def require_room(folder: Path, module: nn.Module) -> None:
-    """DiskFullError when the disk cannot hold the checkpoints of this network: those kept, and one being written."""
+    """Raise DiskFullError when the disk cannot hold this network's checkpoints: those kept, and one being written."""
     weights = sum(v.nbytes for v in module.state_dict().values())
     moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)  # no optimiser keeps more
+    # What is there already is overwritten in turn, so it counts as room.
     there = sum(size_of(path, folder.parent) for files in CheckpointFiles.all_in(folder) for path in files.tensors)
     needed, free = (KEPT + 1) * (weights + moments) - there, shutil.disk_usage(folder.parent).free
     if free < needed:
@@ -145,42 +170,42 @@ def require_room(folder: Path, module: nn.Module) -> None:
         )
 
 
-def write(folder: Path, taken: StateSnapshot) -> Path:
-    """Writes one checkpoint; on any failure nothing of it remains visible and the earlier ones are untouched."""
-    target, update = folder / taken.position.name, taken.position.update
+def write(folder: Path, state: StateSnapshot) -> Path:
+    """Write one checkpoint; on any failure nothing of it remains visible and the earlier ones are untouched."""
+    position = state.manifest.position
+    target = folder / position.name
     run, files = folder.parent, CheckpointFiles(folder / f".{target.name}.{os.getpid()}")
     try:
         make_folder(folder)
         remove_leftovers(folder)
         make_folder(files.path, run)
-        digests = {files.weights.name: _write(files.weights, taken.weights, run)}
-        strike("checkpoint", step=update, target=FaultTarget(path=files.weights))
-        digests[files.optimizer.name] = _write(files.optimizer, taken.moments, run)
-        manifest = plain({**asdict(taken.position), "sha256": digests, "optimizer": taken.optimizer})
+        digests = {files.weights.name: _write(files.weights, state.weights, run)}
+        strike("checkpoint", step=position.global_step, target=FaultTarget(path=files.weights))
+        digests[files.optimizer.name] = _write(files.optimizer, state.moments, run)
+        manifest = plain({**state.manifest.to_json(), "sha256": digests, "optimizer": state.optimizer})
         # The manifest is synced after the tensors, and the folder renamed after the manifest: what is visible is whole.
         write_json(files.manifest, {**manifest, "digest": own_digest(manifest)}, run)
         remove_folder(target, run)  # the same position, saved before a resume: ours is newer and whole
         move(files.path, target, run)
-        strike("saved", step=update, target=FaultTarget(path=target))
+        strike("saved", step=position.global_step, target=FaultTarget(path=target))
     except (OSError, StorageError) as error:
         remove_folder(files.path, run)
         cause = error.__cause__ if isinstance(error, StorageError) else error  # whoever wrote the manifest has said it
         raise storage_error("save a checkpoint", target, cause if isinstance(cause, OSError) else error) from error
-    others = [
-        path for path in checkpoints(folder) if path != target
-    ]  # a later name may be a damaged one, not a newer one
+    # Not simply the last names: a later name than ours may be a damaged checkpoint that a resume has passed over.
+    others = [path for path in checkpoints(folder) if path != target]
     for old in others[: -(KEPT - 1)]:
         remove_folder(old, run)
     return target
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The visible checkpoints, oldest first."""
+    """Return the visible checkpoints, oldest first."""
     return [files.path for files in CheckpointFiles.all_in(folder)]
 
 
 def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose files are what its manifest says, and a sentence for each one passed over."""
+    """Return the newest checkpoint whose files are what its manifest says, and a sentence for each one passed over."""
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
         problem = _problem(path)
@@ -190,34 +215,36 @@ def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
     return None, damaged
 
 
-def agreed(folder: Path, workers: Workers, *, patience_s: float = MAX_DELAY_S) -> tuple[Path | None, list[str]]:
-    """The newest valid one, the same on every process: process 0 looks, the others take its word.
+def agree_on_newest(
+    folder: Path, workers: Workers, *, patience_s: float = MAX_DELAY_S
+) -> tuple[Path | None, list[str]]:
+    """Return the newest valid one, the same on every process: process 0 looks, the others take its word.
 
     A network file system may show files late, and each process could find another newest one. So the others wait until
     they see what process 0 has seen, by its SHA-256.
     """
-    said: dict[str, Any] = {"name": None, "manifest": "", "passed_over": []}
+    newest: dict[str, Any] = {"name": None, "manifest": "", "passed_over": []}
     if workers.rank == 0:
         path, passed_over = newest_valid(folder)
         digest = "" if path is None else sha256_of(CheckpointFiles(path).manifest, folder.parent)
-        said = {"name": path and path.name, "manifest": digest, "passed_over": passed_over}
-    said = json.loads(workers.gather(json.dumps(said))[0])
-    path = folder / said["name"] if said["name"] else None
+        newest = {"name": path and path.name, "manifest": digest, "passed_over": passed_over}
+    newest = json.loads(workers.gather(json.dumps(newest))[0])
+    path = folder / newest["name"] if newest["name"] else None
     if path is None or workers.rank == 0:
-        return path, said["passed_over"]
+        return path, newest["passed_over"]
     latest_s = time.monotonic() + patience_s
-    while (problem := _unlike(path, said["manifest"])) is not None:
+    while (problem := _unlike(path, newest["manifest"])) is not None:
         if time.monotonic() > latest_s:
             raise StorageError(
                 f"Process {workers.rank} does not see the checkpoint that process 0 goes on from, {path} "
                 f"({problem}), after {patience_s:.0f} s. All hosts must share one file system."
             )
         time.sleep(0.1)
-    return path, said["passed_over"]
+    return path, newest["passed_over"]
 
 
 def _unlike(path: Path, manifest_digest: str) -> str | None:
-    """Why this is not (yet) what process 0 has seen; os.listdir also asks a network file system anew."""
+    """Say why this is not (yet) what process 0 has seen; os.listdir also asks a network file system anew."""
     try:
         strike("look", target=FaultTarget(path=path))
         os.listdir(path.parent)
@@ -230,8 +257,8 @@ def _unlike(path: Path, manifest_digest: str) -> str | None:
     return _problem(path)
 
 
-def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
-    """Puts a valid checkpoint into a network and an optimiser of the same shapes."""
+def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) -> Manifest:
+    """Put a valid checkpoint into a network and an optimiser of the same shapes."""
     files = CheckpointFiles(path)
     try:
         manifest = read_json(files.manifest, run_of(path))
@@ -239,22 +266,18 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
         tensors = load_tensors(files.optimizer, run_of(path))
         state = _join(tensors, manifest["optimizer"]["values"])
         optimizer.load_state_dict({"state": state, "param_groups": manifest["optimizer"]["param_groups"]})
-        _lay_out(optimizer)
+        _restore_layout(optimizer)
     except UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunDirectoryError(
             f"{path} does not fit this recipe's network or optimiser ({reason}). "
             "The recipe was changed after the run began; start a new run."
         ) from error
-    return _position(manifest)
+    return Manifest.from_json(manifest)
 
 
-def _position(manifest: dict[str, Any]) -> Position:
-    return Position(**{f.name: manifest[f.name] for f in fields(Position) if f.name in manifest})
-
-
-def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Moments in the memory layout of their parameters: norms over them (LAMB) then round as before, to the bit."""
+def _restore_layout(optimizer: torch.optim.Optimizer) -> None:
+    """Lay moments out in memory as their parameters are: norms over them (LAMB) then round as before, to the bit."""
     for parameter, entry in optimizer.state.items():
         for key, value in entry.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -262,13 +285,13 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What a killed save left behind. Only the holder of the run's lock calls this."""
+    """Remove what a killed save left behind. Only the holder of the run's lock calls this."""
     for name in filter(CheckpointName.is_leftover, names_in(folder, folder.parent)):
         remove_folder(folder / name, folder.parent)
 
 
 def _write(path: Path, tensors: dict[str, Tensor], run: Path) -> str:
-    """One file, on the disk when this returns; its SHA-256."""
+    """Write one file, which is on the disk when this returns; return its SHA-256."""
     try:
         save_file({k: v.contiguous() for k, v in tensors.items()}, path)
     except SafetensorError as error:  # its only sign of a full disk is "(os error 28)" in its text
@@ -280,14 +303,14 @@ def _write(path: Path, tensors: dict[str, Tensor], run: Path) -> str:
 
 
 def _problem(path: Path) -> str | None:
-    """What is wrong with a checkpoint, in words."""
+    """Say what is wrong with a checkpoint; None when nothing is."""
     files, run = CheckpointFiles(path), run_of(path)
     try:
         manifest = read_json(files.manifest, run)
         if "digest" in manifest and manifest["digest"] != own_digest(manifest):
             return "its manifest has another SHA-256 than it says"
-        position = _position(manifest) if manifest.keys() >= MANIFEST_KEYS else None
-        if position is None or not position.is_sound or position.name != path.name:
+        found = Manifest.from_json(manifest) if manifest.keys() >= MANIFEST_KEYS else None
+        if found is None or not found.is_sound or found.position.name != path.name:
             return "its manifest is that of another position, or not whole"
         for file in files.tensors:
             if sha256_of(file, run) != manifest["sha256"][file.name]:
@@ -311,7 +334,7 @@ def load_tensors(path: Path, run: Path) -> dict[str, Tensor]:
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """An optimiser's state as named tensors and as plain values."""
+    """Return an optimiser's state as named tensors and as plain values."""
     tensors = {f"{i}.{k}": v for i, entry in state.items() for k, v in entry.items() if isinstance(v, Tensor)}
     values = {str(i): {k: v for k, v in entry.items() if not isinstance(v, Tensor)} for i, entry in state.items()}
     return tensors, values
@@ -323,3 +346,66 @@ def _join(tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]) -> dict
         number, _, key = name.partition(".")
         state[int(number)][key] = tensor
     return state
+
+
+class CheckpointSchedule:
+    """When it is time to save: by process 0's clock, which the others follow, and by the number of the step."""
+
+    def __init__(self, recipe: TrainingRecipe) -> None:
+        self.every_s, self.every_steps = recipe.checkpoint_every_s, recipe.checkpoint_every_steps
+        self.saved()
+
+    def saved(self) -> None:
+        """Note that a save has just been made."""
+        self._last_s = time.monotonic()
+
+    def after_epoch(self) -> bool:
+        return time.monotonic() - self._last_s >= self.every_s
+
+    def within_epoch(self, *, rest_s: float) -> bool:
+        """`rest_s` is what the epoch will still take. An interval of 0 means every epoch, not every step."""
+        return self.every_s > 0 and self.after_epoch() and rest_s > SHORT_REST * self.every_s
+
+    def after_step(self, position: TrainingPosition) -> bool:
+        """Decide by the number of steps, which is the same on every process, so nobody need be asked."""
+        return self.every_steps is not None and position.global_step % self.every_steps == 0
+
+
+class Saver:
+    """Writes checkpoints of one run, in a thread."""
+
+    def __init__(self, folder: Path, *, on_full_disk: Callable[[DiskFullError], None] | None = None) -> None:
+        """`on_full_disk` is told of a checkpoint that had no room; without it that is an error like any other."""
+        self.folder, self.on_full_disk = folder, on_full_disk
+        self.last: TrainingPosition | None = None
+        """The position of the last one that is whole and on the disk."""
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, state: StateSnapshot) -> None:
+        """Start to write; wait first for a write that is still under way."""
+        self.wait()
+        self._thread = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self, *, must_hold: bool = False) -> None:
+        """Wait until nothing is being written any more; `must_hold`: nothing follows that could make up for it."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check(must_hold=must_hold)
+
+    def check(self, *, must_hold: bool = False) -> None:
+        """Raise what went wrong in a write; costs nothing when nothing did."""
+        error, self._error = self._error, None
+        if isinstance(error, DiskFullError) and self.on_full_disk is not None and not must_hold:
+            self.on_full_disk(error)
+        elif error is not None:
+            raise error
+
+    def _write(self, state: StateSnapshot) -> None:
+        try:
+            write(self.folder, state)
+            self.last = state.manifest.position
+        except BaseException as error:  # whatever it is, it belongs to the training
+            self._error = error

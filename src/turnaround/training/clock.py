@@ -1,24 +1,36 @@
-"""Where the time goes. Monotonic clocks only; the device is waited for on both sides of what is timed.
+"""Where the time goes: the parts of a run (`Clock`), and the parts of a sampled step (`StepTimer`).
 
-Three kinds of time: *training* (steps), *pause* (evaluation, checkpoint: the model does not learn), *program*
-(everything from the start of the command). After a resume the totals go on from those of the checkpoint, and what was
-done after it and is repeated is *lost*.
+Parts of a run: monotonic clocks only, and the device is waited for on both sides of what is timed. Three kinds of time:
+*training* (steps), *pause* (evaluation, checkpoint: the model does not learn), *program* (everything from the start of
+the command). After a resume the totals go on from those of the checkpoint, and what was done after it and is repeated
+is *lost*.
+
+Parts of a step: wait, copy, compute, reduce, update. On a CUDA device the marks are events on its own timeline, read
+when it has passed them: a step that is taken apart is not slower than any other. So the wait for a batch is the time
+the GPU had nothing to do, not the time the host took.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 
-from turnaround.record.schema import TimePart
+from turnaround.record.schema import Span, TimePart
+from turnaround.training.position import TrainingPosition
+
+SPAN_EVERY_STEPS = 16
+"""One step in this many is taken apart: enough for a verdict after an epoch, and few lines on the disk."""
+STEP_PARTS = ("wait", "copy", "compute", "reduce", "update")
+Instant = float | torch.cuda.Event
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until the device has done what it was told."""
+    """Wait until the device has done what it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -26,7 +38,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def with_lost(saved_s: dict[TimePart, float], *, until_s: float) -> dict[TimePart, float]:
-    """A checkpoint's totals, and as `lost` what the program did after it, until it ended."""
+    """Return a checkpoint's totals, and as `lost` what the program did after it, until it ended."""
     program_s = saved_s.get("program", 0.0)
     lost_s = max(0.0, until_s - program_s)
     return {**saved_s, "lost": saved_s.get("lost", 0.0) + lost_s, "program": program_s + lost_s} if lost_s else saved_s
@@ -37,7 +49,7 @@ class _OpenPart:
     name: TimePart
     begun_s: float
     inner_s: float = 0.0
-    """Of the parts inside it that have ended."""
+    """Time of the parts inside it that have ended."""
 
 
 class Clock:
@@ -54,8 +66,8 @@ class Clock:
 
     @contextmanager
     def part(self, name: TimePart) -> Iterator[None]:
-        """Adds the time inside to a part, without that of parts within it; `last_s` tells it afterwards."""
-        synchronize(self.device)
+        """Add the time inside to a part, without that of parts within it; `last_s` has it afterwards."""
+        synchronize(self.device)  # work that was queued before belongs to the part before
         mine = _OpenPart(name, time.perf_counter())
         self._open.append(mine)
         try:
@@ -70,7 +82,7 @@ class Clock:
             self.add(name, self.last_s)
 
     def open_s(self) -> dict[TimePart, float]:
-        """The parts that have begun and not ended, so far."""
+        """Return the time so far of the parts that have begun and not ended."""
         found: dict[TimePart, float] = {}
         until_s = time.perf_counter()
         for part in reversed(self._open):
@@ -103,3 +115,127 @@ class Clock:
             "pause": pause,
             "program": self.total_program_s(),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lap:
+    """The time from one mark to the next, or a share of it where several steps share the work."""
+
+    part: str
+    start: Instant
+    stop: Instant
+    share: float = 1.0
+
+    def seconds(self) -> float:
+        if isinstance(self.stop, float):
+            return self.share * (self.stop - cast(float, self.start))
+        milliseconds: float = cast(torch.cuda.Event, self.start).elapsed_time(self.stop)
+        return self.share * milliseconds / 1000
+
+
+@dataclass(kw_only=True)
+class _Sampled:
+    """A step that is taken apart."""
+
+    position: TrainingPosition
+    last: Instant
+    laps: list[Lap] = field(default_factory=list)
+    last_gradient: Instant | None = None
+
+    def lap(self, part: str, until: Instant) -> None:
+        self.laps.append(Lap(part=part, start=self.last, stop=until))
+        self.last = until
+
+    def is_over(self) -> bool:
+        return isinstance(self.last, float) or bool(self.last.query())  # type: ignore[no-untyped-call]
+
+    def span(self) -> Span:
+        parts_s = dict.fromkeys(STEP_PARTS, 0.0)
+        for lap in self.laps:
+            parts_s[lap.part] += lap.seconds()
+        times_s = {f"{part}_s": value for part, value in parts_s.items()}
+        return Span(step=self.position.global_step + 1, epoch=self.position.epoch, **times_s)
+
+
+class Stopwatch:
+    """Laps of work that several steps share."""
+
+    def __init__(self, now: Callable[[], Instant], *, is_running: bool) -> None:
+        self._now, self.is_running = now, is_running
+        self._laps: list[tuple[str, Instant, Instant]] = []
+        self._last = now() if is_running else 0.0
+
+    def lap(self, part: str) -> None:
+        """Note that what happened since the last lap was this part."""
+        if self.is_running:
+            until = self._now()
+            self._laps.append((part, self._last, until))
+            self._last = until
+
+    def shares(self, steps: int) -> list[Lap]:
+        """Return the laps of one of so many steps."""
+        return [Lap(part=part, start=start, stop=stop, share=1 / steps) for part, start, stop in self._laps]
+
+
+class StepTimer:
+    """Marks the parts of one step in sixteen."""
+
+    def __init__(self, device: torch.device, *, on_last_gradient: Callable[[], None] = lambda: None) -> None:
+        self.device, self._on_last_gradient = device, on_last_gradient
+        self._current: _Sampled | None = None
+        self._ended: list[_Sampled] = []
+
+    @staticmethod
+    def is_due(global_step: int) -> bool:
+        """Tell whether this step is taken apart: never the first of a run, which loads and compiles."""
+        return global_step % SPAN_EVERY_STEPS == SPAN_EVERY_STEPS // 2
+
+    def begin(self, position: TrainingPosition) -> None:
+        """Start the next step, before its batch is asked for."""
+        is_due = self.is_due(position.global_step)
+        self._current = _Sampled(position=position, last=self._now()) if is_due else None
+
+    def mark(self, part: str) -> None:
+        """Note that what happened since the last mark was this part; `update` is the last one of a step."""
+        current = self._current
+        if current is None:
+            return
+        if part == "compute" and current.last_gradient is not None:
+            current.lap("compute", current.last_gradient)
+            part = "reduce"
+        current.lap(part, self._now())
+        if part == "update":
+            self._ended.append(current)
+            self._current = None
+
+    def last_gradient(self) -> None:
+        """Note the last gradient of this process: what is left of the pass from here on is waiting for the others."""
+        self._on_last_gradient()
+        if self._current is not None:
+            self._current.last_gradient = self._now()
+
+    def watch(self, global_steps: range) -> Stopwatch:
+        """Return a stopwatch for work that several steps share; it runs only when one of them is taken apart."""
+        return Stopwatch(self._now, is_running=any(map(self.is_due, global_steps)))
+
+    def charge(self, global_step: int, laps: list[Lap]) -> None:
+        """Give a step its share of work that was done for several; it ends here, and the step's own begins."""
+        if self._current is not None and self.is_due(global_step):
+            self._current.laps += laps
+            self._current.last = self._now()
+
+    def spans(self, *, waits: bool = False) -> list[Span]:
+        """Return the spans of steps that are over since the last call; with `waits`, of all that the host has ended."""
+        if waits and self._ended:
+            synchronize(self.device)
+        over = [sampled for sampled in self._ended if sampled.is_over()]
+        self._ended = [sampled for sampled in self._ended if sampled not in over] if over else self._ended
+        return [sampled.span() for sampled in over]
+
+    def _now(self) -> Instant:
+        if self.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            return event
+        synchronize(self.device)
+        return time.perf_counter()

@@ -5,15 +5,17 @@ Enters: this process's share of the images. Leaves: the same `Counts` on every p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from turnaround.data.batches import EvaluationBatch
+from turnaround.record.heartbeat import Heartbeat
 from turnaround.record.schema import ClassResult, Evaluation
 from turnaround.training.choices import autocast
+from turnaround.training.feed import Feed
 from turnaround.training.step import StepComponents, loss_sum
 
 MAX_CLASSES_IN_CONFUSION = 2000
@@ -29,7 +31,7 @@ class Counts:
     num_top1: int
     num_top5: int
     confusion: Tensor | None
-    """(true class, predicted class), or (true class, was it right) beyond MOST_CLASSES_IN_CONFUSION; on request."""
+    """(true class, predicted class), or (true class, was it right) beyond MAX_CLASSES_IN_CONFUSION; on request."""
 
     @property
     def loss(self) -> float:
@@ -44,34 +46,68 @@ class Counts:
         return self.num_top5 / self.num_images
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """Evaluates the network on what one process's feed gives; each batch is a heartbeat."""
+
+    components: StepComponents
+    feed: Feed
+    num_classes: int
+    heartbeat: Heartbeat
+
+    def validation(self, *, with_confusion: bool = False) -> Counts:
+        """Evaluate the validation images: every image once."""
+        return self._counts(self.feed.validation(), with_confusion=with_confusion)
+
+    def train_sample(self) -> Counts:
+        """Evaluate a fixed sample of the training images, as they are: what augmentation and dropout hide."""
+        return self._counts(self.feed.train_sample(), with_confusion=False)
+
+    def _counts(self, batches: Iterator[EvaluationBatch], *, with_confusion: bool) -> Counts:
+        return evaluate(
+            self.components,
+            self._with_heartbeat(batches),
+            num_classes=self.num_classes,
+            with_confusion=with_confusion,
+        )
+
+    def _with_heartbeat(self, batches: Iterator[EvaluationBatch]) -> Iterator[EvaluationBatch]:
+        for batch in batches:
+            self.heartbeat.beat("evaluates")
+            yield batch
+        self.heartbeat.waits()
+
+
 @torch.no_grad()
 def evaluate(
-    parts: StepComponents, batches: Iterable[EvaluationBatch], *, num_classes: int, with_confusion: bool = False
+    components: StepComponents, batches: Iterable[EvaluationBatch], *, num_classes: int, with_confusion: bool = False
 ) -> Counts:
-    """The network in eval mode over the batches of this process; the counts of all processes."""
-    workers = parts.workers
-    parts.network.module.eval()
+    """Run the network in eval mode over the batches of this process; return the counts of all processes."""
+    workers = components.workers
+    components.network.module.eval()
+    # Two columns, wrong and right, where the whole matrix would be too large.
     columns = num_classes if num_classes <= MAX_CLASSES_IN_CONFUSION else 2
     confusion = torch.zeros(num_classes * columns if with_confusion else 0, dtype=torch.int64, device=workers.device)
     sums = torch.zeros(4, dtype=torch.float32 if workers.device.type == "mps" else torch.float64, device=workers.device)
     for batch in batches:
-        images = parts.inputs.plain(batch) if batch.features is None else batch.features
-        with autocast(workers.device, parts.precision):
-            logits = parts.learner(images)
-        logits = logits.to(parts.precision.parameters)
+        images = components.inputs.plain(batch) if batch.features is None else batch.features
+        with autocast(workers.device, components.precision):
+            logits = components.learner(images)
+        logits = logits.to(components.precision.parameters)  # (N, classes)
         best = logits.topk(min(5, num_classes), dim=1).indices
         hits = best == batch.labels[:, None]
-        loss = loss_sum(logits, batch.labels, parts.recipe)
+        loss = loss_sum(logits, batch.labels, components.recipe)
         sums += torch.stack(
             [sums.new_full((), len(best)), loss.to(sums), hits[:, 0].sum().to(sums), hits.sum().to(sums)]
         )
         if with_confusion:
             column = best[:, 0] if columns > 2 or num_classes == 2 else hits[:, 0].long()
             confusion += torch.bincount(batch.labels * columns + column, minlength=len(confusion))
+    # Counts are summed, not means: processes may have had different numbers of images.
     workers.sum(sums)
     if with_confusion:
         workers.sum(confusion)
-    parts.network.train_mode()
+    components.network.train_mode()
     num_images, total_loss, top1, top5 = sums.tolist()
     return Counts(
         num_images=int(num_images),
@@ -83,7 +119,7 @@ def evaluate(
 
 
 def final_evaluation(counts: Counts, *, epoch: int, classes: tuple[str, ...]) -> Evaluation:
-    """The counts as the record keeps them."""
+    """Return the counts as the record keeps them."""
     assert counts.confusion is not None
     is_full = counts.confusion.shape[1] == len(classes)
     right = counts.confusion.diagonal() if is_full else counts.confusion[:, 1]

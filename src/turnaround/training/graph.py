@@ -1,63 +1,98 @@
-"""A pass as one launch: for steps that the host cannot queue as fast as the GPU computes them.
+"""CUDA graphs: a pass as one launch, for steps that the host cannot queue as fast as the GPU computes them.
 
-A CUDA graph repeats a recorded pass (forward and backward) on the same memory. It holds for one shape, one process, and
+A graph repeats a captured pass (forward and backward) on the same memory. It holds for one shape, one process, and
 networks that draw no random numbers; whatever else comes takes the ordinary way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from turnaround.choice import Choice
+
 HOST_BOUND_SHARE = 0.7
-"""Of the time of a pass that the host spends on queueing it: above it the GPU waits for the host."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphChoice:
-    """Whether full passes are repeated from a graph, and why."""
-
-    value: bool
-    reason: str
-
-
-NOT_POSSIBLE = GraphChoice(value=False, reason="for one process on a CUDA device, without dropout and loss scaling")
+"""Share of a pass's time that the host spends on queueing it: above it the GPU waits for the host."""
+NOT_POSSIBLE = Choice(False, "for one process on a CUDA device, without dropout and loss scaling")
 
 
 def leave_default_stream(device: torch.device) -> None:
-    """The default stream cannot be recorded: from here on everything of this thread runs on another one."""
+    """Run everything of this thread on another stream from here on: the default stream cannot be captured."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
 def can_capture(device: torch.device) -> bool:
+    """Tell whether the current stream of a device can be captured."""
     return device.type == "cuda" and torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
 
 
-def worth_it(*, queueing_s: float, whole_s: float) -> GraphChoice:
-    """From the times of an ordinary pass."""
+def worth_it(*, queueing_s: float, whole_s: float) -> Choice[bool]:
+    """Choose from the times of an ordinary pass: how long the host queued it, and how long it took in all."""
     times = f"the host queues a pass in {1000 * queueing_s:.1f} ms, the GPU is done after {1000 * whole_s:.1f} ms"
     is_host_bound = queueing_s >= HOST_BOUND_SHARE * whole_s
-    return GraphChoice(
-        value=is_host_bound, reason=f"{times}: {'the host' if is_host_bound else 'the GPU'} is the limit"
-    )
+    return Choice(is_host_bound, f"{times}: {'the host' if is_host_bound else 'the GPU'} is the limit")
 
 
-class GraphedPass:
-    """Repeats `run(images, labels)`, which leaves gradients in the parameters."""
+class PassShape(NamedTuple):
+    """What a captured pass holds for: everything that is a constant in it."""
+
+    worker_sizes: tuple[int, ...]
+    global_size: int
+    """The loss is divided by it."""
+
+
+class GraphCapture:
+    """The graph of full passes where there is one, and why; a collaborator of `Step`."""
+
+    def __init__(self) -> None:
+        self.choice = NOT_POSSIBLE
+        self._captured: tuple[PassShape, CapturedPass] | None = None
+
+    @property
+    def is_captured(self) -> bool:
+        return self._captured is not None
+
+    def capture(
+        self,
+        shape: PassShape,
+        run: Callable[[Tensor, Tensor], None],
+        images: Tensor,
+        labels: Tensor,
+        learning: list[nn.Parameter],
+    ) -> None:
+        """Capture `run(images, labels)`, which leaves gradients in the parameters, for passes of this shape."""
+        self._captured = shape, CapturedPass(run, images, labels, learning)
+
+    def replay(self, shape: PassShape, images: Tensor, labels: Tensor) -> bool:
+        """Repeat the captured pass on other images; False when there is none of this shape."""
+        if self._captured is None or self._captured[0] != shape:
+            return False
+        self._captured[1](images, labels)
+        return True
+
+    def forget(self) -> None:
+        """Let every pass take the ordinary way."""
+        self._captured = None
+
+
+class CapturedPass:
+    """Callable: repeats `run(images, labels)`, which leaves gradients in the parameters."""
 
     def __init__(
         self, run: Callable[[Tensor, Tensor], None], images: Tensor, labels: Tensor, parameters: list[nn.Parameter]
     ) -> None:
         self.images, self.labels, self.parameters = images.clone(), labels.clone(), parameters
-        for parameter in parameters:  # so that the recorded pass makes them anew, and its repetitions write over them
+        # Without gradients the captured pass makes them anew, in memory of the graph, and its repetitions write over
+        # them; with gradients it would add to whatever is there.
+        for parameter in parameters:
             parameter.grad = None
         self.graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize()  # nothing that was queued before may become a part of it
         with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
             run(self.images, self.labels)
         self.gradients = [parameter.grad for parameter in parameters]
@@ -68,5 +103,6 @@ class GraphedPass:
         self.images.copy_(images)
         self.labels.copy_(labels)
         self.graph.replay()
+        # The optimizer has set them to None since: they are the same tensors at every step.
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient

@@ -4,7 +4,7 @@ for each epoch that is left:
     for each step that is left of it:
         wait for the batch        its images are this process's slices of the global batch
         update                    forward, backward, agree, move the weights
-        note the parts of it      one step in sixteen
+        record the parts of it    one step in sixteen
         decide together           about once a second: stop, save, or is the loss no number?
         save                      when it is time, or when asked to stop
         stop if asked to, together
@@ -17,33 +17,24 @@ for each epoch that is left:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from turnaround.data.batches import EvaluationBatch, StepBatch
+from turnaround.data.batches import StepBatch
 from turnaround.errors import DivergedError, InterruptedRunError
+from turnaround.model.network import Network
 from turnaround.record.heartbeat import Heartbeat
 from turnaround.record.schema import EpochRecord, TimePart
 from turnaround.training.agreement import Agreement
-from turnaround.training.checkpoint import Position
+from turnaround.training.checkpoint import CheckpointSchedule, Manifest, is_finite
 from turnaround.training.clock import Clock
-from turnaround.training.evaluate import Counts, evaluate
-from turnaround.training.faults import strike
+from turnaround.training.evaluate import Evaluator
+from turnaround.training.faults import FaultTarget, strike
 from turnaround.training.feed import Feed
-from turnaround.training.saving import CheckpointSchedule
+from turnaround.training.position import TrainingPosition
 from turnaround.training.schedule import Schedule
 from turnaround.training.step import Step
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoFar:
-    """How far a training is, as a checkpoint keeps it: whole epochs, and what there is of the next one."""
-
-    epoch: int
-    step: int = 0
-    totals: list[list[float]] = field(default_factory=list)
-    epoch_time_s: float = 0.0
 
 
 class EpochRecorder(Protocol):
@@ -52,62 +43,115 @@ class EpochRecorder(Protocol):
     def epoch_begins(self, *, epoch: int, steps: int) -> None: ...
     def step_done(self, batch: StepBatch) -> None: ...
     def epoch_done(self, record: EpochRecord) -> None: ...
-    def save(self, progress: SoFar, *, update: int, waits: bool) -> None: ...
+    def save(
+        self, position: TrainingPosition, *, totals: list[list[float]], epoch_time_s: float, waits: bool
+    ) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
     """Everything the loop touches; made once in run.py."""
 
+    network: Network
     step: Step
     feed: Feed
+    evaluator: Evaluator
     schedule: Schedule
     clock: Clock
     recorder: EpochRecorder
     agreement: Agreement
-    due: CheckpointSchedule
+    checkpoints: CheckpointSchedule
     heartbeat: Heartbeat
+    epochs: int
     steps_per_epoch: int
     segment: int
 
-    @property
-    def num_classes(self) -> int:
-        return len(self.feed.batches.pixels.classes)
-
-    def run(self, *, start: Position) -> None:
-        """From where a checkpoint stands to the recipe's last epoch."""
-        last_epoch = self.step.parts.recipe.epochs
-        self.step.parts.network.train_mode()
-        self.step.restore_totals(start.totals)
-        for epoch in range(start.epoch + 1, last_epoch + 1):
-            record = self._epoch(epoch, start)
-            self._stop_if_diverged(record)
+    def run(self, start: Manifest) -> None:
+        """Train from where a checkpoint stands to the recipe's last epoch."""
+        self.network.train_mode()
+        self.step.totals.restore(start.totals)
+        position, earlier_s = start.position, start.epoch_time_s
+        # The first epoch of a start is kept apart: caches fill, memory is allocated, clocks rise.
+        part: TimePart = "training_cold"
+        while position.epochs_done < self.epochs:
+            self.recorder.epoch_begins(epoch=position.epoch, steps=self.steps_per_epoch)
+            with self.clock.part(part):
+                position = self._train_epoch(position, part, earlier_s=earlier_s)
+                totals = self.step.totals.take().tolist()
+            record = self._evaluated(position, totals, epoch_time_s=earlier_s + self.clock.last_s)
+            self._stop_if_diverged(record, position)
             self.recorder.epoch_done(record)
-            decided = self.agreement.now(self.step.totals, is_time=self.due.after_epoch)
-            update, is_last = epoch * self.steps_per_epoch - 1, epoch == last_epoch
-            if decided.saves or decided.stops or is_last or self.due.after_update(update):
-                self._save(SoFar(epoch=epoch), waits=decided.stops or is_last)
-            if decided.stops and not is_last:
-                raise InterruptedRunError(
-                    f"Stopped after epoch {epoch} of {last_epoch}; everything up to there is saved."
-                )
+            self._after_epoch(position)
+            part, earlier_s = "training_steady", 0.0
 
-    def _epoch(self, epoch: int, start: Position) -> EpochRecord:
-        is_first = epoch == start.epoch + 1
-        part: TimePart = "training_cold" if is_first else "training_steady"
-        before_s = start.epoch_time_s if is_first else 0.0
-        self.recorder.epoch_begins(epoch=epoch, steps=self.steps_per_epoch)
-        last = epoch * self.steps_per_epoch - 1
-        with self.clock.part(part):
-            for step in self._steps(epoch, first_step=start.step if is_first else 0):
-                self._between_steps(epoch, step, training_s=lambda: before_s + self.clock.open_s()[part])
-            loss_sum, right, images = self.step.take_totals().tolist()
-        epoch_time_s = before_s + self.clock.last_s
-        noise = self.step.noise.estimate(update=last + 1)
+    def _train_epoch(self, position: TrainingPosition, part: TimePart, *, earlier_s: float) -> TrainingPosition:
+        """Take the steps that are left of the epoch in progress; return its end, the beginning of the next."""
+        epoch, timer, target = position.epoch, self.step.timer, FaultTarget(module=self.network.module)
+        batches = self.feed.steps(position)
+        self.agreement.begin()
+        while position.epoch == epoch:
+            number = position.global_step
+            self.heartbeat.beat("computes", number + 1)
+            strike("step", step=number + 1, target=target)
+            timer.begin(position)
+            batch = next(batches)
+            timer.mark("wait")
+            self.step(batch, position, learning_rate=self.schedule.learning_rate(number))
+            self.recorder.step_done(batch)
+            position = position.after_step(steps_per_epoch=self.steps_per_epoch)
+            if position.epoch == epoch:  # the end of an epoch has its own decision
+                self._between_steps(position, training_s=lambda: earlier_s + self.clock.open_s()[part])
+        return position
+
+    def _between_steps(self, position: TrainingPosition, *, training_s: Callable[[], float]) -> None:
+        """Do what is decided together after a step, when others of its epoch follow."""
+        step, left = position.step_in_epoch, self.steps_per_epoch - position.step_in_epoch
+        decision = self.agreement.after_step(
+            self.step.totals.sums,
+            is_time=lambda: self.checkpoints.within_epoch(rest_s=left * self.agreement.step_s),
+        )
+        if decision.diverged:
+            where = f"epoch {position.epoch}, at step {step} of {self.steps_per_epoch} or shortly before"
+            raise self._diverged(where, position)
+        if decision.saves or decision.stops or self.checkpoints.after_step(position):
+            totals = self.step.totals.by_process()
+            self._save(position, totals=totals, epoch_time_s=training_s(), waits=decision.stops)
+            self.agreement.begin()  # the time of a save is not that of a step
+        if decision.stops:
+            raise InterruptedRunError(
+                f"Stopped after step {step} of {self.steps_per_epoch} in epoch {position.epoch} of "
+                f"{self.epochs}; everything up to there is saved."
+            )
+
+    def _after_epoch(self, position: TrainingPosition) -> None:
+        """Do what is decided together after an epoch; the last one is always saved."""
+        decision = self.agreement.now(self.step.totals.sums, is_time=self.checkpoints.after_epoch)
+        is_last = position.epochs_done == self.epochs
+        if decision.saves or decision.stops or is_last or self.checkpoints.after_step(position):
+            self._save(position, totals=[], epoch_time_s=0.0, waits=decision.stops or is_last)
+        if decision.stops and not is_last:
+            raise InterruptedRunError(
+                f"Stopped after epoch {position.epochs_done} of {self.epochs}; everything up to there is saved."
+            )
+
+    def _save(self, position: TrainingPosition, *, totals: list[list[float]], epoch_time_s: float, waits: bool) -> None:
+        """Save, but refuse to save weights that are not finite: the last good checkpoint must stay the newest."""
+        self.heartbeat.beat("saves")
+        with self.clock.part("checkpoint"):
+            if not is_finite(self.network.module):  # the same weights on every process, so all stop here
+                raise self._diverged(f"epoch {position.last_epoch}", position)
+            self.recorder.save(position, totals=totals, epoch_time_s=epoch_time_s, waits=waits)
+        self.checkpoints.saved()
+
+    def _evaluated(self, position: TrainingPosition, totals: list[float], *, epoch_time_s: float) -> EpochRecord:
+        """Evaluate the epoch that has just ended, and return its line."""
+        noise = self.step.meter.estimate(global_step=position.global_step)
         with self.clock.part("evaluation"):
-            validation, train_sample = self._evaluate()
+            strike("evaluation")
+            validation, train_sample = self.evaluator.validation(), self.evaluator.train_sample()
+        loss_sum, right, images = totals
         return EpochRecord(
-            epoch=epoch,
+            epoch=position.epochs_done,
             steps=self.steps_per_epoch,
             images=int(images),
             train_loss=loss_sum / images,
@@ -116,8 +160,8 @@ class Loop:
             train_eval_accuracy=train_sample.top1,
             val_loss=validation.loss,
             val_accuracy=validation.top1,
-            val_top5_accuracy=validation.top5 if self.num_classes > 5 else None,
-            learning_rate=self.schedule.learning_rate(last),
+            val_top5_accuracy=validation.top5 if self.evaluator.num_classes > 5 else None,
+            learning_rate=self.schedule.learning_rate(position.global_step - 1),
             epoch_time_s=epoch_time_s,
             evaluation_time_s=self.clock.last_s,
             images_per_s=images / epoch_time_s,
@@ -127,74 +171,15 @@ class Loop:
             segment=self.segment,
         )
 
-    def _steps(self, epoch: int, *, first_step: int) -> Iterator[int]:
-        """Takes the steps of an epoch that are left; after each, the number of those behind us."""
-        timer, first = self.step.timer, (epoch - 1) * self.steps_per_epoch
-        batches = self.feed.steps(epoch=epoch, first_update=first, first_step=first_step)
-        self.agreement.begin()
-        for update in range(first + first_step, first + self.steps_per_epoch):
-            self.heartbeat.beat("computes", update + 1)
-            strike("step", step=update + 1, target=self.step.fault_target)
-            timer.begin(update, epoch=epoch)
-            batch = next(batches)
-            timer.mark("wait")
-            self.step(batch, epoch=epoch, update=update, learning_rate=self.schedule.learning_rate(update))
-            self.recorder.step_done(batch)
-            yield update - first + 1
-
-    def _between_steps(self, epoch: int, step: int, *, training_s: Callable[[], float]) -> None:
-        """After `step` steps of an epoch, when others follow: what is decided together, and done."""
-        if step == self.steps_per_epoch:
-            return  # the end of an epoch has its own decision
-        rest = self.steps_per_epoch - step
-        decided = self.agreement.after_step(
-            self.step.totals, is_time=lambda: self.due.within_epoch(rest_s=rest * self.agreement.step_s)
-        )
-        update = (epoch - 1) * self.steps_per_epoch + step - 1
-        if decided.diverged:
-            raise self._diverged(f"epoch {epoch}, at step {step} of {self.steps_per_epoch} or shortly before", update)
-        if decided.saves or decided.stops or self.due.after_update(update):
-            so_far = SoFar(epoch=epoch - 1, step=step, totals=self.step.totals_by_process(), epoch_time_s=training_s())
-            self._save(so_far, waits=decided.stops)
-            self.agreement.begin()
-        if decided.stops:
-            raise InterruptedRunError(
-                f"Stopped after step {step} of {self.steps_per_epoch} in epoch {epoch} of "
-                f"{self.step.parts.recipe.epochs}; everything up to there is saved."
-            )
-
-    def _save(self, so_far: SoFar, *, waits: bool) -> None:
-        """Never a state that is no longer one: the last good checkpoint must stay the newest."""
-        update = so_far.epoch * self.steps_per_epoch + so_far.step
-        self.heartbeat.beat("saves")
-        with self.clock.part("checkpoint"):
-            if not self.step.is_finite():  # the same weights on every process, so all stop here
-                raise self._diverged(f"epoch {-(-update // self.steps_per_epoch)}", update - 1)
-            self.recorder.save(so_far, update=update, waits=waits)
-        self.due.saved()
-
-    def _evaluate(self) -> tuple[Counts, Counts]:
-        """On the validation images, and on the fixed sample of training images."""
-        strike("evaluation")
-        validation = evaluate(self.step.parts, self.noted(self.feed.validation()), num_classes=self.num_classes)
-        sample = self.noted(self.feed.train_sample())
-        return validation, evaluate(self.step.parts, sample, num_classes=self.num_classes)
-
-    def noted(self, batches: Iterator[EvaluationBatch]) -> Iterator[EvaluationBatch]:
-        """The same batches; each is a sign of life."""
-        for batch in batches:
-            self.heartbeat.beat("evaluates")
-            yield batch
-        self.heartbeat.waits()
-
-    def _stop_if_diverged(self, record: EpochRecord) -> None:
-        """The figures are the same on every process, so every process stops here together."""
+    def _stop_if_diverged(self, record: EpochRecord, position: TrainingPosition) -> None:
+        """Stop on figures that are no numbers: they are the same on every process, so all stop here together."""
         if not (math.isfinite(record.train_loss) and math.isfinite(record.val_loss)):
-            raise self._diverged(f"epoch {record.epoch}", record.epoch * self.steps_per_epoch - 1)
+            raise self._diverged(f"epoch {record.epoch}", position)
 
-    def _diverged(self, where: str, update: int) -> DivergedError:
+    def _diverged(self, where: str, position: TrainingPosition) -> DivergedError:
+        rate = self.schedule.learning_rate(position.global_step - 1)  # of the last step
         return DivergedError(
-            f"The loss is no longer a number in {where} (learning rate {self.schedule.learning_rate(update):g}). "
+            f"The loss is no longer a number in {where} (learning rate {rate:g}). "
             "Checkpoints saved before are kept, but resuming would diverge again: start a new run with a lower "
             "training.learning_rate or a longer training.warmup_epochs (--set)."
         )

@@ -1,4 +1,4 @@
-"""What happens in the loop -> the run directory and the progress display.
+"""Writes what happens in the loop into the run directory and on the progress display.
 
 Process 0 writes the epochs, the status and the checkpoints; every process writes its own spans.
 """
@@ -12,14 +12,16 @@ from typing import Any, Protocol, Self
 
 from turnaround.data.batches import StepBatch
 from turnaround.errors import DiskFullError
+from turnaround.recipe import Recipe
 from turnaround.record.layout import RunDirectory
+from turnaround.record.recipe_changes import deciding_keys
 from turnaround.record.schema import EpochRecord, Evaluation, Status, to_json, utc_now
 from turnaround.record.writer import Lines, write_json
-from turnaround.training import checkpoint
+from turnaround.training.checkpoint import Manifest, Saver
 from turnaround.training.clock import Clock
-from turnaround.training.loop import SoFar
-from turnaround.training.saving import Saver
+from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step
+from turnaround.workers.contract import Workers
 
 
 class Progress(Protocol):
@@ -38,24 +40,26 @@ class RunRecorder:
         self,
         directory: RunDirectory,
         *,
+        recipe: Recipe,
+        workers: Workers,
         clock: Clock,
         step: Step,
         status: Status,
         progress: Progress,
-        recipe: dict[str, Any],
     ) -> None:
-        """`recipe` is what a checkpoint keeps of it."""
-        self.directory, self.clock, self.step, self.progress = directory, clock, step, progress
-        self.status, self.recipe = status, recipe
-        self.is_first = step.parts.workers.rank == 0
-        self.stops_on_full_disk = step.parts.recipe.stop_on_full_disk
+        self.directory, self.workers, self.clock, self.step = directory, workers, clock, step
+        self.status, self.progress = status, progress
+        self.epochs_in_all = recipe.training.epochs
+        self.deciding_keys = deciding_keys(recipe.to_dict())
+        self.is_first = workers.rank == 0
+        self.stops_on_full_disk = recipe.training.stop_on_full_disk
         self.saver = Saver(directory.checkpoint, on_full_disk=None if self.stops_on_full_disk else self._not_saved)
-        self._last_before_full: checkpoint.Position | None = None
+        self._last_before_full: TrainingPosition | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        rank = self.step.parts.workers.rank
-        self.spans = self._open.enter_context(Lines(self.directory.spans(rank), sync=False))
+        # Spans are many and of interest only together; an epoch's line must survive a crash of the machine.
+        self.spans = self._open.enter_context(Lines(self.directory.spans(self.workers.rank), sync=False))
         if self.is_first:
             self.epochs = self._open.enter_context(Lines(self.directory.epochs, sync=True))
         return self
@@ -72,9 +76,9 @@ class RunRecorder:
             self._open.close()
 
     def set_status(self, **changes: Any) -> None:
-        """Where the run stands now, with the clock's totals."""
+        """Write where the run stands now, with the clock's totals."""
         if self.saver.last is not None:
-            changes["epochs_done"] = self.saver.last.epoch
+            changes["epochs_done"] = self.saver.last.epochs_done
             if self.saver.last != self._last_before_full:
                 changes.setdefault("not_saved", None)
         self.status = replace(self.status, time_s=self.clock.totals_s(), **changes)
@@ -86,7 +90,7 @@ class RunRecorder:
                     raise  # otherwise the next one says it all again
 
     def epoch_begins(self, *, epoch: int, steps: int) -> None:
-        self.progress.epoch_begins(epoch=epoch, epochs=self.step.parts.recipe.epochs, steps=steps)
+        self.progress.epoch_begins(epoch=epoch, epochs=self.epochs_in_all, steps=steps)
 
     def step_done(self, batch: StepBatch) -> None:
         self.saver.check()
@@ -101,32 +105,28 @@ class RunRecorder:
 
     def epoch_done(self, record: EpochRecord) -> None:
         self._write_spans(waits=True)
-        with self.clock.part("checkpoint"):  # no epoch is ended before what was saved in it is on the disk
+        # A resume cuts the lines back to its checkpoint, so no line may be older than what was saved before it.
+        with self.clock.part("checkpoint"):
             self.saver.wait()
         if self.is_first:
             self.epochs.write(to_json(record))
         self.progress.epoch_done(record)
         self.set_status()
 
-    def save(self, progress: SoFar, *, update: int, waits: bool) -> None:
-        """Training goes on when the state is in host memory; with `waits`, when it is on the disk."""
-        step = self.step
+    def save(self, position: TrainingPosition, *, totals: list[list[float]], epoch_time_s: float, waits: bool) -> None:
+        """Save a checkpoint. Training goes on when it is in host memory; with `waits`, when it is on the disk."""
         if self.is_first:
-            position = checkpoint.Position(
-                **vars(progress),
-                update=update,
+            manifest = Manifest(
+                position=position,
+                totals=totals,
+                epoch_time_s=epoch_time_s,
                 clock_s=self.clock.totals_s(),
-                scaler=step.scaler.state_dict(),
-                noise=step.noise.window(update=update),
-                recipe=self.recipe,
+                recipe=self.deciding_keys,
             )
-            taken = checkpoint.snapshot(
-                module=step.parts.network.module, optimizer=step.parts.optimizer, position=position
-            )
-            self.saver.begin(taken)
+            self.saver.begin(self.step.snapshot(manifest))
         if waits:
             self.saver.wait(must_hold=True)
-            step.parts.workers.barrier()
+            self.workers.barrier()  # nobody goes on, or ends, before it is there
         self.set_status()
 
     def _not_saved(self, error: DiskFullError) -> None:
@@ -138,7 +138,7 @@ class RunRecorder:
         self.set_status(not_saved=str(error))
 
     def finish(self, evaluation: Evaluation) -> None:
-        """The last two files of a run that came to its end."""
+        """Write the last two files of a run that came to its end."""
         if self.is_first:
             write_json(self.directory.evaluation, to_json(evaluation))
         self.set_status(state="finished", ended_at=utc_now())

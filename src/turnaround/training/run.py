@@ -1,4 +1,4 @@
-"""One start of a run on one process: agree, restore, describe, train, record.
+"""One start of a run on one process: connect, agree, build, restore, warm up, train, record.
 
 Enters: an `Assignment`, as the launcher gives it to every process. Leaves: the finished run directory.
 """
@@ -8,40 +8,42 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from turnaround import kernels
+from turnaround.choice import recorded
 from turnaround.data.pixels import Pixels, open_pixels
-from turnaround.errors import InputError, RunDirectoryError
+from turnaround.errors import InputError, RunDirectoryError, TrainingError
 from turnaround.model.network import load_code
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
 from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import changed_since, describe
-from turnaround.record.recipe_changes import deciding_keys
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
-from turnaround.training import checkpoint, faults, memory
+from turnaround.training import checkpoint, faults
 from turnaround.training.agreement import Agreement
-from turnaround.training.assembly import Assembly
+from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
 from turnaround.training.bench import measure
-from turnaround.training.choices import DeviceChoice, choose_device
+from turnaround.training.checkpoint import CheckpointSchedule, Manifest
+from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, with_lost
-from turnaround.training.evaluate import evaluate, final_evaluation
+from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.loop import Loop
 from turnaround.training.recording import Progress, RunRecorder
-from turnaround.training.saving import CheckpointSchedule
-from turnaround.training.schedule import schedule
+from turnaround.training.schedule import make_schedule
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
+
+GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,44 +62,63 @@ class Assignment:
     """From the start of this process until all its code was loaded."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """One start of a run, from the checkpoint it goes on from: a run that is resumed has several."""
+
+    start: Manifest
+    status: Status
+    clock: Clock
+    passed_over: list[str]
+    """A sentence for each checkpoint that was damaged."""
+
+
 def train(
     assignment: Assignment, place: RankInfo, progress: Progress, *, heartbeat: Heartbeat, stop_asked: Callable[[], bool]
 ) -> None:
-    """Trains from the newest valid checkpoint, or from the beginning, to the end of the recipe."""
+    """Train from the newest valid checkpoint, or from the beginning, to the end of the recipe."""
     directory = assignment.directory
     recipe = Recipe.from_record(read_json(directory.recipe))
-    chosen = choose_device(assignment.device, place)
+    device = choose_device(assignment.device, place)
     with ExitStack() as open_parts:
-        workers = _connected(recipe, place, chosen)
+        workers = _connected(recipe, place, device.value)
         if place.local_rank == 0:
             open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)
-        open_parts.enter_context(memory.explained(recipe, workers, heartbeat))
-        made = Assembly(recipe, workers, pixels, place=place, chosen=chosen, heartbeat=heartbeat)
-        session = _Session(assignment, made)
+        open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat))
+        core = build_core(recipe, workers, pixels, place=place, device=device, heartbeat=heartbeat)
         faults.arm(rank=place.rank, segment=_status(directory).segments)
         faults.strike("start")
-        session.restore()
-        open_parts.enter_context(
-            HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=session.clock.total_program_s)
+        segment = _restore(assignment, core)
+        program_s = segment.clock.total_program_s
+        open_parts.enter_context(HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=program_s))
+        assembly = warm_up(core)
+        _write_machine(assignment, assembly, segment)
+        recorder = open_parts.enter_context(
+            RunRecorder(
+                directory,
+                recipe=recipe,
+                workers=workers,
+                clock=segment.clock,
+                step=core.step,
+                status=segment.status,
+                progress=progress,
+            )
         )
-        made.warm_up()
-        session.describe()
-        open_parts.enter_context(session.recorder(progress))
-        session.run(stop_asked)
+        _train_segment(assignment, assembly, segment, recorder, stop_asked=stop_asked)
     workers.close()  # not after an error: the others would report that we are gone before we have said why
 
 
-def get_ready(asked: str, place: RankInfo, *, network: str | None) -> None:
-    """What takes seconds and needs no images: a GPU's context, its first kernel, the code that networks come from.
+def get_ready(device: str, place: RankInfo, *, network: str | None) -> None:
+    """Load what takes seconds and needs no images: a GPU's context, its first kernel, the code of the networks.
 
     Whatever goes wrong goes wrong again when it is needed, and is said there.
     """
     with suppress(Exception):
-        device = choose_device(asked, place).device
-        if device.type == "cuda":
-            torch.zeros(1, device=device)
+        chosen = choose_device(device, place).value.device
+        if chosen.type == "cuda":
+            torch.zeros(1, device=chosen)
             kernels.unavailable_reason()
     with suppress(Exception):
         if network is not None:
@@ -105,31 +126,35 @@ def get_ready(asked: str, place: RankInfo, *, network: str | None) -> None:
 
 
 def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
-    """Measures the parts of this training on this machine; process 0 leaves the rates in bench.json."""
+    """Measure the parts of this training on this machine; process 0 leaves the rates in bench.json."""
     recipe = Recipe.from_record(read_json(assignment.directory.recipe))
-    chosen = choose_device(assignment.device, place)
-    workers, pixels = _connected(recipe, place, chosen), open_pixels(assignment.pixels_dir)
+    device = choose_device(assignment.device, place)
+    workers, pixels = _connected(recipe, place, device.value), open_pixels(assignment.pixels_dir)
     _agree(workers, recipe, pixels)
-    made = Assembly(recipe, workers, pixels, place=place, chosen=chosen)
+    core = build_core(recipe, workers, pixels, place=place, device=device)
     begun_s = time.perf_counter()
-    made.warm_up()
+    assembly = warm_up(core)
     warm_up_s = time.perf_counter() - begun_s
-    rates = {name: asdict(rate) for name, rate in measure(made, part_s=part_s).items()}
+    rates = {name: asdict(rate) for name, rate in measure(assembly, part_s=part_s).items()}
     if workers.rank == 0:
-        facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": made.choices(), "cost": made.cost}
+        choices = recorded(assembly.choices())
+        facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": choices, "cost": core.cost}
         write_json(assignment.directory.bench, facts)
     workers.close()
 
 
-def _connected(recipe: Recipe, place: RankInfo, chosen: DeviceChoice) -> Workers:
-    wanted = recipe.workers
+def _connected(recipe: Recipe, place: RankInfo, device: ProcessDevice) -> Workers:
     return connect(
-        wanted.engine, place=place, count=wanted.count, device=chosen.device, shares_device=chosen.shares_device
+        recipe.workers.engine,
+        place=place,
+        count=recipe.workers.count,
+        device=device.device,
+        shares_device=device.shares_device,
     )
 
 
 def _agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:
-    """Before the first step: all processes have the same recipe and the same images, or both values are named."""
+    """Refuse to train unless all processes have the same recipe and the same images; both values are named."""
     mine = {"recipe": json.dumps(recipe.to_dict(), sort_keys=True), "images": pixels.fingerprint}
     everyone = [json.loads(text) for text in workers.gather(json.dumps(mine))]
     for what, value in mine.items():
@@ -141,103 +166,135 @@ def _agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:
                 )
 
 
-class _Session:
-    """One start of a run on one process: a run that is resumed has several."""
-
-    def __init__(self, assignment: Assignment, made: Assembly) -> None:
-        self.assignment, self.made = assignment, made
-        self.directory, self.workers, self.step = assignment.directory, made.workers, made.step
-
-    def restore(self) -> None:
-        """From the newest valid checkpoint; the record is cut back to it. Every process reads the same one."""
-        folder = self.directory.checkpoint
-        path, self.passed_over = checkpoint.agreed(folder, self.workers)
-        if path is None and self.passed_over:
-            raise RunDirectoryError(
-                f"No checkpoint of {self.directory.path} can be used: {'; '.join(self.passed_over)}. "
-                "What was recorded stays; start a new run."
-            )
-        self.start, self.status = checkpoint.Position(epoch=0, update=0, clock_s={}, scaler={}), _status(self.directory)
-        if path is not None:
-            self.start = checkpoint.restore(path, module=self.made.network.module, optimizer=self.step.parts.optimizer)
-            self.step.noise.restore(self.start.noise)
-            if self.start.scaler:  # empty when the device before this one needed no scaling
-                self.step.scaler.load_state_dict(self.start.scaler)
-        self.workers.barrier()  # nobody looks for checkpoints any more
-        if self.workers.rank == 0:
-            checkpoint.remove_leftovers(folder)
-            checkpoint.require_room(folder, self.made.network.module)
-            truncate_epochs(self.directory.epochs, self.start.epoch)
-        earlier_s = with_lost(self.start.clock_s, until_s=self.status.time_s.get("program", 0.0))
-        self.clock = Clock(self.workers.device, begun_at_s=self.assignment.begun_at_s, earlier_s=earlier_s)
-        self.clock.add("decode", self.assignment.decode_time_s)
-        started_at = self.status.started_at or utc_now()
-        self.status = replace(
-            self.status,
-            state="running",
-            cause=None,
-            epochs_done=self.start.epoch,
-            started_at=started_at,
-            ended_at=None,
-            not_saved=None,
+def _restore(assignment: Assignment, core: TrainingCore) -> Segment:
+    """Go on from the newest valid checkpoint, the same one on every process; the record is cut back to it."""
+    directory, workers = assignment.directory, core.workers
+    path, passed_over = checkpoint.agree_on_newest(directory.checkpoint, workers)
+    if path is None and passed_over:
+        raise RunDirectoryError(
+            f"No checkpoint of {directory.path} can be used: {'; '.join(passed_over)}. "
+            "What was recorded stays; start a new run."
         )
+    status = _status(directory)
+    start = Manifest() if path is None else core.step.restore(path)
+    epochs_done = start.position.epochs_done
+    workers.barrier()  # nobody looks for checkpoints any more
+    if workers.rank == 0:
+        checkpoint.remove_leftovers(directory.checkpoint)
+        checkpoint.require_room(directory.checkpoint, core.network.module)
+        truncate_epochs(directory.epochs, epochs_done)
+    earlier_s = with_lost(start.clock_s, until_s=status.time_s.get("program", 0.0))
+    clock = Clock(workers.device, begun_at_s=assignment.begun_at_s, earlier_s=earlier_s)
+    clock.add("decode", assignment.decode_time_s)
+    status = replace(
+        status,
+        state="running",
+        cause=None,
+        epochs_done=epochs_done,
+        started_at=status.started_at or utc_now(),
+        ended_at=None,
+        not_saved=None,
+    )
+    return Segment(start=start, status=status, clock=clock, passed_over=passed_over)
 
-    def describe(self) -> None:
-        """machine.json: where this segment runs, and what was chosen for the user, with reasons."""
-        workers = self.workers
-        mine = {"host": socket.gethostname(), "device": str(workers.device), "workers": list(workers.hosted)}
-        ranks = [json.loads(text) for text in workers.gather(json.dumps(mine))]
-        if workers.rank != 0:
-            return
-        engine = f"{self.made.recipe.workers.engine} {getattr(workers, 'backend', '')}"
-        machine = describe(
-            workers=workers.count,
-            processes=workers.size,
-            engine=engine if workers.size > 1 else type(workers).__name__,
-            launch=self.assignment.launch,
-            device=str(workers.device),
-            choices=self.made.choices(),
-        )
-        machine["ranks"] = ranks
-        machine["cost"] = self.made.cost
-        machine["passed_over_checkpoints"] = self.passed_over
-        machine["changed"] = changed_since(self.directory.machine, machine, start=self.status.segments)
-        write_json(self.directory.machine, machine)
 
-    def recorder(self, progress: Progress) -> RunRecorder:
-        self.record = RunRecorder(
-            self.directory,
-            clock=self.clock,
-            step=self.step,
-            status=self.status,
-            progress=progress,
-            recipe=deciding_keys(self.made.recipe.to_dict()),
-        )
-        return self.record
+def _write_machine(assignment: Assignment, assembly: Assembly, segment: Segment) -> None:
+    """Write machine.json: where this segment runs, and what was chosen for the user, with reasons."""
+    core, directory = assembly.core, assignment.directory
+    workers = core.workers
+    mine = {"host": socket.gethostname(), "device": str(workers.device), "workers": list(workers.hosted)}
+    ranks = [json.loads(text) for text in workers.gather(json.dumps(mine))]
+    if workers.rank != 0:
+        return
+    machine = describe(
+        workers=workers.count,
+        processes=workers.size,
+        engine=type(workers).__name__ if workers.size == 1 else f"{core.recipe.workers.engine} {workers.backend}",
+        launch=assignment.launch,
+        device=str(workers.device),
+        choices=recorded(assembly.choices()),
+    )
+    machine["ranks"] = ranks
+    machine["cost"] = core.cost
+    machine["passed_over_checkpoints"] = segment.passed_over
+    machine["changed"] = changed_since(directory.machine, machine, start=segment.status.segments)
+    write_json(directory.machine, machine)
 
-    def run(self, stop_asked: Callable[[], bool]) -> None:
-        made, training = self.made, self.made.recipe.training
-        loop = Loop(
-            step=self.step,
-            feed=made.feed,
-            schedule=schedule(training, steps_per_epoch=made.steps_per_epoch, scaled=made.scaling),
-            clock=self.clock,
-            recorder=self.record,
-            agreement=Agreement(self.workers, stop_asked=stop_asked),
-            due=CheckpointSchedule(training),
-            heartbeat=made.heartbeat,
-            steps_per_epoch=made.steps_per_epoch,
-            segment=self.status.segments,
-        )
-        self.clock.add("start_up", self.clock.program_s() - self.assignment.decode_time_s)
-        self.clock.add("import", self.assignment.import_time_s)
-        self.record.set_status()
-        loop.run(start=self.start)
-        with self.clock.part("evaluation"):
-            validation = loop.noted(made.feed.validation())
-            counts = evaluate(self.step.parts, validation, num_classes=loop.num_classes, with_confusion=True)
-        self.record.finish(final_evaluation(counts, epoch=training.epochs, classes=made.pixels.classes))
+
+def _train_segment(
+    assignment: Assignment,
+    assembly: Assembly,
+    segment: Segment,
+    recorder: RunRecorder,
+    *,
+    stop_asked: Callable[[], bool],
+) -> None:
+    """Train to the end of the recipe, evaluate once more with a confusion matrix, and write the last files."""
+    core, clock = assembly.core, segment.clock
+    training, classes = core.recipe.training, core.pixels.classes
+    evaluator = Evaluator(
+        components=core.step.components, feed=assembly.feed, num_classes=len(classes), heartbeat=core.heartbeat
+    )
+    loop = Loop(
+        network=core.network,
+        step=core.step,
+        feed=assembly.feed,
+        evaluator=evaluator,
+        schedule=make_schedule(training, steps_per_epoch=core.steps_per_epoch, scaled=core.scaling.value),
+        clock=clock,
+        recorder=recorder,
+        agreement=Agreement(core.workers, stop_asked=stop_asked),
+        checkpoints=CheckpointSchedule(training),
+        heartbeat=core.heartbeat,
+        epochs=training.epochs,
+        steps_per_epoch=core.steps_per_epoch,
+        segment=segment.status.segments,
+    )
+    clock.add("start_up", clock.program_s() - assignment.decode_time_s)
+    clock.add("import", assignment.import_time_s)
+    recorder.set_status()
+    loop.run(segment.start)
+    with clock.part("evaluation"):
+        counts = evaluator.validation(with_confusion=True)
+    recorder.finish(final_evaluation(counts, epoch=training.epochs, classes=classes))
 
 
 def _status(directory: RunDirectory) -> Status:
     return from_json(Status, read_json(directory.status))
+
+
+# --- a device that is out of memory
+
+
+@contextmanager
+def out_of_memory_explained(recipe: Recipe, workers: Workers, heartbeat: Heartbeat) -> Iterator[None]:
+    """Turn running out of a device's memory into an error of ours: what was tried, and what would probably fit."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise too_large(recipe, workers.device, hosted=len(workers.hosted), step=heartbeat.step) from error
+
+
+def too_large(recipe: Recipe, device: torch.device, *, hosted: int, step: int) -> TrainingError:
+    """Return the message for a process that hosts so many workers."""
+    batch = recipe.training.batch_per_worker
+    smaller = max(1, 2 ** ((batch - 1).bit_length() - 1))
+    when = f"at step {step}" if step else "before the first step"
+    tried = f"batch_per_worker = {batch}, {hosted} worker{'s' * (hosted > 1)} on this process, {recipe.size_px} px"
+    advice = [f"`--set training.batch_per_worker={smaller}`"] if batch > 1 else []
+    if recipe.training.precision == "fp32":
+        advice.append("`--set training.precision=auto`")
+    if hosted > 1:
+        advice.append("more processes, each with a GPU of its own")
+    advice.append("smaller images (`--set data.size_px=...`)")
+    return TrainingError(
+        f"{device} is out of memory {when} ({tried}{_in_use(device)}). Start a new run with {', or '.join(advice)}."
+    )
+
+
+def _in_use(device: torch.device) -> str:
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return ""
+    free, total = torch.cuda.mem_get_info(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    return f"; {(total - free) / GIB:.1f} of {total / GIB:.1f} GiB in use, {peak / GIB:.1f} at most by this process"

@@ -27,22 +27,23 @@ class RunningStatistics:
         self._is_one_pass = False
 
     def begin_step(self, *, is_one_pass: bool) -> None:
-        """Remembers what every worker of this step starts from; one pass alone leaves its workers' mean itself."""
+        """Remember what every worker of this step starts from; one pass alone leaves its workers' mean itself."""
         self._is_one_pass = is_one_pass
         if is_one_pass:
-            return
+            return  # nothing to go back to: the common case costs no copies
         self._before = [b.clone() for b in self.buffers]
         self._counted = [c.clone() for c in self.counters]
         self._sum = [torch.zeros_like(b) for b in self.buffers]
 
     def begin_pass(self) -> None:
-        """Back to the beginning of the step, for the next pass; a step is counted once, not once a pass."""
+        """Go back to the beginning of the step, for the next pass; a step is counted once, not once a pass."""
         if self.buffers and not self._is_one_pass:
+            # One launch for all buffers: a network has a hundred of them, and each launch costs microseconds.
             torch._foreach_copy_(self.buffers, self._before)
             torch._foreach_copy_(self.counters, self._counted)
 
     def end_pass(self, *, num_workers: int) -> None:
-        """Adds what the workers of this pass made of them: the pass itself leaves the mean over its workers."""
+        """Add what the workers of this pass made of them: the pass itself leaves the mean over its workers."""
         if not self.buffers:
             return
         if self._is_one_pass:
@@ -51,9 +52,10 @@ class RunningStatistics:
             torch._foreach_add_(self._sum, self.buffers, alpha=num_workers)
 
     def end_step(self) -> None:
-        """The mean over all workers of all processes: one message however many buffers there are."""
+        """Leave the mean over all workers of all processes: one message however many buffers there are."""
         if not self._sum:
             return
+        # On one process the sum over workers is already complete, and `sum` is the identity.
         flat = torch.cat([s.flatten() for s in self._sum])
         self.workers.sum(flat)
         flat /= self.workers.count

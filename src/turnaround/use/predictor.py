@@ -43,7 +43,7 @@ class Predictor:
 
     def __init__(self, trained: Trained, *, device: str = "auto") -> None:
         self.trained = trained
-        self.device = choose_device(device, RankInfo()).device
+        self.device = choose_device(device, RankInfo()).value.device
         self.graph = WithPreprocessing(trained).to(self.device)
 
     @classmethod

@@ -21,6 +21,9 @@ def hosted_range(*, rank: int, size: int, count: int) -> range:
 class Workers(ABC):
     """`count` workers on `size` processes; this process is `rank` and hosts the workers `hosted`."""
 
+    backend = ""
+    """What carries the messages of this engine, for the record: nccl, gloo, mpi."""
+
     def __init__(self, *, rank: int, size: int, count: int, device: torch.device) -> None:
         if size > count:
             raise InputError(
