@@ -262,8 +262,8 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(damage: str, tmp_path
 )
 def test_a_manifest_that_lies_or_lacks_something_is_damage(change: object, tmp_path: Path) -> None:
     saved(tmp_path, 4, 5)
-    manifest = tmp_path / "epoch-00005" / "manifest.json"
-    manifest.write_text(json.dumps(change(json.loads(manifest.read_text()))))  # type: ignore[operator]
+    file = tmp_path / "epoch-00005" / "manifest.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))  # type: ignore[operator]
     path, problems = newest_valid(tmp_path)
     assert path == tmp_path / "epoch-00004"
     assert "epoch-00005" in problems[0]
@@ -355,11 +355,11 @@ def test_order_is_by_epoch_then_step(tmp_path: Path) -> None:
 def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     """It knows only ends of epochs."""
     saved(tmp_path, 4)
-    manifest = tmp_path / "epoch-00004" / "manifest.json"
-    old = json.loads(manifest.read_text())
+    file = tmp_path / "epoch-00004" / "manifest.json"
+    old = json.loads(file.read_text())
     for key in ("step", "totals", "epoch_time_s", "noise", "digest"):
         del old[key]
-    manifest.write_text(json.dumps(old))
+    file.write_text(json.dumps(old))
     assert newest_valid(tmp_path) == (tmp_path / "epoch-00004", [])
     module = network()
     assert restore(tmp_path / "epoch-00004", module=module, optimizer=optimizer_of(module)) == manifest(4)
@@ -403,16 +403,16 @@ def test_processes_go_on_from_one_checkpoint_or_not_at_all(tmp_path: Path) -> No
 @pytest.mark.fault(23, "a flipped bit in the manifest itself is noticed too")
 def test_a_manifest_whose_numbers_decay_is_damage(tmp_path: Path) -> None:
     saved(tmp_path, 4, 5)
-    manifest = tmp_path / "epoch-00005" / "manifest.json"
-    text = manifest.read_text()
+    file = tmp_path / "epoch-00005" / "manifest.json"
+    text = file.read_text()
     assert text.count('"training": 6.25') == 1
-    manifest.write_text(text.replace('"training": 6.25', '"training": 2.25'))
+    file.write_text(text.replace('"training": 6.25', '"training": 2.25'))
     path, problems = newest_valid(tmp_path)
     assert path == tmp_path / "epoch-00004"
-    assert "its manifest has another SHA-256 than it says" in problems[0]
+    assert "its file has another SHA-256 than it says" in problems[0]
     for wrong in (-1.0, None, "much"):
         old = {**json.loads(text), "clock_s": {"training": wrong}}
-        manifest.write_text(json.dumps({key: value for key, value in old.items() if key != "digest"}))
+        file.write_text(json.dumps({key: value for key, value in old.items() if key != "digest"}))
         assert newest_valid(tmp_path)[0] == tmp_path / "epoch-00004"
 
 

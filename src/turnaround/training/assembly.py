@@ -139,13 +139,7 @@ def build_core(
     precision = choose_precision(training.precision, workers.device)
     scaling = choose_scaling(training, workers=workers.count)
     network, its_cost = _network(recipe, workers, len(pixels.classes), precision.value, scaling.value)
-    residency = choose_residency(
-        num_bytes=pixels.num_bytes,
-        is_mapped=pixels.images is not None,
-        device=workers.device,
-        processes_on_host=place.local_size,
-        processes_on_device=place.local_size if device.value.shares_device else 1,
-    )
+    residency = _residency(pixels, place, device.value)
     bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
     workload = _workload(recipe, workers, pixels, its_cost)
     timer = StepTimer(workers.device, on_last_gradient=heartbeat.waits)
@@ -169,12 +163,7 @@ def build_core(
         recipe=training,
         is_compiled=learner.is_compiled,
     )
-    # Measured passes have other shapes, which are not compiled for.
-    is_expensive = needs_probe(network, workers) or learner.is_compiled
-    meter = NoiseMeter(
-        window_steps=training.epochs * len(bounds) // 10,
-        every_steps=RARELY_EVERY_STEPS if is_expensive else MEASURE_EVERY_STEPS,
-    )
+    meter = _noise_meter(network, workers, learner, steps_in_all=training.epochs * len(bounds))
     return TrainingCore(
         recipe=recipe,
         workers=workers,
@@ -313,6 +302,26 @@ def _workload(recipe: Recipe, workers: Workers, pixels: Pixels, its_cost: dict[s
         images_per_step=recipe.global_batch * hosted // count,
         images_in_all=recipe.training.epochs * pixels.num_train * hosted // count,
         forward_flops_per_image=its_cost["forward_flops_per_image"],
+    )
+
+
+def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice[Residency]:
+    return choose_residency(
+        num_bytes=pixels.num_bytes,
+        is_mapped=pixels.images is not None,
+        device=device.device,
+        processes_on_host=place.local_size,
+        processes_on_device=place.local_size if device.shares_device else 1,
+    )
+
+
+def _noise_meter(network: Network, workers: Workers, learner: Learner, *, steps_in_all: int) -> NoiseMeter:
+    """Make a meter that looks back over a tenth of the training."""
+    # Measured passes have other shapes, which are not compiled for.
+    is_expensive = needs_probe(network, workers) or learner.is_compiled
+    return NoiseMeter(
+        window_steps=steps_in_all // 10,
+        every_steps=RARELY_EVERY_STEPS if is_expensive else MEASURE_EVERY_STEPS,
     )
 
 
