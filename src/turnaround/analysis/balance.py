@@ -12,7 +12,8 @@ from statistics import median
 from turnaround.record.reader import Run
 
 STRAGGLER_RATIO = 1.15
-MIN_SPANS = 3
+"""A judgement: the slowest process against the median one."""
+MIN_SPANS = 3  # of each process: a median that one outlier does not decide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Balance:
     compute_s: dict[int, float]
     slowest_rank: int
     ratio: float
-    """Of the slowest process to the median one."""
+    """Time of the slowest process over that of the median one."""
 
     @property
     def has_straggler(self) -> bool:

@@ -65,7 +65,7 @@ class Bottleneck:
 
     kind: Kind
     share: float | None
-    """Of the step, or of the epoch, that it takes; 0 to 1."""
+    """Share of the step, or of the epoch, that it takes; 0 to 1."""
     most_gain: float | None
     """How many times faster the run could be at most without it; None where nothing is to gain."""
     reason: Reason
@@ -91,7 +91,7 @@ class StepPartTimes:
     wait: float
     copy: float
     reduce: float
-    """Of the process that waits least for the others: what the exchange itself costs."""
+    """The share in the process that waits least for the others: what the exchange itself costs."""
     num_steps: int
 
     @property
@@ -224,7 +224,7 @@ def _num_processes(machine: dict[str, Any], host: str) -> int:
 
 
 def _probes(run: Run) -> dict[str, float]:
-    """What `turnaround bench` measured beside this run; nothing where it did not."""
+    """Return what `turnaround bench` measured beside this run; nothing where it did not."""
     probes = run.machine.get("probes")
     numbers = probes.items() if isinstance(probes, dict) else ()
     return {name: float(rate) for name, rate in numbers if isinstance(rate, int | float) and rate > 0}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.summary import device_name, steady_epochs
 from turnaround.record.reader import Run
+from turnaround.words import counted
 
 if TYPE_CHECKING:
     from turnaround.analysis.configurations import ConfigurationRuns
@@ -67,7 +68,7 @@ _RECIPE_KEYS: tuple[tuple[str, str, str, Matters], ...] = (
 
 
 def recipe_facts(run: Run) -> tuple[Fact, ...]:
-    """What was asked for, without the seed and the number of workers: runs that agree in it are repeats."""
+    """Return what was asked for, without the seed and the number of workers: runs that agree in it are repeats."""
     recipe = run.recipe
     known = [(what, value_at(recipe, section, key), m) for section, key, what, m in _RECIPE_KEYS]
     facts = [Fact(what=what, value=_text(value), matters_for=m) for what, value, m in known if value is not None]
@@ -75,7 +76,7 @@ def recipe_facts(run: Run) -> tuple[Fact, ...]:
 
 
 def machine_facts(run: Run) -> tuple[Fact, ...]:
-    """What it ran on and with, and what the run itself chose."""
+    """Return what it ran on and with, and what the run itself chose."""
     machine = run.machine
     chosen = ((f"{what}", value_at(machine, "choices", key, "value"), m) for key, what, m in _CHOICES)
     found: list[tuple[str, object, Matters]] = [
@@ -100,7 +101,7 @@ _CHOICES: tuple[tuple[str, str, Matters], ...] = (
 
 
 def result_facts(run: Run) -> tuple[Fact, ...]:
-    """What follows from the recipe and decides the result: seed, images, split, global batch."""
+    """Return what follows from the recipe and decides the result: seed, images, split, global batch."""
     recipe = run.recipe
     total, each, count = (value_at(recipe, *keys) for keys in _BATCH_KEYS)
     batch = total or (each * count if isinstance(each, int) and isinstance(count, int) else None)
@@ -123,7 +124,7 @@ _VARIES_OVER_REPEATS = frozenset({"seed", "split", "images (fingerprint)"})
 
 
 def differences(a: Run, b: Run, *, meant: frozenset[str] = MEANT) -> tuple[Difference, ...]:
-    """What differs between two runs besides what was meant to."""
+    """Return what differs between two runs besides what was meant to."""
     return _between([a], [b], meant)
 
 
@@ -160,7 +161,7 @@ def _values(runs: Iterable[Run]) -> dict[str, tuple[frozenset[str], Matters]]:
 
 
 def value_at(content: Any, *keys: str) -> Any:
-    """What stands under the keys of a file of a run; None where the way ends before."""
+    """Return what stands under the keys of a file of a run; None where the way ends before."""
     for key in keys:
         content = content.get(key) if isinstance(content, dict) else None
     return content
@@ -173,7 +174,7 @@ def shared_gpu(machine: dict[str, Any]) -> str | None:
         return None
     places = [(value_at(rank, "host"), value_at(rank, "device")) for rank in ranks]
     count = len({str(place) for place in places})
-    return f"{len(places)} processes on {count} GPU{'s' if count > 1 else ''}" if count < len(places) else None
+    return f"{len(places)} processes on {counted(count, 'GPU')}" if count < len(places) else None
 
 
 def _batch(recipe: dict[str, Any]) -> Iterable[Fact]:
@@ -213,7 +214,7 @@ def _code_version(machine: dict[str, Any]) -> str | None:
 
 
 def _is_cold(run: Run) -> bool | None:
-    """Whether all that is known of its speed is the first epoch after a start."""
+    """Tell whether all that is known of its speed is the first epoch after a start."""
     return not steady_epochs(run.epochs) if run.epochs and run.imported is None else None
 
 

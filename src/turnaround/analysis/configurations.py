@@ -1,4 +1,4 @@
-"""A job, and each of its configurations with all repeats. Enters: runs of one work. Leaves: figures over them.
+"""A workload, and each of its configurations with all repeats. Enters: runs of one work. Leaves: figures over them.
 
 What costs time to find out (stable epoch, overfitting, bottleneck) is worked out when first asked for, and kept.
 """
@@ -46,7 +46,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """What varies between the cases of a job."""
+    """One combination of what varies within a workload."""
 
     workers: int
     gpu: str
@@ -56,7 +56,7 @@ class Configuration:
     global_batch: int | None
     is_rehearsal: bool
     settings: tuple[Fact, ...] = ()
-    """What else the runs of this job differ in, with this configuration's value: mostly nothing."""
+    """The recipe's settings in which the runs of the workload differ, with this configuration's values: mostly none."""
 
     @property
     def label(self) -> str:
@@ -75,7 +75,7 @@ class Configuration:
         return ", ".join(f"{fact.what} {fact.value}" for fact in self.settings)
 
     def settings_for(self, what: str) -> tuple[Fact, ...]:
-        """The settings that matter for "time" or for "accuracy": only cases that agree in them can be compared."""
+        """The settings that matter for "time" or for "accuracy": only configurations that agree in them compare."""
         return tuple(fact for fact in self.settings if fact.matters_for in (what, "both"))
 
 

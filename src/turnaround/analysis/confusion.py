@@ -31,7 +31,7 @@ class Pair:
     predicted: int
     num_images: int
     share: float
-    """Of the images of the true class."""
+    """Share of the images of the true class."""
 
 
 def best_evaluated(job: Workload) -> Confusion | None:

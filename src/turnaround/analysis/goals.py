@@ -40,7 +40,7 @@ class Reached:
     """It had not come there by the end of its runs."""
 
     def device_s(self, time_s: float | None) -> float | None:
-        """Of all its processes together: GPU-seconds where each has a GPU."""
+        """Return the time of all its processes together: GPU-seconds where each has a GPU."""
         return None if time_s is None else device_time_s(time_s, self.case.configuration.processes)
 
 
@@ -52,7 +52,7 @@ class Goal:
     """`target`: an accuracy that all have reached; `stable`: each its own plateau; `job`: all epochs."""
     reached: tuple[Reached, ...]
     accuracy: float | None = None
-    """Of a target."""
+    """The accuracy of a target."""
 
 
 def goals(job: Workload) -> tuple[Goal, ...]:

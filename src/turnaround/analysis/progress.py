@@ -98,7 +98,7 @@ class Position:
 
     @classmethod
     def of(cls, step: int, recipe: Mapping[str, Any] | None, last: EpochRecord | None) -> Position:
-        """By the last epoch where there is one, else as the recipe has it."""
+        """Take steps and images from the last epoch where there is one, else from the recipe."""
         images, batch = _count(recipe, "images", "num_train"), _global_batch(recipe)
         steps = last.steps if last is not None and last.steps and last.steps > 0 else None
         measured = last.images / last.steps if last and last.images and last.steps else None
@@ -112,7 +112,7 @@ class Position:
 
     @property
     def share(self) -> float | None:
-        """Of the whole training, 0 to 1."""
+        """Share of the whole training that is done, 0 to 1."""
         if not self.epochs_planned:
             return None
         by_steps = self.step / (self.steps_per_epoch * self.epochs_planned) if self.steps_per_epoch else 0.0
@@ -126,7 +126,7 @@ class Position:
         return min(epoch, self.epochs_planned or epoch)
 
     def left_s(self, epochs: Sequence[EpochRecord], steps_per_s: float | None) -> float | None:
-        """By the last epochs with their evaluations, else by the pace of the steps."""
+        """Estimate by the last epochs with their evaluations, else by the pace of the steps."""
         if self.share is None or not self.epochs_planned:
             return None
         epochs_left = (1.0 - self.share) * self.epochs_planned

@@ -13,7 +13,7 @@ from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 
 MAX_POINTS = 200
-"""Of one curve: more than a screen has room for."""
+"""Points of one curve: more than a screen has room for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,13 @@ class Band:
 
 
 def curve_band(runs: Iterable[RunSummary], quantity: str, *, most: int = MAX_POINTS) -> Band | None:
-    """Of `val_accuracy`, `train_accuracy`, `val_loss` or `train_loss`; None where no run has a value."""
+    """Return the band of `val_accuracy`, `train_accuracy`, `val_loss` or `train_loss`; None where nobody has values."""
     curves = [run.curve.filled() for run in runs]
     return _band((dict(zip(c.epochs, getattr(c, quantity), strict=True)) for c in curves), most)
 
 
 def epoch_band(runs: Iterable[Run], quantity: str, *, most: int = MAX_POINTS) -> Band | None:
-    """Of any other number in the records of the epochs, such as `learning_rate`."""
+    """Return the band of any other number in the records of the epochs, such as `learning_rate`."""
     return _band(({e.epoch: getattr(e, quantity) for e in run.epochs} for run in runs), most)
 
 

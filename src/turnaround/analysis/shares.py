@@ -43,7 +43,7 @@ def step_parts_s(case: ConfigurationRuns) -> dict[str, float]:
 
 
 def _typical_steps(run: Run) -> Iterable[dict[str, float]]:
-    """Of each process, without its first step, which is cold."""
+    """Yield the median parts of each process, without its first step, which is cold."""
     try:
         by_rank = [run.spans(rank)[1:] for rank in run.ranks]
     except RunDirectoryError:  # of a newer format, or damaged: the bottleneck of the run says so

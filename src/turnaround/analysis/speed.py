@@ -1,7 +1,7 @@
 """Speed-up and efficiency by one definition, against one named baseline for each kind of GPU.
 
-speed-up   = epoch time of the baseline / epoch time of the case
-efficiency = speed-up / (workers of the case / workers of the baseline)
+speed-up   = epoch time of the baseline / epoch time of the configuration
+efficiency = speed-up / (workers of the configuration / workers of the baseline)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WHOLE_SECOND_S = 0.5  # what rounding to a second can hide
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup:
-    """One case against its baseline; low and high are the most that the repeats of both allow."""
+    """One configuration against its baseline; low and high are the most that the repeats of both allow."""
 
     baseline: Configuration
     speedup: Spread
@@ -38,7 +38,7 @@ class Speedup:
 
 
 def speedups(job: Workload) -> dict[Configuration, Speedup]:
-    """Every case that has times, baselines included: the fewest workers of its kind of GPU."""
+    """Every configuration that has times, baselines included: the fewest workers of its kind of GPU."""
     return {case.configuration: speedup_of(group[0], case) for group in comparable_in_time(job) for case in group}
 
 
@@ -61,7 +61,7 @@ def job_speedups(job: Workload) -> dict[Configuration, Spread]:
 
 
 def comparable_in_time(job: Workload) -> list[list[ConfigurationRuns]]:
-    """The cases with times, by kind of GPU and by what else matters for time; in each group, fewest workers first."""
+    """Group the configurations with times by kind of GPU and what else matters for time; fewest workers first."""
     groups: defaultdict[tuple[str, tuple[Fact, ...]], list[ConfigurationRuns]] = defaultdict(list)
     for case in job.configurations:
         if _is_timed(case):
@@ -70,7 +70,7 @@ def comparable_in_time(job: Workload) -> list[list[ConfigurationRuns]]:
 
 
 def speedup_of(baseline: ConfigurationRuns, case: ConfigurationRuns) -> Speedup:
-    """Of two cases that have times."""
+    """Compare two configurations that have times."""
     before, now = baseline.epoch_time_s, case.epoch_time_s
     assert before is not None, "a baseline has times"
     assert now is not None, "a case has times"

@@ -34,7 +34,7 @@ class RunSummary:
     is_recorded: bool = True
     """False for a program that kept no record: how long it took and how it ended is all that is known."""
     exit_code: int | None = None
-    """Of a program of somebody else: -9 was killed by signal 9."""
+    """Exit code of a program of somebody else: -9 was killed by signal 9."""
     job: str = ""
     """Which work it is, for people: the images, the network, what of it learns, the size."""
     workers: int
@@ -247,7 +247,7 @@ class _Content:
     content: dict[str, Any]
 
     def value(self, *keys: str, is_optional: bool = False) -> Any:
-        """What stands under the keys; None for null, and for a key that need not be there."""
+        """Return what stands under the keys; None for null, and for a key that need not be there."""
         value: Any = self.content
         for number, key in enumerate(keys, start=1):
             if not isinstance(value, dict):

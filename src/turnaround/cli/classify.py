@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnaround.words import percent
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -107,5 +109,5 @@ def _rows(answers: Sequence[Answer]) -> Iterator[str]:
 
     width = min(MAX_NAME, max((len(answer.name) for answer in answers), default=0))
     for answer in answers:
-        told = ", ".join(f"{clean(guess.name)} {100 * guess.probability:.1f} %" for guess in answer.guesses)
+        told = ", ".join(f"{clean(guess.name)} {percent(guess.probability, 1)}" for guess in answer.guesses)
         yield f"{clean(answer.name):<{width}}  {told}"

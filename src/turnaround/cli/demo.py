@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnaround.words import accuracy, counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,7 +74,7 @@ def _heading(workers: int, is_rehearsal: bool) -> str:
         return (
             f"\n[bold]Rehearsing {workers} workers[/bold] in one process: the accuracy that {workers} GPUs would reach"
         )
-    return f"\n[bold]Training with {workers} worker{'s' * (workers > 1)}[/bold]"
+    return f"\n[bold]Training with {counted(workers, 'worker')}[/bold]"
 
 
 def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
@@ -80,7 +82,6 @@ def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
 
     from turnaround.report.run_text import comparison
     from turnaround.report.terminal import out
-    from turnaround.words import accuracy
 
     console = out()
     console.print()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnaround.words import accuracy, counted, duration
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -108,7 +110,7 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
         lines += ["", "left out"]
         for item in reading.left_out:
             lines += wrapped(clean(describe(item)), screen.width, first="  ", rest="    ")
-    count = f"{len(summaries):,} run{'s' * (len(summaries) > 1)}"
+    count = counted(len(summaries), "run")
     rest = f", {len(reading.left_out):,} left out" if reading.left_out else ""
     lines += [
         "",
@@ -120,7 +122,6 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
 def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]:
     """A table with one row a run, of what is known of it."""
     from turnaround.report.lines import TextColumn, clean, tables
-    from turnaround.words import accuracy, duration
 
     columns: dict[str, Callable[[RunSummary], str]] = {
         "job": lambda run: clean(run.job),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnaround.errors import InputError, InterruptedRunError, TurnaroundError, one_of
+from turnaround.words import counted
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.slurm.cluster import Partition
@@ -129,7 +130,7 @@ def train_there(job: SlurmJob, flags: Flags, there: dict[str, Partition], tell: 
     require_possible(job, there, tell)
     job_id = submit_run(job)
     hosts, each = job.settings.hosts, job.processes_here
-    where = f"{hosts} host{'s' * (hosts > 1)} with {each} process{'es' * (each > 1)}{' each' * (hosts > 1)}"
+    where = f"{counted(hosts, 'host')} with {counted(each, 'process')}{' each' * (hosts > 1)}"
     kind = f" on {job.settings.gpu}" if job.settings.gpu else ""
     tell(f"Job {job_id}: {where}{kind}. Its script is {directory.job_script}, its output goes to {job.log_folder}.")
     tell(f"Ctrl-C leaves it alone. Rejoin: {how_to_rejoin(directory)}. Cancel: `scancel {job_id}`.")
@@ -230,7 +231,7 @@ class _Lines:
             self.last = line
         if status and status.epochs_done > self.epochs:
             self.epochs = status.epochs_done
-            self.tell(f"{self.epochs} epoch{'s' * (self.epochs > 1)} saved.")
+            self.tell(f"{counted(self.epochs, 'epoch')} saved.")
 
 
 def job_line(job: JobState) -> str:

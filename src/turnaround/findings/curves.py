@@ -9,7 +9,7 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.overfit import MEMORISING_GAP, Kind, Overfitting
 from turnaround.findings.finding import Draft, Evidence, figure, who
 from turnaround.findings.pools import binomial_noise
-from turnaround.words import accuracy, listed, points
+from turnaround.words import accuracy, listed, percent, points
 
 
 def not_yet_stable(job: Workload) -> Iterator[Draft]:
@@ -80,7 +80,7 @@ def overfitting_of(kind: Kind, job: Workload) -> Iterator[Draft]:
     worst = max(found, key=lambda case: verdict.size(case.overfitting))
     size, others = verdict.size(worst.overfitting), [case.label for case in found if case is not worst]
     text = verdict.text.format(
-        label=worst.label, size=points(abs(size)), percent=f"{100 * size:.0f} %", epoch=worst.overfitting.since_epoch
+        label=worst.label, size=points(abs(size)), percent=percent(size), epoch=worst.overfitting.since_epoch
     )
     yield Draft(
         text=f"{text}{f' (also: {listed(others)})' if others else ''}.",

@@ -18,7 +18,7 @@ SEVERITIES: tuple[Severity, ...] = ("problem", "caution", "note")
 """Most severe first. A problem makes a result wrong or a run useless; a caution limits what can be concluded."""
 
 Unit = Literal["", "share", "s", "images", "images/s", "GPU-seconds", "process-seconds"]
-"""Of a figure; "share" is a share of one, which people read in percent, "" a plain number or a word."""
+"""The unit of a figure; "share" is a share of one, which people read in percent, "" a plain number or a word."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,14 @@ from typing import Any
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.findings.bottlenecks import why
+from turnaround.findings.finding import epochs
 from turnaround.forecast import remarks as r
 from turnaround.forecast.question import NextRun, Prediction
 from turnaround.forecast.score import Score, track_record
+from turnaround.words import counted, percent
 
 MAX_CASES, MAX_FACTS = 4, 3
-"""Of those that were set aside, and of the settings they differ in: more would bury the reason."""
+"""How many that were set aside are named, and settings they differ in: more would bury the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ def next_run_text(run: NextRun) -> str:
     )
     assert run.width_before is not None, "a run that makes an interval narrower has both widths"
     assert run.width_after is not None, "a run that makes an interval narrower has both widths"
-    return f"{what}: the interval would be {100 * (1 - run.width_after / run.width_before):.0f} % narrower."
+    return f"{what}: the interval would be {percent(1 - run.width_after / run.width_before)} narrower."
 
 
 def track_record_text(scores: Sequence[Score]) -> str | None:
@@ -105,7 +107,7 @@ def track_record_text(scores: Sequence[Score]) -> str | None:
     if known is None:
         return None
     return (
-        f"saved forecasts against later runs: {known.figures} figures, median error {100 * known.median_error:.0f} %, "
+        f"saved forecasts against later runs: {known.figures} figures, median error {percent(known.median_error)}, "
         f"{known.inside} of {known.figures} inside the 80 % interval"
     )
 
@@ -130,7 +132,7 @@ def basis_text(basis: r.Basis) -> str:
             labels = _labels(basis.cases)
             listed = " and ".join(labels) if len(labels) < 3 else ", ".join(labels)
             runs = sum(len(case.summaries) for case in basis.cases)
-            return f"{basis.unit} times of {listed} ({runs} run{'s' if runs > 1 else ''})"
+            return f"{basis.unit} times of {listed} ({counted(runs, 'run')})"
         case r.DataSheetBasis(source=source, destination=destination):
             return (
                 f"{destination.name} has {destination.bandwidth_gb_s / source.bandwidth_gb_s:.2f} times the memory "
@@ -157,12 +159,10 @@ def assumption_text(assumption: r.Assumption, *, flags: bool = True) -> str:
         case r.SettingsKept():
             return f"the settings {facts_text(assumption.facts)}; others were set aside"
         case r.HostsAsInRuns(hosts=hosts):
-            return (
-                f"{hosts} host{'s' if hosts > 1 else ''}, up to {assumption.workers_each} workers each, as in the runs"
-            )
+            return f"{counted(hosts, 'host')}, up to {assumption.workers_each} workers each, as in the runs"
         case r.OneHost(most_workers=most):
             option = " (--hosts for more)" if flags else ""
-            return f"one host; the runs had at most {most} worker{'s' * (most > 1)} on one{option}"
+            return f"one host; the runs had at most {counted(most, 'worker')} on one{option}"
 
 
 def pinned_text(pin: r.Pinned) -> str:
@@ -251,7 +251,7 @@ def _(warning: r.Exclusion) -> str:
     article = "an" if warning.unit == "epoch" else "a"
     return (
         f"{warning.processes} processes ({warning.time_s:.3g} s {article} {warning.unit}) set aside: against "
-        f"{warning.against_processes} ({warning.against_time_s:.3g} s) the scaling is {100 * warning.efficiency:.0f} % "
+        f"{warning.against_processes} ({warning.against_time_s:.3g} s) the scaling is {percent(warning.efficiency)} "
         "of linear, so the two are not comparable."
     )
 
@@ -293,13 +293,12 @@ def _(warning: r.BatchesClose) -> str:
 
 @warning_text.register
 def _(warning: r.FasterGpuNoFaster) -> str:
-    assert warning.fast.epoch_time_s is not None, "only timed cases are compared in time"
-    assert warning.slow.epoch_time_s is not None, "only timed cases are compared in time"
     rate = f", about {warning.images_per_s:.0f} images/s" if warning.images_per_s else ""
+    times = " and ".join(epochs(warning.fast, warning.slow))
     return (
-        f"{warning.fast.label} were no faster than {warning.slow.label} ({warning.fast.epoch_time_s.value:.3g} s and "
-        f"{warning.slow.epoch_time_s.value:.3g} s an epoch), though they have {warning.bandwidth_ratio:.1f} times the "
-        f"memory bandwidth: the input path was the limit{rate}, not the GPUs. The interval is wider for it."
+        f"{warning.fast.label} were no faster than {warning.slow.label} ({times} an epoch), though they have "
+        f"{warning.bandwidth_ratio:.1f} times the memory bandwidth: the input path was the limit{rate}, not the GPUs. "
+        "The interval is wider for it."
     )
 
 
@@ -319,7 +318,7 @@ def _(warning: r.InputLimitReached) -> str:
 @warning_text.register
 def _(warning: r.MoreProcessesThanCores) -> str:
     return (
-        f"The host that was measured has {warning.cores} core{'s' * (warning.cores > 1)}: more processes than cores "
+        f"The host that was measured has {counted(warning.cores, 'core')}: more processes than cores "
         "share them and are slower than this forecast, which gives each its own."
     )
 

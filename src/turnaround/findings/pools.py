@@ -46,7 +46,7 @@ class Noise:
 
     sd: float
     degrees: int | None
-    """Of freedom, where it was estimated from repeats; None where it comes from counting images or from curves."""
+    """Degrees of freedom, where it was estimated from repeats; None where it comes from images counted or curves."""
     source: str
 
     def limit(self, a: Pool, b: Pool) -> float:
@@ -127,7 +127,7 @@ def _scatter(pools: Sequence[Pool]) -> Noise | None:
 
 
 def _single(pools: Sequence[Pool]) -> Noise | None:
-    """Of one run by itself: from its curve, which counting images bounds from below, else from counting alone."""
+    """Estimate the noise of one run by its curve, which counting images bounds from below, else by counting alone."""
     cases = [case for pool in pools for case in pool.cases]
     if curves := [case.stable.noise for case in cases if case.stable.noise is not None]:
         return Noise(sd=median(curves), degrees=None, source="noise of the curves")

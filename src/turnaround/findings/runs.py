@@ -107,7 +107,7 @@ def _faster(job: Workload) -> list[tuple[ConfigurationRuns, Spread]]:
 
 
 MAX_PAIRS = 10
-"""Of runs that were on one host together: twenty runs make 190."""
+"""Pairs of runs that were on one host together: twenty runs make 190."""
 
 # Told by findings of their own, with their size; another seed is chance, not unfair.
 _TOLD_ELSEWHERE = frozenset({"global batch", "rehearsal", "seed"})

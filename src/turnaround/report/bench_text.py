@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnaround.analysis.bottleneck import Ceilings, ceilings
+from turnaround.words import percent
 
 PARTS = {
     "decode": "decoding image files, all cores",
@@ -65,7 +66,7 @@ def bench_table(facts: Mapping[str, Any]) -> RenderableType:
 def sentence(facts: Mapping[str, Any]) -> str:
     """Say what limits training, and the most that fixing it could gain."""
     limits = verdict(facts)
-    share = f"{100 * limits.share_of_ceiling:.0f} %"
+    share = percent(limits.share_of_ceiling)
     if limits.share_of_ceiling > MAX_OF_CEILING:
         return UNSTEADY.format(share=share)
     pixels = facts.get("choices", {}).get("pixels", {})

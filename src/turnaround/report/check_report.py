@@ -12,6 +12,7 @@ from rich.text import Text
 
 from turnaround.report.lines import NARROWEST, clean, wrapped
 from turnaround.report.page.templates import asset, content_hash, environment
+from turnaround.words import counted, percent
 
 EXAMPLES = 3
 """Files named for each kind of problem on the terminal."""
@@ -81,7 +82,7 @@ def _leaks(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
     kinds = ", ".join(f"{num} {KINDS[kind]}" for kind, num in leaks["by_kind"].items())
     yield (
         "bold red",
-        f"problem: {leaks['num']:,} of {leaks['of']:,} validation images ({100 * leaks['num'] / leaks['of']:.1f} %) "
+        f"problem: {leaks['num']:,} of {leaks['of']:,} validation images ({percent(leaks['num'] / leaks['of'], 1)}) "
         f"show a photo that is also trained on ({kinds}): the validation accuracy will be too high.",
         _some([_example(one) for one in crossing]),
         ADVICE["leak"],
@@ -128,7 +129,7 @@ def _some(listed: list[str]) -> list[str]:
 
 
 def _images(num: int) -> str:
-    return f"{num:,} image{'s' if num > 1 else ''}"
+    return counted(num, "image")
 
 
 # --- as a page

@@ -17,7 +17,7 @@ from turnaround.analysis.speed import Speedup, job_speedups, speedups
 from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
 from turnaround.report.lines import Table, TextColumn, clean, tables
-from turnaround.words import UNKNOWN, accuracy, duration, number
+from turnaround.words import UNKNOWN, accuracy, duration, number, percent
 
 SortKey = float | str | None
 """A column is sorted by it; None is always last."""
@@ -131,7 +131,7 @@ COLUMNS: tuple[Column, ...] = (
         heading="efficiency",
         meaning="how much of the added workers becomes speed: the speed-up, divided by how many times as many workers "
         "there are as in the baseline; 100 % is ideal",
-        text=lambda row: _against_baseline(row, lambda up: f"{100 * up.efficiency.value:.0f} %"),
+        text=lambda row: _against_baseline(row, lambda up: percent(up.efficiency.value)),
         key=lambda row: row.speedup.efficiency.value if row.speedup else None,
     ),
     Column(

@@ -46,7 +46,7 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 
 _TIED = "\0"  # not in any text that was cleaned
-_UNIT = re.compile(r"(?<=[0-9]) (?=(?:%|s|min|h|px|GB)(?![\w/]))")
+_UNIT = re.compile(r"(?<=[0-9]) (?=(?:%|s|ms|min|h|px|GB)(?![\w/]))")
 
 
 @dataclass(frozen=True, kw_only=True)

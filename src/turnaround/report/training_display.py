@@ -23,6 +23,7 @@ from turnaround.record.reader import Run, find_runs
 from turnaround.record.viewers.follow import followed
 from turnaround.report.run_text import run_end
 from turnaround.report.terminal import err, out, preparation, print_json
+from turnaround.words import counted
 
 if TYPE_CHECKING:
     from turnaround.data.decoders import Show
@@ -67,11 +68,11 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
         f"[bold]{escape(recipe.name)}[/bold]: {pixels.num_train:,} training and {num_validation:,} validation images "
         f"in {len(pixels.classes)} classes, {recipe.size_px} px, {recipe.model.name}"
     )
-    spread = f"{workers} worker{'s' * (workers > 1)} on {processes} process{'es' * (processes > 1)}"
+    spread = f"{counted(workers, 'worker')} on {counted(processes, 'process')}"
     if processes < workers:
         spread += " (a rehearsal: the accuracy is that of the workers, the times are not)"
     epochs = recipe.training.epochs
-    console.print(f"{spread}, global batch {recipe.global_batch}, {epochs} epoch{'s' * (epochs > 1)}")
+    console.print(f"{spread}, global batch {recipe.global_batch}, {counted(epochs, 'epoch')}")
     notes = [*prepared.table.warnings, *(f"left out: {name}" for name in pixels.skipped)]
     for note in notes[:MAX_NOTES]:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")

@@ -24,6 +24,7 @@ from turnaround.study.lifecycle import Work, is_paid_for
 from turnaround.study.outside import clear
 from turnaround.study.plan import PlannedRun
 from turnaround.study.state import RunState, state_of
+from turnaround.words import counted
 
 BEGINS_ANEW = "The same command starts it anew; one that has failed, with --retry."
 """Of somebody else's program, which nobody else can resume."""
@@ -159,7 +160,7 @@ class SlurmConductor:
         for job in there.values():
             client.cancel(job.job_id)
         if there:
-            self.tell(f"{len(there)} job{'s' * (len(there) > 1)} cancelled; each saves what it has.")
+            self.tell(f"{counted(len(there), 'job')} cancelled; each saves what it has.")
         while any(not self._jobs[name].is_over for name in there):
             time.sleep(0.5)
             self._look()

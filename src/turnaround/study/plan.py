@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from turnaround.errors import InputError
+from turnaround.words import counted
 
 MAX_RUNS = 1000
 
@@ -41,7 +42,7 @@ class PlannedRun:
     @property
     def label(self) -> str:
         """For people."""
-        what = f"{self.workers} worker{'s' * (self.workers > 1)}{' rehearsed' if self.is_rehearsal else ''}"
+        what = f"{counted(self.workers, 'worker')}{' rehearsed' if self.is_rehearsal else ''}"
         where = [f"{self.hosts} hosts"] * (self.hosts > 1) + [self.gpu] * bool(self.gpu)
         return f"{what}{' on ' * bool(where)}{' with '.join(map(str, where))}, seed {self.seed}"
 

@@ -14,6 +14,7 @@ from turnaround.record.schema import Evaluation
 from turnaround.use.formats import FORMATS
 from turnaround.use.graph import description
 from turnaround.use.trained import Trained
+from turnaround.words import percent
 
 if TYPE_CHECKING:
     from turnaround.use.export import ExportAgreement
@@ -94,7 +95,7 @@ def _accuracy(trained: Trained) -> str:
         return "The run has not finished, so it has no final evaluation. Do not rely on this network."
     margin = 1.96 * math.sqrt(max(evaluation.top1 * (1 - evaluation.top1), 0.0) / max(evaluation.num_images, 1))
     sentence = (
-        f"{100 * evaluation.top1:.1f} % of {evaluation.num_images} validation images (95 % interval about "
+        f"{percent(evaluation.top1, 1)} of {evaluation.num_images} validation images (95 % interval about "
         f"± {100 * margin:.1f} points, for pictures like these)"
     )
     if evaluation.epoch != trained.epoch:
@@ -105,7 +106,7 @@ def _accuracy(trained: Trained) -> str:
 def _class_table(evaluation: Evaluation) -> str:
     rows = ["| class | images | recognised | most often taken for |", "| --- | ---: | ---: | --- |"]
     for place, one in enumerate(evaluation.per_class[:MAX_CLASSES]):
-        share = "no images" if one.accuracy is None else f"{100 * one.accuracy:.0f} %"
+        share = "no images" if one.accuracy is None else percent(one.accuracy)
         few = " (few)" if one.num_images < FEW_IMAGES else ""
         rows.append(f"| {text(one.name)} | {one.num_images}{few} | {share} | {_taken_for(evaluation, place)} |")
     if len(evaluation.per_class) > MAX_CLASSES:
@@ -142,7 +143,7 @@ def _weak_classes(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return ""
     weak = [one for one in evaluation.per_class if one.accuracy is not None and one.accuracy < 2 / 3]
-    named = ", ".join(f"{text(one.name)} ({100 * (one.accuracy or 0):.0f} %)" for one in weak[:8])
+    named = ", ".join(f"{text(one.name)} ({percent(one.accuracy or 0)})" for one in weak[:8])
     return named + (f" and {len(weak) - 8} more" if len(weak) > 8 else "")
 
 

@@ -18,7 +18,7 @@ from turnaround.report.page.fig_common import (
     plain,
     sentences,
 )
-from turnaround.words import accuracy
+from turnaround.words import accuracy, percent
 
 MAX_CLASSES = 40
 MAX_PAIRS = 12
@@ -137,7 +137,7 @@ def _pairs(best: Confusion) -> list[Figure]:
         "x": [pair.num_images for pair in pairs],
         "y": list(range(len(pairs))),
         "width": 0.6,
-        "customdata": [[f"{100 * pair.share:.1f} %", plain(evaluation.classes[pair.true])] for pair in pairs],
+        "customdata": [[percent(pair.share, 1), plain(evaluation.classes[pair.true])] for pair in pairs],
         "hovertemplate": "%{x} images, %{customdata[0]} of %{customdata[1]}<extra></extra>",
         "meta": meta(0, "measured"),
     }

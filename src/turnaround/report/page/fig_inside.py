@@ -24,6 +24,7 @@ from turnaround.report.page.fig_common import (
     series_of,
     spread_out,
 )
+from turnaround.words import percent
 
 STEP_NAMES = {
     "wait": "waiting for the batch",
@@ -144,7 +145,7 @@ def _part(stack: _Stack, part: str, unit: TimeUnit, totals_s: Sequence[float]) -
         "y": list(range(len(times_s))),
         "width": 0.65,
         "marker": {"pattern": {"shape": PATTERNS[place % len(PATTERNS)], "fillmode": "overlay", "size": 6}},
-        "customdata": [[unit.text(time_s), f"{100 * s:.0f} %"] for time_s, s in zip(times_s, shares, strict=True)],
+        "customdata": [[unit.text(time_s), percent(s)] for time_s, s in zip(times_s, shares, strict=True)],
         "hovertemplate": "%{fullData.name}<br>%{customdata[0]}, %{customdata[1]}<extra></extra>",
         "meta": meta(place, "part"),
     }

@@ -22,7 +22,7 @@ from turnaround.report.page.fig_common import (
     worker_axis,
 )
 from turnaround.report.page.fig_laws import LawCurve, ScalingGroup, heights, scaling_traces
-from turnaround.words import about, duration, hardware
+from turnaround.words import about, duration, hardware, percent
 
 
 def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingGroup]:
@@ -122,7 +122,7 @@ def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
         law=lambda point: point.efficiency,
         ideal=lambda group, workers: 1.0,
     )
-    traces = scaling_traces(groups, curve, TimeUnit(name="", seconds=1.0), lambda value: f"{100 * value:.0f} %")
+    traces = scaling_traces(groups, curve, TimeUnit(name="", seconds=1.0), percent)
     top = max([1.1, *(value * 1.08 for value in heights(traces))])
     return Figure(
         id="efficiency",
@@ -134,7 +134,7 @@ def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
             _measured_rule(groups),
             _law_rule(groups),
         ),
-        alt=_alt(groups, curve, lambda value: f"{100 * value:.0f} %"),
+        alt=_alt(groups, curve, percent),
         data=traces,
         layout=_layout(groups, traces, share_axis("efficiency (%)", range=[0, number(min(top, 2.5))])),
     )

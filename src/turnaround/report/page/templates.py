@@ -50,7 +50,7 @@ def tied(text: str) -> str:
     return _BEFORE_UNIT.sub("\u00a0", text)
 
 
-_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=(?:%|s|min|h|px|images|epochs)(?![\w/]))")
+_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=(?:%|s|ms|min|h|px|images|epochs)(?![\w/]))")
 
 
 def piece(name: str, **values: Any) -> Markup:
