@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table
+from turnaround.analysis.shares import lost_s
 from turnaround.analysis.workloads import survey
-from turnaround.findings.times import lost_s, time_lost_outside_training
+from turnaround.findings.times import time_lost_outside_training
 
 
 def test_of_a_cold_epoch_only_what_it_took_longer(tmp_path: Path) -> None:

@@ -35,6 +35,20 @@ def _parts_s(run: RunSummary) -> dict[str, float]:
     return {"training_steady": run.job_time_s - other_s, "other": other_s}
 
 
+def lost_s(run: RunSummary) -> dict[str, float]:
+    """Seconds of the turnaround by part that were not steady training; empty where it is not known.
+
+    Of the cold epoch only what it took longer than a steady one. A table has one part: the job less its epochs.
+    """
+    if not run.is_recorded:
+        return {}
+    if run.is_imported:
+        return {} if run.outside_epochs_s is None else {"other": max(0.0, run.outside_epochs_s)}
+    parts = {name: time_s for name, time_s in run.turnaround_parts_s.items() if not name.startswith("training")}
+    cold_s = run.turnaround_parts_s.get("training_cold", 0.0) - (run.epoch_time_s or 0.0)
+    return {**parts, "training_cold": max(0.0, cold_s)} if run.turnaround_parts_s else {}
+
+
 def step_parts_s(case: ConfigurationRuns) -> dict[str, float]:
     """Seconds of a typical step by part: medians over its steps, then over processes and runs."""
     if case.configuration.is_rehearsal:

@@ -4,7 +4,6 @@ A rule is a row of RULES: an id, a severity, and a function that looks at one wo
 that it hands over as evidence.
 
     finding.py      one sentence with its evidence and its size; a rule that finds such
-    pools.py        accuracies that may be compared, and their noise
     speed.py        what more or faster GPUs brought
     accuracy.py     what more workers cost, and what is only noise
     curves.py       curves that rise, fall, or are learnt by heart

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from turnaround.analysis.compare import value_at
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.pools import Noise, Pool, PooledGroup, binomial_noise, groups_of
 from turnaround.findings.finding import Draft, Evidence, figure, final_accuracies
-from turnaround.findings.pools import Pool, PooledGroup, binomial_noise, groups_of
 from turnaround.words import accuracy, counted, durations, factor, listed, points
 
 MIN_POINTS = 0.003
@@ -120,13 +120,21 @@ def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:
         if difference <= limit:
             text = (
                 f"The accuracies of {listed([pool.label for pool in group.pools])} lie within {points(difference)}, "
-                f"and up to {points(limit)} cannot be told from chance ({group.noise.source}): they cannot be ranked."
+                f"and up to {points(limit)} cannot be told from chance ({_noise_source(group.noise)}): they cannot be "
+                "ranked."
             )
             yield Draft(
                 text=text,
                 evidence=final_accuracies(*group.cases),
                 advice="If the order matters, repeat each with three seeds or more; otherwise decide by time.",
             )
+
+
+def _noise_source(noise: Noise) -> str:
+    """Say where the figure for chance comes from."""
+    if noise.source == "repeats":
+        return f"scatter of {noise.num_runs} runs that share workers and batch with another"
+    return "noise of the curves" if noise.source == "curves" else "noise of counting the validation images"
 
 
 def one_seed_only(job: Workload) -> Iterator[Draft]:
@@ -136,7 +144,7 @@ def one_seed_only(job: Workload) -> Iterator[Draft]:
             size = "how far a second run would differ is not known"
             if group.noise is not None:
                 smallest = group.noise.limit(group.pools[0], group.pools[-1])
-                size = f"differences below {points(smallest)} cannot be told from chance ({group.noise.source})"
+                size = f"differences below {points(smallest)} cannot be told from chance ({_noise_source(group.noise)})"
             yield Draft(
                 text=f"Each of the {len(group.cases)} configurations was run once: {size}.",
                 evidence=final_accuracies(*group.cases),

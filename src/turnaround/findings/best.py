@@ -15,9 +15,9 @@ from typing import Literal
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import device_time_s, time_to_target_s
+from turnaround.analysis.pools import Pool, PooledGroup, groups_of
 from turnaround.analysis.stable import BAND
 from turnaround.findings.finding import Draft, Evidence, Unit, final_accuracies, who
-from turnaround.findings.pools import Pool, PooledGroup, groups_of
 from turnaround.words import accuracy, duration, listed
 
 SAME_TIME = 1.05

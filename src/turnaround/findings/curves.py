@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.overfit import MEMORISING_GAP, Kind, Overfitting
+from turnaround.analysis.pools import binomial_noise
 from turnaround.findings.finding import Draft, Evidence, figure, who
-from turnaround.findings.pools import binomial_noise
 from turnaround.words import accuracy, listed, percent, points
 
 

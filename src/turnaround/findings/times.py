@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.shares import lost_s
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.words import counted, duration, durations, listed, percent
@@ -39,20 +40,6 @@ _REMEDY = {
     "lost": "Save more often (training.checkpoint_every_s): what lies behind the last checkpoint is done again.",
     "other": "Have the next run timed by turnaround, which tells queue, start-up, cold epoch and evaluation apart.",
 }
-
-
-def lost_s(run: RunSummary) -> dict[str, float]:
-    """Seconds of the turnaround by part that were not steady training; empty where it is not known.
-
-    Of the cold epoch only what it took longer than a steady one. A table has one part: the job less its epochs.
-    """
-    if not run.is_recorded:
-        return {}
-    if run.is_imported:
-        return {} if run.outside_epochs_s is None else {"other": max(0.0, run.outside_epochs_s)}
-    parts = {name: time_s for name, time_s in run.turnaround_parts_s.items() if not name.startswith("training")}
-    cold_s = run.turnaround_parts_s.get("training_cold", 0.0) - (run.epoch_time_s or 0.0)
-    return {**parts, "training_cold": max(0.0, cold_s)} if run.turnaround_parts_s else {}
 
 
 def time_lost_outside_training(job: Workload) -> Iterator[Draft]:

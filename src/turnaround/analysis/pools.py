@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Literal
 
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
@@ -47,7 +48,10 @@ class Noise:
     sd: float
     degrees: int | None
     """Degrees of freedom, where it was estimated from repeats; None where it comes from images counted or curves."""
-    source: str
+    source: Literal["repeats", "curves", "counting"]
+    """Scatter of runs that share workers and batch, of the epochs of a curve, or of counting validation images."""
+    num_runs: int = 0
+    """How many repeats it was estimated from."""
 
     def limit(self, a: Pool, b: Pool) -> float:
         """Differences up to this one are chance, at 95 %."""
@@ -122,19 +126,16 @@ def _scatter(pools: Sequence[Pool]) -> Noise | None:
         return None
     num_repeated = sum(len(pool.accuracies) > 1 for pool in pools)
     squares = sum((value - pool.accuracy) ** 2 for pool in pools for value in pool.accuracies)
-    source = f"scatter of {degrees + num_repeated} runs that share workers and batch with another"
-    return Noise(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
+    return Noise(sd=math.sqrt(squares / degrees), degrees=degrees, source="repeats", num_runs=degrees + num_repeated)
 
 
 def _single(pools: Sequence[Pool]) -> Noise | None:
     """Estimate the noise of one run by its curve, which counting images bounds from below, else by counting alone."""
     cases = [case for pool in pools for case in pool.cases]
     if curves := [case.stable.noise for case in cases if case.stable.noise is not None]:
-        return Noise(sd=median(curves), degrees=None, source="noise of the curves")
+        return Noise(sd=median(curves), degrees=None, source="curves")
     counted = [binomial for case in cases if (binomial := binomial_noise(case)) is not None]
-    return (
-        Noise(sd=median(counted), degrees=None, source="noise of counting the validation images") if counted else None
-    )
+    return Noise(sd=median(counted), degrees=None, source="counting") if counted else None
 
 
 def binomial_noise(case: ConfigurationRuns) -> float | None:

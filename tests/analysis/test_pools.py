@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
+from turnaround.analysis.pools import groups_of
 from turnaround.analysis.workloads import survey
-from turnaround.findings.pools import groups_of
 
 
 def test_the_gpu_and_the_processes_do_not_matter_for_the_result(tmp_path: Path) -> None:
