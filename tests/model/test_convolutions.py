@@ -63,35 +63,41 @@ def test_on_a_gpu_output_and_gradients_are_those_of_torch(case: str, size: tuple
     assert max(differences(case, size, images=7, device="cuda")) < CLOSE
 
 
-@pytest.mark.parametrize(("autocast", "far"), [(torch.float32, 0.02), (torch.bfloat16, 0.2)])
+@pytest.mark.parametrize("autocast", [torch.float32, torch.bfloat16])
 @pytest.mark.gpu
-def test_a_network_learns_as_with_cudnn_and_a_new_number_of_images_compiles_nothing(
-    autocast: torch.dtype, far: float
-) -> None:
+def test_a_network_learns_as_with_cudnn_and_a_new_number_of_images_compiles_nothing(autocast: torch.dtype) -> None:
+    """Both are held against float64: rounding in the layers behind moves a gradient by half its norm in bf16.
+
+    On an H200 (2026-11-16) the medians over all parameters were 0.4716 (ours) and 0.4677 (cuDNN) in bf16, 0.1419 and
+    0.1419 with TF32; the worst parameter had 1.29 times cuDNN's error, hence the factor 2.
+    """
     import triton
 
     timm = pytest.importorskip("timm")
     torch.manual_seed(1)
     theirs = timm.create_model("mobilenetv2_100", num_classes=5).cuda().to(memory_format=torch.channels_last).eval()
-    ours = copy.deepcopy(theirs)
+    ours, exact = copy.deepcopy(theirs), copy.deepcopy(theirs).double()
     compute_depthwise_ourselves(ours)
     compiled: list[object] = []
     for count in (8, 3):
         images = torch.randn(count, 3, 96, 96, device="cuda").contiguous(memory_format=torch.channels_last)
-        outputs = []
+        outputs = [exact(images.double())]
+        outputs[0].square().sum().backward()
         for network in (theirs, ours):
             with torch.autocast("cuda", dtype=autocast, enabled=autocast != torch.float32):
                 outputs.append(network(images).float())
             outputs[-1].square().sum().backward()
-        assert (outputs[1] - outputs[0]).norm() < far * outputs[0].norm()
+        assert (outputs[2] - outputs[0]).norm() < 2 * (outputs[1] - outputs[0]).norm()
         triton.knobs.runtime.jit_post_compile_hook = lambda **facts: compiled.append(facts)
     triton.knobs.runtime.jit_post_compile_hook = None
     assert not compiled
-    for name, mine in ours.named_parameters():
-        other = theirs.get_parameter(name).grad
-        assert mine.grad is not None
-        assert mine.grad.dtype == torch.float32
-        assert (mine.grad - other).norm() < far * other.norm(), name
+    for name, parameter in exact.named_parameters():
+        mine, other = ours.get_parameter(name).grad, theirs.get_parameter(name).grad
+        assert parameter.grad is not None
+        assert mine is not None
+        assert other is not None
+        assert mine.dtype == torch.float32
+        assert (mine - parameter.grad).norm() < 2 * (other - parameter.grad).norm(), name
 
 
 def test_without_a_gpu_the_layer_takes_the_ordinary_way_to_the_bit() -> None:
