@@ -390,6 +390,14 @@ def test_how_a_tree_is_read() -> None:
     ]
 
 
+@pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_files_that_documents_name_are_there(document: str) -> None:
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_0-9]+\.py|(?:[a-z_]+/)+)`", text))
+    assert named
+    assert [name for name in sorted(named) if not any((root / name).exists() for root in (PACKAGE, REPOSITORY))] == []
+
+
 # --- (vi) no pickle
 
 
