@@ -78,7 +78,7 @@ def test_only_what_learns_is_in_it() -> None:
     assert len(make_optimizer(network, recipe("sgd")).param_groups) == 1
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lamb", "muon"])
 def test_the_scaled_averages_arrive(optimizer: str) -> None:
     made = make_optimizer(SmallNetwork(num_classes=4), recipe(optimizer), betas=(0.6, 0.99))
     assert all(tuple(group["betas"]) == (0.6, 0.99) for group in made.param_groups)
@@ -89,11 +89,30 @@ def test_sgd_is_nesterovs() -> None:
     assert all(group["nesterov"] and group["momentum"] == 0.9 for group in made.param_groups)
 
 
-def test_without_timm_only_its_two_rules_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_timm_only_its_own_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     network = SmallNetwork(num_classes=4)
     for optimizer in ("sgd", "adam", "adamw", "adadelta"):
         make_optimizer(network, recipe(optimizer))
-    for optimizer in ("lamb", "lars"):
+    for optimizer in ("lamb", "lars", "muon"):
         with pytest.raises(MissingPartError, match="pip install timm torchvision"):
             make_optimizer(network, recipe(optimizer))
+
+
+def test_an_older_timm_without_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = pytest.importorskip("timm")
+    monkeypatch.delattr(timm.optim, "Muon")
+    with pytest.raises(MissingPartError, match=rf"muon is not in timm {timm.__version__}.*pip install --upgrade timm"):
+        make_optimizer(SmallNetwork(num_classes=4), recipe("muon"))
+
+
+def test_muon_takes_convolutions_and_leaves_the_rest_to_adamw() -> None:
+    pytest.importorskip("timm")
+    network = SmallNetwork(num_classes=6)
+    made = make_optimizer(network, recipe("muon"))
+    network(torch.randn(4, 3, 16, 16)).square().sum().backward()
+    made.step()
+    by_muon = {name for name, p in network.named_parameters() if made.state[p]["use_muon"]}
+    assert by_muon == {name for name, p in network.named_parameters() if p.ndim > 1}
+    update = made.state[network.stages[0].conv1.weight]["momentum_buffer"]  # type: ignore[union-attr, index]
+    assert update.shape == network.stages[0].conv1.weight.shape  # type: ignore[union-attr]

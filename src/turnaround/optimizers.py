@@ -95,6 +95,18 @@ OPTIMIZERS = {
         auto_scaling="linear",
         options={"momentum": MOMENTUM},
     ),
+    # Orthogonalised momentum for matrices and, flattened, convolutions (Jordan 2024), scaled so that a step is as long
+    # as one of AdamW (Liu et al. 2025: 0.2 sqrt(max(out, in))); AdamW for everything else. On CIFAR-10 with a residual
+    # network of 2.4 million weights it reached 90.6 % at 128 images a step and 86.1 % at 8,192, where AdamW had 90.0
+    # and 77.6 %; of the rates that were tried the lowest was best, so the rates here are low. The scaling rule is
+    # AdamW's: nobody has measured it yet from scratch at scale.
+    "muon": OptimizerRow(
+        library="timm.optim",
+        class_name="Muon",
+        learning_rates=LearningRates(2e-3, 2e-3, 2e-4),
+        auto_scaling="sqrt",
+        has_betas=True,
+    ),
 }
 
 

@@ -67,6 +67,7 @@ def test_epochs_become_steps_once() -> None:
         ("adam", "auto", 2.0),
         ("adamw", "auto", 2.0),
         ("lamb", "auto", 2.0),
+        ("muon", "auto", 2.0),
         ("adadelta", "auto", 1.0),
         *((optimizer, "none", 1.0) for optimizer in OPTIMIZERS),
         *((optimizer, "linear", 4.0) for optimizer in OPTIMIZERS),

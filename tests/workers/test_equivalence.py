@@ -147,6 +147,16 @@ def test_a_frozen_backbone_is_the_same_training_too(
     assert [e.val_accuracy for e in runs[1].epochs] == [e.val_accuracy for e in runs[2].epochs]
 
 
+def test_muon_is_the_same_training_too(run_on: RunOn) -> None:
+    """It orthogonalises in bf16, but after the gradients were averaged: every process computes the same update."""
+    pytest.importorskip("timm")
+    muon = ("training.optimizer=muon", "training.learning_rate=0.002", "data.size_px=32")
+    settings = (*muon, "workers.count=2", "training.epochs=2", "training.precision=fp64")
+    one, two = run_on(1, *settings), run_on(2, *settings)
+    assert largest_difference(weights(one), weights(two)) < 1e-12
+    assert [e.val_accuracy for e in one.epochs] == [e.val_accuracy for e in two.epochs]
+
+
 def test_unequal_shares_are_the_same_training_too(run_on: RunOn) -> None:
     """3 processes host 1, 1 and 2 of 4 workers, and 7 images a worker leave a smaller last step."""
     settings = ("training.batch_per_worker=7", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
