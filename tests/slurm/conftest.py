@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from slurm.cluster import Cluster, missing
+from turnaround.launch.clusters.contract import JobState
 from turnaround.launch.clusters.slurm import client
 from turnaround.launch.clusters.slurm.script import SlurmJob
 from turnaround.launch.clusters.slurm.settings import SlurmSettings
-from turnaround.launch.clusters.slurm.states import JobState
 
 STANDIN = Path(__file__).parent / "standin.py"
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from turnaround.launch.clusters.contract import JobState
 from turnaround.launch.clusters.slurm import client
-from turnaround.launch.clusters.slurm.states import JobState
 from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status

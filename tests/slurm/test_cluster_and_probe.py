@@ -11,7 +11,7 @@ from slurm.cluster import CPUS_PER_NODE, GPUS_PER_NODE, MEMORY_MB, NODES, Cluste
 from slurm.conftest import Submit
 from turnaround.errors import InputError
 from turnaround.launch.clusters.slurm import client, probe
-from turnaround.launch.clusters.slurm.cluster import check, partitions
+from turnaround.launch.clusters.slurm.inventory import check, partitions
 from turnaround.launch.clusters.slurm.script import SlurmJob
 from turnaround.launch.clusters.slurm.settings import SlurmSettings
 

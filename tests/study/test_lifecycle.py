@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from turnaround.errors import InputError
+from turnaround.record.layout import RunDirectory
+from turnaround.record.lock import RunLock
 from turnaround.record.writer import write_json
 from turnaround.study.lifecycle import Conductor, Work, seconds_left
 from turnaround.study.plan import PlannedRun, plan
@@ -130,3 +132,18 @@ def test_a_plan_that_makes_no_sense_is_none(tmp_path: Path, planned: object) -> 
     assert to_come(tmp_path) == []
     agree_with_before(tmp_path, {"source": "photos"}, PLANNED[:1])
     assert to_come(tmp_path) == [PLANNED[0].label]
+
+
+def test_a_run_whose_process_lives_and_has_no_status_yet_is_starting(tmp_path: Path) -> None:
+    first = PLANNED[0]
+    directory = RunDirectory.create(tmp_path / first.name)
+    with RunLock(directory.lock):
+        assert state_of(first, tmp_path).standing == "starting"
+        write_json(directory.recipe, {})  # somebody else's program writes it before its status
+        assert state_of(first, tmp_path).standing == "starting"
+        assert state_of(first, tmp_path).is_alive
+    gone = state_of(first, tmp_path)
+    assert (gone.standing, "status.json is missing" in str(gone.cause)) == ("failed", True)
+    directory.recipe.unlink()
+    assert state_of(first, tmp_path).standing == "missing"
+    assert started([state(run, "starting" if run is first else "finished") for run in PLANNED]).started == []

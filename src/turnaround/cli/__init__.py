@@ -17,9 +17,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     bench.py      how fast could training be on this machine, and what is in its way?
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
-    study_there.py  a study as jobs of a cluster
     options.py    flags that need more than a line
-    on_slurm.py   what train, resume and study share when a cluster does the work
     worker.py     the entry point of every process of a training; it, classify, export and serve reach the GPU side
 """
 

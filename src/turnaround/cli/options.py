@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from turnaround.errors import InputError, one_of
+
+if TYPE_CHECKING:
+    from turnaround.launch.clusters.contract import Cluster, Wishes
 
 Processes = Annotated[
     int | None, typer.Option(help="Processes that host them: they decide the speed. Default: the devices here.")
@@ -75,3 +81,60 @@ NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Submit and end; the jobs go on by themselves.", rich_help_panel=PANEL)
 ]
 Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the study's jobs.", rich_help_panel=PANEL)]
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class ClusterFlags:
+    """What was said about the cluster; InputError for what makes no sense on this machine."""
+
+    on: str = LOCAL
+    gpu: str | None = None
+    hosts: int | str | None = None
+    partition: str | None = None
+    account: str | None = None
+    time: str | None = None
+    more: tuple[str, ...] = ()
+    no_wait: bool = False
+    cancel: bool = False
+    """Of a study: its jobs are to end."""
+
+    def __post_init__(self) -> None:
+        from turnaround.launch.clusters import CLUSTERS
+
+        if self.on not in (LOCAL, *CLUSTERS):
+            raise InputError(one_of("--on", self.on, (LOCAL, *CLUSTERS)))
+        values = {
+            "gpu": self.gpu,
+            "hosts": self.hosts,
+            "partition": self.partition,
+            "account": self.account,
+            "time": self.time,
+            "slurm": self.more or None,
+            "no-wait": self.no_wait or None,
+            "cancel": self.cancel or None,
+        }
+        given = [name for name, value in values.items() if value is not None]
+        if self.on == LOCAL and given:
+            clusters = " or ".join(f"--on {name}" for name in CLUSTERS)
+            raise InputError(f"--{given[0]} is for clusters: add {clusters}, or leave it out.")
+
+    def cluster(self) -> Cluster | None:
+        """Return who does the work; None for this machine."""
+        from turnaround.launch.clusters import cluster_named
+
+        return None if self.on == LOCAL else cluster_named(self.on)
+
+    @property
+    def wishes(self) -> Wishes:
+        from turnaround.launch.clusters.contract import Wishes
+
+        return Wishes(
+            gpu=self.gpu,
+            hosts=self.hosts,
+            partition=self.partition,
+            account=self.account,
+            time=self.time,
+            settings=self.more,
+        )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from turnaround.cli.options import Log, On, Restarts
+from turnaround.cli.options import ClusterFlags, Log, On, Restarts
 
 
 def resume(
@@ -29,10 +29,12 @@ def resume(
     [bold]turnaround resume runs/x[/bold]                on this machine
     [bold]turnaround resume runs/x --on slurm[/bold]     follow the run's job, or submit it again when it has ended
     """
-    from turnaround.cli.on_slurm import Flags, refuse_if_queued, rejoin
+    from turnaround.launch.clusters.follow import rejoin
+    from turnaround.launch.clusters.submission import refuse_if_queued
     from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request
     from turnaround.launch.lifecycle import resume as go_on
+    from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import Run
     from turnaround.record.viewers.follow import chosen
     from turnaround.report.terminal import err
@@ -40,11 +42,11 @@ def resume(
     from turnaround.workers.environment import place
 
     console, viewers = err(), chosen(log or ())
-    if Flags(on=on).is_slurm:
+    if cluster := ClusterFlags(on=on).cluster():
         _refuse_other_flags(processes=processes, engine=engine, restarts=restarts, log=",".join(viewers))
-        rejoin(directory, (lambda line: None) if json_ else lambda line: console.print(line, markup=False))
+        rejoin(directory, cluster, (lambda line: None) if json_ else lambda line: console.print(line, markup=False))
         return print_result(Run.load(directory), as_json=json_)
-    refuse_if_queued(directory)
+    refuse_if_queued(RunDirectory(directory))
     here = place()
     with run_display(directory, viewers, here=here, is_quiet=json_) as (show, announced):
         request = Request(

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnaround.cli.options import (
+    LOCAL,
     Account,
     Budget,
     Cancel,
+    ClusterFlags,
     Command,
     Gpus,
     HostCounts,
@@ -30,10 +32,10 @@ from turnaround.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turnaround.cli.on_slurm import Flags
+    from turnaround.launch.clusters.contract import Cluster
     from turnaround.recipe import Recipe
-    from turnaround.study.lifecycle import Conductor
-    from turnaround.study.on_slurm import SlurmConductor
+    from turnaround.study.lifecycle import Conductor, Work
+    from turnaround.study.on_cluster import ClusterConductor
     from turnaround.study.plan import PlannedRun
     from turnaround.study.program import Program
     from turnaround.study.state import RunState
@@ -67,20 +69,18 @@ def study(
     [bold]turnaround study photos/ --workers 1,2,4 --on slurm --gpu t4,v100[/bold]
     [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold] (also --on slurm)
     """
-    from turnaround.cli.on_slurm import Flags
-    from turnaround.cli.study_there import study_there
     from turnaround.launch.contract import checked_device
     from turnaround.record.gpus import describe_gpus
     from turnaround.study.lifecycle import Conductor, Work
     from turnaround.study.plan import counts
 
-    flags = Flags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, cancel)
+    flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, cancel)
     asked = _Asked(
         workers=counts(workers, flag="--workers") if workers else [],
         rehearse=counts(rehearse, flag="--rehearse") if rehearse else [],
         repeat=repeat,
         device=checked_device(device),
-        gpus=() if device == "cpu" or flags.is_slurm else tuple(str(gpu["index"]) for gpu in describe_gpus()),
+        gpus=() if device == "cpu" or flags.on != LOCAL else tuple(str(gpu["index"]) for gpu in describe_gpus()),
         settings=tuple(set_ or []),
         flags=flags,
     )
@@ -95,8 +95,8 @@ def study(
         retries_failed=retry,
         budget_gpu_s=_budget_s(budget) if budget else None,
     )
-    if flags.is_slurm:
-        study_there(work, subject, flags, is_dry=dry_run)
+    if cluster := flags.cluster():
+        _study_there(work, subject, cluster, flags, is_dry=dry_run)
     elif dry_run:
         _print_plan(Conductor(work, subject.planned))
     else:
@@ -121,6 +121,59 @@ def _carry_out(conductor: Conductor, subject: Subject) -> None:
     tell_end(work.folder, conductor)
 
 
+def _study_there(work: Work, subject: Subject, cluster: Cluster, flags: ClusterFlags, *, is_dry: bool) -> None:
+    """Plan over GPU kinds and hosts, check everything, then submit what is missing and follow it."""
+    from turnaround.errors import InputError
+    from turnaround.launch.clusters.follow import inventory_of
+    from turnaround.record.layout import StudyDirectory
+    from turnaround.record.lock import RunLock
+    from turnaround.report.terminal import err
+    from turnaround.report.training_display import page_on_failure
+    from turnaround.study.on_cluster import ClusterConductor, plan_jobs, require_possible
+    from turnaround.study.state import agree_with_before
+
+    engine = subject.recipe.workers.engine if subject.recipe else "torch"
+    if engine != "torch":
+        raise InputError(f"--on {cluster.name} starts the engine torch, not {engine}.")
+    inventory, console = inventory_of(cluster, is_dry=is_dry), err()
+    jobs = plan_jobs(subject.planned, work, flags.wishes, cluster, inventory)
+    conductor = ClusterConductor(
+        work=work,
+        cluster=cluster,
+        planned=tuple(jobs),
+        jobs=jobs,
+        tell=lambda line: console.print(line, markup=False),
+    )
+    if is_dry:
+        return _print_scripts(conductor, inventory)
+    if flags.cancel:
+        cancelled = conductor.cancel()
+        return console.print("\n".join(f"cancelled: {label}" for label in cancelled) or "No job of it is there.")
+    if not any(job.has_setup for job in jobs.values()):  # else the nodes have programs that are not here
+        subject.refuse_if_missing(work.folder)
+    todo = [jobs[state.planned] for state in conductor.states() if not state.is_done]
+    require_possible(todo, StudyDirectory(work.folder), cluster, inventory, conductor.tell)
+    agree_with_before(work.folder, subject.compared, conductor.planned)
+    with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
+        if flags.no_wait:
+            conductor.submit()
+            return console.print("Submitted. The same command without --no-wait follows the jobs.")
+        with shown(conductor):
+            conductor.run()
+    if conductor.left_out:
+        console.print(f"The budget does not pay for: {'; '.join(conductor.left_out)}.")
+    return tell_end(work.folder, conductor)
+
+
+def _print_scripts(conductor: ClusterConductor, inventory: object | None) -> None:
+    """Every script, under its run's name."""
+    for state in conductor.states():
+        job = conductor.jobs[state.planned]
+        if inventory is not None:
+            conductor.cluster.check(job, inventory)
+        typer.echo(f"# {state.planned.label}: {state.standing}\n{conductor.cluster.script(job)}")
+
+
 def _print_plan(conductor: Conductor) -> None:
     from turnaround.report.terminal import out
 
@@ -140,7 +193,7 @@ class _Asked:
     gpus: tuple[str, ...]
     settings: tuple[str, ...]
     """Of --set."""
-    flags: Flags
+    flags: ClusterFlags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +270,7 @@ def _of_program(command: str, asked: _Asked) -> Subject:
     if not asked.workers:
         raise InputError("A study of a --command needs configurations: --workers 1,2,4.")
     planned = plan(workers=asked.workers, rehearse=[], seeds=range(asked.repeat), devices=max(asked.workers))
-    if not asked.flags.is_slurm:  # there srun and mpirun find as many tasks as there are workers
+    if asked.flags.on == LOCAL:  # there srun and mpirun find as many tasks as there are workers
         program.refuse_if_unfit(planned)
     return Subject(name=program.name, planned=planned, compared={"command": command}, program=program)
 
@@ -226,7 +279,7 @@ def _devices(asked: _Asked) -> int:
     """What there is here; what a cluster has is asked later."""
     from turnaround.launch.contract import usable_cores
 
-    if asked.flags.is_slurm:
+    if asked.flags.on != LOCAL:
         return max(asked.workers, default=1)
     return len(asked.gpus) or (1 if asked.device == "mps" else usable_cores())
 
@@ -259,7 +312,7 @@ def _prepare(recipe: Recipe) -> None:
 
 
 @contextmanager
-def shown(conductor: Conductor | SlurmConductor) -> Iterator[None]:
+def shown(conductor: Conductor | ClusterConductor) -> Iterator[None]:
     """A table that changes in a terminal; elsewhere a line for every change."""
     from rich.live import Live
 
@@ -298,7 +351,7 @@ def _told(state: RunState) -> str:
     return f"{state.standing} {state.cause}" if state.standing == "queued" else state.standing
 
 
-def tell_end(folder: Path, conductor: Conductor | SlurmConductor) -> None:
+def tell_end(folder: Path, conductor: Conductor | ClusterConductor) -> None:
     """The report of what there is, and what went wrong."""
     from turnaround.cli.report import report
     from turnaround.errors import TrainingError

@@ -10,6 +10,7 @@ import typer
 
 from turnaround.cli.options import (
     Account,
+    ClusterFlags,
     Engine,
     Gpu,
     Hosts,
@@ -26,7 +27,7 @@ from turnaround.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from turnaround.cli.on_slurm import Flags, TrainingJob
+    from turnaround.launch.clusters.contract import Cluster, TrainingJob
     from turnaround.recipe import Recipe
     from turnaround.workers.environment import RankInfo
 
@@ -60,7 +61,6 @@ def train(
     [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]   on 8 GPUs of a cluster
     """
     from turnaround import recipes
-    from turnaround.cli.on_slurm import Flags
     from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
@@ -76,12 +76,12 @@ def train(
     if not here.is_alone:
         recipe = _under_a_launcher(recipe, here, out=out, says_workers="workers.count" in " ".join(overrides))
     target = out or default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
-    flags = Flags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait)
-    if flags.is_slurm:
-        _refuse_on_slurm(recipe, restarts=restarts, here=here, viewers=viewers)
+    flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait)
+    if cluster := flags.cluster():
+        _refuse_on_cluster(cluster, recipe, restarts=restarts, here=here, viewers=viewers)
         words = [source, *(part for override in overrides for part in ("--set", override))]
         training = _training(recipe, words, target, processes=processes, device=checked_device(device))
-        return _train_there(training, flags, is_dry=dry_run, as_json=json_)
+        return _train_there(training, cluster, flags, is_dry=dry_run, as_json=json_)
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
     with run_display(target, viewers, here=here, is_quiet=json_) as (show, announced):
@@ -111,30 +111,33 @@ def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, says_
     return recipe.replace("workers", count=here.size) if is_default else recipe
 
 
-def _refuse_on_slurm(recipe: Recipe, *, restarts: int, here: RankInfo, viewers: tuple[str, ...]) -> None:
+def _refuse_on_cluster(
+    cluster: Cluster, recipe: Recipe, *, restarts: int, here: RankInfo, viewers: tuple[str, ...]
+) -> None:
     from turnaround.errors import InputError
 
     if viewers:
         raise InputError(
-            f"--log {','.join(viewers)} follows a run of this machine, not a job of Slurm. Leave it out, or watch it."
+            f"--log {','.join(viewers)} follows a run of this machine, not a job of {cluster.title}. Leave it out, or "
+            "watch it."
         )
     if not here.is_alone:
         raise InputError(
-            "--on slurm submits a job; it was itself started by a launcher. Call it once, on a login node."
+            f"--on {cluster.name} submits a job; it was itself started by a launcher. Call it once, on a login node."
         )
     if recipe.workers.engine != "torch":
         raise InputError(
-            f"--on slurm starts the engine torch, not {recipe.workers.engine}. Leave --engine out, or write a job of "
-            "your own around horovodrun: docs/slurm.md has one."
+            f"--on {cluster.name} starts the engine torch, not {recipe.workers.engine}. Leave --engine out, or write a "
+            "job of your own around horovodrun: docs/slurm.md has one."
         )
     if restarts:
         raise InputError(
-            f"--restarts {restarts} is for this machine: a job of Slurm goes back into the queue by itself."
+            f"--restarts {restarts} is for this machine: a job of {cluster.title} goes back into the queue by itself."
         )
 
 
 def _training(recipe: Recipe, words: list[str], target: Path, *, processes: int | None, device: str) -> TrainingJob:
-    from turnaround.cli.on_slurm import TrainingJob
+    from turnaround.launch.clusters.contract import TrainingJob
     from turnaround.launch.contract import choose_processes
 
     workers = recipe.workers.count
@@ -142,30 +145,27 @@ def _training(recipe: Recipe, words: list[str], target: Path, *, processes: int 
     return TrainingJob(words=tuple(words), out=target, processes=count, device=device)
 
 
-def _train_there(training: TrainingJob, flags: Flags, *, is_dry: bool, as_json: bool) -> None:
+def _train_there(training: TrainingJob, cluster: Cluster, flags: ClusterFlags, *, is_dry: bool, as_json: bool) -> None:
     """Train as a job of a cluster; a dry run prints its script, which can be submitted as it is."""
-    from turnaround.cli.on_slurm import cluster_here, job_for, train_there
-    from turnaround.launch.clusters.slurm.cluster import check
-    from turnaround.launch.clusters.slurm.script import job_script
-    from turnaround.record.job import status_of
+    from turnaround.launch.clusters.follow import follow, inventory_of, submit_checked
     from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import Run
     from turnaround.report.terminal import err, print_json
     from turnaround.report.training_display import print_result
 
-    there = cluster_here(is_dry=is_dry)
-    job = job_for(training, flags.wishes(), there)
+    inventory = inventory_of(cluster, is_dry=is_dry)
+    job = cluster.job(training, flags.wishes, inventory)
     if is_dry:
-        if there is not None:
-            check(job, there)
-        return typer.echo(job_script(job), nl=False)
-    assert there is not None, "only a dry run goes on without a cluster"
+        if inventory is not None:
+            cluster.check(job, inventory)
+        return typer.echo(cluster.script(job), nl=False)
     console = err()
     tell = (lambda line: None) if as_json else lambda line: console.print(line, markup=False)
-    if train_there(job, flags, there, tell):
-        return print_result(Run.load(job.directory), as_json=as_json)
-    slurm = status.job if (status := status_of(RunDirectory(job.directory))) else None
-    return print_json({"directory": str(job.directory), "job_id": slurm and slurm.job_id}) if as_json else None
+    job_id = submit_checked(job, cluster, inventory, tell)
+    if flags.no_wait:
+        return print_json({"directory": str(job.directory), "job_id": job_id}) if as_json else None
+    follow(RunDirectory(job.directory), job_id, cluster, tell)
+    return print_result(Run.load(job.directory), as_json=as_json)
 
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:

@@ -10,12 +10,13 @@ from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status, from_json
 
-JOB_VARIABLE = "SLURM_JOB_ID"
+JOB_VARIABLES = ("TURNAROUND_JOB_ID", "SLURM_JOB_ID")
+"""The script of any cluster may set the first; Slurm sets the second itself."""
 
 
 def own_job(variables: Mapping[str, str] = os.environ) -> str | None:
-    """The job that this process belongs to."""
-    return variables.get(JOB_VARIABLE)
+    """Return the job that this process belongs to."""
+    return next((variables[name] for name in JOB_VARIABLES if name in variables), None)
 
 
 def status_of(directory: RunDirectory) -> Status | None:

@@ -325,9 +325,10 @@ class RunDirectory:
         job = status.get("slurm")
         owner = job.get("job_id") if isinstance(job, dict) else None
         if owner is not None and owner != job_id:
+            cluster = str(job.get("cluster", "slurm"))[:100] if isinstance(job, dict) else ""
             raise RunDirectoryError(
-                f"{self.path} belongs to job {owner} of a Slurm cluster. Follow it, or submit it again: "
-                f"`turnaround resume {shlex.quote(str(self.path))} --on slurm`; or {OTHER_OUT}."
+                f"{self.path} belongs to job {owner} of a {cluster.capitalize()} cluster. Follow it, or submit it "
+                f"again: `turnaround resume {shlex.quote(str(self.path))} --on {cluster}`; or {OTHER_OUT}."
             )
         harmless = {self.lock.name} | (set() if self._has_logs(job_id) else {self.logs.name})
         harmless |= set() if job_id is None else {self.job_script.name}

@@ -6,6 +6,6 @@ Enters: a recipe or a command, and the configurations to compare. Leaves: run di
     program.py   somebody else's program: its command for each run
     outside.py   watches one run of such a program, and records what can be seen from outside
     state.py     where the study stands, read from its run directories
-    on_slurm.py  the same as jobs of a cluster, which go on whoever follows them
+    on_cluster.py  the same as jobs of a cluster, which go on whoever follows them
     lifecycle.py runs what is missing, and only that
 """

@@ -124,7 +124,7 @@ class Conductor:
             self._start(state)
 
     def _is_wanted(self, state: RunState) -> bool:
-        if state.is_done or state.standing == "running" or state.planned.name in self._tried:
+        if state.is_done or state.standing in ("starting", "running") or state.planned.name in self._tried:
             return False
         return state.standing != "failed" or self.work.retries_failed
 

@@ -20,7 +20,7 @@ from turnaround.record.reader import Run
 from turnaround.record.writer import write_json
 from turnaround.study.plan import PlannedRun
 
-Standing = Literal["missing", "queued", "running", "finished", "diverged", "failed", "interrupted"]
+Standing = Literal["missing", "queued", "starting", "running", "finished", "diverged", "failed", "interrupted"]
 DONE: frozenset[Standing] = frozenset({"finished", "diverged"})
 """A run that diverged is a result: the same settings would diverge again."""
 
@@ -45,8 +45,8 @@ class RunState:
 
     @property
     def is_alive(self) -> bool:
-        """Whether something happens by itself: it runs, or waits in the queue of a cluster."""
-        return self.standing in ("queued", "running")
+        """Whether something happens by itself: it starts or runs, or waits in the queue of a cluster."""
+        return self.standing in ("queued", "starting", "running")
 
 
 def state_of(planned: PlannedRun, folder: Path) -> RunState:
@@ -60,6 +60,8 @@ def state_of(planned: PlannedRun, folder: Path) -> RunState:
         status, epochs = run.status, run.epochs
         planned_epochs = run.recipe.get("training", {}).get("epochs")
     except RunDirectoryError as error:
+        if not directory.status.exists() and is_held(directory.lock):  # somebody else's program, in its first moments
+            return RunState(planned=planned, directory=path, standing="starting")
         return RunState(planned=planned, directory=path, standing="failed", cause=str(error))
     standing: Standing
     match status.state:
@@ -86,7 +88,9 @@ def _unborn(planned: PlannedRun, directory: RunDirectory) -> RunState:
     except RunDirectoryError:
         status = None
     if status is None or status.job is None:
-        return RunState(planned=planned, directory=directory.path, standing="missing")
+        # The lock comes first, the recipe when the images are decoded.
+        born: Standing = "starting" if is_held(directory.lock) else "missing"
+        return RunState(planned=planned, directory=directory.path, standing=born)
     standing: Standing = "running" if status.job.starts and status.state == "queued" else status.state
     return RunState(planned=planned, directory=directory.path, standing=standing, cause=status.cause)
 

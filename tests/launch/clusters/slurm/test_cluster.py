@@ -1,68 +1,39 @@
-"""What sinfo prints on clusters of all kinds; on a real one: tests/slurm."""
+"""Slurm behind the contract: what is not the whole of another file."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from turnaround.errors import InputError
-from turnaround.launch.clusters.slurm.cluster import check, parse
-from turnaround.launch.clusters.slurm.script import SlurmJob
-from turnaround.launch.clusters.slurm.settings import SlurmSettings
-
-SINFO = """\
-batch|c1|(null)|64|256000|infinite|mixed
-gpu*|g1|gpu:a100:4(S:0-1),nvme:1|64+|512000+|2-00:00:00|idle
-gpu*|g2|gpu:a100:2,gpu:t4:1|32|256000|2-00:00:00|drained*
-old|o1|gpu:8|16|64000|12:00:00|allocated
-"""
+from turnaround.launch.clusters import CLUSTERS, cluster_named
+from turnaround.launch.clusters.contract import JobState, TrainingJob, Wishes
+from turnaround.launch.clusters.slurm.cluster import Slurm
 
 
-def job(**wishes: Any) -> SlurmJob:
-    settings = SlurmSettings(**wishes)
-    return SlurmJob(directory=Path("/x"), train=(), working_directory=Path("/"), settings=settings)
+def test_it_is_a_row() -> None:
+    assert list(CLUSTERS) == ["slurm"]
+    assert isinstance(cluster_named("slurm"), Slurm)
 
 
-def test_what_is_read() -> None:
-    there = parse(SINFO)
-    assert {name: partition.gpu_kinds for name, partition in there.items()} == {
-        "batch": (),
-        "gpu": ("a100", "t4"),
-        "old": ("gpu",),
-    }
-    assert [node.gpus for node in there["gpu"].nodes] == [{"a100": 4}, {"a100": 2, "t4": 1}]
-    assert (there["gpu"].nodes[0].cpus, there["gpu"].nodes[0].memory_mb) == (64, 512000)
-    assert [node.is_usable for node in there["gpu"].nodes] == [True, False]
-    assert (there["batch"].time_limit_s, there["old"].time_limit_s) == (None, 43200)
+def test_a_flag_goes_before_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNAROUND_CONFIG", str(tmp_path))
+    training = TrainingJob(words=("photos",), out=tmp_path / "run", processes=4, device="auto")
+    job = Slurm().job(training, Wishes(gpu="v100", settings=("gpu=t4", "qos=normal")), None)
+    assert (job.gpu, job.settings.qos, job.hosts, job.processes_here, job.has_setup) == ("v100", "normal", 1, 4, False)
 
 
-def test_gpus_without_a_kind() -> None:
-    assert check(job(partition="old", gpus_per_host=8), parse(SINFO)) == []
-    with pytest.raises(
-        InputError, match=r"9 GPUs on each host .* more than 8. Use more hosts: hosts = 2 with gpus_per_host"
-    ):
-        check(job(partition="old", gpus_per_host=9), parse(SINFO))
+def test_only_a_job_that_we_hold_is_ours_to_release() -> None:
+    for reason, is_ours in (("JobHeldUser", True), ("JobHeldAdmin", False), ("Resources", False)):
+        assert Slurm().is_held(JobState(job_id="7", state="PENDING", reason=reason)) is is_ours
 
 
-def test_no_gpu_at_all() -> None:
-    with pytest.raises(InputError, match=r"No node of partition batch has a GPU. .* or train with --device cpu"):
-        check(job(partition="batch"), parse(SINFO))
-    assert check(job(partition="batch", gpus_per_host=0, time="30-00"), parse(SINFO)) == []
-
-
-def test_several_partitions() -> None:
-    there = parse(SINFO)
-    assert check(job(partition="gpu,old", time="1-00"), there) == []
-    with pytest.raises(InputError, match=r"longer than partitions gpu, old allows \(2-00:00:00\)"):
-        check(job(partition="gpu,old", time="3-00"), there)
-
-
-def test_a_cluster_without_a_default_partition() -> None:
-    assert check(job(gpu="whatever"), parse(SINFO.replace("*|", "|"))) == []
-
-
-def test_another_sinfo() -> None:
-    with pytest.raises(InputError, match="This version of sinfo"):
-        parse("gpu up 2-00:00:00 3 idle")
+def test_the_script_of_an_older_run_calls_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    script = tmp_path / "job.sh"
+    script.write_text('"$python" -m turnaround.launch.slurm.starts before "$run" "$logs"\n')
+    assert Slurm().submit_script(script) == "7"
+    assert script.read_text() == '"$python" -m turnaround.launch.clusters.slurm.batch_hooks before "$run" "$logs"\n'

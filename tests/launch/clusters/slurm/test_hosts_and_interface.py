@@ -9,7 +9,7 @@ import pytest
 
 from turnaround.errors import MissingPartError
 from turnaround.launch.clusters.slurm import interface
-from turnaround.launch.clusters.slurm.hosts import expand
+from turnaround.launch.clusters.slurm.states import expand
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from turnaround.errors import InputError
-from turnaround.launch.clusters.slurm.cluster import parse
-from turnaround.launch.clusters.slurm.spread import settings_for, spread
+from turnaround.launch.clusters.slurm.inventory import parse, settings_for, spread
 
 THERE = parse(
     "gpu*|n1|gpu:t4:2|8|64000|infinite|idle\n"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError
-from turnaround.launch.clusters.slurm.states import JobState, from_json, from_sacct, from_scontrol, unknown, why_lost
+from turnaround.launch.clusters.contract import JobState, unknown
+from turnaround.launch.clusters.slurm.states import from_json, from_sacct, from_scontrol, why_lost
 
 RUNNING = (
     "JobId=7 JobName=a b=c JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=2 ExitCode=0:0 "

@@ -15,12 +15,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from turnaround.errors import InputError, InterruptedRunError, RunDirectoryError, TurnaroundError
-from turnaround.launch.clusters.slurm import job_status
-from turnaround.launch.clusters.slurm.hosts import expand
+from turnaround.launch.clusters import job_status
+from turnaround.launch.clusters.contract import JobStart
+from turnaround.launch.clusters.slurm import client
+from turnaround.launch.clusters.slurm.states import expand
 from turnaround.record.files import names_in, read_json, remove_file, storage_error
 from turnaround.record.layout import RunDirectory, job_note
 from turnaround.record.writer import write_json
@@ -45,15 +48,20 @@ def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = o
             freed = f"An earlier start of this job on {owner} was ended by Slurm; its lock is free again."
     hosts = expand(variables.get("SLURM_JOB_NODELIST", ""))
     if "SLURM_JOB_ID" in variables:
-        job_status.started(directory, variables)
+        job_id, seen = variables["SLURM_JOB_ID"], None
+        with suppress(InputError):  # Slurm is busy: the run goes on without its word
+            seen = client.job_state(job_id)
+        starts = int(variables.get("SLURM_RESTART_COUNT", "0")) + 1
+        start = JobStart(job_id=job_id, starts=starts, hosts=hosts)
+        job_status.started(directory, start, cluster="slurm", seen=seen)
     try:
         logs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error("make the folder for what the job prints,", logs, error) from None
     saved = _saved(directory)
     in_vain = int(known.get("in_vain", 0)) + 1 if known.get("saved") == saved else 0
-    start = {"hosts": list(hosts), "status": _read(directory.status), "saved": saved, "in_vain": in_vain}
-    write_json(note, {**known, **start})
+    note_of_start = {"hosts": list(hosts), "status": _read(directory.status), "saved": saved, "in_vain": in_vain}
+    write_json(note, {**known, **note_of_start})
     return freed
 
 

@@ -18,8 +18,9 @@ import subprocess
 from pathlib import Path
 
 from turnaround.errors import InputError, MissingPartError
+from turnaround.launch.clusters.contract import JobState, unknown
 from turnaround.launch.clusters.slurm.script import SlurmJob, job_script
-from turnaround.launch.clusters.slurm.states import JobState, from_json, from_sacct, from_scontrol, unknown
+from turnaround.launch.clusters.slurm.states import from_json, from_sacct, from_scontrol
 from turnaround.record.files import replace_file, storage_error
 from turnaround.record.layout import RunDirectory
 

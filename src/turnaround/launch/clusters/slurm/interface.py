@@ -16,7 +16,7 @@ import sys
 import psutil
 
 from turnaround.errors import InputError, MissingPartError
-from turnaround.launch.clusters.slurm.hosts import expand
+from turnaround.launch.clusters.slurm.states import expand
 
 ANY_PORT = 9
 """Nothing is sent to it: to connect a datagram socket only asks the kernel for the way."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from turnaround.errors import InputError
+from turnaround.launch.clusters.contract import JobState
 from turnaround.launch.clusters.slurm import client
 from turnaround.launch.clusters.slurm.script import header_lines, quote
 from turnaround.launch.clusters.slurm.settings import SlurmSettings
-from turnaround.launch.clusters.slurm.states import JobState
 from turnaround.record.files import storage_error
 
 NOT_SEEN = 44

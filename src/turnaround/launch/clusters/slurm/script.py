@@ -58,6 +58,18 @@ class SlurmJob:
             assert path.is_absolute(), f"the paths of a job are absolute, not {path}"
 
     @property
+    def hosts(self) -> int:
+        return self.settings.hosts
+
+    @property
+    def gpu(self) -> str | None:
+        return self.settings.gpu
+
+    @property
+    def has_setup(self) -> bool:
+        return bool(self.settings.setup)
+
+    @property
     def processes_here(self) -> int:
         return self.processes_per_host or self.settings.gpus_per_host or 1
 

@@ -1,76 +1,19 @@
-"""Where a job stands, in one type, read from what scontrol, squeue and sacct print."""
+"""Where a job stands, read from what scontrol, squeue and sacct print; and its hosts, which Slurm writes in short."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError, TurnaroundError
-from turnaround.launch.clusters.slurm.hosts import expand
+from turnaround.launch.clusters.contract import ALIVE, WAITING, JobState
 
-WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-ALIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
-
-UNKNOWN = "UNKNOWN"
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobState:
-    """One job as Slurm sees it. Times are seconds since 1970."""
-
-    job_id: str
-    state: str
-    """Slurm's own word: PENDING, RUNNING, COMPLETING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, PREEMPTED,
-    OUT_OF_MEMORY ...; UNKNOWN when Slurm has forgotten the job."""
-    reason: str | None = None
-    """Why it waits or failed, as Slurm says it: Resources, Priority, NonZeroExitCode ..."""
-    submitted_at: float | None = None
-    """Of a requeued job: when it was requeued, for Slurm forgets the first time."""
-    started_at: float | None = None
-    """The present or last start; None while it waits."""
-    ended_at: float | None = None
-    """None until it has ended."""
-    exit_code: int | None = None
-    """Of the script, once it has ended; a signal n is -n."""
-    restarts: int | None = None
-    """How often it was started again; None where the source does not say."""
-    hosts: tuple[str, ...] = ()
-    command: str | None = None
-    """The script that was submitted; None where the source does not say."""
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.state in WAITING
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it will not run any more, unless somebody requeues it."""
-        return not self.is_waiting and self.state not in ALIVE
-
-    @property
-    def is_forgotten(self) -> bool:
-        """Whether Slurm knows nothing of it any more."""
-        return self.state == UNKNOWN
-
-    @property
-    def succeeded(self) -> bool:
-        return self.state == "COMPLETED"
-
-    def queue_time_s(self, now_s: float | None = None) -> float | None:
-        """From the (last) submission to the start, or until now while it waits; None for a job that never started."""
-        if self.submitted_at is None:
-            return None
-        if self.is_waiting:
-            return max(0.0, (time.time() if now_s is None else now_s) - self.submitted_at)
-        return None if self.started_at is None else max(0.0, self.started_at - self.submitted_at)
-
-
-def unknown(job_id: str, reason: str) -> JobState:
-    return JobState(job_id=job_id, state=UNKNOWN, reason=reason)
+MAX_HOSTS = 100_000
+"""More is no cluster but a damaged text."""
 
 
 def why_lost(job: JobState, *, go_on: str) -> TurnaroundError | None:
@@ -220,3 +163,36 @@ def _number(value: Any) -> float | None:
 def _whole(value: Any) -> int | None:
     number = _number(value)
     return None if number is None else int(number)
+
+
+# --- n[1-3,07],gpu-a -> n1, n2, n3, n07, gpu-a
+
+
+def expand(short: str) -> tuple[str, ...]:
+    """The hosts by name; none for Slurm's (null) and for an empty text."""
+    if short.strip() in ("", "(null)", "None assigned", "None"):
+        return ()
+    # commas between hosts, not those inside brackets
+    words = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", short.strip())
+    hosts = itertools.chain.from_iterable(_expand_word(word) for word in words)
+    return tuple(itertools.islice(hosts, MAX_HOSTS))
+
+
+def _expand_word(word: str) -> itertools.chain[str]:
+    """n[1-2]-r[0,5]: every bracket with every other."""
+    parts = re.split(r"\[([^\]]*)\]", word)
+    choices = [_host_numbers(part) if index % 2 else [part] for index, part in enumerate(parts)]
+    return itertools.chain("".join(choice) for choice in itertools.product(*choices))
+
+
+def _host_numbers(text: str) -> list[str]:
+    """08-10,12 -> 08, 09, 10, 12: leading zeros stay."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if last.isdecimal() and first.isdecimal():
+            end = min(int(last), int(first) + MAX_HOSTS)
+            numbers += [str(number).zfill(len(first)) for number in range(int(first), end + 1)]
+        else:
+            numbers.append(part)
+    return numbers

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from turnaround.errors import InputError
-from turnaround.launch.clusters.slurm import follow
-from turnaround.launch.clusters.slurm.follow import JobFollower, Stop, listening, settle
-from turnaround.launch.clusters.slurm.states import JobState
+from turnaround.launch.clusters import follow
+from turnaround.launch.clusters.contract import JobState
+from turnaround.launch.clusters.follow import JobFollower, Stop, listening, settle
+from turnaround.launch.clusters.slurm.cluster import Slurm
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
@@ -54,7 +55,7 @@ def state(follower: JobFollower) -> str | None:
 
 def test_a_silent_controller_is_waited_for(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    follower = JobFollower(told.append)
+    follower = JobFollower(Slurm(), told.append)
     cluster.says("RUNNING")
     assert state(follower) == "RUNNING"
     cluster.is_silent()
@@ -72,7 +73,7 @@ def test_a_silent_controller_is_waited_for(cluster: Cluster, monkeypatch: pytest
 
 
 def test_an_end_that_may_be_a_requeue_is_believed_when_seen_twice(cluster: Cluster) -> None:
-    follower = JobFollower(lambda line: None)
+    follower = JobFollower(Slurm(), lambda line: None)
     cluster.says("NODE_FAIL", end_time=int(time.time()))
     assert state(follower) == "COMPLETING"
     cluster.says("PENDING")
@@ -81,11 +82,11 @@ def test_an_end_that_may_be_a_requeue_is_believed_when_seen_twice(cluster: Clust
         cluster.says(word, end_time=int(time.time()))
         assert state(follower) == seen
     cluster.says("FAILED", end_time=int(time.time()) - 60)  # long ago
-    assert state(JobFollower(lambda line: None)) == "FAILED"
+    assert state(JobFollower(Slurm(), lambda line: None)) == "FAILED"
 
 
 def test_it_asks_less_often_while_nothing_changes(cluster: Cluster) -> None:
-    follower = JobFollower(lambda line: None)
+    follower = JobFollower(Slurm(), lambda line: None)
     cluster.says("RUNNING")
     state(follower)
     stop = Stop()
@@ -105,7 +106,7 @@ def test_a_file_that_shows_late(tmp_path: Path) -> None:
     write_json(directory.status, to_json(running))
     finished = to_json(Status(state="finished", job=running.job))
     threading.Timer(0.5, write_json, (directory.status, finished)).start()
-    ended = settle(directory, JobState(job_id="7", state="COMPLETED", exit_code=0, hosts=("n1",)))
+    ended = settle(directory, JobState(job_id="7", state="COMPLETED", exit_code=0, hosts=("n1",)), Slurm())
     assert ended.state == "finished"
     assert ended.job is not None
     assert ended.job.state == "COMPLETED"
@@ -114,7 +115,8 @@ def test_a_file_that_shows_late(tmp_path: Path) -> None:
 def test_a_record_that_never_ends(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run")
     write_json(directory.status, to_json(Status(state="running", job=JobStatus(job_id="7"))))
-    ended = settle(directory, JobState(job_id="7", state="COMPLETED", exit_code=0, hosts=("n1",)), patience_s=0.3)
+    job = JobState(job_id="7", state="COMPLETED", exit_code=0, hosts=("n1",))
+    ended = settle(directory, job, Slurm(), patience_s=0.3)
     assert ended.state == "interrupted"
     assert "has ended (COMPLETED: no reason given), and the run has not" in str(ended.cause)
 

@@ -8,22 +8,21 @@ their runs' status.json. A job is cancelled only when somebody asks for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from turnaround.errors import InputError, InterruptedRunError
-from turnaround.launch.clusters.slurm import client
-from turnaround.launch.clusters.slurm.follow import JobFollower, Stop, listening, settle
-from turnaround.launch.clusters.slurm.script import SlurmJob
-from turnaround.launch.clusters.slurm.states import JobState
-from turnaround.launch.clusters.slurm.submission import let_go, refuse_living, submit_again, submit_run
+from turnaround.launch.clusters.contract import Cluster, ClusterJob, JobState, TrainingJob, Wishes
+from turnaround.launch.clusters.follow import JobFollower, Stop, listening, require_seen, settle
+from turnaround.launch.clusters.submission import let_go, refuse_living, submit_again, submit_run
 from turnaround.record.job import status_of
-from turnaround.record.layout import RunDirectory
+from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.record.schema import Status
 from turnaround.study.lifecycle import Work, is_paid_for
 from turnaround.study.outside import clear
-from turnaround.study.plan import PlannedRun
-from turnaround.study.state import RunState, state_of
+from turnaround.study.plan import PlannedRun, counts, plan_there
+from turnaround.study.state import RunState, log_of, state_of
 from turnaround.words import counted
 
 BEGINS_ANEW = "The same command starts it anew; one that has failed, with --retry."
@@ -33,12 +32,13 @@ REFUSED_AGAIN_S = 60.0
 
 
 @dataclass
-class SlurmConductor:
+class ClusterConductor:
     """Submits, follows, and leaves the jobs to the cluster."""
 
     work: Work
+    cluster: Cluster
     planned: Sequence[PlannedRun]
-    job_for: Callable[[PlannedRun], SlurmJob]
+    jobs: Mapping[PlannedRun, ClusterJob]
     tell: Callable[[str], None]
     on_change: Callable[[list[RunState]], None] = lambda states: None
     left_out: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class SlurmConductor:
     _not_before_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._follower = JobFollower(self.tell)
+        self._follower = JobFollower(self.cluster, self.tell)
         self._jobs: dict[str, JobState] = {}
 
     def run(self) -> list[RunState]:
@@ -77,7 +77,7 @@ class SlurmConductor:
         return self._cancel()
 
     def states(self) -> list[RunState]:
-        """Of every planned run: what Slurm says while its job is there, then what its record says."""
+        """Of every planned run: what the cluster says while its job is there, then what its record says."""
         return [self._state(planned) for planned in self.planned]
 
     def _state(self, planned: PlannedRun) -> RunState:
@@ -92,22 +92,22 @@ class SlurmConductor:
         return RunDirectory((self.work.folder / planned.name).absolute())
 
     def _look(self) -> None:
-        """Asks Slurm about all jobs at once; what has ended is written into its run's status."""
+        """Ask the cluster about all jobs at once; what has ended is written into its run's status."""
         statuses = {planned.name: status_of(self._directory(planned)) for planned in self.planned}
         open_ones = {name: s.job for name, s in statuses.items() if s and s.job and self._is_open(name, s)}
-        numbers = {slurm.job_id: name for name, slurm in open_ones.items()}
+        numbers = {job.job_id: name for name, job in open_ones.items()}
         for job_id, job in self._follower.states(numbers).items():
             name = numbers[job_id]
             self._jobs[name] = job
             if job.is_over:
                 go_on = BEGINS_ANEW if self.work.program else None
-                settle(RunDirectory((self.work.folder / name).absolute()), job, go_on=go_on)
+                settle(RunDirectory((self.work.folder / name).absolute()), job, self.cluster, go_on=go_on)
             elif name not in self._tried:
                 self._tried.add(name)  # of an earlier call of this study: it is not submitted again
-                let_go(job)
+                let_go(job, self.cluster)
 
     def _is_open(self, name: str, status: Status) -> bool:
-        """Whether Slurm must be asked: not when it has said its last word of a run that will not go on."""
+        """Return whether the cluster must be asked: not when it has said its last word of a run that will not go on."""
         if name in self._jobs:
             return not self._jobs[name].is_over
         assert status.job is not None
@@ -136,9 +136,12 @@ class SlurmConductor:
         planned, directory = state.planned, self._directory(state.planned)
         try:
             if self.work.program is not None:
-                refuse_living(directory)
+                refuse_living(directory, self.cluster)
                 clear(directory.path)
-            job_id = submit_again(directory) if directory.is_run() else submit_run(self.job_for(planned))
+            if directory.is_run():
+                job_id = submit_again(directory, self.cluster)
+            else:
+                job_id = submit_run(self.jobs[planned], self.cluster)
         except InputError as error:
             if is_alone:
                 raise
@@ -158,10 +161,66 @@ class SlurmConductor:
     def _cancel(self) -> list[str]:
         there = {name: job for name, job in self._jobs.items() if not job.is_over}
         for job in there.values():
-            client.cancel(job.job_id)
+            self.cluster.cancel(job.job_id)
         if there:
             self.tell(f"{counted(len(there), 'job')} cancelled; each saves what it has.")
         while any(not self._jobs[name].is_over for name in there):
             time.sleep(0.5)
             self._look()
         return [planned.label for planned in self.planned if planned.name in there]
+
+
+# --- which job each run is
+
+
+def plan_jobs(
+    base: Sequence[PlannedRun], work: Work, wishes: Wishes, cluster: Cluster, inventory: Any | None
+) -> dict[PlannedRun, ClusterJob]:
+    """Return the runs for every kind of GPU and number of hosts that was asked for, in order, and the job of each."""
+    hosts = counts(str(wishes.hosts), flag="--hosts") if wishes.hosts is not None else None
+    kinds: list[str | None] = [kind.strip() for kind in (wishes.gpu or "").split(",") if kind.strip()]
+    plain = replace(wishes, gpu=None, hosts=None)
+    if inventory is not None:  # a run's name has its kind: T4 and t4 are one
+        kinds = [cluster.spelled(kind, plain, inventory) for kind in kinds if kind]
+
+    def job(run: PlannedRun, hosts: int | None) -> ClusterJob:
+        return cluster.job(_training(run, work), replace(plain, gpu=run.gpu, hosts=hosts), inventory)
+
+    def hosts_for(run: PlannedRun) -> list[int]:
+        """As asked, without those on which a host has fewer GPUs than processes; else the fewest."""
+        least = job(run, None).hosts
+        if hosts is None:
+            return [least]
+        even = [count for count in hosts if run.processes % count == 0]
+        fitting = [count for count in even if count >= least] or even
+        return fitting or [job(run, hosts[0]).hosts]  # the cluster says why that cannot be
+
+    planned = plan_there(base, kinds=kinds or [None], hosts_for=hosts_for)
+    return {run: job(run, run.hosts) for run in planned}
+
+
+def require_possible(
+    jobs: Sequence[ClusterJob], folder: StudyDirectory, cluster: Cluster, inventory: Any, tell: Callable[[str], None]
+) -> None:
+    """Check everything before anything is submitted; nodes are asked once, unless they have been there before."""
+    for note in dict.fromkeys(note for job in jobs for note in cluster.check(job, inventory)):
+        tell(f"note: {note}")
+    if jobs and not folder.has_job_notes():
+        require_seen(folder.path.absolute(), max(jobs, key=lambda job: job.hosts), cluster, tell)
+
+
+def _training(run: PlannedRun, work: Work) -> TrainingJob:
+    """One run as it would be typed; of somebody else's program, under a watcher in place of the training."""
+    settings = [*work.overrides, f"training.seed={run.seed}"]
+    words = (work.source, "--workers", str(run.workers), *(part for value in settings for part in ("--set", value)))
+    watcher: list[str] = []
+    if work.program is not None:
+        folder = work.folder.absolute()
+        _, *watcher = work.program.watched(run, folder / run.name, log_of(run, folder))
+    return TrainingJob(
+        words=words,
+        out=work.folder / run.name,
+        processes=run.processes,
+        device=work.device,
+        watcher=tuple(watcher),
+    )

@@ -1,0 +1,118 @@
+"""Another cluster is one folder and one row: train, resume, requeue and cancel through the shell queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from console import Console
+from shell_queue.cluster import ShellQueue
+from struck import waits_for
+from turnaround.launch.clusters import CLUSTERS, cluster_named
+from turnaround.record.job import status_of
+from turnaround.record.layout import RunDirectory, job_log
+from turnaround.record.reader import Run
+
+QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=8")
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShellQueue]:
+    (tmp_path / "queue").mkdir()
+    monkeypatch.setenv("SHELL_QUEUE", str(tmp_path / "queue"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setitem(CLUSTERS, "shell", "shell_queue.cluster:ShellQueue")
+    queue = cluster_named("shell")
+    assert isinstance(queue, ShellQueue)
+    yield queue
+    for job_id in queue.states():
+        queue.cancel(job_id)
+    waits_for(lambda: all(job.is_over for job in queue.states().values()))
+
+
+@pytest.fixture
+def turnaround(
+    queue: ShellQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Console:
+    monkeypatch.chdir(tmp_path)
+    return Console(monkeypatch, capsys)
+
+
+def test_a_training_through_it(turnaround: Console, queue: ShellQueue, fruit_folder: Path, tmp_path: Path) -> None:
+    words = ("train", fruit_folder, *QUICK, "--set", "training.epochs=1", "--on", "shell", "--out", "run")
+    dry = turnaround(*words, "--dry-run")
+    assert dry.out.startswith("#!/bin/bash\n")
+    assert list((tmp_path / "queue").iterdir()) == []
+    done = turnaround(*words)
+    assert done.code == 0, done.err
+    assert "Job 1: 1 host with 1 process. Its script is" in done.err
+    assert "turnaround resume" in done.err
+    assert "--on shell" in done.err
+    run = Run.load(tmp_path / "run")
+    job = run.status.job
+    assert job is not None
+    assert (run.status.state, job.cluster, job.job_id, job.state, job.starts) == (
+        "finished",
+        "shell",
+        "1",
+        "COMPLETED",
+        1,
+    )
+    assert json.loads(run.directory.status.read_text())["slurm"]["cluster"] == "shell"
+    assert run.directory.job_script.read_text() == dry.out
+    assert job_log(run.directory.logs, "1").exists()
+    assert run.turnaround_parts()["queue"] > 0
+    assert turnaround("resume", "run", "--on", "shell").code == 0  # there is nothing left to do
+    assert list(queue.states()) == ["1"]
+    again = turnaround(*words)
+    assert (again.code, "already holds a run" in again.err) == (2, True)
+
+
+def test_requeued_cancelled_and_submitted_again(
+    turnaround: Console, queue: ShellQueue, fruit_folder: Path, tmp_path: Path
+) -> None:
+    long = ("--set", "training.epochs=60", "--set", "training.checkpoint_every_s=0")
+    done = turnaround("train", fruit_folder, *QUICK, *long, "--on", "shell", "--out", "run", "--no-wait", "--json")
+    assert (done.code, json.loads(done.out)["job_id"]) == (0, "1")
+    directory = RunDirectory(tmp_path / "run")
+
+    def epochs() -> int:
+        status = status_of(directory)
+        return status.epochs_done if status else 0
+
+    waits_for(lambda: epochs() >= 1 or queue.state("1").is_over, seconds=120)
+    for refused in (turnaround("resume", "run"), turnaround("train", fruit_folder, "--on", "shell", "--out", "run")):
+        assert refused.code == 2
+        assert "has a job already: 1 (RUNNING). Follow it: `turnaround resume" in refused.err
+    saved = epochs()
+    queue.requeue("1")
+    waits_for(lambda: (queue.state("1").restarts == 1 and epochs() > saved) or queue.state("1").is_over, seconds=120)
+    status = status_of(directory)
+    assert status is not None
+    assert status.job is not None
+    assert (status.segments, status.job.starts, status.job.requeued_s > 0) == (2, 2, True)
+    queue.cancel("1")
+    waits_for(lambda: queue.state("1").is_over)
+    done = turnaround("resume", "run", "--on", "shell")
+    assert done.code == 0, done.err
+    assert "Job 2 goes on with" in done.err
+    run = Run.load(directory.path)
+    assert run.status.job is not None
+    assert (run.status.state, run.status.segments, run.status.job.job_id) == ("finished", 3, "2")
+    assert [epoch.epoch for epoch in run.epochs] == list(range(1, 61))
+
+
+def test_what_it_does_not_have(turnaround: Console, fruit_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = turnaround("train", fruit_folder, "--on", "shell", "--gpu", "t4", "--dry-run")
+    assert (done.code, "The shell queue has no GPU. Received: --gpu t4." in done.err) == (2, True)
+    done = turnaround("train", fruit_folder, "--on", "shel", "--dry-run")
+    assert (done.code, "Unknown --on 'shel'. Did you mean 'shell'? Valid: local, slurm, shell." in done.err) == (
+        2,
+        True,
+    )
+    monkeypatch.delenv("SHELL_QUEUE")
+    done = turnaround("train", fruit_folder, "--on", "shell")
+    assert (done.code, "There is no shell queue here" in done.err) == (2, True)
