@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from turnaround.check.folder_check import check_folder
+from turnaround.check.dataset import check_folder
 from turnaround.check.pairs import SIZE_PX
 from turnaround.data.folder import IMAGE_EXTENSIONS, scan
 from turnaround.data.pixels import prepare

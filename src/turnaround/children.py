@@ -15,7 +15,9 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import secrets
 import signal
+import socket
 import sys
 import threading
 import types
@@ -63,6 +65,11 @@ def num_cpus() -> int:
 def can_have_children() -> bool:
     """Return whether this process may start others: a daemonic one may not."""
     return not multiprocessing.current_process().daemon
+
+
+def process_tag() -> str:
+    """Return HOST-PID-RANDOM, for the name of what this process has not finished: others see whether it still lives."""
+    return f"{socket.gethostname().replace(os.sep, '_')}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from turnaround import recipes
 from turnaround.analysis.workloads import survey_runs
-from turnaround.check import folder_check
+from turnaround.check import dataset
 from turnaround.findings import find_all
 from turnaround.launch.lifecycle import image_facts
 from turnaround.launch.prepare import Prepared, prepare_images
@@ -78,9 +78,9 @@ def test_what_was_compared_once_is_remembered_until_the_images_change(
 ) -> None:
     photos, compared = tmp_path / "photos", []
     shutil.copytree(folder, photos)
-    check = folder_check.check_table
+    check = dataset.check_table
     monkeypatch.setattr(
-        folder_check, "check_table", lambda table, **how: compared.append(len(table.files)) or check(table, **how)
+        dataset, "check_table", lambda table, **how: compared.append(len(table.files)) or check(table, **how)
     )
 
     def found(*overrides: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from turnaround.check.folder_check import check_folder
+from turnaround.check.dataset import check_folder
 from turnaround.check.pairs import change_in_words
 
 ALTERED = {

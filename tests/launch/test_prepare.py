@@ -12,7 +12,8 @@ import pytest
 from turnaround import recipes
 from turnaround.data.pixels import default_cache
 from turnaround.data.reading import rows_of
-from turnaround.errors import DataError
+from turnaround.errors import DataError, ProcessFailedError
+from turnaround.launch import lifecycle
 from turnaround.launch.prepare import Prepared, cache_root, prepare_images
 from turnaround.recipe import Recipe
 
@@ -126,3 +127,20 @@ def test_a_disk_without_room_is_told_with_its_price(tmp_path: Path, monkeypatch:
     assert np.array_equal(all_rows(found), kept.pixels.images)
     # The sentence comes with every start, not only with the first.
     assert len(prepared(recipe(), tmp_path / "small").table.warnings) == len(found.table.warnings)
+
+
+@pytest.mark.fault(15, "killed with --restarts: the images are prepared again, and only then is it an error")
+def test_a_killed_decoder_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def killed(*_: object, **__: object) -> None:
+        calls.append("prepare")
+        raise ProcessFailedError("A process that decodes images was killed (signal 9).")
+
+    monkeypatch.setattr(lifecycle, "prepare_images", killed)
+    for restarts in (0, 2):
+        calls.clear()
+        request = lifecycle.Request(out=tmp_path / "run", show=lambda *_: None, restarts=restarts)
+        with pytest.raises(ProcessFailedError, match="was killed"):
+            lifecycle._prepared(recipe(), request, cache=tmp_path)
+        assert len(calls) == restarts + 1

@@ -3,14 +3,13 @@
 Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unreadable files, oddities, warnings.
 
     headers.py      size, mode, orientation, frames of each file, without decoding it
-    contents.py     pictures without colour or content; counts of the classes
     copies.py       identical images, by digests: what every training checks
     descriptors.py  vectors that stay the same when a picture is turned, mirrored, cropped or shifted
     search.py       the pairs that are worth a closer look, by blocked matrix products
     register.py     turn, mirror, scale and shift between two pictures, and how well they fit
     pairs.py        the three above: which pictures show the same photo
     groups.py       links -> groups; a hold-out that keeps each group on one side
-    folder_check.py all of it for a folder
+    dataset.py      all of it for a folder, and what is wrong with its contents and classes
     thumbnails.py   small pictures for a page
 """
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from turnaround.check.folder_check import Check
+    from turnaround.check.dataset import Check
 
 PAGE_GROUPS = 200
 """On a page: the worst. All are in --json."""
@@ -35,7 +35,7 @@ def check(
     [bold]turnaround check photos/ --page check.html[/bold]                with the pictures
     [bold]turnaround check photos/ --split-by-photo split.json[/bold]    for train --set data.split_by_photo=split.json
     """
-    from turnaround.check.folder_check import check_folder
+    from turnaround.check.dataset import check_folder
     from turnaround.errors import InputError
     from turnaround.report.check_report import check_lines
     from turnaround.report.terminal import err, out, preparation, print_json, print_lines
@@ -70,7 +70,7 @@ def _check_can_write(*targets: Path | None) -> None:
 
 
 def _write_split(checked: Check, path: Path, *, holdout: float, seed: int) -> dict[str, Any]:
-    from turnaround.check.folder_check import split_by_photo
+    from turnaround.check.dataset import split_by_photo
     from turnaround.data.split_file import VALIDATION, write_split
 
     parts = split_by_photo(checked, holdout=holdout, seed=seed)

@@ -4,10 +4,9 @@
     folder.py     class folders -> table of files; split; warnings
     split_file.py a split that was decided beforehand
     decode.py     one file -> pixels, every format and mode handled by a stated rule
-    decoders.py   many files at once, by such processes
+    decoders.py   many files at once, by processes with limits of time and memory
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
-    pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
-    changes.py    what has happened to the images since a run began
+    pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint; what changed since
     reading.py    rows of pixels from a disk, or decoded when they are needed
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch

@@ -3,6 +3,7 @@
 PARENT/NAME                      an entry
 PARENT/NAME.lock                 held by the one process that builds; the others wait, then reuse
 PARENT/building-<host>-<pid>-*   unfinished; becomes the entry by one rename, or is removed
+PARENT/.NAME.<host>-<pid>-*.unfinished   the same of a set that is drawn or fetched, and of a file
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
+import re
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from turnaround.children import process_tag
 
 try:
     import fcntl
 except ImportError:  # Windows: several processes may then build the same entry, and one rename wins
     fcntl = None  # type: ignore[assignment]
+
+_OLD_NAMES = re.compile(r"\.(?:fruitbowl-|caltech256\.).*\.unfinished")  # of versions that did not name their process
+_OLD_AGE_S = 86_400.0  # no set takes a day to draw or to fetch
 
 
 @contextlib.contextmanager
@@ -57,7 +64,7 @@ def _lock(path: Path) -> int | None:
 @contextlib.contextmanager
 def building(parent: Path) -> Iterator[Path]:
     """A directory to build in; what was not published from it goes."""
-    place = parent / f"{building_prefix()}{os.getpid()}-{secrets.token_hex(8)}"
+    place = parent / f"building-{process_tag()}"
     try:
         place.mkdir()
         yield place
@@ -65,21 +72,42 @@ def building(parent: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)  # after the rename there is nothing left to remove
 
 
-def building_prefix() -> str:
-    return f"building-{socket.gethostname().replace(os.sep, '_')}-"
-
-
 def remove_leftovers(parent: Path) -> None:
     """Remove what killed processes of this host left; other hosts' processes cannot be asked from here."""
-    for path in parent.glob("building-*") if fcntl is not None else ():  # os.kill(pid, 0) kills on Windows
-        pid, _, rest = path.name.removeprefix(building_prefix()).partition("-")
-        if path.name.startswith(building_prefix()) and pid.isdecimal() and rest.isalnum():
-            try:
-                os.kill(int(pid), 0)
-            except ProcessLookupError:
-                shutil.rmtree(path, ignore_errors=True)
-            except (PermissionError, OverflowError):
-                pass  # another user's and alive, or no pid at all
+    host = re.escape(socket.gethostname().replace(os.sep, "_"))
+    ours = re.compile(rf"(?:building-|\..+\.){host}-(\d+)-[0-9a-f]+(?:\.unfinished)?")
+    # os.kill(pid, 0) kills on Windows.
+    for path in (*parent.glob("building-*"), *parent.glob(".*.unfinished")) if fcntl is not None else ():
+        owner = ours.fullmatch(path.name)
+        if (owner is not None and not _is_alive(int(owner[1]))) or (
+            owner is None and _OLD_NAMES.fullmatch(path.name) and _age_s(path) > _OLD_AGE_S
+        ):
+            _remove(path)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass  # another user's and alive, or no pid at all
+    return True
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.lstat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def publish(place: Path, entry: Path, *, is_whole: Callable[[Path], bool]) -> None:

@@ -6,12 +6,12 @@ A generated set is drawn once, a known set is fetched once, a folder is taken as
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from turnaround import fruitbowl
+from turnaround.children import process_tag
 from turnaround.errors import MissingPartError
 from turnaround.recipe import DataRecipe
 
@@ -65,7 +65,7 @@ def _caltech256(cache: Path) -> Path:
             f"Fetching Caltech-256 needs torchvision, which does not import here ({error}). Install it with "
             "`pip install torchvision`, or give a folder that you have: --set data.source=FOLDER."
         ) from error
-    unfinished = cache / f".caltech256.{os.getpid()}.unfinished"  # what dies while unpacking must not look whole
+    unfinished = cache / f".caltech256.{process_tag()}.unfinished"  # what dies while unpacking must not look whole
     try:
         Caltech256(root=str(unfinished), download=True)
         shutil.rmtree(place.parent, ignore_errors=True)

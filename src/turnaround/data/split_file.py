@@ -11,11 +11,11 @@ Only `files` is needed. An image of the folder that is not in it is an error, si
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from turnaround.children import process_tag
 from turnaround.errors import DataError, StorageError
 
 TRAIN, VALIDATION = "train", "validation"
@@ -59,7 +59,7 @@ def write_split(path: Path, files: Mapping[str, str], *, holdout: float, seed: i
         "seed": seed,
         "files": dict(files),
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    temporary = path.with_name(f".{path.name}.{process_tag()}.unfinished")
     try:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")  # ASCII: any name survives
         temporary.replace(path)

@@ -11,7 +11,6 @@ The same seed gives the same bytes on every machine.
 import itertools
 import json
 import shutil
-import uuid
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
@@ -43,7 +42,7 @@ def generate(
     parameters = {"version": VERSION, "images": images, "size_px": size_px, "seed": seed}
     if _is_complete(root, parameters):
         return root
-    unfinished = root.absolute().with_name(f".{root.name}.{uuid.uuid4().hex[:12]}.unfinished")
+    unfinished = root.absolute().with_name(f".{root.name}.{children.process_tag()}.unfinished")
     try:
         for name in CLASSES:
             (unfinished / name).mkdir(parents=True)

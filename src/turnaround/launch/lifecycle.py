@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from turnaround.data.changes import changes
 from turnaround.data.decoders import DecodeTarget, decode_into
+from turnaround.data.pixels import changes_since
 from turnaround.errors import (
     DivergedError,
     InputError,
@@ -185,9 +185,19 @@ def _images(recipe: Recipe, request: Request, directory: RunDirectory) -> Iterat
     """The decoded images; with the cache off they live only as long as the run."""
     temporary = directory.pixels
     try:
-        yield prepare_images(recipe, cache=cache_root(recipe, temporary=temporary), show=request.show)
+        yield _prepared(recipe, request, cache=cache_root(recipe, temporary=temporary))
     finally:
         remove_folder(temporary)
+
+
+def _prepared(recipe: Recipe, request: Request, *, cache: Path) -> Prepared:
+    """Prepare the images, again when a process that helps is killed: as often as a training would be started again."""
+    for num_left in range(request.restarts, 0, -1):
+        try:
+            return prepare_images(recipe, cache=cache, show=request.show)
+        except ProcessFailedError as error:
+            sys.stderr.write(f"{error}\nPreparing the images again by itself: {num_left} more times at most.\n")
+    return prepare_images(recipe, cache=cache, show=request.show)
 
 
 def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -> int:
@@ -322,7 +332,7 @@ def _refuse_changed_images(run: Run, prepared: Prepared) -> None:
     before = str(images.get("fingerprint") if isinstance(images, dict) else None)
     now = prepared.pixels.fingerprint
     if before != now:
-        what = changes(before, prepared.pixels) or "files were added, removed or changed"
+        what = changes_since(before, prepared.pixels) or "files were added, removed or changed"
         raise InputError(
             f"The images are not those that the run began with (fingerprint {before[:12]} then, {now[:12]} now): "
             f"{what}. Put them back, or start a new run."

@@ -13,6 +13,7 @@ from pathlib import Path
 from turnaround.check import CHECK_VERSION
 from turnaround.check.copies import Copies, find_copies, sentences
 from turnaround.data.decoders import Show as Show
+from turnaround.data.entry import remove_leftovers
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels, default_cache, key_of, prepare, space_needed_bytes
@@ -45,6 +46,7 @@ def cache_root(recipe: Recipe, *, temporary: Path) -> Path:
 def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
     """Generates or fetches when needed, scans, checks, and decodes what the cache does not have yet."""
     data = recipe.data
+    remove_leftovers(cache.expanduser())  # also where nothing has to be built
     folder = folder_of(
         data,
         size_px=recipe.size_px,
@@ -88,7 +90,7 @@ def _by_photo(table: ImageTable, recipe: Recipe, *, cache: Path, show: Show) -> 
     with suppress(DataError):  # not there yet, or damaged
         return read_split(cached_by_curve)
     # Only here: it brings scipy, and every training would wait for it.
-    from turnaround.check.folder_check import check_table, split_by_photo
+    from turnaround.check.dataset import check_table, split_by_photo
 
     parts = split_by_photo(check_table(table, cache=cache, show=show), holdout=holdout, seed=seed)
     with suppress(StorageError):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from turnaround.check.copies import identical
-from turnaround.check.folder_check import Check, check_folder, split_by_photo
+from turnaround.check.dataset import Check, check_folder, split_by_photo
 from turnaround.data.folder import scan
 from turnaround.errors import DataError
 

@@ -1,4 +1,11 @@
-"""A folder of images in, everything that is wrong with it out."""
+"""A folder of images in, everything that is wrong with it out: the whole check.
+
+decode      small copies of all images, through the cache; what cannot be decoded is bad
+headers     what is odd about the others: orientation, mode, frames, size
+contents    pictures without colour or without any content
+links       exact copies by digest, then the pictures that show the same photo (pairs.py)
+groups      what hangs together by links, and which groups lie on both sides of the split
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnaround.check import contents, headers
+from turnaround.check import headers
 from turnaround.check.copies import find_copies
 from turnaround.check.groups import CopyGroup, group, hold_out, leaking
 from turnaround.check.pairs import SIZE_PX, Link, find_links
@@ -19,10 +26,15 @@ from turnaround.data.folder import ImageTable, scan
 from turnaround.data.pixels import Pixels, default_cache, prepare
 from turnaround.errors import StorageError
 
+_CHUNK = 256  # pictures at a time: 64 px in 16 bits, 6 MB
+_GREY_TOLERANCE = 3.0  # mean difference of the channels in levels: JPEG colours a grey picture a little
+_CONSTANT_SPREAD = 1.5  # levels of standard deviation: what JPEG makes of one colour
+_FEW_IMAGES = 20  # of a class in the training part: below, the standard error of its accuracy is 10 points
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What was found. Rows count the files of the table, training part first."""
+    """Everything that was found. Rows count the files of the table, training part first."""
 
     table: ImageTable
     groups: tuple[CopyGroup, ...]
@@ -89,37 +101,39 @@ class Check:
 def check_folder(
     folder: Path, *, holdout: float = 0.2, seed: int = 0, cache: Path | None = None, show: Show = silent
 ) -> Check:
-    """The whole check. Without a validation folder, leaks are those of the hold-out that a training would make."""
+    """Check a folder. Without a validation folder, leaks are those of the hold-out that a training would make."""
     return check_table(scan(folder, holdout=holdout, seed=seed), cache=cache, show=show)
 
 
 def split_by_photo(check: Check, *, holdout: float, seed: int) -> dict[str, str]:
-    """File -> part, so that no photo is on both sides; unreadable files are dealt out as any other."""
+    """Return the part of each file, so that no photo is on both sides; unreadable files are dealt out as any other."""
     table = check.table
     return hold_out(table.files, table.labels, check.groups, holdout=holdout, seed=seed)
 
 
 def check_table(table: ImageTable, *, cache: Path | None = None, show: Show = silent) -> Check:
-    """As `check_folder`, for files that are known already."""
-    read = headers.read_headers(table.root, table.files, _shown(show, "reading headers"))
-    pixels = _decoded(table, cache or default_cache(), show)
+    """Do as `check_folder`, for files that are known already."""
+    pixels = _small_copies(table, cache or default_cache(), show)
     rows = _rows_in_table(table, pixels)
     bad = _bad(table, pixels, set(rows.tolist()))
+    # After decoding, which has limits of time: what was decoded has a header that can be read as quickly.
+    readable = {int(row): table.files[row] for row in rows.tolist()}
+    read = _headers(table, readable, show)
     assert pixels.images is not None
-    grey, constant = contents.grey_and_constant(pixels.images)
+    grey, constant = grey_and_constant(pixels.images)
     links = _links(pixels, headers.sizes_of([read[row] for row in rows.tolist()]), constant, show)
     links = [
         Link(first=int(rows[link.first]), second=int(rows[link.second]), kind=link.kind, change=link.change)
         for link in links
     ]
-    classes = contents.class_counts(table, set(bad))
+    classes = class_counts(table, set(bad))
     return Check(
         table=table,
         groups=group(links, table.labels, table.num_train),
         bad=bad,
         odd=_odd(read, bad, grey_rows=rows[grey & ~constant], constant_rows=rows[constant]),
         classes=classes,
-        warnings=(*table.warnings, *contents.small_classes(classes)),
+        warnings=(*table.warnings, *small_classes(classes)),
     )
 
 
@@ -127,7 +141,7 @@ def _shown(show: Show, what: str) -> Progress:
     return lambda done, total: show(what, done, total)
 
 
-def _decoded(table: ImageTable, cache: Path, show: Show) -> Pixels:
+def _small_copies(table: ImageTable, cache: Path, show: Show) -> Pixels:
     pixels = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=None, on_progress=_shown(show, "decoding images"))
     if pixels.images is None:
         raise StorageError(
@@ -135,6 +149,13 @@ def _decoded(table: ImageTable, cache: Path, show: Show) -> Pixels:
             "has no room. Name another directory: TURNAROUND_CACHE=DIR turnaround check ..."
         )
     return pixels
+
+
+def _headers(table: ImageTable, readable: dict[int, str], show: Show) -> list[headers.Header]:
+    """Return the header of every file of the table; an empty one for those that cannot be decoded."""
+    read = headers.read_headers(table.root, tuple(readable.values()), _shown(show, "reading headers"))
+    by_row = dict(zip(readable, read, strict=True))
+    return [by_row.get(row, headers.Header()) for row in range(len(table.files))]
 
 
 def _rows_in_table(table: ImageTable, pixels: Pixels) -> NDArray[np.int64]:
@@ -158,6 +179,36 @@ def _links(pixels: Pixels, sizes_px: NDArray[np.int64], constant: NDArray[np.boo
     ]
     but_not = {link.second for link in exact} | set(np.flatnonzero(constant).tolist())
     return exact + find_links(pixels.cache_dir, sizes_px, but_not=but_not, on_progress=_shown(show, "comparing pairs"))
+
+
+def grey_and_constant(images: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which rows have no colour, and which have nothing but one colour. `images`: (N, px, px, 3)."""
+    grey, constant = np.zeros(len(images), np.bool_), np.zeros(len(images), np.bool_)
+    for start in range(0, len(images), _CHUNK):
+        some = images[start : start + _CHUNK].astype(np.int16)
+        rows = slice(start, start + len(some))
+        grey[rows] = np.abs(some - some.mean(axis=-1, keepdims=True)).mean((1, 2, 3)) < _GREY_TOLERANCE
+        constant[rows] = some.std(axis=(1, 2)).max(axis=-1) < _CONSTANT_SPREAD
+    return grey, constant
+
+
+def class_counts(table: ImageTable, bad: set[int]) -> dict[str, dict[str, int]]:
+    """Return for each class its readable training and validation images, and its unreadable ones."""
+    counts = {name: {"train": 0, "validation": 0, "bad": 0} for name in table.classes}
+    for row, label in enumerate(table.labels.tolist()):
+        part = "bad" if row in bad else "train" if row < table.num_train else "validation"
+        counts[table.classes[label]][part] += 1
+    return counts
+
+
+def small_classes(counts: dict[str, dict[str, int]]) -> list[str]:
+    """Return a sentence about classes with few readable training images, if there are any."""
+    few = sorted((count["train"], name) for name, count in counts.items() if count["train"] < _FEW_IMAGES)
+    if not few:
+        return []
+    listed = ", ".join(f"{name!r} {num}" for num, name in few[:5])
+    more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+    return [f"{len(few)} classes have fewer than {_FEW_IMAGES} readable training images: {listed}{more}."]
 
 
 def _odd(
