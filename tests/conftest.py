@@ -30,12 +30,13 @@ gc.disable()
 SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().parents[2] / "shared"))
 
 LONGEST = (
-    *("cli/test_cli.py", "faults/test_going_on.py", "faults/test_two_processes.py", "workers/test_equivalence.py"),
+    *("workers/test_equivalence.py", "cli/test_cli.py", "launch/test_early_start.py", "faults/test_two_processes.py"),
     *("workers/test_conformance.py", "cli/test_study.py", "report/page/test_page_in_browser.py"),
-    *("cli/test_cli_bad_input.py", "bench/test_soak.py", "bench/test_side_by_side.py", "cli/test_study_command.py"),
-    *("report/live/test_live_in_browser.py", "faults/test_storage.py", "cli/test_bench.py"),
-    *("faults/test_one_process.py", "use/test_export.py", "launch/test_early_start.py", "adapters/test_torch_ddp.py"),
-    *("cli/test_serve.py", "launch/test_handshake.py", "training/test_run.py", "bench/test_forecast_bench.py"),
+    *("report/live/test_live_in_browser.py", "launch/test_handshake.py", "faults/test_going_on.py"),
+    *("bench/test_side_by_side.py", "cli/test_cli_bad_input.py", "bench/test_soak.py", "use/test_export.py"),
+    *("faults/test_storage.py", "analysis/test_stable.py", "cli/test_study_command.py", "faults/test_one_process.py"),
+    *("adapters/test_torch_ddp.py", "training/test_run.py", "cli/test_serve.py", "cli/test_watch.py"),
+    *("bench/test_forecast_bench.py", "cli/test_bench.py"),
 )
 """The files that take longest: `make test` begins with them, so that none is left when there is nothing else to do."""
 

@@ -7,9 +7,11 @@ forked too.
 
 import contextlib
 import gc
+import importlib
 import json
 import multiprocessing.spawn  # noqa: F401  # children of commands are spawned by the real Python, which it notes here
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -20,7 +22,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import scipy.stats  # noqa: F401  # commands load it when they need it
+import jinja2  # noqa: F401  # this and the next: what commands load when they need it
+import rich.progress  # noqa: F401
+import scipy.stats  # noqa: F401
 import timm  # noqa: F401  # some networks are its own: every process that builds one would load it anew
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
@@ -30,9 +34,16 @@ from turnaround.cli import worker
 from turnaround.launch.local import GRACE_S
 
 LOOKS_EVERY_S = 0.02
+ROOMS = ("analysis", "check", "data", "findings", "forecast", "report", "study")
+"""Whose modules a command loads when it needs them."""
 
 
 def main(listening: socket.socket, python: str) -> NoReturn:
+    for room in ROOMS:
+        package = importlib.import_module(f"turnaround.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            with contextlib.suppress(ImportError):  # of what is not installed here
+                importlib.import_module(module.name)
     gc.collect()
     gc.freeze()  # a collection in one that is forked would touch, and so copy, all that was loaded here
     while True:

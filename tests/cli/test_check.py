@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from forking import ForkingParent
 
 
 def picture(number: int) -> Image.Image:
@@ -18,15 +20,16 @@ def picture(number: int) -> Image.Image:
     return Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((48, 48), Image.Resampling.BICUBIC)
 
 
-def check(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "turnaround", "check", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+Check = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def check(forking_parent: ForkingParent) -> Check:
+    def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        command = [forking_parent.python, "-m", "turnaround", "check", *arguments]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_json_and_split_file(place: Path) -> None:
+def test_json_and_split_file(place: Path, check: Check) -> None:
     done = check("photos", "--json", "--split-by-photo", "split.json", cwd=place)
     assert (done.returncode, done.stderr) == (1, "")
     payload = json.loads(done.stdout)
@@ -58,7 +61,7 @@ def test_json_and_split_file(place: Path) -> None:
     assert payload["split_file"]["num_validation"] == sum(part == "validation" for part in parts.values()) > 0
 
 
-def test_text_tells_the_worst_first_and_what_to_do(place: Path) -> None:
+def test_text_tells_the_worst_first_and_what_to_do(place: Path, check: Check) -> None:
     done = check("photos", cwd=place)
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
@@ -69,13 +72,13 @@ def test_text_tells_the_worst_first_and_what_to_do(place: Path) -> None:
     assert text.index("also trained on") < text.index("cannot be read") < text.index("caution")
 
 
-def test_nothing_serious_is_exit_code_0(place: Path) -> None:
+def test_nothing_serious_is_exit_code_0(place: Path, check: Check) -> None:
     done = check("clean", cwd=place)
     assert done.returncode == 0, done.stdout
     assert "Nothing serious was found." in done.stdout
 
 
-def test_the_page_stands_alone_and_escapes_names(place: Path) -> None:
+def test_the_page_stands_alone_and_escapes_names(place: Path, check: Check) -> None:
     assert check("photos", "--page", "check.html", cwd=place).returncode == 1
     page = (place / "check.html").read_text()
     assert page.count("data:image/jpeg;base64,") >= 2
@@ -95,7 +98,7 @@ def test_the_page_stands_alone_and_escapes_names(place: Path) -> None:
         (["photos", "--split-by-photo", "clean"], ["Cannot write 'clean'", "is a folder"]),
     ],
 )
-def test_bad_input(arguments: list[str], words: list[str], place: Path) -> None:
+def test_bad_input(arguments: list[str], words: list[str], place: Path, check: Check) -> None:
     done = check(*arguments, cwd=place)
     assert (done.returncode, done.stdout) == (2, "")
     assert [word for word in words if word not in done.stderr] == []

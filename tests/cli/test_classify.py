@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from forking import ForkingParent
 from turnaround import cli
 from turnaround.use.predictor import Predictor
 from use_helpers import validation_images
@@ -82,8 +83,8 @@ def test_bad_files_are_named_after_the_answers(run: Run, trained_run: Path, file
     assert (code, out) == (1, "")
 
 
-def test_standard_input(trained_run: Path, files: list[Path]) -> None:
-    command = [sys.executable, "-m", "turnaround", "classify", str(trained_run), "-", "--top", "1", "--json"]
+def test_standard_input(trained_run: Path, files: list[Path], forking_parent: ForkingParent) -> None:
+    command = [forking_parent.python, "-m", "turnaround", "classify", str(trained_run), "-", "--top", "1", "--json"]
     done = subprocess.run(command, input=files[0].read_bytes(), capture_output=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     told = json.loads(done.stdout)["answers"]

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from forking import ForkingParent
 from turnaround import recipes
 from turnaround.analysis.summary import RunSummary, summarise
 from turnaround.record import heartbeat
@@ -30,8 +31,9 @@ QUICK = ("--device", "cpu", "--set", "data.size_px=32")
 PATIENCE_S = 300
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "turnaround", *arguments]
+def command(*arguments: str, python: str = sys.executable) -> list[str]:
+    """Of the real Python, or of one that has loaded torch: for what is not about processes that start and end."""
+    return [python, "-m", "turnaround", *arguments]
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +50,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(environment: dict[str, str], here: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    environment: dict[str, str], here: Path, forking_parent: ForkingParent
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*arguments: str, python: str = forking_parent.python) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command(*arguments),
+            command(*arguments, python=python),
             env=environment,
             cwd=here,
             capture_output=True,
@@ -64,10 +68,12 @@ def run(environment: dict[str, str], here: Path) -> Callable[..., subprocess.Com
 
 
 @contextlib.contextmanager
-def started(*arguments: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *arguments: str, environment: dict[str, str], python: str = sys.executable
+) -> Iterator[subprocess.Popen[str]]:
     """A command that runs while the test goes on; whatever is left of it at the end goes."""
     with subprocess.Popen(
-        command(*arguments),
+        command(*arguments, python=python),
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -109,6 +115,13 @@ def step(directory: Path) -> int:
     return next((seen.step for seen in heartbeat.read(RunDirectory(directory)) if seen.rank == 0), 0)
 
 
+def is_told_of_images(directory: Path) -> bool:
+    """The launcher waits for its processes, which may still load their code: images alone would end without a run."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(RunDirectory(directory).start_message.read_text())["pixels_dir"] is not None
+    return False
+
+
 def slowed(environment: dict[str, str], fault: str) -> dict[str, str]:
     """A training that takes its time, so that the test comes to it while it runs, however busy the machine is."""
     return {**environment, "TURNAROUND_FAULT": fault}
@@ -127,7 +140,7 @@ def status(directory: Path) -> dict[str, object]:
 def plain(run: Callable[..., subprocess.CompletedProcess[str]], fruit_folder: Path) -> subprocess.CompletedProcess[str]:
     """Two epochs of two rehearsed workers, not on a terminal, into the default directory."""
     how = ("--workers", "2", "--processes", "1", "--set", "training.epochs=2")
-    return run("train", str(fruit_folder), *QUICK, *how)
+    return run("train", str(fruit_folder), *QUICK, *how, python=sys.executable)
 
 
 def test_plain_lines_where_there_is_no_terminal(plain: subprocess.CompletedProcess[str]) -> None:
@@ -171,11 +184,17 @@ def test_json_for_programs(
     assert json.loads(again.stdout) == result
 
 
-def test_a_bar_on_a_terminal(environment: dict[str, str], fruit_folder: Path, tmp_path: Path) -> None:
+def test_a_bar_on_a_terminal(
+    environment: dict[str, str], fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent
+) -> None:
     ours, theirs = pty.openpty()
     arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=3", "--out", str(tmp_path / "out"))
     with subprocess.Popen(
-        command(*arguments), env={**environment, "TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs
+        command(*arguments, python=forking_parent.python),
+        env={**environment, "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
     ) as process:
         os.close(theirs)
         shown = b""
@@ -240,7 +259,10 @@ def test_doctor(run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     assert done.returncode == bool(facts["problems"])
 
 
-def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], forking_parent: ForkingParent
+) -> None:
+    monkeypatch.setattr(sys, "executable", forking_parent.python)
     demo = importlib.import_module("turnaround.cli.demo")  # `from turnaround.cli import demo` is the verb
     monkeypatch.setattr(demo, "OVERRIDES", ("data.images=60", "data.size_px=32", "training.epochs=1"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -265,11 +287,12 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 @pytest.mark.fault(6, "Ctrl-C once: stops after the step, saved, exit code 75, and says how to go on")
 def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
-    environment: dict[str, str], fruit_folder: Path, tmp_path: Path
+    environment: dict[str, str], fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent
 ) -> None:
     out = tmp_path / "my run"
     arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=30", "--out", str(out))
-    with started(*arguments, environment=slowed(environment, "kind=slow,step=7,ms=100")) as process:
+    slow = slowed(environment, "kind=slow,step=7,ms=100")
+    with started(*arguments, environment=slow, python=forking_parent.python) as process:
         wait_for(lambda: num_epochs(out))
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=PATIENCE_S)
@@ -284,7 +307,7 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
     assert status(out)["epochs_done"] == done
     assert not (out / "run.lock").exists()
     again = subprocess.run(
-        command("resume", str(out), "--device", "cpu", "--json"),
+        command("resume", str(out), "--device", "cpu", "--json", python=forking_parent.python),
         env=environment,
         capture_output=True,
         text=True,
@@ -321,7 +344,7 @@ def test_ctrl_c_while_the_processes_start(environment: dict[str, str], fruit_fol
     out = tmp_path / "out"
     arguments = ("train", str(fruit_folder), *QUICK, "--workers", "2", "--processes", "2", "--out", str(out))
     with started(*arguments, environment=environment) as process:
-        wait_for(lambda: psutil.Process(process.pid).children() and (out / "logs" / "processes.log").exists())
+        wait_for(lambda: is_told_of_images(out))
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 75, shown
@@ -362,7 +385,7 @@ def test_ctrl_c_while_drawing_leaves_nothing(environment: dict[str, str], tmp_pa
 
 @pytest.mark.fault(5, "SIGKILL of the launcher: all its processes are gone within 10 s; resume takes the lock over")
 def test_killing_the_launcher_ends_its_processes_and_resume_goes_on(
-    environment: dict[str, str], fruit_folder: Path, tmp_path: Path
+    environment: dict[str, str], fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent
 ) -> None:
     out = tmp_path / "out"
     settings = ("--set", "training.epochs=20", "--set", "training.checkpoint_every_s=0")
@@ -378,7 +401,7 @@ def test_killing_the_launcher_ends_its_processes_and_resume_goes_on(
     assert status(out)["state"] == "running"  # nobody was left to say otherwise
     assert (out / "run.lock").exists()
     again = subprocess.run(
-        command("resume", str(out), "--processes", "1", "--device", "cpu"),
+        command("resume", str(out), "--processes", "1", "--device", "cpu", python=forking_parent.python),
         env=environment,
         capture_output=True,
         text=True,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forking import ForkingParent
 from http_client import ask
 from turnaround.errors import InputError
 from turnaround.use.predictor import Predictor
@@ -35,9 +36,11 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 @contextlib.contextmanager
-def served(run: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+def served(
+    run: Path, *arguments: str, python: str = sys.executable
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """The command, and the lines that it has printed once it listens."""
-    command = [sys.executable, "-m", "turnaround", "serve", str(run), "--port", "0", "--device", "cpu", *arguments]
+    command = [python, "-m", "turnaround", "serve", str(run), "--port", "0", "--device", "cpu", *arguments]
     with subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -71,8 +74,8 @@ def test_it_prints_its_address_answers_and_ends_with_control_c(trained_run: Path
         assert process.returncode == 0
 
 
-def test_opened_to_the_network_it_wants_a_token(trained_run: Path) -> None:
-    with served(trained_run, "--host", "0.0.0.0") as (_, lines):
+def test_opened_to_the_network_it_wants_a_token(trained_run: Path, forking_parent: ForkingParent) -> None:
+    with served(trained_run, "--host", "0.0.0.0", python=forking_parent.python) as (_, lines):
         port, token = port_in(lines[0]), lines[0].partition("#")[2]
         assert len(token) >= 32
         assert lines[0].startswith(f"fruit answers at http://{socket.gethostname()}:")

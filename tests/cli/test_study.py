@@ -8,19 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from console import Console
+from forking import ForkingParent
 from turnaround.record.reader import Run, find_runs
 
 QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=8")
+Study = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "turnaround", "study", *arguments]
+def command(*arguments: str, python: str) -> list[str]:
+    return [python, "-m", "turnaround", "study", *arguments]
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +32,15 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def study(forking_parent: ForkingParent) -> Study:
+    """The command and the trainings that it starts, in processes that have loaded torch already."""
+
+    def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        words = command(*arguments, python=forking_parent.python)
+        return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
+
+    return run
 
 
 @pytest.fixture
@@ -45,7 +55,7 @@ BOTH = ("--set", "training.epochs=1", "--workers", "1", "--rehearse", "2", "--ou
 
 @pytest.fixture(scope="module")
 def studied(
-    fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory
+    fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory, study: Study
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The study `s` of two configurations, and what it said."""
     folder = tmp_path_factory.mktemp("studied")
@@ -81,14 +91,17 @@ def test_it_runs_nothing_twice(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_and_started_again_it_loses_nothing(
-    fruit_folder: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+    fruit_folder: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, study: Study
 ) -> None:
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,step=9,ms=1000")  # two epochs of four steps; then there is time
     quick = (*QUICK, "--set", "training.batch_per_worker=48", "--set", "training.epochs=4")
     asked = (str(fruit_folder), *quick, "--workers", "1", "--out", "s")
     keep = ("--set", "training.checkpoint_every_s=0")
     process = subprocess.Popen(
-        command(*asked, *keep), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(*asked, *keep, python=sys.executable),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     epochs = tmp_path / "s" / "1w-seed0" / "epochs.jsonl"
     _wait_for(lambda: epochs.exists() and epochs.read_text().count("\n") >= 2)
@@ -143,7 +156,11 @@ def test_bad_input_is_one_message(
 
 
 def test_a_failed_run_is_named_and_retried_on_request(
-    fruit_folder: Path, tmp_path: Path, studied: tuple[Path, subprocess.CompletedProcess[str]], here: Console
+    fruit_folder: Path,
+    tmp_path: Path,
+    studied: tuple[Path, subprocess.CompletedProcess[str]],
+    here: Console,
+    study: Study,
 ) -> None:
     """Its directory says that it failed; the images are as they were, so a retry finishes it."""
     shutil.copytree(studied[0], tmp_path / "s")

@@ -19,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
+from forking import ForkingLauncher
 from running import request, weights
 from struck import is_alive, processes_of, waits_for
 from turnaround import recipes
@@ -57,13 +58,16 @@ def train(folder: Path, out: Path, *, processes: int, waits: bool = True) -> Run
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_cold_start_ends_as_a_warm_one(processes: int, fruit_folder: Path, tmp_path: Path) -> None:
+def test_a_cold_start_ends_as_a_warm_one(
+    processes: int, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
     out = tmp_path / "cold"
     left = RunDirectory.create(out)  # by a start that was killed
     left.process_log.touch()
     write(left, StartMessage(network="small", begun_at_s=0.0, pixels_dir="/old"))
     cold = train(fruit_folder, out, processes=processes)
-    warm = train(fruit_folder, tmp_path / "warm", processes=processes)
+    asked = request(tmp_path / "warm", processes=processes, launcher=forking)
+    warm = lifecycle.start(recipes.find(str(fruit_folder), list(SETTINGS)), asked)
     ours, theirs = weights(cold), weights(warm)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert [sorted(p.name for p in run.directory.logs.iterdir()) for run in (cold, warm)] == [["processes.log"]] * 2
@@ -178,13 +182,17 @@ def test_killing_the_launcher_ends_those_that_wait(processes: int, slow_folder: 
     RunDirectory.create(out)  # not refused: what is left there is no run
 
 
-def test_a_run_that_was_killed_while_it_started_goes_on_as_it_was_asked_to(fruit_folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_while_it_started_goes_on_as_it_was_asked_to(
+    fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
     """One process for two workers, on the CPU: machine.json, which says so too, was not there yet."""
     out = tmp_path / "run"
     words = [str(fruit_folder), "--processes", "1", "--device", "cpu", "--out", str(out), "--json"]
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    program = [sys.executable, "-m", "turnaround"]
-    with subprocess.Popen([*program, "train", *words, *settings], preexec_fn=on_two_cores) as command:
+    program = [forking.parent.python, "-m", "turnaround"]
+    with subprocess.Popen(
+        [sys.executable, *program[1:], "train", *words, *settings], preexec_fn=on_two_cores
+    ) as command:
         waits_for((out / "recipe.json").exists)
         command.kill()
     assert not (out / "machine.json").exists()

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from forking import ForkingLauncher
 from running import TESTS, contract_told, largest_difference, request, weights
 from turnaround import fruitbowl, recipes
 from turnaround.errors import ProcessFailedError
 from turnaround.launch import lifecycle, local
+from turnaround.launch.contract import Launcher
 from turnaround.record.reader import Run
 from turnaround.workers import engines
 
@@ -57,13 +60,17 @@ START = {
 
 
 @pytest.fixture(scope="module")
-def contract(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict]]:
-    """What the processes of an engine told, by rank; each engine is started once."""
+def contract(tmp_path_factory: pytest.TempPathFactory, forking: ForkingLauncher) -> Callable[[str], list[dict]]:
+    """What the processes of an engine told, by rank; each engine is started once, by its own launcher."""
 
     @functools.cache
     def of(engine: str) -> list[dict]:
         named = "torch" if engine == "single" else engine
-        return contract_told(tmp_path_factory.mktemp(engine), named, start=START[engine], processes=PROCESSES[engine])
+        folder, python = (
+            tmp_path_factory.mktemp(engine),
+            forking.parent.python if engine == "single" else sys.executable,
+        )
+        return contract_told(folder, named, start=START[engine], processes=PROCESSES[engine], python=python)
 
     return of
 
@@ -137,21 +144,39 @@ def troubled(patch: pytest.MonkeyPatch, **troubles: str) -> None:
         patch.setenv(f"CONFORMANCE_{name.upper()}", value)
 
 
-def start(engine: str, images: Path, out: Path) -> Run:
-    named = "torch" if engine == "single" else engine
-    settings = (*SHARED, "workers.count=2", f"workers.engine={named}", "training.epochs=3")
-    return lifecycle.start(recipes.find(str(images), list(settings)), request(out, processes=PROCESSES[engine]))
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """In every process, however it is started: sums by several threads round otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+Quick = Callable[[str], Launcher | None]
 
 
 @pytest.fixture(scope="module")
-def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+def quick(forking: ForkingLauncher) -> Quick:
+    """By engine, what starts a training that is not about its start; None is the launcher of every day."""
+    return lambda engine: None if engine == "horovod" else forking
+
+
+def start(engine: str, images: Path, out: Path, launcher: Launcher | None) -> Run:
+    named = "torch" if engine == "single" else engine
+    settings = (*SHARED, "workers.count=2", f"workers.engine={named}", "training.epochs=3")
+    asked = request(out, processes=PROCESSES[engine], launcher=launcher)
+    return lifecycle.start(recipes.find(str(images), list(settings)), asked)
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, tmp_path_factory: pytest.TempPathFactory, quick: Quick) -> Callable[[str], Run]:
     """A training without interruption; where there are several processes, one begins with other weights."""
 
     @functools.cache
     def of(engine: str) -> Run:
         with pytest.MonkeyPatch.context() as patch:
             troubled(patch, other_start="1")
-            return start(engine, images, tmp_path_factory.mktemp(engine) / "whole")
+            return start(engine, images, tmp_path_factory.mktemp(engine) / "whole", quick(engine))
 
     return of
 
@@ -196,7 +221,7 @@ def processes_of(run: Path) -> list[int]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_error_a_kill_and_two_resumes_change_nothing(
-    engine: str, images: Path, tmp_path: Path, whole: Callable[[str], Run]
+    engine: str, images: Path, tmp_path: Path, whole: Callable[[str], Run], quick: Quick
 ) -> None:
     out, last = tmp_path / "run", PROCESSES[engine] - 1
     with pytest.MonkeyPatch.context() as patch:  # the last process raises in epoch 2: the first cause is named
@@ -204,16 +229,16 @@ def test_an_error_a_kill_and_two_resumes_change_nothing(
         with pytest.raises(
             ProcessFailedError, match=rf"Process {last} \(host .*\) failed: RuntimeError: told to fail in epoch 2"
         ):
-            start(engine, images, out)
+            start(engine, images, out, quick(engine) if engine == "single" else None)
     assert processes_of(out) == []
     assert Run.load(out).status.state == "failed"
     with pytest.MonkeyPatch.context() as patch:  # process 0 is killed between an epoch's line and its checkpoint
         troubled(patch, kill_after="2")
         with pytest.raises(ProcessFailedError):
-            lifecycle.resume(request(out, processes=PROCESSES[engine]))
+            lifecycle.resume(request(out, processes=PROCESSES[engine], launcher=quick(engine)))
     assert processes_of(out) == []
     assert [e.epoch for e in Run.load(out).epochs] == [1, 2]
-    run = lifecycle.resume(request(out, processes=PROCESSES[engine]))
+    run = lifecycle.resume(request(out, processes=PROCESSES[engine], launcher=quick(engine)))
     assert run.status.state == "finished"
     assert run.status.segments == 3
     assert [e.epoch for e in run.epochs] == [1, 2, 3]
