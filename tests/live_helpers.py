@@ -15,7 +15,7 @@ from typing import Any
 
 import http_client
 from http_client import Reply
-from turnaround.report.live.folder import FollowedFolder
+from turnaround.record.folder import FollowedFolder
 from turnaround.report.live.page_builder import PageBuilder
 from turnaround.report.live.server import LiveServer, LiveService, Pacing
 from turnaround.report.live.view import LiveView

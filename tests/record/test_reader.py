@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnaround.errors import RunDirectoryError, TurnaroundError
-from turnaround.record import files, layout
+from turnaround.record import files, growing, layout
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run, find_runs
 from turnaround.record.schema import (
@@ -191,7 +191,7 @@ def test_figures_from_the_rest_of_a_damaged_curve_are_refused(tmp_path):
 
 
 def test_an_endless_line_is_skipped_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_LINE_BYTES", 400)
+    monkeypatch.setattr(growing, "MAX_LINE_BYTES", 400)
     directory = make_run(tmp_path)
     with directory.epochs.open("ab") as file:
         file.write(b" " * 800 + json.dumps(epoch_line(9)).encode() + b"\n" + json.dumps(epoch_line(4)).encode() + b"\n")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from turnaround.errors import RunDirectoryError, StorageError
-from turnaround.record.files import is_temporary, read_lines
+from turnaround.record.files import is_temporary
+from turnaround.record.growing import read_lines
 from turnaround.record.writer import Lines, truncate_epochs, write_json
 
 
@@ -200,17 +201,17 @@ def test_kill_leaves_whole_lines_and_at_most_one_torn_one(tmp_path, mode):
             time.sleep(0.002)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        file = read_lines(path)
+        file = read_lines(path, dict)
         assert file.bad_lines == 0
-        assert [line["epoch"] for line in file.objects][-1] > 1
+        assert [line["epoch"] for line in file.records][-1] > 1
     with path.open("ab") as torn:  # a kill rarely hits inside a write: make sure of one
         torn.write(b'{"epoch": 77')
-    assert read_lines(path).is_torn
-    count = len(read_lines(path).objects)
+    assert read_lines(path, dict).is_torn
+    count = len(read_lines(path, dict).records)
     with Lines(path, sync=True) as lines:
         lines.write({"epoch": 0})
-    assert len(read_lines(path).objects) == count + 1
-    assert read_lines(path).bad_lines == 0
+    assert len(read_lines(path, dict).records) == count + 1
+    assert read_lines(path, dict).bad_lines == 0
 
 
 def test_resume_drops_the_epochs_after_the_checkpoint(tmp_path):

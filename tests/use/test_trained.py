@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from console import Console
+from http_client import ask
 from turnaround.errors import RunDirectoryError
+from turnaround.record.files import own_digest
+from turnaround.record.layout import CheckpointFiles, CheckpointName, RunDirectory
 from turnaround.record.reader import Run
+from turnaround.use.predictor import Predictor
 from turnaround.use.trained import load_trained
+from use_helpers import serving
 
 
 @pytest.fixture
@@ -42,6 +48,36 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(copied: Path) -> None:
     shutil.rmtree(copied / "checkpoint" / "epoch-00002")
     with pytest.raises(RunDirectoryError, match=r"No checkpoint of .* can be used: epoch-00003 is damaged"):
         load_trained(copied)
+
+
+@pytest.fixture
+def within_epoch(copied: Path) -> Path:
+    """A run whose newest checkpoint lies within its third epoch."""
+    directory = RunDirectory(copied)
+    shutil.rmtree(directory.checkpoints()[-1].path)
+    whole = directory.checkpoints()[-1]
+    part = CheckpointFiles(whole.path.with_name(str(CheckpointName(2, 1))))
+    whole.path.rename(part.path)
+    manifest = {**json.loads(part.manifest.read_text()), "step": 1}
+    part.manifest.write_text(json.dumps({**manifest, "digest": own_digest(manifest)}))
+    return copied
+
+
+def test_weights_saved_within_an_epoch_can_be_used(
+    within_epoch: Path,
+    tmp_path: Path,
+    fruit_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trained = load_trained(within_epoch)
+    assert (trained.epoch, trained.position, trained.passed_over) == (2, (2, 1), ())
+    call, image = Console(monkeypatch, capsys), next((fruit_folder / "fresh_apple").iterdir())
+    done = call("classify", within_epoch, image, "--json", "--device", "cpu")
+    assert (done.code, json.loads(done.out)["epoch"]) == (0, 2)
+    assert call("export", within_epoch, "--to", "safetensors", "--out", tmp_path / "out.safetensors").code == 0
+    with serving(Predictor.load(within_epoch, device="cpu")) as port:
+        assert ask(port, "/about").json["epoch"] == 2
 
 
 def test_a_run_without_checkpoint(copied: Path) -> None:

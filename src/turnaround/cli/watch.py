@@ -12,8 +12,8 @@ import typer
 if TYPE_CHECKING:
     import socket
 
+    from turnaround.record.folder import FollowedFolder
     from turnaround.report.live.address import PageAddress
-    from turnaround.report.live.folder import FollowedFolder
 
 
 def watch(
@@ -32,7 +32,7 @@ def watch(
     [bold]turnaround watch runs/fruit[/bold]        one run
     [bold]turnaround watch runs/[/bold]             all runs below a folder, also those that are still to come
     """
-    from turnaround.report.live.folder import FollowedFolder
+    from turnaround.record.folder import FollowedFolder
     from turnaround.report.terminal import err
 
     folder = FollowedFolder(directory)  # a folder that is not there is said before anything is loaded

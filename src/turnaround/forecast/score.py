@@ -21,7 +21,7 @@ from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import measured_figures
 from turnaround.forecast.question import FIGURES, Question
 from turnaround.record.coding import check_format
-from turnaround.record.files import read_lines
+from turnaround.record.growing import read_lines
 from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.record.schema import FORMAT_VERSION, utc_now
 from turnaround.record.writer import Lines
@@ -101,7 +101,9 @@ def saved_in(folder: Path) -> list[Saved]:
     """The readable lines of the folder's file; of a run's directory also those of the folder around it."""
     around = [folder.absolute().parent] if RunDirectory(folder).is_run() else []
     found = [
-        (place, line) for place in (folder, *around) for line in read_lines(StudyDirectory(place).forecasts).objects
+        (place, line)
+        for place in (folder, *around)
+        for line in read_lines(StudyDirectory(place).forecasts, dict).records
     ]
     return [Saved(folder=place, line=line) for place, line in found if _is_readable(line)]
 

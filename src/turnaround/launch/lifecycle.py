@@ -116,6 +116,7 @@ def resume(request: Request) -> Run:
     plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
     if request.place.rank > 0:
         return _follow(plan, request)
+    directory.refuse_linked_folders()
     refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path)
     with (
         RunLock(directory.lock),

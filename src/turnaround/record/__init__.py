@@ -5,7 +5,8 @@ on any machine, without torch. Nothing else passes between the two sides, and no
 
     schema.py      the values in the files, field by field
     coding.py      values to JSON objects and back; the format version
-    files.py       bytes to JSON objects, whatever the bytes are
+    files.py       the one safe opener: no links, regular files, limits; bytes to JSON objects
+    growing.py     files as values, read whole or read on while they grow
     layout.py      every path inside a run directory; making a new one, opening an old one
     writer.py      whole files by temporary name, fsync and rename; lines by appending
     heartbeat.py       where each process is, once a second; who is gone or silent
@@ -13,6 +14,8 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     recipe_changes.py   a resume with another recipe than the run began with is refused
     lock.py        one live run in a directory at a time
     reader.py      a run directory as values; the runs below a folder
+    follow.py      one run, read on while it trains
+    folder.py      a folder of runs while they come and go
     machine.py     what the run ran on: host, GPUs, versions, commit
     git.py         the commit of a repository, read without running what it names
     gpus.py        the GPUs of this process, asked through NVML

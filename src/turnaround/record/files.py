@@ -21,13 +21,12 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
 from turnaround.record.coding import check_format
 
 MAX_FILE_BYTES = 256 * 2**20  # a confusion matrix of 10,000 classes; larger is not ours
-MAX_LINE_BYTES = 2**20  # the longest line, telemetry of 16 GPUs, has 3,000
 MAX_TENSORS_BYTES = 64 * 2**30  # the largest network of timm has 26 GB in float32; a sparse file may claim any size
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -136,6 +135,11 @@ def open_log(path: Path, below: Path | None = None) -> BufferedWriter:
         return os.fdopen(open_for_appending(path, below), "ab")
     except OSError as error:
         raise storage_error("open", path, error) from error
+
+
+def open_in(folder: int, name: str) -> int:
+    """Return a descriptor of a file in a folder that is open, for reading; OSError for what is not a plain file."""
+    return _open_plain(name, folder, os.O_RDONLY)
 
 
 def _open_plain(name: str, folder: int, flags: int) -> int:
@@ -265,37 +269,30 @@ def _free_text(path: Path) -> str:
 # --- one file, for reading
 
 
-class LineFile(NamedTuple):
-    """The content of a file of lines."""
-
-    objects: list[dict[str, Any]]
-    """The whole, readable lines, in the file's order."""
-    bad_lines: int
-    """Whole lines that hold no JSON object."""
-    is_torn: bool
-    """Whether an unterminated line at the end was left out."""
-
-
 def open_for_reading(path: Path, below: Path | None = None) -> int:
     """Return a descriptor of the file; OSError for what is not a plain file."""
     with folder_of(path, below) as (folder, name):
-        return _open_plain(name, folder, os.O_RDONLY)
+        return open_in(folder, name)
 
 
 def open_file(path: Path, below: Path | None = None) -> BufferedReader:
     """Open the file for reading; RunDirectoryError for whatever is not a plain file."""
     try:
         return os.fdopen(open_for_reading(path, below), "rb")
-    except FileNotFoundError as error:
-        raise RunDirectoryError(f"{path} is missing: the run has not come that far, or it was removed.") from error
     except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ELOOP:
-            reason = "is a symbolic link; put the file itself there"
-        elif isinstance(error, OSError) and error.errno == errno.EINVAL:
-            reason = "is not a plain file"
-        else:
-            reason = f"cannot be read: {error}"
-        raise RunDirectoryError(f"{path} {reason}.") from error
+        raise refusal(str(path), error) from error
+
+
+def refusal(label: str, error: Exception) -> RunDirectoryError:
+    """Return why a file of a run is not read, in a sentence; `label` is how the reader calls it."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.ENOENT:
+        return RunDirectoryError(f"{label} is missing: the run has not come that far, or it was removed.")
+    if number == errno.ELOOP:
+        return RunDirectoryError(f"{label} is a symbolic link; put the file itself there.")
+    if number == errno.EINVAL:
+        return RunDirectoryError(f"{label} is not a plain file.")
+    return RunDirectoryError(f"{label} cannot be read: {error}.")
 
 
 def read_bytes(path: Path, below: Path | None = None) -> bytes:
@@ -328,57 +325,37 @@ def size_of(path: Path, below: Path | None = None) -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-def _parse(content: bytes) -> Any:
-    """JSON as `_DECODER` reads it; ValueError for anything else."""
+def parse_object(content: bytes) -> dict[str, Any]:
+    """Return a JSON object; ValueError says what it is instead."""
     try:
-        return _DECODER.decode(content.decode("utf-8"))
+        payload = _DECODER.decode(content.decode("utf-8"))
     except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        raise ValueError("not JSON (nested too deeply)") from error
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(payload, dict):
+        raise ValueError("not a JSON object")
+    return payload
+
+
+def decode_file(content: bytes, label: str) -> dict[str, Any]:
+    """Return the object in a whole file, without its format version; RunDirectoryError with the label."""
+    if len(content) > MAX_FILE_BYTES:
+        raise RunDirectoryError(f"{label} is larger than {MAX_FILE_BYTES // 2**20} MiB: not a file of a run.")
+    try:
+        payload = parse_object(content)
+    except ValueError as error:
+        raise RunDirectoryError(f"{label} is damaged: {error}.") from error
+    try:
+        check_format(payload)
+    except RunDirectoryError as error:
+        raise RunDirectoryError(f"{label}: {error}") from error
+    return {key: value for key, value in payload.items() if key != "format"}
 
 
 def read_json(path: Path, below: Path | None = None) -> dict[str, Any]:
     """Return the object in a whole file, without its format version."""
-    content = read_bytes(path, below)
-    try:
-        payload = _parse(content)
-    except ValueError as error:
-        raise RunDirectoryError(f"{path} is damaged: not JSON ({error}).") from error
-    if not isinstance(payload, dict):
-        raise RunDirectoryError(f"{path} is damaged: not a JSON object.")
-    try:
-        check_format(payload)
-    except RunDirectoryError as error:
-        raise RunDirectoryError(f"{path}: {error}") from error
-    return {key: value for key, value in payload.items() if key != "format"}
-
-
-def read_lines(path: Path) -> LineFile:
-    """Return the objects in a file of lines; a missing file has none."""
-    objects: list[dict[str, Any]] = []
-    bad_lines, is_inside_line = 0, False
-    if not os.path.lexists(path):
-        return LineFile(objects, bad_lines, is_torn=False)
-    try:
-        with open_file(path) as file:
-            while piece := file.readline(MAX_LINE_BYTES):
-                is_ended = piece.endswith(b"\n")
-                payload = _object(piece) if is_ended and not is_inside_line else None
-                if payload is not None:
-                    objects.append(payload)
-                elif is_ended:
-                    bad_lines += 1
-                is_inside_line = not is_ended
-    except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read: {error}.") from error
-    return LineFile(objects, bad_lines, is_torn=is_inside_line)
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        payload = _parse(line)
-    except ValueError:
-        return None
-    return payload if isinstance(payload, dict) else None
+    return decode_file(read_bytes(path, below), str(path))
 
 
 def own_digest(content: Mapping[str, Any]) -> str:

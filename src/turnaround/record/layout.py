@@ -9,8 +9,10 @@ No other file knows a file name inside a run (tests/record/test_one_owner.py wal
 """
 
 import difflib
+import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -237,18 +239,18 @@ class RunDirectory:
         """Where process `rank` of a recorded program runs."""
         return self.logs / f"rank-{rank}.json"
 
-    def span_ranks(self) -> list[int]:
-        """The ranks that have a spans file, in order."""
-        return _numbers(_SPANS, names_in(self.path))
+    def span_ranks(self, names: Sequence[str] | None = None) -> list[int]:
+        """The ranks that have a spans file, in order; `names` is what lies in the directory, where that is known."""
+        return _numbers(_SPANS, names_in(self.path) if names is None else names)
 
-    def telemetry_hosts(self) -> list[str]:
+    def telemetry_hosts(self, names: Sequence[str] | None = None) -> list[str]:
         """The hosts that have a telemetry file, in order."""
-        matches = (_TELEMETRY.fullmatch(name) for name in names_in(self.path))
+        matches = (_TELEMETRY.fullmatch(name) for name in (names_in(self.path) if names is None else names))
         return sorted(match[1] for match in matches if match)
 
-    def heartbeat_ranks(self) -> list[int]:
-        """The ranks that have a heartbeat file, in order."""
-        return _numbers(_HEARTBEAT, self._log_names())
+    def heartbeat_ranks(self, names: Sequence[str] | None = None) -> list[int]:
+        """The ranks that have a heartbeat file, in order; `names` is what lies in the logs, where that is known."""
+        return _numbers(_HEARTBEAT, self._log_names() if names is None else names)
 
     def heartbeat_files(self) -> list[Path]:
         """The heartbeat files, and what a process left that was killed while it replaced its own."""
@@ -315,6 +317,15 @@ class RunDirectory:
             raise RunDirectoryError(_not_a_run(directory.path))
         return directory
 
+    def refuse_linked_folders(self) -> None:
+        """Raise StorageError where a folder of the run is a link: before a resume has written anything."""
+        for folder in (self.logs, self.checkpoint):
+            try:
+                if folder == self.logs or os.path.lexists(folder):
+                    make_folder(folder)  # a run that was copied without its logs gets them back
+            except OSError as error:
+                raise storage_error("write into", folder, error) from error
+
     def _refuse_if_taken(self, job_id: str | None) -> None:
         if self.recipe.exists():
             raise RunDirectoryError(
@@ -379,7 +390,7 @@ def default_run_path(root: Path, name: str) -> Path:
     return root / candidate
 
 
-def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:
+def _numbers(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
     """Return the numbers of the files whose names fit, in order."""
     return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
 

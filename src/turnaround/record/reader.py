@@ -7,15 +7,16 @@ them, what comes out is a value or a RunDirectoryError that names the file.
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from turnaround.errors import RunDirectoryError
-from turnaround.record.coding import NewerFormatError, Record
-from turnaround.record.files import LineFile, read_json, read_lines
+from turnaround.record.coding import Record
+from turnaround.record.files import names_in, read_json
+from turnaround.record.growing import LinesContent, read_lines
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import (
     DISJOINT_TIME_PARTS,
@@ -30,7 +31,10 @@ from turnaround.record.schema import (
 
 MAX_DEPTH = 6  # find_runs: runs/study/configuration/repeat and some more, but not a whole disk
 
+Line = TypeVar("Line")
 
+MAX_NOTE = 1000
+"""Characters of a telemetry note: it is shown to people."""
 MAX_BAD_SHARE = 0.01
 """Of the lines of epochs.jsonl: with more damage than that no figure is computed from the rest."""
 
@@ -51,26 +55,54 @@ class Run:
         """The run directory."""
         return self.directory.path
 
+    # --- how a file becomes values: overridden by who has read the files already (follow.py)
+
+    def _json(self, path: Path) -> dict[str, Any]:
+        return read_json(path)
+
+    def _is_there(self, path: Path) -> bool:
+        return os.path.lexists(path)
+
+    def _lines(self, path: Path, read: Callable[[dict[str, Any]], Line]) -> LinesContent[Line]:
+        return read_lines(path, read)
+
+    def _names(self) -> list[str]:
+        """Return the names of the run's files."""
+        return names_in(self.path)
+
+    def _record(self, kind: type[Record], path: Path) -> Record:
+        payload = self._json(path)
+        try:
+            return from_json(kind, payload)
+        except RunDirectoryError as error:
+            raise RunDirectoryError(f"{self._where(path)}: {error}.") from error
+
+    def _where(self, path: Path) -> str:
+        """Return the file's name in a message."""
+        return str(path)
+
+    # --- its files
+
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """recipe.json, as it was handed to write_json."""
-        return read_json(self.directory.recipe)
+        return self._json(self.directory.recipe)
 
     @cached_property
     def machine(self) -> dict[str, Any]:
         """machine.json, as it was handed to write_json; an error before the run has started."""
-        return read_json(self.directory.machine)
+        return self._json(self.directory.machine)
 
     @cached_property
     def status(self) -> Status:
         """status.json."""
-        return _read_record(Status, self.directory.status)
+        return self._record(Status, self.directory.status)
 
     @cached_property
     def evaluation(self) -> Evaluation | None:
         """evaluation.json; None before the end of the run."""
         path = self.directory.evaluation
-        return _read_record(Evaluation, path) if os.path.lexists(path) else None
+        return self._record(Evaluation, path) if self._is_there(path) else None
 
     @property
     def is_of_others(self) -> bool:
@@ -81,25 +113,23 @@ class Run:
     def imported(self) -> Imported | None:
         """imported.json; None for a run that turnaround has trained."""
         path = self.directory.imported
-        return _read_record(Imported, path) if os.path.lexists(path) else None
+        return self._record(Imported, path) if self._is_there(path) else None
 
     @cached_property
     def epochs(self) -> list[EpochRecord]:
         """One record an epoch, in order; of a repeated epoch the last line."""
-        records, _ = self._epoch_lines
-        by_epoch = {record.epoch: record for record in records if record.epoch >= 1}
-        return [by_epoch[epoch] for epoch in sorted(by_epoch)]
+        return in_order(self._epoch_lines.records)
 
     @property
     def bad_lines(self) -> int:
         """Lines of epochs.jsonl that were skipped because they cannot be understood."""
-        records, bad_lines = self._epoch_lines
-        return bad_lines + sum(record.epoch < 1 for record in records)
+        lines = self._epoch_lines
+        return lines.bad_lines + sum(record.epoch < 1 for record in lines.records)
 
     def check_epochs(self) -> None:
         """RunDirectoryError when so much of epochs.jsonl is damaged that figures from the rest would mislead."""
         known = [record.epoch for record in self.epochs]
-        lines = len(self._epoch_lines[0]) + self._epoch_lines[1]
+        lines = len(self._epoch_lines.records) + self._epoch_lines.bad_lines
         is_whole = known == list(range(1, max(len(known), self.status.epochs_done) + 1))
         if self.bad_lines > MAX_BAD_SHARE * lines and not is_whole:
             raise RunDirectoryError(
@@ -110,42 +140,35 @@ class Run:
     @property
     def is_torn(self) -> bool:
         """Whether epochs.jsonl ends in an incomplete line: being written just now, or cut off by a kill."""
-        return self._epoch_file.is_torn
+        return self._epoch_lines.is_torn
 
     @cached_property
-    def _epoch_file(self) -> LineFile:
-        return read_lines(self.directory.epochs)
-
-    @cached_property
-    def _epoch_lines(self) -> tuple[list[EpochRecord], int]:
-        return _records(EpochRecord, self.directory.epochs, self._epoch_file)
+    def _epoch_lines(self) -> LinesContent[EpochRecord]:
+        return self._lines(self.directory.epochs, read_epoch)
 
     @property
     def ranks(self) -> list[int]:
         """The processes that measured spans."""
-        return self.directory.span_ranks()
+        return self.directory.span_ranks(self._names())
 
     def spans(self, rank: int = 0) -> list[Span]:
         """The step parts of one process, by step; of a step repeated after a resume the last line."""
-        path = self.directory.spans(rank)
-        spans, _ = _records(Span, path, read_lines(path))
-        by_step = {span.step: span for span in spans}
+        by_step = {span.step: span for span in self._lines(self.directory.spans(rank), read_span).records}
         return [by_step[step] for step in sorted(by_step)]
 
     def telemetry(self) -> dict[str, list[TelemetrySample]]:
         """Samples by host, in the order in which they were taken."""
-        return {host: self._telemetry(host)[0] for host in self.directory.telemetry_hosts()}
+        lines = self._telemetry_lines()
+        return {host: [line for line in each if not isinstance(line, str)] for host, each in lines.items()}
 
     def telemetry_notes(self) -> dict[str, list[str]]:
         """What could not be sampled, by host, in words."""
-        return {host: self._telemetry(host)[1] for host in self.directory.telemetry_hosts()}
+        lines = self._telemetry_lines()
+        return {host: [line for line in each if isinstance(line, str)] for host, each in lines.items()}
 
-    def _telemetry(self, host: str) -> tuple[list[TelemetrySample], list[str]]:
-        path = self.directory.telemetry(host)
-        file = read_lines(path)
-        notes = [str(line["note"]) for line in file.objects if "note" in line]
-        samples = file._replace(objects=[line for line in file.objects if "note" not in line])
-        return _records(TelemetrySample, path, samples)[0], notes
+    def _telemetry_lines(self) -> dict[str, tuple[TelemetrySample | str, ...]]:
+        paths = {host: self.directory.telemetry(host) for host in self.directory.telemetry_hosts(self._names())}
+        return {host: self._lines(path, read_sample).records for host, path in paths.items()}
 
     @property
     def best(self) -> float | None:
@@ -201,6 +224,27 @@ class Run:
         return {"queue": queue_s, "import": import_s, "start_up": started_s - import_s}
 
 
+def read_epoch(line: dict[str, Any]) -> EpochRecord:
+    """Return a line of the epochs file."""
+    return from_json(EpochRecord, line)
+
+
+def read_span(line: dict[str, Any]) -> Span:
+    """Return a line of a spans file."""
+    return from_json(Span, line)
+
+
+def read_sample(line: dict[str, Any]) -> TelemetrySample | str:
+    """Return a line of a telemetry file: a sample, or a note about what could not be sampled."""
+    return str(line["note"])[:MAX_NOTE] if "note" in line else from_json(TelemetrySample, line)
+
+
+def in_order(records: Iterable[EpochRecord]) -> list[EpochRecord]:
+    """Return one record an epoch, in order; of a repeated epoch the last line."""
+    by_epoch = {record.epoch: record for record in records if record.epoch >= 1}
+    return [by_epoch[epoch] for epoch in sorted(by_epoch)]
+
+
 def find_runs(path: Path) -> list[Path]:
     """`path` itself when it is a run, else every run below it, in natural order (run-2 before run-10).
 
@@ -236,24 +280,3 @@ def _seconds_between(earlier: str | None, later: str | None) -> float | None:
     except (ValueError, TypeError, OverflowError):  # TypeError: one with offset, one without
         return None
     return seconds if seconds >= 0 else None  # negative: the two clocks differ by more than the queue
-
-
-def _read_record(kind: type[Record], path: Path) -> Record:
-    payload = read_json(path)
-    try:
-        return from_json(kind, payload)
-    except RunDirectoryError as error:
-        raise RunDirectoryError(f"{path}: {error}.") from error
-
-
-def _records(kind: type[Record], path: Path, file: LineFile) -> tuple[list[Record], int]:
-    """The lines as records, and how many lines are none."""
-    records, bad_lines = [], file.bad_lines
-    for payload in file.objects:
-        try:
-            records.append(from_json(kind, payload))
-        except NewerFormatError as error:  # skipping such lines would hide the whole run
-            raise RunDirectoryError(f"{path}: {error}") from error
-        except RunDirectoryError:
-            bad_lines += 1
-    return records, bad_lines

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from turnaround.children import die_with_parent
 from turnaround.errors import InterruptedRunError
+from turnaround.record.files import open_log
 from turnaround.study.plan import PlannedRun
 from turnaround.study.program import Program
 from turnaround.study.state import RunState, log_of, state_of
@@ -143,7 +144,7 @@ class Conductor:
         if self.work.gpus and state.planned.processes == 1:
             free = [gpu for gpu in self.work.gpus if gpu not in self._gpu_of.values()]
             self._gpu_of[name] = environment["CUDA_VISIBLE_DEVICES"] = free[0]
-        with log_of(state.planned, self.work.folder).open("ab") as log:
+        with open_log(log_of(state.planned, self.work.folder)) as log:
             self._running[name] = subprocess.Popen(
                 self.work.command(state),
                 env=environment,

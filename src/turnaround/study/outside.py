@@ -30,7 +30,7 @@ import psutil
 
 from turnaround.children import die_with_parent
 from turnaround.errors import RunDirectoryError, TurnaroundError
-from turnaround.record.files import read_json
+from turnaround.record.files import open_file, open_log, read_json
 from turnaround.record.job import own_job, status_of
 from turnaround.record.layout import RunDirectory, StudyDirectory, default_run_path
 from turnaround.record.machine import describe
@@ -156,7 +156,7 @@ class _StopRequests:
 def _run(watched: ProgramRun, requests: _StopRequests) -> ProgramResult:
     started_at, began_s = utc_now(), time.monotonic()
     settings = environment(watched.workers, watched.seed, watched.run)
-    with watched.log.open("ab") as log:
+    with open_log(watched.log) as log:
         try:
             process = subprocess.Popen(
                 watched.words,
@@ -256,7 +256,7 @@ def _how(exit_code: int) -> str:
 
 def tail(log: Path, begins_at: int) -> str:
     """The last lines of what was printed since, on one line and without what could change a terminal."""
-    with contextlib.suppress(OSError), log.open("rb") as file:
+    with contextlib.suppress(RunDirectoryError, OSError), open_file(log) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(begins_at, end - 16_384))
         text = file.read(end - file.tell()).decode("utf-8", "replace")

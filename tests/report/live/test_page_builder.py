@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnaround.report.live.folder import FollowedFolder
+from turnaround.record.folder import FollowedFolder
 from turnaround.report.live.page_builder import PageBuilder
 from turnaround.study.plan import plan
 from turnaround.study.state import agree_with_before

@@ -15,11 +15,11 @@ import pytest
 
 from analysis.build import Plan, build, rising
 from turnaround.analysis.progress import GIB, SILENT_S, Pace, disk_concerns, loss_concerns
+from turnaround.record.folder import FollowedFolder
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.schema import EpochRecord, JobStatus, Status, to_json
 from turnaround.record.writer import write_json, write_lines
-from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.live.now import now_blocks
 from turnaround.report.live.progress import LAST_SAMPLES, RunProgress, RunWatch, warning
 

@@ -128,7 +128,7 @@ def test_the_page_itself_says_what_it_already_shows(port: int) -> None:
 
 
 def test_a_killed_run_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnaround.report.live.follow.GONE_AFTER_S", 0.2)
+    monkeypatch.setattr("turnaround.record.follow.GONE_AFTER_S", 0.2)
     directory = RunDirectory(build(tmp_path / "runs" / "a", Plan(accuracy=rising(epochs=3))))
     write_json(directory.status, to_json(Status(state="running")))
     with watching(tmp_path / "runs") as (port, _):
@@ -185,8 +185,8 @@ def test_a_record_that_breaks_the_analysis_is_left_out_and_said(
 
 
 def test_a_huge_record_does_not_hold_the_server_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnaround.report.live.folder.FIRST_BYTES", 2**20)
-    monkeypatch.setattr("turnaround.report.live.folder.BYTES_A_LOOK", 2**20)
+    monkeypatch.setattr("turnaround.record.folder.FIRST_BYTES", 2**20)
+    monkeypatch.setattr("turnaround.record.folder.BYTES_A_LOOK", 2**20)
     path = build(tmp_path / "runs" / "a", Plan(accuracy=rising(epochs=3)))
     with (path / "telemetry-h.jsonl").open("wb") as file:
         file.truncate(5 * 2**30)  # 5 GB of nothing

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from turnaround.errors import RunDirectoryError
-from turnaround.record.files import storage_error
+from turnaround.record.files import remove_folder, storage_error
 from turnaround.record.importers.values import ImportedRun
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Imported, Status, TimePart, to_json
@@ -36,8 +35,8 @@ def write_runs(runs: Sequence[ImportedRun], out: Path) -> list[Path]:
             done.append(target)
     except BaseException as error:
         for target in done:
-            shutil.rmtree(target, ignore_errors=True)
-        shutil.rmtree(workshop, ignore_errors=True)
+            remove_folder(target)
+        remove_folder(workshop)
         if is_new:
             with suppress(OSError):  # not empty: another import has put its runs there meanwhile
                 out.rmdir()

@@ -2,10 +2,6 @@
 
 Enters: a folder of runs. Leaves: the page, and pushed to it the blocks that have changed.
 
-    files.py      files that grow or are replaced while we look
-    snapshot.py   a run as it was read at one instant
-    follow.py     one run, read on
-    folder.py     a folder of runs: which are there
     progress.py   where a run stands now: how far, how fast, how long still, what goes wrong
     now.py        the same as blocks of the page
     page_builder.py    makes the blocks: the quick ones every second, the page when there is time

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from turnaround.analysis.workloads import LeftOut, Survey, survey_runs
-from turnaround.report.live.folder import FollowedFolder
-from turnaround.report.live.follow import FollowedRun
+from turnaround.record.folder import FollowedFolder
+from turnaround.record.follow import FollowedRun, RunSnapshot
 from turnaround.report.live.hub import Packed, pack
 from turnaround.report.live.now import failure_block, now_blocks
 from turnaround.report.live.progress import RunProgress, RunWatch
-from turnaround.report.live.snapshot import RunSnapshot
 from turnaround.report.page.blocks import Block, PageView, page_blocks
 from turnaround.study.state import to_come
 
@@ -68,7 +67,7 @@ class PageBuilder:
         notes = [*self.folder.notes, *(note for run in runs for note in run.left_out())]
         hidden = f"{len(notes) - MAX_NOTES} more notes are not shown."
         self.notes = (*notes[:MAX_NOTES], *([hidden] if len(notes) > MAX_NOTES else []))
-        self.snapshots = tuple(run.snapshot for run in runs if run.small["recipe"].content is not None)
+        self.snapshots = tuple(run.snapshot for run in runs if run.has_recipe)
         return [_progress(run, self._watches[run.id]) for run in runs]
 
     def _to_come(self) -> list[str]:

@@ -25,9 +25,9 @@ from turnaround.analysis.progress import (
     stall_concerns,
 )
 from turnaround.errors import RunDirectoryError
+from turnaround.record.follow import UNDER_WAY, FollowedRun
 from turnaround.record.heartbeat import WAITS, ProcessHeartbeat
 from turnaround.record.schema import EpochRecord
-from turnaround.report.live.follow import UNDER_WAY, FollowedRun
 from turnaround.words import about, duration, percent
 
 Kind = Literal["loss", "starving", "disk", "unsaved", "silent", "gone"]
@@ -158,7 +158,7 @@ class RunWatch:
 
     def _state(self) -> State:
         run = self.run
-        if run.small["recipe"].content is None and run.state is None:
+        if not run.has_recipe and run.state is None:
             return "preparing"
         if run.cause_of_end is not None:
             return "interrupted"
@@ -166,14 +166,13 @@ class RunWatch:
             state: State = run.snapshot.status.state
         except RunDirectoryError:
             return "unreadable"
-        return "running" if state == "queued" and run.pulses else state
+        return "running" if state == "queued" and run.heartbeats else state
 
     def _cause(self, state: State) -> str | None:
         if state == "preparing":
             return "reads and decodes its images"
         if state == "unreadable":
-            content = self.run.small["status"].content
-            return str(content) if isinstance(content, RunDirectoryError) else "its status cannot be read"
+            return str(self.run.status_error or "its status cannot be read")
         status = _or_none(lambda: self.run.snapshot.status)
         if state == "queued" and status is not None and status.job is not None:
             reason = f", {status.job.reason}" if status.job.reason else ""

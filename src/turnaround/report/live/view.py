@@ -9,8 +9,8 @@ from turnaround.analysis.workloads import Survey
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.score import Score, saved_in, scored
 from turnaround.forecast.sweep import forecasters_of
+from turnaround.record.folder import FollowedFolder
 from turnaround.record.layout import RunDirectory, StudyDirectory
-from turnaround.report.live.folder import FollowedFolder
 from turnaround.report.page.blocks import PageView
 from turnaround.report.page.build import PageOptions, page_view
 

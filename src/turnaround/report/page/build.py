@@ -5,6 +5,7 @@ Enters: folders of runs and what the page is to have. Leaves: a PageView, its ht
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from turnaround.errors import StorageError
 from turnaround.findings import find_all
 from turnaround.forecast.score import saved_in, scored
 from turnaround.forecast.sweep import forecasters_of
-from turnaround.record.files import replace_file
+from turnaround.record.files import open_for_reading, replace_file
+from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import installed_version
 from turnaround.report.page.blocks import PageView, page_blocks
 from turnaround.report.page.examples import example_pictures
@@ -78,11 +80,13 @@ def page_view(
 def refuse_target(out: Path) -> None:
     """Refuse, before the work is done, a folder, a missing place, or a file that somebody else has written."""
     if out.is_dir():
-        raise StorageError(f"Cannot write {str(out)!r}: it is a folder. Give the path of a file: {out / 'page.html'}.")
+        raise StorageError(
+            f"Cannot write {str(out)!r}: it is a folder. Give the path of a file: {RunDirectory(out).page}."
+        )
     if not out.absolute().parent.is_dir():
         raise StorageError(f"Cannot write {str(out)!r}: there is no folder {str(out.parent)!r}. Make it first.")
     try:
-        with out.open("rb") as file:
+        with os.fdopen(open_for_reading(out), "rb") as file:
             begin = file.read(20_000)
     except FileNotFoundError:
         return

@@ -11,7 +11,7 @@ from turnaround.launch.clusters.slurm import client, inventory, probe, script, s
 from turnaround.launch.clusters.slurm.inventory import Partition
 from turnaround.launch.clusters.slurm.script import SlurmJob
 from turnaround.launch.clusters.slurm.settings import SlurmSettings, parsed
-from turnaround.record.files import replace_file
+from turnaround.record.files import read_bytes, replace_file
 
 HELD = "JobHeldUser"
 """As we submit a job. One that an administrator holds is not ours to release."""
@@ -66,7 +66,7 @@ class Slurm:
         return client.submit(job, "--hold")
 
     def submit_script(self, path: Path) -> str:
-        text = before = path.read_text(encoding="utf-8", errors="surrogateescape")
+        text = before = read_bytes(path).decode("utf-8", "surrogateescape")
         for old, new in MOVED.items():
             text = text.replace(f" -m {old} ", f" -m {new} ")
         if text != before:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from turnaround.errors import RunDirectoryError
+from turnaround.record.files import FOLDER
+from turnaround.record.follow import FollowedRun
+from turnaround.record.growing import stamp_of
 from turnaround.record.layout import RunDirectory
-from turnaround.report.live.files import FOLDER, plain_mark
-from turnaround.report.live.follow import FollowedRun
 
 MAX_RUNS = 300
 MAX_FOLDERS = 20_000
@@ -90,11 +91,11 @@ class _Scan:
 
     def below(self, folder: int, parts: Parts) -> None:
         self.num_folders += 1
-        marks = {name: mark for name in MAKE_A_RUN if (mark := plain_mark(folder, name)) is not None}
-        if marks:
-            self.found.append((parts, max(mark.changed_ns for mark in marks.values())))
+        stamps = {name: stamp for name in MAKE_A_RUN if (stamp := stamp_of(folder, name)) and stamp.is_plain}
+        if stamps:
+            self.found.append((parts, max(stamp.changed_ns for stamp in stamps.values())))
         # Without a recipe it may still become a run, or be a folder of runs in which somebody has such a file too.
-        if NAMES.recipe.name in marks or len(parts) >= MAX_DEPTH:
+        if NAMES.recipe.name in stamps or len(parts) >= MAX_DEPTH:
             return
         for name in self._folders(folder):
             if self.num_folders > MAX_FOLDERS:

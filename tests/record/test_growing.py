@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from turnaround.errors import RunDirectoryError
+from turnaround.record import growing as files
 from turnaround.record.coding import NewerFormatError
-from turnaround.report.live import files
-from turnaround.report.live.files import FOLDER, JsonFile, LinesFile, folder_below
+from turnaround.record.files import FOLDER, folder_below
+from turnaround.record.growing import JsonFile, LinesFile
 
 ALL = 10**9
 
@@ -43,7 +44,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def test_what_is_appended_is_read_and_nothing_twice(tmp_path: Path, folder: int) -> None:
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=100)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=100)
     assert (file.look(folder, ALL), file.records) == (0, [])
     append(path, lines(1, 2))
     assert file.look(folder, ALL) == len(lines(1, 2))
@@ -56,7 +57,7 @@ def test_what_is_appended_is_read_and_nothing_twice(tmp_path: Path, folder: int)
 
 
 def test_a_torn_line_that_is_cut_and_written_anew_between_two_looks(tmp_path: Path, folder: int) -> None:
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=100)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=100)
     append(path, lines(1) + b'{"n": 99999')
     file.look(folder, ALL)
     os.truncate(path, len(lines(1)))
@@ -67,7 +68,7 @@ def test_a_torn_line_that_is_cut_and_written_anew_between_two_looks(tmp_path: Pa
 
 @pytest.mark.parametrize("how", ["shorter", "replaced", "rewritten"])
 def test_a_file_that_was_cut_or_replaced_begins_anew(tmp_path: Path, folder: int, how: str) -> None:
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=100)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=100)
     path.write_bytes(lines(1, 2, 3))
     file.look(folder, ALL)
     revision = file.revision
@@ -93,7 +94,7 @@ def test_a_budget_is_kept_and_what_is_behind_is_said(
     tmp_path: Path, folder: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "CHUNK_BYTES", 1000)
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=10**6)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=10**6)
     path.write_bytes(lines(*range(1000)))
     assert file.look(folder, 0) == 0
     assert file.has_more
@@ -105,7 +106,7 @@ def test_a_budget_is_kept_and_what_is_behind_is_said(
 
 
 def test_more_records_than_wanted_are_thinned_evenly(tmp_path: Path, folder: int) -> None:
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=10)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=10)
     path.write_bytes(lines(*range(100)))
     file.look(folder, ALL)
     assert file.stride == 16
@@ -116,7 +117,7 @@ def test_large_records_are_thinned_before_they_fill_the_memory(
     tmp_path: Path, folder: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_KEPT_BYTES", 10_000)
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=10**6)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=10**6)
     path.write_bytes(b"".join(json.dumps({"n": n, "x": "y" * 1000}).encode() + b"\n" for n in range(200)))
     file.look(folder, ALL)
     assert len(file.records) <= 10
@@ -125,7 +126,7 @@ def test_large_records_are_thinned_before_they_fill_the_memory(
 
 
 def test_damage_is_counted_and_a_monstrous_line_is_passed_over(tmp_path: Path, folder: int) -> None:
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=100)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=100)
     nested = b"[" * 100_000 + b"\n"
     path.write_bytes(
         lines(1) + b"\xff\xfe\n{\n[]\n7\n" + b'{"n": "x"}\n' + nested + b"9" * 5000 + b"\n" + b"y" * 3_000_000 + b"\n"
@@ -137,7 +138,7 @@ def test_damage_is_counted_and_a_monstrous_line_is_passed_over(tmp_path: Path, f
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, folder: int) -> None:
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=100)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=100)
     path.write_bytes(b"y" * 5_000_000)
     for _ in range(10):
         file.look(folder, 10**6)
@@ -149,8 +150,8 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, folder: 
 
 
 def test_only_the_first_gibibyte_is_read(tmp_path: Path, folder: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", 1000)
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=10**6)
+    monkeypatch.setattr(files, "MAX_LINES_BYTES", 1000)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=10**6)
     path.write_bytes(lines(*range(1000)))
     assert file.look(folder, ALL) <= 1000
     assert (file.is_too_large, file.has_more) == (True, False)
@@ -159,7 +160,7 @@ def test_only_the_first_gibibyte_is_read(tmp_path: Path, folder: int, monkeypatc
 
 def test_content_that_comes_later_than_its_length(tmp_path: Path, folder: int) -> None:
     """Network file systems show zeros where the other host's bytes have not arrived."""
-    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, most=100)
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=100)
     now_s = 0.0
     file._now_s = lambda: now_s
     late = lines(2)
@@ -180,13 +181,19 @@ def test_content_that_comes_later_than_its_length(tmp_path: Path, folder: int) -
 
 
 def test_lines_of_a_newer_turnaround_are_not_passed_over(tmp_path: Path, folder: int) -> None:
-    file = LinesFile("x.jsonl", number, most=100)
+    file = LinesFile("x.jsonl", number, max_records=100)
     (tmp_path / "x.jsonl").write_bytes(b'{"format": 2, "n": 1}\n' + lines(2))
     file.look(folder, ALL)
     assert str(file.failure) == "x.jsonl: written by a newer turnaround"
 
 
-@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder", "device"])
+REFUSALS = {
+    **dict.fromkeys(("link", "dangling", "device"), "{} is a symbolic link; put the file itself there."),
+    **dict.fromkeys(("fifo", "folder"), "{} is not a plain file."),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
 def test_what_is_no_plain_file_is_not_opened(tmp_path: Path, folder: int, kind: str) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.write_bytes(b'{"n": 1, "secret": true}\n')
@@ -202,22 +209,23 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path: Path, folder: int, kind: 
             path.mkdir()
         else:
             path.symlink_to("/dev/zero")
-    growing, small = LinesFile("x.jsonl", number, most=10), JsonFile("x.json", most_bytes=1000)
+    growing, small = LinesFile("x.jsonl", number, max_records=10), JsonFile("x.json", max_bytes=1000)
     growing.look(folder, ALL)
     small.look(folder)
     assert growing.records == []
-    assert str(small.content) == "x.json is not a plain file; links are not followed."
+    assert str(growing.failure) == REFUSALS[kind].format("x.jsonl")
+    assert str(small.content) == REFUSALS[kind].format("x.json")
 
 
 def test_a_small_file_is_read_when_it_has_changed(tmp_path: Path, folder: int) -> None:
-    path, file = tmp_path / "x.json", JsonFile("x.json", most_bytes=100)
+    path, file = tmp_path / "x.json", JsonFile("x.json", max_bytes=100)
     assert (file.look(folder), file.content) == (False, None)
     path.write_text('{"format": 1, "a": NaN}')
     assert (file.look(folder), file.content) == (True, {"a": None})
     assert not file.look(folder)
     path.write_text("{" * 50)
     assert file.look(folder)
-    assert str(file.content) == "x.json is damaged: not a JSON object."
+    assert str(file.content).startswith("x.json is damaged: not JSON (")
     path.write_text('{"a": "' + "x" * 200 + '"}')
     assert file.look(folder)
     assert "is larger than" in str(file.content)
