@@ -121,6 +121,7 @@ def test_times_that_are_compared_share_a_unit_and_differ(times_s: tuple[float, .
         (counted(0, "copy"), "0 copies"),
         (counted(2, "day"), "2 days"),
         (counted(3, "box"), "3 boxes"),
+        (counted(2, "epoch"), "2 epochs"),
         (listed([]), ""),
         (listed(["a"]), "a"),
         (listed(["a", "b"]), "a and b"),

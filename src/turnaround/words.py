@@ -145,7 +145,7 @@ def plural(count: int, noun: str) -> str:
     """The noun as `count` wants it: "class" and "classes", "copy" and "copies", "run" and "runs"."""
     if count == 1:
         return noun
-    if noun.endswith(("s", "x", "ch", "sh")):
+    if noun.endswith(("s", "x", "ch", "sh")) and not noun.endswith("epoch"):  # its ch is a k
         return f"{noun}es"
     return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
 

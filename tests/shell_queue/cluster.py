@@ -19,6 +19,8 @@ from turnaround.record.layout import RunDirectory
 
 FOLDER_VARIABLE = "SHELL_QUEUE"
 HELD = "Held"
+RUNNERS: list[subprocess.Popen[bytes]] = []
+"""Of all jobs: the fixture waits for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ exec {python} -m turnaround $verb "$run" {where}
         (queue / job_id).mkdir()
         path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
         # Ends with whoever runs the tests, not with a command: those are called in the process of the test.
-        subprocess.Popen(
+        runner = subprocess.Popen(
             [sys.executable, "-m", "shell_queue.runner", "run", str(queue / job_id), str(script.absolute())],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
@@ -100,6 +102,7 @@ exec {python} -m turnaround $verb "$run" {where}
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+        RUNNERS.append(runner)
         return job_id
 
     def release(self, job_id: str) -> None:

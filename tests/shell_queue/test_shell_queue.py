@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from console import Console
-from shell_queue.cluster import ShellQueue
+from shell_queue.cluster import RUNNERS, ShellQueue
 from struck import waits_for
 from turnaround.launch.clusters import CLUSTERS, cluster_named
 from turnaround.record.job import status_of
@@ -30,7 +30,8 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShellQueu
     yield queue
     for job_id in queue.states():
         queue.cancel(job_id)
-    waits_for(lambda: all(job.is_over for job in queue.states().values()))
+    while RUNNERS:
+        RUNNERS.pop().wait(timeout=60)
 
 
 @pytest.fixture
@@ -79,17 +80,18 @@ def test_requeued_cancelled_and_submitted_again(
     assert (done.code, json.loads(done.out)["job_id"]) == (0, "1")
     directory = RunDirectory(tmp_path / "run")
 
-    def epochs() -> int:
+    def trains(segment: int) -> bool:
+        """Whether this start has saved an epoch; or the job is over, which the test would see."""
         status = status_of(directory)
-        return status.epochs_done if status else 0
+        is_there = status is not None and (status.segments, status.state) == (segment, "running")
+        return (is_there and status is not None and status.epochs_done > segment) or queue.state("1").is_over
 
-    waits_for(lambda: epochs() >= 1 or queue.state("1").is_over, seconds=120)
+    waits_for(lambda: trains(1), seconds=120)
     for refused in (turnaround("resume", "run"), turnaround("train", fruit_folder, "--on", "shell", "--out", "run")):
         assert refused.code == 2
         assert "has a job already: 1 (RUNNING). Follow it: `turnaround resume" in refused.err
-    saved = epochs()
     queue.requeue("1")
-    waits_for(lambda: (queue.state("1").restarts == 1 and epochs() > saved) or queue.state("1").is_over, seconds=120)
+    waits_for(lambda: trains(2), seconds=120)
     status = status_of(directory)
     assert status is not None
     assert status.job is not None
@@ -113,6 +115,7 @@ def test_what_it_does_not_have(turnaround: Console, fruit_folder: Path, monkeypa
         2,
         True,
     )
-    monkeypatch.delenv("SHELL_QUEUE")
-    done = turnaround("train", fruit_folder, "--on", "shell")
+    with monkeypatch.context() as without:
+        without.delenv("SHELL_QUEUE")
+        done = turnaround("train", fruit_folder, "--on", "shell")
     assert (done.code, "There is no shell queue here" in done.err) == (2, True)
