@@ -21,8 +21,9 @@ from turnaround.record.writer import write_json
 
 LOST_KINDS = {"DistBackendError", "DistNetworkError", "DistStoreError", "HorovodInternalError"}
 LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "gloo/")
-MAX_WORD_S = 10.0
-"""How long another process may take to say why it failed, once we have lost it."""
+MAX_REASON_S = 10.0
+"""How long another process may take to write why it failed, once we have lost it: a Python process with torch in it
+takes seconds to end, and a network file system shows the file some seconds later."""
 
 
 class RankFailedError(ProcessFailedError):
@@ -40,7 +41,7 @@ def clear(directory: RunDirectory) -> None:
 
 
 def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, step: int = 0) -> None:
-    """Called by the failing process."""
+    """Write why this process fails; called by itself, before it closes its connections."""
     expected = isinstance(error, TurnaroundError)
     message = str(error) if expected else f"{type(error).__name__}: {error}"
     lost = type(error).__name__ in LOST_KINDS or any(word in message for word in LOST_WORDS)
@@ -57,7 +58,7 @@ def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, s
 
 
 def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
-    """Called by whoever started a process that ended before it could say anything."""
+    """Write how a process ended that could not say anything itself; called by whoever started it."""
     seen = next((process for process in heartbeat.read(directory) if process.rank == rank), None)
     payload = {
         "rank": rank,
@@ -65,14 +66,14 @@ def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
         "step": seen.step if seen else 0,
         "kind": None,
         "exit_status": exit_status,
-        "message": f"died without a word ({_how(exit_status)})",
+        "message": f"died without a word ({_exit_text(exit_status)})",
         "at_s": time.time(),
     }
     write_json(directory.failure(rank), payload, directory.path)
 
 
 def write_exit_if_silent(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
-    """The same, unless it has said why."""
+    """Do the same, unless it has written why."""
     if rank not in directory.failed_ranks():
         write_exit(directory, rank=rank, exit_status=exit_status)
 
@@ -82,7 +83,7 @@ def has_failures(directory: RunDirectory) -> bool:
     return bool(directory.failed_ranks())
 
 
-def wait_for_others(directory: RunDirectory, *, patience_s: float = MAX_WORD_S) -> None:
+def wait_for_others(directory: RunDirectory, *, patience_s: float = MAX_REASON_S) -> None:
     """As long as all that is known is a lost connection; processes with launchers of their own take a moment."""
     latest_s = time.monotonic() + patience_s
     while time.monotonic() < latest_s and all(_is_lost(reason) for reason in _reasons(directory)):
@@ -94,19 +95,20 @@ def first_cause(
 ) -> TurnaroundError:
     """The error that came first; `gone` is a process that was seen to have ended before the others."""
     reasons = _reasons(directory)
-    told = [reason for reason in reasons if not _is_lost(reason)]
-    if not told:
-        words = {reason["rank"] for reason in reasons}
-        silent = [process for process in heartbeat.read(directory) if process.rank not in words]
-        silent = [gone] if gone is not None and gone.rank not in words else silent
+    causes = [reason for reason in reasons if not _is_lost(reason)]
+    if not causes:
+        # All that is known is who lost whom: then one that wrote nothing at all was probably the first.
+        written = {reason["rank"] for reason in reasons}
+        silent = [process for process in heartbeat.read(directory) if process.rank not in written]
+        silent = [gone] if gone is not None and gone.rank not in written else silent
         if silent or not reasons:
             # The exit status is the launcher's, unless there is one process only.
             alone = len(silent) == 1 and not reasons
             who = " and ".join(process.name for process in silent) or "A process"
-            how = f" ({_how(exit_status)})" if alone or not silent else ""
+            ending = f" ({_exit_text(exit_status)})" if alone or not silent else ""
             ranks = tuple(process.rank for process in silent)
-            return _death(f"{who} died without a word{how}", directory, log, ranks=ranks)
-    first = min(told or reasons, key=lambda reason: reason["at_s"])
+            return _death(f"{who} died without a word{ending}", directory, log, ranks=ranks)
+    first = min(causes or reasons, key=lambda reason: reason["at_s"])
     if first["kind"] is not None:
         kind = getattr(errors, first["kind"], None)
         if not (isinstance(kind, type) and issubclass(kind, TurnaroundError)):
@@ -145,12 +147,12 @@ def _reasons(directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def _parsed(directory: RunDirectory, rank: int) -> dict[str, Any] | None:
-    """What a process has said; None where the file is damaged."""
+    """Return what a process has written; None where the file is damaged."""
     try:
-        said = read_json(directory.failure(rank), directory.path)
-        kind = said["kind"] if isinstance(said["kind"], str) else None
-        message, rank, at_s = str(said["message"]), int(said["rank"]), float(said["at_s"])
-        return {**said, "kind": kind, "message": message, "rank": rank, "at_s": at_s}
+        content = read_json(directory.failure(rank), directory.path)
+        kind = content["kind"] if isinstance(content["kind"], str) else None
+        message, rank, at_s = str(content["message"]), int(content["rank"]), float(content["at_s"])
+        return {**content, "kind": kind, "message": message, "rank": rank, "at_s": at_s}
     except (RunDirectoryError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
@@ -165,5 +167,5 @@ def _name(reason: dict[str, Any]) -> str:
     return f"Process {reason['rank']}" + (f" ({', '.join(where)})" if where else "")
 
 
-def _how(exit_status: int) -> str:
+def _exit_text(exit_status: int) -> str:
     return f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"

@@ -249,8 +249,8 @@ class _StopSignals:
         """The same request twice; a batch system's two different ones are one wish, and so are its warnings, which are
         repeated in case they came too early. A launcher of others passes on what its processes have received already:
         twice is one wish then, and who has no patience ends the launcher."""
-        said = [number for number in self.received if number != signal.SIGUSR2]
-        return self.is_alone and len(said) > len(set(said))
+        requests = [number for number in self.received if number != signal.SIGUSR2]
+        return self.is_alone and len(requests) > len(set(requests))
 
 
 @contextmanager
