@@ -27,9 +27,9 @@ from turnaround.recipe import SECTIONS, Recipe
 from turnaround.record import heartbeat
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
-from turnaround.report.charts import glyphs_for
-from turnaround.report.survey_json import survey_payload
-from turnaround.report.survey_text import Screen, survey_lines
+from turnaround.reporting.charts import glyphs_for
+from turnaround.reporting.survey_json import survey_payload
+from turnaround.reporting.survey_text import Screen, survey_lines
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def main() -> None:
 def measure(runs: Path, page: Path, *, opened: int) -> None:
     """Prints the figures."""
     from turnaround.analysis.workloads import survey_of
-    from turnaround.report.page.build import page_html, page_view
+    from turnaround.reporting.page.build import page_html, page_view
 
     begun_s = time.process_time()  # of the processor: others may use the machine
     view = page_view(survey_of([runs]), [runs], out=page)

@@ -31,8 +31,8 @@ SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().par
 
 LONGEST = (
     *("workers/test_equivalence.py", "cli/test_cli.py", "launch/test_early_start.py", "faults/test_two_processes.py"),
-    *("workers/test_conformance.py", "cli/test_study.py", "report/page/test_page_in_browser.py"),
-    *("report/live/test_live_in_browser.py", "launch/test_handshake.py", "faults/test_going_on.py"),
+    *("workers/test_conformance.py", "cli/test_study.py", "reporting/page/test_page_in_browser.py"),
+    *("reporting/live/test_live_in_browser.py", "launch/test_handshake.py", "faults/test_going_on.py"),
     *("bench/test_side_by_side.py", "cli/test_cli_bad_input.py", "bench/test_soak.py", "use/test_export.py"),
     *("faults/test_storage.py", "analysis/test_stable.py", "cli/test_study_command.py", "faults/test_one_process.py"),
     *("adapters/test_torch_ddp.py", "training/test_run.py", "cli/test_serve.py", "cli/test_watch.py"),

@@ -16,9 +16,9 @@ from typing import Any
 import http_client
 from http_client import Reply
 from turnaround.record.folder import FollowedFolder
-from turnaround.report.live.page_builder import PageBuilder
-from turnaround.report.live.server import LiveServer, LiveService, Pacing
-from turnaround.report.live.view import LiveView
+from turnaround.reporting.live.page_builder import PageBuilder
+from turnaround.reporting.live.server import LiveServer, LiveService, Pacing
+from turnaround.reporting.live.view import LiveView
 from turnaround.web.guard import Access
 from turnaround.web.sockets import listen
 

@@ -23,7 +23,7 @@ FOLDERS = sorted({file.parent for file in FILES})
 GPU_LIBRARIES = {"torch", "timm", "torchvision"}
 
 # Which room may import which; a room may always import itself, errors and words. The flow of docs/architecture.md:
-#   recipe -> data -> training (model, workers) -> record  |  cli <- report <- study, forecast <- analysis <- record
+#   recipe -> data -> training (model, workers) -> record  |  cli <- reporting <- study, forecast <- analysis <- record
 MAY_IMPORT = {
     "errors": set(),
     "words": set(),
@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "findings": {"record", "analysis", "forecast"},
     "forecast": {"record", "analysis"},
     "study": {"recipe", "recipes", "record", "launch", "analysis", "findings", "forecast", "children"},
-    "report": {"recipe", "data", "check", "record", "analysis", "findings", "forecast", "study", "web"},
+    "reporting": {"recipe", "data", "check", "record", "analysis", "findings", "forecast", "study", "web"},
     "cli": {
         "children",
         "recipe",
@@ -62,7 +62,7 @@ MAY_IMPORT = {
         "findings",
         "forecast",
         "study",
-        "report",
+        "reporting",
         "web",
     },
     "api": {
@@ -75,7 +75,7 @@ MAY_IMPORT = {
         "findings",
         "forecast",
         "study",
-        "report",
+        "reporting",
         "recorder",
     },
     "__main__": {"cli"},
@@ -96,7 +96,7 @@ READING_SIDE = (
     "analysis",
     "findings",
     "forecast",
-    "report",
+    "reporting",
     "cli",
     "api",
 )

@@ -114,13 +114,13 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """What `turnaround report --json` prints."""
-        from turnaround.report.survey_json import survey_payload
+        from turnaround.reporting.survey_json import survey_payload
 
         return survey_payload(self.survey, self.findings)
 
     def text(self, width: int = 100) -> str:
         """What `turnaround report` prints."""
-        from turnaround.report.survey_text import Screen, survey_lines
+        from turnaround.reporting.survey_text import Screen, survey_lines
 
         lines = survey_lines(self.survey, self.findings, Screen(width=width))
         return "\n".join(line.plain for line in lines)
@@ -151,7 +151,7 @@ def train(
     from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
-    from turnaround.report.terminal import err, preparation
+    from turnaround.reporting.terminal import err, preparation
 
     chosen = {**(settings or {}), **({"workers.count": workers} if workers is not None else {})}
     recipe = recipes.find(os.fspath(source), [f"{key}={_as_text(value)}" for key, value in chosen.items()])

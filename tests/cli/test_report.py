@@ -21,7 +21,7 @@ from forking import ForkingLauncher
 from running import train
 from turnaround.record.coding import to_json
 from turnaround.record.schema import Status
-from turnaround.report.terminal import print_json
+from turnaround.reporting.terminal import print_json
 
 TABLE = """name,dataset,gpu,workers,batch_per_worker,images_per_epoch,epochs,fine_tune,augment,job_time_s,epoch_time_s,\
 epochs_to_stable,train_accuracy,val_accuracy

@@ -17,7 +17,7 @@ import pytest
 
 from analysis.build import Plan, build, rising
 from live_helpers import Stream, ask, wait_for
-from turnaround.report.live.address import PageAddress, tunnel
+from turnaround.reporting.live.address import PageAddress, tunnel
 
 
 @contextlib.contextmanager

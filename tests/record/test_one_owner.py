@@ -26,7 +26,7 @@ NAMES = re.compile(
 OTHER_MEANINGS = {
     ("data/pixels.py", "manifest.json"): "the manifest of an entry of the pixel cache",
     ("data/pixels.py", "*/manifest.json"): "the same",
-    ("report/page/fig_scaling.py", "epoch-time"): "the id of a figure",
+    ("reporting/page/fig_scaling.py", "epoch-time"): "the id of a figure",
 }
 
 
@@ -87,8 +87,8 @@ ELSEWHERE = {
     "record/importers/sheet.py": "a log of somebody else, named by the user",
     "record/importers/write.py": "a rename of a run that was just made",
     "record/lock.py": "link and replace by the descriptor of the folder",
-    "report/page/render.py": "the library of figures in its package",
-    "report/page/templates.py": "our own assets",
+    "reporting/page/render.py": "the library of figures in its package",
+    "reporting/page/templates.py": "our own assets",
     "study/outside.py": "a rename of whatever lies there, which follows no link",
     "training/faults.py": "damage done on purpose, in tests",
     "use/export.py": "the exported file, named by the user",

@@ -1,6 +1,6 @@
 """Recorded runs -> numbers, kinds and ids. Never draws, never prints, never imports torch.
 
-Enters: `Run`s from the record. Leaves: frozen values that findings/ and report/ put into words.
+Enters: `Run`s from the record. Leaves: frozen values that findings/ and reporting/ put into words.
 
     summary.py    one run in a dozen numbers
     balance.py    does one process hold up the others?

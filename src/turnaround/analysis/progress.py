@@ -1,6 +1,6 @@
 """How far a run is, how fast, how long still, and what is going wrong: numbers and kinds, from one look to the next.
 
-Enters: heartbeats of the processes, epochs, the recipe, the free space of the disk. Leaves: values; report/live puts
+Enters: heartbeats of the processes, epochs, the recipe, the free space of the disk. Leaves: values; reporting/live puts
 them into words. Cheap enough for once a second.
 """
 

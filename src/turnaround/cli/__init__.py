@@ -85,7 +85,7 @@ def main() -> None:
     try:
         app()
     except TurnaroundError as error:
-        from turnaround.report.lines import clean
+        from turnaround.reporting.text_layout import clean
 
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo("\n".join(map(clean, str(error).split("\n"))), err=True)  # it may quote what others have written

@@ -34,9 +34,9 @@ def bench(
     from turnaround import recipes
     from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request, measure
-    from turnaround.report.bench_text import bench_table, rates_of, sentence, verdict
-    from turnaround.report.terminal import err, out, preparation, print_json
-    from turnaround.report.training_display import announce
+    from turnaround.reporting.bench_text import bench_table, rates_of, sentence, verdict
+    from turnaround.reporting.terminal import err, out, preparation, print_json
+    from turnaround.reporting.training_display import announce
 
     overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]
     overrides += [f"workers.engine={engine}"] if engine is not None else []

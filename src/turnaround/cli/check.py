@@ -37,8 +37,8 @@ def check(
     """
     from turnaround.check.dataset import check_folder
     from turnaround.errors import InputError
-    from turnaround.report.check_report import check_lines
-    from turnaround.report.terminal import err, out, preparation, print_json, print_lines
+    from turnaround.reporting.check_report import check_lines
+    from turnaround.reporting.terminal import err, out, preparation, print_json, print_lines
 
     if not 0 < holdout < 1:
         raise InputError(f"--holdout must be between 0 and 1. Received: {holdout:g}. Try --holdout 0.2")
@@ -82,7 +82,7 @@ def _write_split(checked: Check, path: Path, *, holdout: float, seed: int) -> di
 def _write_page(checked: Check, payload: dict[str, Any], path: Path) -> None:
     from turnaround.check.thumbnails import thumbnails
     from turnaround.errors import StorageError
-    from turnaround.report.check_report import MAX_FILES, check_page
+    from turnaround.reporting.check_report import MAX_FILES, check_page
 
     shown = [name for one in payload["groups"][:PAGE_GROUPS] for name in one["files"][:MAX_FILES]]
     shown += [name for one in payload["odd"] for name in one["files"][:MAX_FILES]]

@@ -36,7 +36,7 @@ def classify(
     [bold]curl -s URL | turnaround classify runs/fruit -[/bold]
     """
     from turnaround.launch.contract import checked_device
-    from turnaround.report.terminal import err, preparation, print_json, print_notes
+    from turnaround.reporting.terminal import err, preparation, print_json, print_notes
     from turnaround.use.images import find_images
     from turnaround.use.predictor import Predictor
 
@@ -78,9 +78,9 @@ def _print_text(answers: Sequence[Answer]) -> None:
     """Answers on stdout; what could not be read on stderr, after them."""
     from rich.text import Text
 
-    from turnaround.report.charts import glyphs_for
-    from turnaround.report.lines import clean
-    from turnaround.report.terminal import err, out, print_lines
+    from turnaround.reporting.charts import glyphs_for
+    from turnaround.reporting.terminal import err, out, print_lines
+    from turnaround.reporting.text_layout import clean
 
     console, good = out(), [answer for answer in answers if answer.problem is None]
     bad = [answer for answer in answers if answer.problem is not None]
@@ -95,7 +95,7 @@ def _print_text(answers: Sequence[Answer]) -> None:
 
 
 def _bars(answer: Answer, full: str) -> Iterator[str]:
-    from turnaround.report.lines import clean
+    from turnaround.reporting.text_layout import clean
 
     names = [clean(guess.name) for guess in answer.guesses]
     width = max(map(len, names))
@@ -105,7 +105,7 @@ def _bars(answer: Answer, full: str) -> Iterator[str]:
 
 
 def _rows(answers: Sequence[Answer]) -> Iterator[str]:
-    from turnaround.report.lines import clean
+    from turnaround.reporting.text_layout import clean
 
     width = min(MAX_NAME, max((len(answer.name) for answer in answers), default=0))
     for answer in answers:

@@ -40,8 +40,8 @@ def demo(
     from turnaround.launch.contract import checked_device, choose_processes
     from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
-    from turnaround.report.terminal import err, preparation, print_json
-    from turnaround.report.training_display import leave_page
+    from turnaround.reporting.terminal import err, preparation, print_json
+    from turnaround.reporting.training_display import leave_page
 
     folder = out or default_run_path(Path("runs"), "demo")
     console = err()
@@ -80,8 +80,8 @@ def _heading(workers: int, is_rehearsal: bool) -> str:
 def _print_story(summaries: Sequence[RunSummary], folder: Path) -> None:
     from rich.markup import escape
 
-    from turnaround.report.run_text import comparison
-    from turnaround.report.terminal import out
+    from turnaround.reporting.run_text import comparison
+    from turnaround.reporting.terminal import out
 
     console = out()
     console.print()
@@ -119,8 +119,8 @@ def _print_findings(summaries: Sequence[RunSummary], console: Console) -> None:
     from turnaround.analysis.workloads import survey_runs
     from turnaround.findings import find_all
     from turnaround.record.reader import Run
-    from turnaround.report.survey_text import Screen, short_findings
-    from turnaround.report.terminal import print_lines
+    from turnaround.reporting.survey_text import Screen, short_findings
+    from turnaround.reporting.terminal import print_lines
 
     findings = find_all(survey_runs([Run.load(Path(summary.directory)) for summary in summaries]))
     if findings:

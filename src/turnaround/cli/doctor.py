@@ -16,7 +16,7 @@ PROBE_TIMEOUT_S = 120
 
 def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False) -> None:
     """Look at this machine: GPUs, versions, disk, and whether two processes reach each other."""
-    from turnaround.report.terminal import print_json
+    from turnaround.reporting.terminal import print_json
 
     facts = examine()
     if json_:
@@ -133,7 +133,7 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from turnaround.report.terminal import out
+    from turnaround.reporting.terminal import out
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)

@@ -24,8 +24,8 @@ def export(
 
     from rich.text import Text
 
-    from turnaround.report.terminal import err, preparation, print_json, print_notes
-    from turnaround.report.terminal import out as stdout
+    from turnaround.reporting.terminal import err, preparation, print_json, print_notes
+    from turnaround.reporting.terminal import out as stdout
     from turnaround.use.export import export_run
     from turnaround.use.trained import load_trained
 

@@ -74,7 +74,7 @@ def _tell(reading: Reading, *, has_table: bool) -> None:
     from rich.markup import escape
 
     from turnaround.record.importers.read import describe
-    from turnaround.report.terminal import err
+    from turnaround.reporting.terminal import err
 
     console = err()
     for note in reading.notes:
@@ -87,7 +87,7 @@ def _print_json(reading: Reading, summaries: Sequence[RunSummary]) -> None:
     from dataclasses import asdict
 
     from turnaround.record.coding import plain
-    from turnaround.report.terminal import print_json
+    from turnaround.reporting.terminal import print_json
 
     content: dict[str, Any] = {
         "imported": [asdict(summary) for summary in summaries],
@@ -101,8 +101,8 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
     from rich.text import Text
 
     from turnaround.record.importers.read import describe
-    from turnaround.report import terminal
-    from turnaround.report.lines import clean, wrapped
+    from turnaround.reporting import terminal
+    from turnaround.reporting.text_layout import clean, wrapped
 
     screen = terminal.out()
     lines = list(imported_lines(summaries, screen.width))
@@ -121,7 +121,7 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
 
 def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]:
     """A table with one row a run, of what is known of it."""
-    from turnaround.report.lines import TextColumn, clean, tables
+    from turnaround.reporting.text_layout import TextColumn, clean, tables
 
     columns: dict[str, Callable[[RunSummary], str]] = {
         "job": lambda run: clean(run.job),

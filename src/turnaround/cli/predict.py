@@ -104,8 +104,8 @@ def _tell(found: Survey) -> None:
     """What could not be read, on stderr: stdout may go into a pipe."""
     from rich.text import Text
 
-    from turnaround.report.lines import clean
-    from turnaround.report.terminal import err
+    from turnaround.reporting.terminal import err
+    from turnaround.reporting.text_layout import clean
 
     for item in found.left_out:
         err().print(Text(clean(f"left out: {item.directory}: {item.reason}"), style="yellow"))
@@ -118,7 +118,7 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
 
     from turnaround.findings.forecasts import Answer
     from turnaround.forecast.predict import best_of_range
-    from turnaround.report.terminal import print_json
+    from turnaround.reporting.terminal import print_json
 
     answers = [Answer.of(prediction).as_json() for prediction in predictions]
     if len(answers) == 1:
@@ -131,8 +131,8 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
 def _print_text(predictions: Sequence[Prediction], question: Question) -> None:
     from rich.text import Text
 
-    from turnaround.report.forecast_text import answer_lines, range_lines
-    from turnaround.report.terminal import out, print_lines
+    from turnaround.reporting.forecast_text import answer_lines, range_lines
+    from turnaround.reporting.terminal import out, print_lines
 
     console = out()
     width = min(console.width, 100)
@@ -149,7 +149,7 @@ def _print_scores(directories: Sequence[Path], found: Survey) -> None:
 
     from turnaround.findings.forecasts import track_record_text
     from turnaround.forecast.score import saved_in, scored
-    from turnaround.report.terminal import out
+    from turnaround.reporting.terminal import out
 
     lines = [line for directory in directories for line in saved_in(directory)]
     if (text := track_record_text(scored(lines, found))) is not None:
@@ -163,7 +163,7 @@ def _save(folder: Path, question: Question, predictions: Sequence[Prediction], f
 
     from turnaround.findings.forecasts import Answer
     from turnaround.forecast.score import save
-    from turnaround.report.terminal import err
+    from turnaround.reporting.terminal import err
 
     for prediction in predictions:
         path = save(folder, replace(question, workers=prediction.workers), Answer.of(prediction).as_json(), found)

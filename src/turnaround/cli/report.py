@@ -36,7 +36,7 @@ def report(
     """
     from turnaround.analysis.workloads import filter_jobs, survey_of
     from turnaround.findings import find_all
-    from turnaround.report.terminal import print_json
+    from turnaround.reporting.terminal import print_json
 
     if out is not None:
         _write_page(directories, out, job=job, price=price, has_pictures=pictures)
@@ -49,7 +49,7 @@ def report(
         survey = filter_jobs(survey, job)
     findings = find_all(survey)
     if json_:
-        from turnaround.report.survey_json import survey_payload
+        from turnaround.reporting.survey_json import survey_payload
 
         print_json(survey_payload(survey, findings))
     else:
@@ -61,8 +61,8 @@ def _write_page(
 ) -> None:
     """Says where it is on stderr: stdout may go into a pipe."""
     from turnaround.forecast.question import Question
-    from turnaround.report.page.build import PageOptions, write_page
-    from turnaround.report.terminal import err
+    from turnaround.reporting.page.build import PageOptions, write_page
+    from turnaround.reporting.terminal import err
 
     Question(workers=1, price=price)  # refuses a price that is none
     write_page(directories, out=out, options=PageOptions(job=job, price=price, has_pictures=has_pictures))
@@ -76,9 +76,9 @@ def _refuse_without_page(flag: str) -> None:
 
 
 def _print_text(survey: Survey, findings: Sequence[Finding]) -> None:
-    from turnaround.report.charts import glyphs_for
-    from turnaround.report.survey_text import Screen, survey_lines
-    from turnaround.report.terminal import out, print_lines
+    from turnaround.reporting.charts import glyphs_for
+    from turnaround.reporting.survey_text import Screen, survey_lines
+    from turnaround.reporting.terminal import out, print_lines
 
     console = out()
     screen = Screen(width=console.width, glyphs=glyphs_for(console.encoding))

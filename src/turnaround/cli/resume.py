@@ -37,8 +37,8 @@ def resume(
     from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import Run
     from turnaround.record.viewers.follow import chosen
-    from turnaround.report.terminal import err
-    from turnaround.report.training_display import print_result, run_display
+    from turnaround.reporting.terminal import err
+    from turnaround.reporting.training_display import print_result, run_display
     from turnaround.workers.environment import place
 
     console, viewers = err(), chosen(log or ())

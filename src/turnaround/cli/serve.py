@@ -22,7 +22,7 @@ def serve(
     [bold]curl --data-binary @apple.jpg http://127.0.0.1:8900/classify[/bold]
     """
     from turnaround.launch.contract import checked_device
-    from turnaround.report.terminal import err, print_notes
+    from turnaround.reporting.terminal import err, print_notes
     from turnaround.use.predictor import Predictor
     from turnaround.use.server import Address, listen, run_server
 

@@ -105,8 +105,8 @@ def study(
 
 def _carry_out(conductor: Conductor, subject: Subject) -> None:
     from turnaround.record.lock import RunLock
-    from turnaround.report.terminal import err
-    from turnaround.report.training_display import page_on_failure
+    from turnaround.reporting.terminal import err
+    from turnaround.reporting.training_display import page_on_failure
     from turnaround.study.state import agree_with_before
 
     work = conductor.work
@@ -127,8 +127,8 @@ def _study_there(work: Work, subject: Subject, cluster: Cluster, flags: ClusterF
     from turnaround.launch.clusters.follow import inventory_of
     from turnaround.record.layout import StudyDirectory
     from turnaround.record.lock import RunLock
-    from turnaround.report.terminal import err
-    from turnaround.report.training_display import page_on_failure
+    from turnaround.reporting.terminal import err
+    from turnaround.reporting.training_display import page_on_failure
     from turnaround.study.on_cluster import ClusterConductor, plan_jobs, require_possible
     from turnaround.study.state import agree_with_before
 
@@ -175,7 +175,7 @@ def _print_scripts(conductor: ClusterConductor, inventory: object | None) -> Non
 
 
 def _print_plan(conductor: Conductor) -> None:
-    from turnaround.report.terminal import out
+    from turnaround.reporting.terminal import out
 
     for state in conductor.states():
         shown = conductor.work.shown(state)
@@ -305,7 +305,7 @@ def _prepare(recipe: Recipe) -> None:
     import tempfile
 
     from turnaround.launch.prepare import cache_root, prepare_images
-    from turnaround.report.terminal import err, preparation
+    from turnaround.reporting.terminal import err, preparation
 
     with tempfile.TemporaryDirectory() as temporary, preparation(err()) as show:
         prepare_images(recipe.resolved(), cache=cache_root(recipe, temporary=Path(temporary)), show=show)
@@ -316,8 +316,8 @@ def shown(conductor: Conductor | ClusterConductor) -> Iterator[None]:
     """A table that changes in a terminal; elsewhere a line for every change."""
     from rich.live import Live
 
-    from turnaround.report.study_text import study_table
-    from turnaround.report.terminal import err
+    from turnaround.reporting.study_text import study_table
+    from turnaround.reporting.terminal import err
 
     console = err()
     if console.is_terminal:
@@ -330,7 +330,7 @@ def shown(conductor: Conductor | ClusterConductor) -> Iterator[None]:
 
 
 def _tell_changes(tell: Callable[[str], None]) -> Callable[[list[RunState]], None]:
-    from turnaround.report.study_text import change_line, progress_line
+    from turnaround.reporting.study_text import change_line, progress_line
 
     seen: dict[str, str] = {}
 
@@ -356,8 +356,8 @@ def tell_end(folder: Path, conductor: Conductor | ClusterConductor) -> None:
     from turnaround.cli.report import report
     from turnaround.errors import TrainingError
     from turnaround.record.layout import RunDirectory
-    from turnaround.report.terminal import err
-    from turnaround.report.training_display import leave_page
+    from turnaround.reporting.terminal import err
+    from turnaround.reporting.training_display import leave_page
 
     states = conductor.states()
     if any(RunDirectory(state.directory).is_run() for state in states):
@@ -381,7 +381,7 @@ def _forecast(folder: Path, *, most: int) -> None:
 
     from turnaround.cli.predict import predict
     from turnaround.errors import InputError
-    from turnaround.report.terminal import out
+    from turnaround.reporting.terminal import out
 
     counts = [2**k for k in range((2 * most).bit_length())]
     with suppress(InputError):  # it has nothing to learn from: the report has said why

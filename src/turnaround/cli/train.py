@@ -65,7 +65,7 @@ def train(
     from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
     from turnaround.record.viewers.follow import chosen
-    from turnaround.report.training_display import print_result, run_display
+    from turnaround.reporting.training_display import print_result, run_display
     from turnaround.workers.environment import place
 
     here, viewers = place(), chosen(log or ())
@@ -150,8 +150,8 @@ def _train_there(training: TrainingJob, cluster: Cluster, flags: ClusterFlags, *
     from turnaround.launch.clusters.follow import follow, inventory_of, submit_checked
     from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import Run
-    from turnaround.report.terminal import err, print_json
-    from turnaround.report.training_display import print_result
+    from turnaround.reporting.terminal import err, print_json
+    from turnaround.reporting.training_display import print_result
 
     inventory = inventory_of(cluster, is_dry=is_dry)
     job = cluster.job(training, flags.wishes, inventory)
@@ -175,7 +175,7 @@ def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: 
     from turnaround.launch.local import LocalLauncher
     from turnaround.recipes import as_toml
     from turnaround.record.layout import RunDirectory
-    from turnaround.report.terminal import out
+    from turnaround.reporting.terminal import out
 
     recipe = recipe.resolved()
     plan = LaunchPlan(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import socket
 
     from turnaround.record.folder import FollowedFolder
-    from turnaround.report.live.address import PageAddress
+    from turnaround.reporting.live.address import PageAddress
 
 
 def watch(
@@ -33,7 +33,7 @@ def watch(
     [bold]turnaround watch runs/[/bold]             all runs below a folder, also those that are still to come
     """
     from turnaround.record.folder import FollowedFolder
-    from turnaround.report.terminal import err
+    from turnaround.reporting.terminal import err
 
     folder = FollowedFolder(directory)  # a folder that is not there is said before anything is loaded
     with _listening(host, port, socket_) as listening:
@@ -52,7 +52,7 @@ def _listening(host: str, port: int, path: Path | None) -> Iterator[socket.socke
 
 
 def _place(folder: FollowedFolder, listening: socket.socket, *, host: str, path: Path | None) -> PageAddress:
-    from turnaround.report.live.address import PageAddress
+    from turnaround.reporting.live.address import PageAddress
     from turnaround.web.tokens import kept_token
 
     token, is_kept = kept_token(f"watch {folder.root}")
@@ -64,9 +64,9 @@ def _serve(folder: FollowedFolder, place: PageAddress, listening: socket.socket)
     import hashlib
     import os
 
-    from turnaround.report.live.page_builder import PageBuilder
-    from turnaround.report.live.server import LiveServer, LiveService, Pacing, run_server
-    from turnaround.report.live.view import LiveView
+    from turnaround.reporting.live.page_builder import PageBuilder
+    from turnaround.reporting.live.server import LiveServer, LiveService, Pacing, run_server
+    from turnaround.reporting.live.view import LiveView
 
     view = LiveView(folder)
     service = LiveService(PageBuilder(folder, view, title=view.title), Pacing())

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     from turnaround.errors import TurnaroundError
     from turnaround.launch import failure
     from turnaround.record.heartbeat import Heartbeat
-    from turnaround.report.progress import SilentProgress, progress_for
+    from turnaround.reporting.progress import SilentProgress, progress_for
 
     heartbeat = Heartbeat()
     try:

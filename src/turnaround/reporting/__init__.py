@@ -1,0 +1,19 @@
+"""Numbers -> what people read. No arithmetic beyond rounding, no torch.
+
+Enters: recorded runs and findings. Leaves: text, tables, pages.
+
+    terminal.py     stdout and stderr, what is safe to show there, JSON, a bar for preparations
+    training_display.py  a training as a person sees it, and the page that it leaves
+    run_text.py     a run at its end, and runs side by side
+    check_report.py   what is wrong with a folder of images, for the terminal and as a page with the pictures
+    bench_text.py   the ceilings of a machine
+    forecast_text.py    a forecast for the terminal
+    forecast_words.py   its figures and sentences
+    progress.py     a training while it runs
+    study_text.py   a study while it runs
+    survey_text.py  what all runs say, for the terminal: jobs, findings, what was left out
+    survey_json.py  the same for programs
+    comparison_table.py  the comparison table of one job
+    charts.py       curves and bars in text, and those of one job
+    text_layout.py  text in lines no wider than the terminal
+"""

@@ -1,0 +1,171 @@
+"""What is wrong with a folder of images: for the terminal, the worst first; and as a page with the pictures.
+
+Names of files and classes come from others: each is text in both, and the page runs no script at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.text import Text
+
+from turnaround.reporting.page.templates import asset, content_hash, environment
+from turnaround.reporting.text_layout import NARROWEST, clean, wrapped
+from turnaround.words import counted, percent
+
+EXAMPLES = 3
+"""Files named for each kind of problem on the terminal."""
+MAX_FILES = 12
+"""Files shown of a group or of an oddity on the page."""
+KINDS = {"exact": "exact copies", "near": "the same picture, saved or lit differently", "augmented": "altered copies"}
+ADVICE = {
+    "leak": "turnaround check FOLDER --split-by-photo split.json, then train with "
+    "--set data.split_by_photo=split.json; or remove the copies.",
+    "contradiction": "Decide which class is right, and remove the others.",
+    "bad": "Repair or remove them, or train without them: --set data.skip_bad=true.",
+    "copies": "With this split they do no harm to the accuracy; with another one they may be torn apart.",
+}
+
+Payload = Mapping[str, Any]
+
+
+def check_lines(payload: Payload, *, width: int) -> Iterator[Text]:
+    """Everything, in lines no wider than the terminal."""
+    width = max(width, NARROWEST)
+    for style, head, body, following in _paragraphs(payload):
+        for line in wrapped(clean(head), width):
+            yield Text(line, style=style)
+        for text in body:
+            yield from map(Text, wrapped(clean(text), width, first="    ", rest="      "))
+        if following:
+            yield from map(Text, wrapped(following, width, first="  Next: ", rest="        "))
+
+
+def _paragraphs(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
+    """Style, first sentence, examples, what to do."""
+    classes, num = payload["classes"], payload["num_train"] + payload["num_validation"]
+    yield (
+        "bold",
+        f"{payload['folder']}: {num:,} images in {len(classes)} classes, {payload['num_train']:,} to train on, "
+        f"{payload['num_validation']:,} to validate with ({payload['split']})",
+        [],
+        "",
+    )
+    yield from _leaks(payload)
+    yield from _contradictions(payload)
+    if payload["bad"]:
+        listed = [f"{one['file']}: {one['reason']}" for one in payload["bad"]]
+        yield "bold red", f"problem: {_images(len(listed))} cannot be read.", _some(listed), ADVICE["bad"]
+    yield from _copies(payload)
+    for sentence in payload["warnings"]:
+        yield "yellow", f"caution: {sentence}", [], ""
+    for one in payload["odd"]:
+        yield "", f"note: {_images(len(one['files']))} {one['what']}: {one['becomes']}.", one["files"][:1], ""
+    if "split_file" in payload:
+        split = payload["split_file"]
+        yield (
+            "bold",
+            f"Split by photo written to {split['path']}: {split['num_train']:,} to train on, "
+            f"{split['num_validation']:,} to validate with.",
+            [],
+            f"turnaround train FOLDER --set data.split_by_photo={clean(split['path'])}",
+        )
+    if not payload["serious"]:
+        yield "green", "Nothing serious was found.", [], ""
+
+
+def _leaks(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
+    leaks, crossing = payload["leaks"], [one for one in payload["groups"] if one["crosses_split"]]
+    if not leaks["num"]:
+        return
+    kinds = ", ".join(f"{num} {KINDS[kind]}" for kind, num in leaks["by_kind"].items())
+    yield (
+        "bold red",
+        f"problem: {leaks['num']:,} of {leaks['of']:,} validation images ({percent(leaks['num'] / leaks['of'], 1)}) "
+        f"show a photo that is also trained on ({kinds}): the validation accuracy will be too high.",
+        _some([_example(one) for one in crossing]),
+        ADVICE["leak"],
+    )
+
+
+def _contradictions(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
+    groups = [one for one in payload["groups"] if len(one["classes"]) > 1]
+    if groups:
+        listed = [f"{_example(one)} ({' and '.join(one['classes'])})" for one in groups]
+        sentence = (
+            f"problem: {len(groups):,} photo{'s stand' if len(groups) > 1 else ' stands'} under more than one class."
+        )
+        yield "bold red", sentence, _some(listed), ADVICE["contradiction"]
+
+
+def _copies(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
+    """Groups that do no harm to the split or to the labels."""
+    for kind, words in KINDS.items():
+        groups = [
+            one
+            for one in payload["groups"]
+            if one["kind"] == kind and not one["crosses_split"] and len(one["classes"]) < 2
+        ]
+        if groups:
+            num = sum(len(one["files"]) for one in groups)
+            sentence = f"caution: {num:,} images in {len(groups):,} groups within one part: {words}."
+            yield "yellow", sentence, _some([_example(one) for one in groups]), ADVICE["copies"]
+
+
+def _example(one: Payload) -> str:
+    """Two files of a group, on different sides or under different classes where there are such."""
+    files, link = one["files"], one["links"][0]
+    if one["crosses_split"]:
+        part = dict(zip(files, one["parts"], strict=True))
+        link = next((some for some in one["links"] if len({part[name] for name in some["files"]}) > 1), link)
+    more = f" (and {len(files) - 2} more)" if len(files) > 2 else ""
+    return f"{link['files'][0]} = {link['files'][1]}{': ' if link['change'] else ''}{link['change']}{more}"
+
+
+def _some(listed: list[str]) -> list[str]:
+    more = len(listed) - EXAMPLES
+    return [*listed[:EXAMPLES], *([f"and {more:,} more"] if more > 0 else [])]
+
+
+def _images(num: int) -> str:
+    return counted(num, "image")
+
+
+# --- as a page
+
+
+def check_page(payload: Payload, pictures: Mapping[str, str], *, most_groups: int) -> str:
+    """Return the page as html text; `pictures` are data URIs by file.
+
+    Of each section the first `most_groups` groups are shown, and the others counted.
+    """
+    groups, css = payload["groups"], asset("check.css")
+    sections = {
+        "Photos on both sides of the split": [one for one in groups if one["crosses_split"]],
+        "One photo under several classes": [one for one in groups if len(one["classes"]) > 1],
+        "Copies within one part": [one for one in groups if not one["crosses_split"] and len(one["classes"]) < 2],
+    }
+    return (
+        environment()
+        .get_template("check.html.j2")
+        .render(
+            **payload,
+            sections=[(heading, [_page_group(one) for one in some]) for heading, some in sections.items()],
+            pictures=pictures,
+            most_groups=most_groups,
+            most_files=MAX_FILES,
+            css=css,
+            style_hash=content_hash(css),
+        )
+    )
+
+
+def _page_group(one: Payload) -> dict[str, Any]:
+    """The group as its section shows it: what changed from copy to copy, and the first files with their parts."""
+    changes = list(dict.fromkeys(link["change"] for link in one["links"] if link["change"]))
+    return {
+        "words": "; ".join([str(one["kind"]), *changes[:3]]),
+        "files": list(zip(one["files"], one["parts"], strict=True))[:MAX_FILES],
+        "more": len(one["files"]) - MAX_FILES,
+    }

@@ -1,0 +1,159 @@
+"""A forecast for the terminal: lines with their style, no wider than the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from turnaround.findings.forecasts import Answer
+from turnaround.forecast.predict import best_of_range
+from turnaround.forecast.question import Prediction, Question
+from turnaround.forecast.turnaround import Best
+from turnaround.reporting.forecast_words import (
+    figure_rows,
+    headline,
+    next_in_words,
+    time_text,
+)
+from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
+from turnaround.words import UNKNOWN, about, hardware, money
+from turnaround.words import accuracy as accuracy_text
+
+
+def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tuple[str, str]]:
+    """The answer first, then the figures, what they rest on, what was assumed, what to mind, what to run next."""
+    yield from ((line, "bold") for line in _wrapped(headline(p, question), width))
+    rows = figure_rows(p, question)
+    if rows:
+        yield "", ""
+        heading = ("", "estimate" if p.kind not in ("forecast", "measured") else "forecast", "80 % interval")
+        measured = any(row[3] for row in rows)
+        yield from _table([(*heading, "measured" if measured else ""), *rows], width)
+    answer = Answer.of(p)
+    sections = (
+        ("rests on", answer.rests_on),
+        ("assumed", [*answer.assumed, *answer.left_open]),
+        ("mind", list(answer.warnings)),
+        ("run next", [following[0]] if (following := next_in_words(p)) else []),
+    )
+    for name, sentences in sections:
+        yield from _section(name, sentences, width)
+    if following:
+        yield f"    {following[1]}", ""
+
+
+def range_lines(predictions: Sequence[Prediction], question: Question, width: int) -> Iterator[tuple[str, str]]:
+    """The best of the range first, then a row for each number of workers."""
+    best = best_of_range(predictions)
+    yield from ((line, "bold") for line in _wrapped(_best_in_words(predictions, best), width))
+    yield "", ""
+    shown = [p for p in predictions if _is_shown(p, predictions, best)]
+    rows = [*_range_headings(question, predictions[0].gpu), *(_range_row(p, best) for p in shown)]
+    yield from _table(rows, width, headings=2)
+    if any(p.kind == "measured" for p in shown):
+        yield from _note(
+            "run: an epoch, the job and the accuracy as measured, where they were; all else is forecast.", width
+        )
+    if any(p.reaches_stable is False for p in shown):
+        yield from _note(f"* later than the {predictions[0].epochs_planned} epochs of the recipe", width)
+    if len(shown) < len(predictions):
+        yield from _note(f"{len(predictions)} numbers of workers were compared; --json has them all", width)
+    first, last = Answer.of(predictions[0]), Answer.of(predictions[-1])
+    # What is said of one number of workers is said of those at the ends, which are the farthest from the runs.
+    warnings = list(dict.fromkeys(warning for answer in (first, last) for warning in answer.warnings))
+    for name, sentences in (
+        ("rests on", last.basis),
+        ("assumed", [*last.assumed, *last.left_open]),
+        ("mind", warnings),
+    ):
+        yield from _section(name, sentences, width)
+
+
+def _range_headings(question: Question, gpu: str) -> list[tuple[str, ...]]:
+    paid = "cost" if question.price else "GPU-h" if gpu != "CPU" else "CPU-h"
+    return [
+        ("", "an", "epochs", "time", "", paid, "", ""),
+        ("workers", "epoch", "to stable", "to stable", "job", "of job", "accuracy", ""),
+    ]
+
+
+def _range_row(p: Prediction, best: Best | None) -> tuple[str, ...]:
+    price = p.best_known("cost")
+    paid = money(price) if price is not None else None if p.gpu_hours is None else f"{p.gpu_hours:.2g}"
+    late = "*" if p.reaches_stable is False else " "
+    return (
+        f"{p.workers} run" if p.kind == "measured" else f"{p.workers}    ",
+        time_text(p, "epoch_time_s"),
+        "-" if p.epochs_to_stable is None else f"{p.epochs_to_stable.value:.0f}{late}",
+        UNKNOWN if p.time_to_stable_s is None else about(p.time_to_stable_s.value),
+        time_text(p, "job_time_s"),
+        paid or "-",
+        accuracy_text(p.best_known("val_accuracy")),
+        _marks(p.workers, best),
+    )
+
+
+def _marks(workers: int, best: Best | None) -> str:
+    if best is None:
+        return ""
+    if best.fastest == best.cheapest == workers:
+        return "best"
+    places = {best.enough: "enough", best.cheapest: "cheapest", best.fastest: "fastest"}
+    return places.get(workers, "")
+
+
+def _is_shown(p: Prediction, predictions: Sequence[Prediction], best: Best | None) -> bool:
+    """All of a short range; of a long one the ends, powers of two, what was run, and the best."""
+    is_end = p.workers in (predictions[0].workers, predictions[-1].workers)
+    is_power = p.workers & (p.workers - 1) == 0
+    return len(predictions) <= 16 or is_end or is_power or p.kind == "measured" or bool(_marks(p.workers, best))
+
+
+def _best_in_words(predictions: Sequence[Prediction], best: Best | None) -> str:
+    first = predictions[0]
+    if best is None:
+        unknown = "times are" if first.epoch_time_s is None else "the epochs of a job are"
+        return f"{first.job}: {unknown} not known, so the fastest and the cheapest cannot be told."
+    by_workers = {p.workers: p for p in predictions}
+
+    def timed(workers: int) -> str:
+        p = by_workers[workers]
+        time = time_text(p, "time_to_stable_s" if best.by == "time to stable" else "job_time_s")
+        return f"{hardware(workers, p.gpu)} ({time})"
+
+    what = "to a stable accuracy" if best.by == "time to stable" else f"for {first.epochs_planned} epochs"
+    answer = f"{first.job}: fastest {what} {timed(best.fastest)}, cheapest {timed(best.cheapest)}."
+    if best.enough < best.fastest:
+        answer += f" Beyond {hardware(best.enough, first.gpu)} more gain less than 5 %."
+    return answer
+
+
+def _section(name: str, sentences: Sequence[str], width: int) -> Iterator[tuple[str, str]]:
+    if sentences:
+        yield "", ""
+        yield name, "bold"
+        for sentence in sentences:
+            yield from ((line, "") for line in _wrapped(sentence, width, first="  - "))
+
+
+def _wrapped(text: str, width: int, *, first: str = "") -> list[str]:
+    return wrapped(clean(text), width, first=first)
+
+
+def _note(text: str, width: int) -> Iterator[tuple[str, str]]:
+    """Below a table."""
+    yield from ((line, "") for line in _wrapped(text, width, first="  "))
+
+
+def _table(rows: Sequence[tuple[str, ...]], width: int, headings: int = 1) -> Iterator[tuple[str, str]]:
+    """The first column and the last to the left, the others to the right; the first rows are headings."""
+    last = len(rows[0]) - 1
+    names, *columns = (
+        TextColumn(heading="\n".join(cells[:headings]), cells=cells[headings:], is_left=number in (0, last))
+        for number, cells in enumerate(zip(*rows, strict=True))
+        if any(cells)
+    )
+    for part, table in enumerate(tables(names, [columns], width - 2)):
+        if part:
+            yield "", ""
+        yield from ((f"  {line}".rstrip(), "bold") for line in table.heading)
+        yield from ((f"  {line}".rstrip(), "") for line in table.rows)

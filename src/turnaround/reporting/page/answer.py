@@ -1,0 +1,162 @@
+"""The answer in one sentence: which configuration is there first, and what twice as many workers would do.
+
+Enters: a job and what can be forecast of it. Leaves: an Answer. It ranks as `findings.best` does: by the time
+to one common accuracy where there are curves, else by the time of the job, else by that of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.findings import Finding
+from turnaround.findings.best import Timed, timed
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.question import Prediction
+from turnaround.reporting.comparison_table import epoch_text
+from turnaround.words import accuracy, duration, interval, listed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The answer for somebody who reads no further about one job."""
+
+    job: str
+    text: str
+    basis: str = ""
+    """A sentence that says what was compared; empty where there was nothing to compare."""
+    mind: str = ""
+    """The problem that makes the answer doubtful, where there is one."""
+
+
+def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: Sequence[Finding] = ()) -> Headline:
+    """One sentence of what was measured, and of what would be where that can be forecast."""
+    ranked = timed(job)
+    measured, best = _ranked(ranked) if ranked else _told(job)
+    ahead = _ahead(best, ranked, forecasters) if best.finished else ""
+    problems = [finding.text for finding in findings if finding.job == job.name and finding.severity == "problem"]
+    return Headline(
+        job=job.name,
+        text=f"{measured}{ahead}.",
+        basis=_basis(ranked) if ranked else "",
+        mind=problems[0] if problems else "",
+    )
+
+
+# --- what was measured
+
+
+def _ranked(ranked: Timed) -> tuple[str, ConfigurationRuns]:
+    """The first of those that were timed; all that are as fast as it."""
+    as_fast, time_s = ranked.fastest()
+    best = as_fast[0]
+    who = listed([_name(case) for case in as_fast])
+    is_one = len(as_fast) == 1 and best.configuration.workers == 1
+    tie = "equally fast" if len(as_fast) > 1 else "first"
+    in_time = f"in {duration(time_s)}"
+    if ranked.basis == "target":
+        reach = f"{'reaches' if is_one else 'reach'} {accuracy(ranked.target or 0.0)} accuracy"
+        text = f"{who} {reach} {tie}, {in_time} of training"
+    elif ranked.basis == "job":
+        ends = "finishes" if is_one else "finish"
+        text = f"{who} {ends} {_epochs(best)} {tie}, {in_time}{_with_accuracy(best)}"
+    else:
+        text = f"{who} {'has' if is_one else 'have'} the shortest epochs, {duration(time_s)} each"
+    return text, best
+
+
+def _basis(ranked: Timed) -> str:
+    if ranked.basis == "target":
+        return (
+            f"Compared by the training time to {accuracy(ranked.target or 0.0)} validation accuracy, which every "
+            "finished configuration has reached."
+        )
+    time = "the time from submit to finish" if ranked.basis == "job" else "the time of an epoch"
+    return f"Compared by {time}: without curves, the time to one accuracy is not known."
+
+
+def _name(case: ConfigurationRuns) -> str:
+    """The configuration, its settings in brackets: a sentence goes on after it."""
+    configuration = case.configuration
+    settings = f" ({configuration.settings_label})" if configuration.settings else ""
+    return f"{configuration.hardware_label}{settings}"
+
+
+def _epochs(case: ConfigurationRuns) -> str:
+    epochs = next((run.epochs for run in case.finished if run.epochs), None)
+    return f"{epochs} epochs" if epochs else "the job"
+
+
+def _with_accuracy(case: ConfigurationRuns) -> str:
+    return f" with {accuracy(case.final_val_accuracy.value)} accuracy" if case.final_val_accuracy else ""
+
+
+def _told(job: Workload) -> tuple[str, ConfigurationRuns]:
+    """Nothing to rank: the most accurate of those that have ended, else the one that is farthest."""
+    ended = [case for case in job.configurations if case.final_val_accuracy is not None]
+    if not ended:
+        case = max(job.configurations, key=lambda case: max(run.epochs for run in case.summaries))
+        return _under_way(case), case
+    case = max(ended, key=lambda case: case.final_val_accuracy.value if case.final_val_accuracy else 0.0)
+    return _alone(case), case
+
+
+def _alone(case: ConfigurationRuns) -> str:
+    verb = "reaches" if case.configuration.workers == 1 else "reach"
+    assert case.final_val_accuracy is not None, "chosen because it has one"
+    text = f"{_name(case)} {verb} {accuracy(case.final_val_accuracy.value)} accuracy after {_epochs(case)}"
+    if case.job_time_s is not None:
+        text += f", in {duration(case.job_time_s.value)}"
+    if case.stable.status == "stable" and case.stable.epoch is not None:
+        return f"{text}, stable from epoch {epoch_text(case.stable.epoch)}"
+    return f"{text}, not yet stable by then" if case.stable.status == "not yet stable" else text
+
+
+def _under_way(case: ConfigurationRuns) -> str:
+    """A run that has not come to its end: how far it is, and why it is no farther."""
+    run, record = max(case.members, key=lambda member: member.summary.epochs)
+    planned = f" of {run.epochs_planned}" if run.epochs_planned else ""
+    level = "" if run.final_val_accuracy is None else f", with {accuracy(run.final_val_accuracy)} accuracy so far"
+    text = f"{_name(case)}: {run.epochs}{planned} epochs done{level}"
+    if run.state in ("queued", "running"):
+        return text
+    cause = f" ({record.status.cause.rstrip('.')})" if record.status.cause else ""
+    return f"{text}; the run {'was interrupted' if run.state == 'interrupted' else run.state}{cause}"
+
+
+# --- what would be
+
+
+def _ahead(best: ConfigurationRuns, ranked: Timed | None, forecasters: Sequence[Forecaster]) -> str:
+    """Twice the most workers of the same kind of GPU that were timed."""
+    kind = best.configuration.gpu
+    forecaster = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
+    if forecaster is None or forecaster.laws.times is None:
+        return ""
+    p = forecaster.predict(2 * max(forecaster.laws.times.counts))
+    who = str(p.workers) if kind not in ("CPU", "unknown") else f"{p.workers} {'processes' * (kind == 'CPU')}".strip()
+    if ranked is not None and ranked.basis == "target":
+        time_s = p.training_to_target_s
+        return f"; {who} would need about {_interval(time_s)}{_reaching(p)}" if time_s else ""
+    if p.job_time_s is not None:
+        return f"; {who} would need about {_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
+    if p.epoch_time_s is not None:
+        return f"; {who} would need about {_interval(p.epoch_time_s)} an epoch"
+    return ""
+
+
+def _reaching(p: Prediction) -> str:
+    return " if they get there, which is doubtful" if p.reaches_target is False else ""
+
+
+def _stable(p: Prediction) -> str:
+    if p.stable_by_end is None:
+        return ""
+    probably = "probably " if p.stable_by_end in ("probably", "probably not") else ""
+    return f" and would {probably}{'' if p.reaches_stable else 'not '}be stable by then"
+
+
+def _interval(forecast: Interval) -> str:
+    return interval(forecast.value, forecast.low, forecast.high)

@@ -1,0 +1,182 @@
+"""The content of the page, block by block. Enters: a PageView. Leaves: blocks in the order in which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.confusion import best_evaluated, confused_pairs
+from turnaround.analysis.workloads import Survey
+from turnaround.findings import SEVERITIES, Finding
+from turnaround.findings.forecasts import Answer, track_record_text
+from turnaround.findings.runs import gap_text
+from turnaround.forecast.predict import Forecaster, best_of_range
+from turnaround.forecast.score import Score
+from turnaround.reporting.page.answer import answer_of
+from turnaround.reporting.page.fig_common import Figure
+from turnaround.reporting.page.figures import SECTIONS, figures_of
+from turnaround.reporting.page.runs import run_cards
+from turnaround.reporting.page.tables import asked_counts, comparison, forecasts
+from turnaround.reporting.page.templates import piece
+from turnaround.reporting.survey_text import evidence_text
+
+MAX_CONFUSED = 6
+SHORT_EVIDENCE = 260
+"""Letters; longer evidence is folded away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A named piece of the page: html, or a figure. The live page pushes the blocks that changed."""
+
+    id: str
+    """Unique in the page, the same from one rendering to the next: "answer", "job-1f2e3d4c/findings"."""
+    html: str = ""
+    """Escaped: names from others are text only."""
+    figure: Figure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageView:
+    """Everything that the page tells."""
+
+    survey: Survey
+    title: str
+    now: str
+    """When the page was made, for people."""
+    findings: tuple[Finding, ...] = ()
+    forecasters: Mapping[str, tuple[Forecaster, ...]] = field(default_factory=dict)
+    """Forecasters by the job's name, one for each kind of GPU; a job about which nothing can be forecast is missing."""
+    scores: tuple[Score, ...] = ()
+    """Forecasts that were saved, held against later runs."""
+    thumbnails: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Example pictures as data URIs, by the job's name and by class."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what could not be shown."""
+    price: float | None = None
+    """The price of one GPU for one hour."""
+    command: str = ""
+    """The command that makes the page again."""
+    version: str = ""
+    is_live: bool = False
+
+
+def job_key(name: str) -> str:
+    """The part of a block's id that stands for a job: it stays when jobs are added before it."""
+    return f"job-{crc32(name.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def anchor(block_id: str) -> str:
+    """The id of the block's element."""
+    return block_id.replace("/", "-")
+
+
+def page_blocks(view: PageView) -> tuple[Block, ...]:
+    """The answer, then for each job its findings, table, figures, forecast and runs; what was left out."""
+    jobs = [list(_job_blocks(view, job)) for job in view.survey.workloads]
+    return (
+        _answer(view),
+        _contents(view, jobs),
+        *(block for blocks in jobs for block in blocks),
+        *_rest(view),
+        Block(id="footer", html=piece("footer", view=view)),
+    )
+
+
+def _answer(view: PageView) -> Block:
+    survey = view.survey
+    answers = [answer_of(job, view.forecasters.get(job.name, ()), view.findings) for job in survey.workloads]
+    keys = [job_key(job.name) for job in survey.workloads]
+    runs = [run for job in survey.workloads for case in job.configurations for run in case.summaries]
+    html = piece(
+        "answer",
+        title=view.title,
+        answers=list(zip(keys, answers, strict=True)),
+        num_runs=len(runs),
+        num_rehearsed=sum(run.is_rehearsal for run in runs),
+        num_imported=sum(run.is_imported for run in runs),
+        running=survey.running,
+        is_live=view.is_live,
+    )
+    return Block(id="answer", html=html)
+
+
+_PARTS = {"findings": "what stands out", "table": "table", "forecast": "forecast", "runs": "runs"}
+
+
+def _contents(view: PageView, jobs: Sequence[Sequence[Block]]) -> Block:
+    """Links to where the parts of each job begin."""
+    linked = []
+    for job, blocks in zip(view.survey.workloads, jobs, strict=True):
+        names = {f"{job_key(job.name)}/{part}": text for part, text in _PARTS.items()}
+        names |= {f"{job_key(job.name)}/section/{section}": text for section, text in SECTIONS.items()}
+        linked.append((job.name, [(anchor(b.id), names[b.id].lower()) for b in blocks if b.id in names]))
+    return Block(id="contents", html=piece("contents", jobs=linked))
+
+
+def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
+    key, forecasters = job_key(job.name), view.forecasters.get(job.name, ())
+    yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, key=key))
+    yield _findings(view, job, key)
+    is_single = sum(len(case.summaries) for case in job.configurations) == 1
+    html = piece("comparison", table=comparison(job), key=key, job=job.name, is_single=is_single)
+    yield Block(id=f"{key}/table", html=html)
+    yield from _figures(job, key, forecasters, price=view.price)
+    yield from _confused(view, job, key)
+    yield from _forecasts(view, job, key)
+    yield Block(id=f"{key}/runs", html=piece("runs", runs=run_cards(job), key=key))
+
+
+def _findings(view: PageView, job: Workload, key: str) -> Block:
+    findings = [finding for finding in view.findings if finding.job == job.name]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    shown = [(finding, evidence_text(finding.evidence)) for finding in findings]
+    return Block(id=f"{key}/findings", html=piece("findings", findings=shown, key=key, short=SHORT_EVIDENCE))
+
+
+def _figures(job: Workload, key: str, forecasters: tuple[Forecaster, ...], *, price: float | None) -> Iterator[Block]:
+    figures = figures_of(job, forecasters, price=price)
+    for section, heading in SECTIONS.items():
+        here = [figure for figure in figures if figure.section == section]
+        if here:
+            yield Block(id=f"{key}/section/{section}", html=piece("section_heading", text=heading))
+        yield from (Block(id=f"{key}/figure/{figure.id}", figure=figure) for figure in here)
+
+
+def _confused(view: PageView, job: Workload, key: str) -> Iterator[Block]:
+    """Pictures of the confused classes: a figure cannot show how they look."""
+    best, pictures = best_evaluated(job), view.thumbnails.get(job.name, {})
+    if best is None or not pictures:
+        return
+    names, rows = best.evaluation.classes, best.evaluation.confusion
+    pairs = [
+        (names[pair.true], names[pair.predicted], pair.num_images, sum(rows[pair.true]))
+        for pair in confused_pairs(best.evaluation, most=MAX_CONFUSED)
+    ]
+    if pairs:
+        yield Block(id=f"{key}/confused", html=piece("confused", pairs=pairs, pictures=pictures, run=best.summary.name))
+
+
+def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
+    by_gpu = []
+    for forecaster in view.forecasters.get(job.name, ()):
+        predictions = [forecaster.predict(count) for count in asked_counts(forecaster)]
+        last = Answer.of(predictions[-1])
+        grounds = {
+            "Rests on": last.rests_on,
+            "Assumed": [*last.assumed, *last.left_open],
+            "Mind": list(last.warnings),
+        }
+        by_gpu.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), grounds))
+    if by_gpu:
+        scored = track_record_text([score for score in view.scores if score.job == job.name])
+        yield Block(id=f"{key}/forecast", html=piece("forecast", by_gpu=by_gpu, scored=scored, key=key, job=job.name))
+
+
+def _rest(view: PageView) -> Iterator[Block]:
+    survey = view.survey
+    if survey.left_out or survey.gaps or view.notes:
+        notes = (*map(gap_text, survey.gaps), *view.notes)
+        yield Block(id="left-out", html=piece("left_out", left_out=survey.left_out, notes=notes))

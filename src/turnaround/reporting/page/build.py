@@ -1,0 +1,112 @@
+"""Run directories -> the page: what is gathered for it, and the file that is written.
+
+Enters: folders of runs and what the page is to have. Leaves: a PageView, its html, or one file that needs nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from turnaround.analysis.workloads import Survey, filter_jobs, survey_of
+from turnaround.errors import StorageError
+from turnaround.findings import find_all
+from turnaround.forecast.score import saved_in, scored
+from turnaround.forecast.sweep import forecasters_of
+from turnaround.record.files import open_for_reading, replace_file
+from turnaround.record.layout import RunDirectory
+from turnaround.record.machine import installed_version
+from turnaround.reporting.page.blocks import PageView, page_blocks
+from turnaround.reporting.page.examples import example_pictures
+from turnaround.reporting.page.render import GENERATOR, render_page
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """The choices a person has about the page."""
+
+    job: str | None = None
+    """Only jobs of this name, or with this word in it."""
+    price: float | None = None
+    """The price of one GPU for one hour."""
+    has_pictures: bool = True
+    has_forecasts: bool = True
+    is_live: bool = False
+
+
+def write_page(directories: Sequence[Path], *, out: Path, options: PageOptions | None = None) -> Path:
+    """The page of all runs at or below the directories; `out` is replaced where it is such a page already."""
+    options = options or PageOptions()
+    refuse_target(out)
+    survey = survey_of(directories)
+    survey = filter_jobs(survey, options.job) if options.job is not None else survey
+    text = page_html(page_view(survey, directories, options=options, out=out))
+    replace_file(out, text.encode("utf-8", "replace"))
+    return out
+
+
+def page_html(view: PageView) -> str:
+    """The page as html text."""
+    return render_page(page_blocks(view), title=f"{view.title} · turnaround", live=view.is_live)
+
+
+def page_view(
+    survey: Survey, directories: Sequence[Path], *, options: PageOptions | None = None, out: Path | None = None
+) -> PageView:
+    """Everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
+    options = options or PageOptions()
+    pictures, notes = example_pictures(survey) if options.has_pictures else ({}, [])
+    forecast = survey.workloads if options.has_forecasts else ()
+    return PageView(
+        survey=survey,
+        title=_title(directories),
+        now=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        findings=tuple(find_all(survey)),
+        forecasters={job.name: forecasters_of(job, price=options.price) for job in forecast},
+        scores=tuple(scored([line for directory in directories for line in saved_in(directory)], survey)),
+        thumbnails=pictures,
+        notes=tuple(notes),
+        price=options.price,
+        command=_command(directories, options, out) if out is not None else "",
+        version=installed_version(),
+        is_live=options.is_live,
+    )
+
+
+def refuse_target(out: Path) -> None:
+    """Refuse, before the work is done, a folder, a missing place, or a file that somebody else has written."""
+    if out.is_dir():
+        raise StorageError(
+            f"Cannot write {str(out)!r}: it is a folder. Give the path of a file: {RunDirectory(out).page}."
+        )
+    if not out.absolute().parent.is_dir():
+        raise StorageError(f"Cannot write {str(out)!r}: there is no folder {str(out.parent)!r}. Make it first.")
+    try:
+        with os.fdopen(open_for_reading(out), "rb") as file:
+            begin = file.read(20_000)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"Cannot write {str(out)!r}: {error.strerror}. Choose another place.") from error
+    if begin and GENERATOR.encode() not in begin:
+        raise StorageError(
+            f"{str(out)!r} is there already, and is no page of turnaround: it is left as it is. Choose another name, "
+            "or remove it."
+        )
+
+
+def _title(directories: Sequence[Path]) -> str:
+    names = [directory.absolute().name or str(directory) for directory in directories]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
+
+
+def _command(directories: Sequence[Path], options: PageOptions, out: Path) -> str:
+    flags = ["--job", options.job] if options.job is not None else []
+    flags += ["--price", f"{options.price:g}"] if options.price is not None else []
+    flags += [] if options.has_pictures else ["--no-pictures"]
+    return shlex.join(["turnaround", "report", *map(str, directories), *flags, "--out", str(out)])

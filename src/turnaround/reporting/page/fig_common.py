@@ -1,0 +1,274 @@
+"""One figure as plotly takes it, and what all figures share: numbers, names that stay text, axes, what is drawn."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.repeats import evenly
+from turnaround.reporting.comparison_table import case_names
+from turnaround.reporting.text_layout import clean
+from turnaround.words import duration
+
+MAX_DRAWN = 12
+"""Series that are drawn at first; the legend switches the others on."""
+MAX_SERIES = 40
+"""Series of one picture: a longer legend nobody reads."""
+MAX_BARS = 30
+MAX_COUNTS = 8
+"""Numbers of workers that are named on an axis."""
+LABEL_WIDTH = 20
+"""Letters of a line beside a bar: what a telephone has room for."""
+
+Trace = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One plotly figure as plain JSON values; colours come from the page, so that light, dark and paper work."""
+
+    id: str
+    """Unique in its job; small letters, digits and hyphens."""
+    section: str
+    """``curves``, ``time``, ``scaling``, ``inside``, ``gpus``, ``training`` or ``classes``."""
+    title: str
+    caption: str
+    """One or two sentences: what is shown, by which rule, what was assumed; units."""
+    alt: str
+    """The message in words, for people who do not see the picture."""
+    data: list[dict[str, Any]]
+    """Plotly traces without colours. ``meta={"series": i, "role": r}`` says what a trace is; the page colours it by
+    that. ``series`` is the place of the configuration in the job, of the part in a stack, or of the GPU. Roles:
+
+    - lines and points in the colour of their series: train, validation, rehearsal, running, measured, forecast, law,
+      stable
+    - areas in the same colour, faint: band (repeats or interval), overfit
+    - in grey: ideal
+    - bars: measured, part (one colour for each part of a stack)
+    - matrix: a heat map, whose colour scale the page gives
+
+    Dashes, symbols and patterns are in the traces already, so that nothing rests on colour alone."""
+    layout: dict[str, Any]
+    """Axes with titles and units; no colours, no template, no fonts."""
+
+
+def number(value: float | None) -> float | int | None:
+    """Five digits as JSON knows them; None for what is not known or not finite."""
+    if value is None or not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.5g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+
+
+def numbers(values: Iterable[float | None]) -> list[float | int | None]:
+    return [number(value) for value in values]
+
+
+def plain(text: str) -> str:
+    """A name that comes from others, as text: plotly would take tags in it for its own."""
+    return clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def label_lines(text: str, width: int = LABEL_WIDTH) -> str:
+    """The same in lines short enough to stand beside a bar."""
+    lines = textwrap.wrap(clean(text), width, break_long_words=True) or [""]
+    return "<br>".join(plain(line) for line in lines)
+
+
+def meta(series: int, role: str) -> dict[str, Any]:
+    return {"series": series, "role": role}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One configuration as the pictures of its job name and colour it."""
+
+    index: int
+    name: str
+    """Plain text, not yet escaped for plotly: `plain` does that."""
+    case: ConfigurationRuns
+
+    @property
+    def is_rehearsal(self) -> bool:
+        return self.case.configuration.is_rehearsal
+
+
+def series_of(job: Workload) -> list[Series]:
+    names = case_names(job)
+    return [Series(index=i, name=names[i], case=case) for i, case in enumerate(job.configurations)]
+
+
+def slug(series: Series) -> str:
+    """Return small letters, digits and hyphens for an id that stays the same when other configurations come."""
+    c = series.case.configuration
+    words = f"{series.name} {c.hosts} {c.processes} {c.global_batch or 0}"
+    return re.sub("[^a-z0-9]+", "-", words.lower()).strip("-")
+
+
+def spread_out(items: Sequence[Series], most: int) -> list[Series]:
+    """Return all, or so many of them evenly spread from the first to the last."""
+    return [items[place] for place in evenly(range(len(items)), most)]
+
+
+def is_drawn(place: int, of: int) -> dict[str, Any]:
+    """Return the `visible` attribute of a trace: of very many series a few, evenly spread, are drawn at first."""
+    return {} if place in evenly(range(of), MAX_DRAWN) else {"visible": "legendonly"}
+
+
+def left_out(shown: int, of: int, what: str = "configurations") -> str:
+    """A sentence for the caption where not all are in the picture."""
+    return f"Shown: {shown} of {of} {what}; the table has all." if shown < of else ""
+
+
+def shown_at_first(count: int) -> str:
+    return f"{MAX_DRAWN} are drawn at first; the legend switches the others on." if count > MAX_DRAWN else ""
+
+
+def sentences(*parts: str) -> str:
+    """A caption."""
+    return " ".join(part for part in parts if part)
+
+
+def layout(*, height: int = 380, entries: int = 0, legend_share: float = 0.45, **more: Any) -> dict[str, Any]:
+    """Room for axes and for a legend above the picture of so many entries, which the page makes as wide as it can."""
+    legend = {
+        "orientation": "h",
+        "x": 0,
+        "xanchor": "left",
+        "y": 1.02,
+        "yanchor": "bottom",
+        "maxheight": legend_share,
+        "traceorder": "normal",
+        "tracegroupgap": 0,
+    }
+    return {
+        "height": height + 12 * min(max(entries - 2, 0), MAX_DRAWN),
+        "margin": {"l": 56, "r": 16, "t": 12, "b": 48},
+        "showlegend": entries > 1,
+        "legend": legend,
+        "hovermode": "closest",
+        **more,
+    }
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title, "standoff": 10}, "automargin": True, **more}
+
+
+def share_axis(title: str, **more: Any) -> dict[str, Any]:
+    """Fractions, shown in percent."""
+    return axis(title, tickformat=".3~p", **more)
+
+
+def worker_axis(counts: Iterable[int], cases: Sequence[ConfigurationRuns]) -> dict[str, Any]:
+    """Doublings have equal distances; named are powers of two and, where there is room, what was run."""
+    known = sorted(set(counts))
+    run = {case.configuration.workers for case in cases}
+    is_gpus = all(case.configuration.gpu not in ("CPU", "unknown") for case in cases)
+    ends = [math.log2(known[0]), math.log2(known[-1])]
+    low, high = (end * math.log10(2) for end in (ends[0] - 0.3, ends[1] + 0.3))
+    powers = [n for n in known if n & (n - 1) == 0]
+    named = both if len(both := sorted({*powers, *run})) <= MAX_COUNTS else powers
+    return axis(
+        "workers (GPUs)" if is_gpus else "workers (processes)",
+        type="log",
+        range=[number(low), number(high)],
+        tickmode="array",
+        tickvals=named,
+        ticktext=[str(n) for n in named],
+    )
+
+
+def log_ticks(values: Iterable[float | None]) -> dict[str, Any]:
+    """A logarithmic axis with few round ticks, and a little room at both ends."""
+    known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
+    low, high = min(known, default=1.0) / 1.25, max(known, default=10.0) * 1.25
+    finer = (_ticks_between(low, high, steps) for steps in LOG_STEPS)
+    ticks = next((ticks for ticks in finer if len(ticks) >= 3), [low, high])
+    return {
+        "type": "log",
+        "range": [number(math.log10(low)), number(math.log10(high))],
+        "tickmode": "array",
+        "tickvals": numbers(ticks),
+        "ticktext": [f"{tick:,g}" if tick < 1e6 else f"{tick:.0e}" for tick in ticks],
+    }
+
+
+def _ticks_between(low: float, high: float, steps: Sequence[float]) -> list[float]:
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+LOG_STEPS: tuple[tuple[float, ...], ...] = (
+    (1,),
+    (1, 2, 5),
+    (1, 1.5, 2, 3, 4, 5, 6, 8),
+    (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3.2, 3.6, 4, 4.5, 5, 5.5, 6, 7, 8, 9),
+)
+"""Ticks within a power of ten, from few to many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeUnit:
+    """The unit in which times of some size read well."""
+
+    name: str
+    seconds: float
+
+    @classmethod
+    def of(cls, times_s: Iterable[float | None]) -> TimeUnit:
+        longest = max((t for t in times_s if t is not None and math.isfinite(t)), default=0.0)
+        if longest < 0.5:
+            return cls(name="ms", seconds=0.001)
+        if longest < 300:
+            return cls(name="s", seconds=1.0)
+        return cls(name="min", seconds=60.0) if longest < 3 * 3600 else cls(name="h", seconds=3600.0)
+
+    def __call__(self, time_s: float | None) -> float | int | None:
+        return None if time_s is None else number(time_s / self.seconds)
+
+    def text(self, time_s: float) -> str:
+        """Return the time as people say it, also where it is small beside the others."""
+        return duration(time_s)
+
+
+def bar_axis(labels: Sequence[str]) -> dict[str, Any]:
+    """Bars from top to bottom in the order given, each with its label; places are numbers: names may be equal."""
+    return {
+        "automargin": True,
+        "tickmode": "array",
+        "tickvals": list(range(len(labels))),
+        "ticktext": [label_lines(label) for label in labels],
+        "ticklabelstandoff": 4,
+        "range": [len(labels) - 0.5, -0.5],
+        "zeroline": False,
+        "showgrid": False,
+    }
+
+
+def bar_height(labels: Sequence[str]) -> int:
+    """Return the height in px of a figure with these bars: its labels have so many lines."""
+    lines = [max(label_lines(label).count("<br>") + 1, 2) for label in labels]
+    return 110 + sum(8 + 14 * count for count in lines)
+
+
+def error_bars(
+    along: str, values: Sequence[float | None], lows: Sequence[float | None], highs: Sequence[float | None]
+) -> Trace:
+    """Along x or y. Plotly takes distances; nothing where no end is known or differs from its value."""
+    above = [_distance(value, high) for value, high in zip(values, highs, strict=True)]
+    below = [_distance(low, value) for value, low in zip(values, lows, strict=True)]
+    if not any(above) and not any(below):
+        return {}
+    bars = {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5, "width": 5}
+    return {f"error_{along}": bars}
+
+
+def _distance(low: float | None, high: float | None) -> float | int | None:
+    return None if low is None or high is None or high <= low else number(high - low)

@@ -1,0 +1,197 @@
+"""Time and cost of each configuration to one goal, as bars: the comparison that people choose by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.goals import Goal, Reached, goals
+from turnaround.reporting.page.fig_common import (
+    MAX_BARS,
+    Figure,
+    Series,
+    TimeUnit,
+    Trace,
+    axis,
+    bar_axis,
+    bar_height,
+    error_bars,
+    layout,
+    left_out,
+    meta,
+    number,
+    plain,
+    sentences,
+    series_of,
+)
+from turnaround.words import accuracy, duration
+
+Row = tuple[Series, Reached]
+SMALL_COST_S = 360.0
+
+
+def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
+    """Times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest of them."""
+    by_case = {id(series.case): series for series in series_of(job)}
+    by_goal = [(goal, [(by_case[id(one.case)], one) for one in goal.reached]) for goal in goals(job)]
+    drawn = [(goal, rows) for goal, rows in by_goal if goal.basis != "job"] or by_goal
+    figures = [_time_figure(goal, rows) for goal, rows in drawn if len(rows) > 1]
+    several = next(((goal, rows) for goal, rows in by_goal if len(rows) > 1), None)
+    return figures if several is None else [*figures, _cost_figure(*several, price=price)]
+
+
+def _time_figure(goal: Goal, rows: Sequence[Row]) -> Figure:
+    shown = _shown(rows)
+    unit = TimeUnit.of(end for _, one in shown for end in (one.value_s, one.high_s))
+    names = [series.name for series, _ in shown]
+    first = min(shown, key=lambda row: (row[1].is_lower_bound, row[1].value_s))
+    traces = _bars(
+        shown,
+        [unit(one.value_s) for _, one in shown],
+        [unit(one.low_s) for _, one in shown],
+        [unit(one.high_s) for _, one in shown],
+        unit.name,
+    )
+    return Figure(
+        id=f"time-to-{goal.basis}" if goal.basis != "job" else "job-time",
+        section="time",
+        title=_title(goal),
+        caption=sentences(_rule(goal), _interval(goal, shown), _bounds(shown), left_out(len(shown), len(rows))),
+        alt=f"Shortest is {first[0].name} with {duration(first[1].value_s)}: "
+        + "; ".join(f"{series.name} {_spoken(one)}" for series, one in shown[:8])
+        + ".",
+        data=traces,
+        layout=layout(
+            height=bar_height(names), xaxis=axis(f"time ({unit.name})", rangemode="tozero"), yaxis=bar_axis(names)
+        ),
+    )
+
+
+def _shown(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows in the job's order; of very many the shortest."""
+    kept = {id(row) for row in sorted(rows, key=lambda row: row[1].value_s)[:MAX_BARS]}
+    return [row for row in rows if id(row) in kept]
+
+
+def _title(goal: Goal) -> str:
+    if goal.basis == "target":
+        return f"Time to {accuracy(goal.accuracy)} validation accuracy"
+    return "Time to a stable validation accuracy" if goal.basis == "stable" else "Time of the whole job"
+
+
+def _rule(goal: Goal) -> str:
+    if goal.basis == "job":
+        return "From submit to finish, all epochs."
+    if goal.basis == "target":
+        return (
+            "Epochs to the accuracy that every finished configuration has reached, times seconds of training an epoch; "
+            "without start-up and evaluation."
+        )
+    return (
+        "Epochs to each configuration's own plateau, times seconds of training an epoch; without start-up and "
+        "evaluation. Plateaus may lie at different accuracies."
+    )
+
+
+def _interval(goal: Goal, shown: Sequence[Row]) -> str:
+    if goal.basis == "job":
+        return f"Of repeats the median, with the lowest and the highest{_repeats(shown)}." if _most(shown) > 1 else ""
+    if all(one.low_s is None and one.high_s is None for _, one in shown):
+        return "The epochs are as stated by others, by eye: there is no interval."
+    return f"Lines: the 80 % interval of the epochs, times the fastest and the slowest of the repeats{_repeats(shown)}."
+
+
+def _repeats(shown: Sequence[Row]) -> str:
+    return f" (up to {_most(shown)} runs)" if _most(shown) > 1 else " (one run each)"
+
+
+def _most(shown: Sequence[Row]) -> int:
+    return max(len(series.case.summaries) for series, _ in shown)
+
+
+def _bounds(shown: Sequence[Row]) -> str:
+    is_any = any(one.is_lower_bound for _, one in shown)
+    return "Hatched: not yet stable at the end, it takes at least so long." if is_any else ""
+
+
+def _spoken(one: Reached) -> str:
+    return f"at least {duration(one.value_s)}" if one.is_lower_bound else duration(one.value_s)
+
+
+def _bars(
+    shown: Sequence[Row],
+    values: Sequence[float | int | None],
+    lows: Sequence[float | int | None],
+    highs: Sequence[float | int | None],
+    unit: str,
+) -> list[Trace]:
+    """A trace for each configuration, so that it has its colour."""
+    traces: list[Trace] = []
+    rows = zip(shown, values, lows, highs, strict=True)
+    for place, ((series, one), value, low, high) in enumerate(rows):
+        between = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": plain(series.name),
+                "x": [value],
+                "y": [place],
+                "width": 0.6,
+                **error_bars("x", [value], [low], [high]),
+                "marker": {"pattern": {"shape": "/" if one.is_lower_bound else "", "fillmode": "overlay"}},
+                "hovertext": f"{'at least ' if one.is_lower_bound else ''}{value:.3g} {unit}{between}",
+                "hovertemplate": "%{fullData.hovertext}<extra>%{fullData.name}</extra>",
+                "meta": meta(series.index, "measured"),
+            }
+        )
+    return traces
+
+
+def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | None) -> Figure:
+    shown = _shown(rows)
+    names = [series.name for series, _ in shown]
+    kinds = {series.case.configuration.gpu for series, _ in shown}
+    device = "process" if kinds & {"CPU", "unknown"} else "GPU"
+    unit = cost_unit([one.device_s(one.high_s or one.value_s) for _, one in shown], device, price)
+
+    def of(one: Reached, time_s: float | None) -> float | int | None:
+        device_s = one.device_s(time_s)
+        return None if device_s is None else number(device_s / unit.seconds)
+
+    values = [of(one, one.value_s) for _, one in shown]
+    traces = _bars(
+        shown, values, [of(one, one.low_s) for _, one in shown], [of(one, one.high_s) for _, one in shown], unit.name
+    )
+    cheapest = min(zip(names, values, shown, strict=True), key=lambda row: (row[2][1].is_lower_bound, row[1] or 0))
+    several_kinds = f"An hour of {' and of '.join(sorted(kinds))} does not cost the same." if len(kinds) > 1 else ""
+    return Figure(
+        id="cost",
+        section="time",
+        title={
+            "target": f"Cost of {accuracy(goal.accuracy)} validation accuracy",
+            "stable": "Cost of a stable validation accuracy",
+            "job": "Cost of the whole job",
+        }[goal.basis],
+        caption=sentences(
+            f"The time {'of the job' if goal.basis == 'job' else 'to that accuracy'}, times the number of "
+            f"{'GPUs' if device == 'GPU' else 'processes'}.",
+            several_kinds,
+            _interval(goal, shown),
+            left_out(len(shown), len(rows)),
+        ),
+        alt=f"Cheapest is {cheapest[0]} with {cheapest[1]:.3g} {unit.name}.",
+        data=traces,
+        layout=layout(
+            height=bar_height(names), xaxis=axis(f"cost ({unit.name})", rangemode="tozero"), yaxis=bar_axis(names)
+        ),
+    )
+
+
+def cost_unit(device_s: Sequence[float | None], device: str, price: float | None) -> TimeUnit:
+    """GPU-hours, or GPU-seconds where all are small; with a price, money: `seconds` are what one unit of it buys."""
+    if price is not None:
+        return TimeUnit(name=f"money, at {price:g} for a {device}-hour", seconds=3600 / price)
+    most_s = max((value for value in device_s if value is not None), default=0.0)
+    is_small = most_s < SMALL_COST_S
+    return TimeUnit(name=f"{device}-seconds" if is_small else f"{device}-hours", seconds=1.0 if is_small else 3600.0)

@@ -1,0 +1,49 @@
+"""The figures of a job, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnaround.analysis.configurations import Workload
+from turnaround.forecast.predict import Forecaster
+from turnaround.reporting.page.fig_classes import class_figures
+from turnaround.reporting.page.fig_common import Figure
+from turnaround.reporting.page.fig_curves import curve_figure, final_accuracy_figure
+from turnaround.reporting.page.fig_epochs import epochs_figure
+from turnaround.reporting.page.fig_gpus import usage_figures
+from turnaround.reporting.page.fig_inside import step_figure, turnaround_figure
+from turnaround.reporting.page.fig_scaling import scaling_figures
+from turnaround.reporting.page.fig_time import time_figures
+from turnaround.reporting.page.fig_training import learning_rate_figure, noise_scale_figure
+
+SECTIONS = {
+    "curves": "Learning curves",
+    "time": "Time and cost",
+    "scaling": "More workers",
+    "inside": "Where the time goes",
+    "gpus": "Usage of the machine",
+    "training": "Learning rate and noise",
+    "classes": "Classes",
+}
+"""The sections in order, as people read them."""
+
+
+def figures_of(
+    job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None = None
+) -> tuple[Figure, ...]:
+    """The pictures of one job that have something to show, section by section."""
+    found: list[Figure | None] = [
+        curve_figure(job, "accuracy"),
+        curve_figure(job, "loss"),
+        final_accuracy_figure(job),
+        *time_figures(job, price=price),
+        *scaling_figures(job, forecasters),
+        epochs_figure(job, forecasters),
+        turnaround_figure(job),
+        step_figure(job),
+        *usage_figures(job),
+        learning_rate_figure(job),
+        noise_scale_figure(job),
+        *class_figures(job),
+    ]
+    return tuple(figure for figure in found if figure is not None)

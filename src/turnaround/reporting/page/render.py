@@ -1,0 +1,122 @@
+"""Blocks -> one page that needs nothing else: styles, scripts, figures and pictures are inside.
+
+The library that draws is packed into the page and unpacked by the browser when the first figure comes into view: the
+page is half as large, and its text is there before any picture. What may run is named by its hash, so nothing that
+came with the runs can.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from turnaround.errors import MissingPartError
+from turnaround.record.coding import plain
+from turnaround.reporting.page.blocks import Block, anchor
+from turnaround.reporting.page.fig_common import Figure
+from turnaround.reporting.page.templates import asset, content_hash, environment, piece
+
+GENERATOR = "turnaround page"
+"""Marks a page as one of ours, which may be replaced by a newer one."""
+# Plotly looks for the element of this id before it makes one of its own, which the policy would forbid.
+PLOTLY_STYLE_ID = "plotly.js-style-global"
+PLOTLY_CSS = ".js-plotly-plot{position:relative}"
+
+
+def render_page(blocks: Sequence[Block], *, title: str, live: bool) -> str:
+    """The html text. `live` adds what a server pushes into it."""
+    template = environment().get_template("page.html.j2")
+    return template.render(
+        title=title,
+        policy=content_policy(live=live),
+        generator=GENERATOR,
+        styles=_styles(live=live),
+        plotly_css=PLOTLY_CSS,
+        plotly_style_id=PLOTLY_STYLE_ID,
+        plotly_ids=_style_ids(),
+        js=asset("page.js"),
+        live=live,
+        live_js=asset("live.js") if live else "",
+        plotly=_packed_plotly(),
+        parts=[block_html(block) for block in blocks],
+    )
+
+
+def block_html(block: Block) -> Markup:
+    """The block's element, as the page's script would make it."""
+    if block.figure is not None:
+        return piece("figure", block=block, figure=block.figure, json=_inert(_drawn(block.figure)))
+    return piece("section", block=block, anchor=anchor(block.id))
+
+
+def block_json(block: Block) -> dict[str, Any]:
+    """Return what a live page hands to `turnaround.setBlock`; numbers that JSON does not have are null."""
+    words = ("title", "caption", "alt") if block.figure else ()
+    figure = block.figure and {**_drawn(block.figure), **{word: getattr(block.figure, word) for word in words}}
+    content: dict[str, Any] = plain({"id": block.id, "html": str(block.html), "figure": figure})
+    return content
+
+
+def _drawn(figure: Figure) -> dict[str, Any]:
+    return {"data": figure.data, "layout": figure.layout}
+
+
+def content_policy(*, live: bool) -> str:
+    """Nothing from anywhere; only our own scripts and styles, each by its hash."""
+    scripts = [asset("page.js"), plotly_js(), *([asset("live.js")] if live else [])]
+    styles = [*_styles(live=live), PLOTLY_CSS]
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {' '.join(content_hash(text) for text in scripts)}",
+            f"style-src {' '.join(content_hash(text) for text in styles)}",
+            f"style-src-attr 'unsafe-hashes' {content_hash('')}",  # plotly empties style attributes, and sets none
+            "img-src data: blob:",
+            *(["connect-src 'self'"] if live else []),
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def _styles(*, live: bool) -> list[str]:
+    return [asset("page.css"), *([asset("live.css")] if live else [])]
+
+
+@cache
+def plotly_js() -> str:
+    """The library's own file, as its package brings it; the package itself is not imported, which takes seconds."""
+    found = find_spec("plotly")
+    path = Path(found.origin or "").parent / "package_data" / "plotly.min.js" if found else None
+    if path is None or not path.is_file():
+        raise MissingPartError("The page needs plotly, which is not installed (completely): pip install plotly.")
+    return path.read_text(encoding="utf-8")
+
+
+def _style_ids() -> list[str]:
+    """Return the ids of plotly's styles for maps: where no element has them it adds one, which the policy forbids."""
+    return re.findall(r'getElementById\("([0-9a-f]{64})"\)', plotly_js())
+
+
+@cache
+def _packed_plotly() -> str:
+    return base64.b64encode(zlib.compress(plotly_js().encode(), 6)).decode("ascii")
+
+
+# What could end the script element, or a line of script where there is none.
+_ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
+
+
+def _inert(payload: object) -> str:
+    """JSON for a script element: no letter of it can be taken for markup."""
+    text = json.dumps(plain(payload), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPED)

@@ -1,0 +1,69 @@
+"""The page's html templates. Enters: the name of a piece and its values. Leaves: html in which every value is text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from turnaround.reporting.text_layout import clean
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def asset(name: str) -> str:
+    """The text of a file in reporting/assets."""
+    return (files("turnaround.reporting") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def content_hash(text: str) -> str:
+    """Return the source that lets a content policy allow this script or style, and no other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+@cache
+def environment() -> Environment:
+    """Escapes whatever is filled in, and takes out what would turn or hide text."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    templates = Environment(
+        autoescape=True,
+        loader=FunctionLoader(asset),
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["tied"] = tied
+    return templates
+
+
+def tied(text: str) -> str:
+    """Prose in which a number stays in one line with its unit; not for what is copied, such as a command."""
+    return _BEFORE_UNIT.sub("\u00a0", text)
+
+
+_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=(?:%|s|ms|min|h|px|images|epochs)(?![\w/]))")
+
+
+def piece(name: str, **values: Any) -> Markup:
+    """One macro of blocks.html.j2, filled in."""
+    filled: Markup = getattr(_pieces(), name)(**values).strip()
+    return filled
+
+
+@cache
+def _pieces() -> Any:
+    return environment().get_template("blocks.html.j2").module
+
+
+def _shown(value: object) -> object:
+    """Names come from files of others; what is Markup was cleaned when it was made."""
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,0 +1,76 @@
+"""The report of a survey for programs: the payload of `turnaround report --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from turnaround.analysis.bottleneck import Bottleneck
+from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Workload
+from turnaround.analysis.speed import Speedup, speedups
+from turnaround.analysis.workloads import Survey
+from turnaround.findings import Finding
+from turnaround.findings.bottlenecks import why
+from turnaround.findings.runs import gap_text
+from turnaround.reporting.comparison_table import figures
+
+
+def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Runs one by one, jobs with their configurations, findings, and what was left out."""
+    return {
+        "runs": [asdict(run) for job in survey.workloads for case in job.configurations for run in case.summaries],
+        "jobs": [_job(job) for job in survey.workloads],
+        "findings": [finding_payload(finding) for finding in findings],
+        "left_out": [asdict(item) for item in survey.left_out],
+        "running": list(survey.running),
+        "notes": [gap_text(gap) for gap in survey.gaps],
+    }
+
+
+def _job(job: Workload) -> dict[str, Any]:
+    ups = speedups(job)
+    return {
+        "name": job.name,
+        "target": job.target,
+        "cases": [_case(case, ups, job.target) for case in job.configurations],
+    }
+
+
+def _case(case: ConfigurationRuns, ups: Mapping[Configuration, Speedup], target: float | None) -> dict[str, Any]:
+    """The configuration and its figures; its runs by name, since they stand under "runs" in full."""
+    up = ups.get(case.configuration)
+    return {
+        "configuration": {"label": case.label, **asdict(case.configuration)},
+        "runs": [run.name for run in case.summaries],
+        **{name: _plain(value) for name, value in figures(case, target).items()},
+        "bottleneck": None if case.bottleneck is None else _bottleneck(case.bottleneck),
+        "speedup": None if up is None else {**asdict(up), "baseline": up.baseline.label},
+    }
+
+
+def _bottleneck(verdict: Bottleneck) -> dict[str, Any]:
+    return {
+        "kind": verdict.kind,
+        "share": verdict.share,
+        "most_gain": verdict.most_gain,
+        "why": why(verdict),
+        "probes": verdict.probes,
+    }
+
+
+def _plain(value: Any) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
+
+
+def finding_payload(finding: Finding) -> dict[str, Any]:
+    content = asdict(finding)
+    return {
+        "id": finding.id,
+        "severity": finding.severity,
+        "text": finding.text,
+        # A share is a plain number for programs: its unit is none.
+        "evidence": [{**item, "unit": item["unit"].removeprefix("share")} for item in content["evidence"]],
+        "next": finding.advice,
+        "job": finding.job,
+    }

@@ -1,0 +1,126 @@
+"""A training as a person sees it: what begins, bars while it is prepared, how it ended, and the page of it.
+
+Used by `train`, `resume`, `bench`, `demo` and `study`. Everything goes to stderr, but for the result itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from turnaround.analysis.summary import summarise
+from turnaround.analysis.workloads import survey_runs
+from turnaround.errors import InterruptedRunError, TrainingError
+from turnaround.findings import find_all
+from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import Run, find_runs
+from turnaround.record.viewers.follow import followed
+from turnaround.reporting.run_text import run_end
+from turnaround.reporting.terminal import err, out, preparation, print_json
+from turnaround.words import counted
+
+if TYPE_CHECKING:
+    from turnaround.data.decoders import Show
+    from turnaround.launch.prepare import Prepared
+    from turnaround.recipe import Recipe
+    from turnaround.workers.environment import RankInfo
+
+MAX_NOTES = 10
+"""Notes about the images that are printed before a training; all of them are in the record."""
+
+
+@contextmanager
+def run_display(
+    target: Path, viewers: tuple[str, ...], *, here: RankInfo, is_quiet: bool
+) -> Iterator[tuple[Show, Callable[[Recipe, Prepared, int], None]]]:
+    """Show a training: bars while it is prepared, other viewers while it trains, a page when it fails.
+
+    Yields what shows the preparation, and what is to be called when the run is ours and begins.
+    """
+    console, is_first = err(), here.rank == 0
+    with (
+        page_on_failure(target, is_quiet=is_quiet, is_first=is_first),
+        preparation(console, quiet=is_quiet) as show,
+        followed(
+            target, viewers if is_first else (), tell=lambda note: console.print("note:", note, markup=False)
+        ) as follow,
+    ):
+
+        def announced(recipe: Recipe, prepared: Prepared, processes: int) -> None:
+            follow()
+            if not is_quiet:
+                announce(console, recipe, prepared, processes)
+
+        yield show, announced
+
+
+def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: int) -> None:
+    """Print in a few lines what is about to be trained. Names of files and folders may hold [brackets]."""
+    pixels, workers = prepared.pixels, recipe.workers.count
+    num_validation = len(pixels.labels) - pixels.num_train
+    console.print(
+        f"[bold]{escape(recipe.name)}[/bold]: {pixels.num_train:,} training and {num_validation:,} validation images "
+        f"in {len(pixels.classes)} classes, {recipe.size_px} px, {recipe.model.name}"
+    )
+    spread = f"{counted(workers, 'worker')} on {counted(processes, 'process')}"
+    if processes < workers:
+        spread += " (a rehearsal: the accuracy is that of the workers, the times are not)"
+    epochs = recipe.training.epochs
+    console.print(f"{spread}, global batch {recipe.global_batch}, {counted(epochs, 'epoch')}")
+    notes = [*prepared.table.warnings, *(f"left out: {name}" for name in pixels.skipped)]
+    for note in notes[:MAX_NOTES]:
+        console.print(f"[yellow]note:[/yellow] {escape(note)}")
+    if len(notes) > MAX_NOTES:
+        console.print(f"[yellow]note:[/yellow] and {len(notes) - MAX_NOTES} more; all are in the record")
+
+
+def print_result(run: Run, *, as_json: bool) -> None:
+    """Print the end of a run, for a person or for a program, and leave its page."""
+    summary = summarise(run)
+    if as_json:
+        print_json(asdict(summary))
+    else:
+        out().print(run_end(summary, run, find_all(survey_runs([run]))))
+    if not _has_its_page(run):
+        leave_page(run.path, is_quiet=as_json)
+
+
+def _has_its_page(run: Run) -> bool:
+    """The page is written after everything else: a finished run that is resumed stays as it is."""
+    page = run.directory.page
+    return page.is_file() and page.stat().st_mtime_ns >= run.directory.status.stat().st_mtime_ns
+
+
+def leave_page(folder: Path, *, is_quiet: bool = False) -> None:
+    """Write FOLDER/page.html of the run or the runs in it, and say so; what goes wrong is a warning, no more."""
+    place = RunDirectory(folder).page
+    try:
+        from turnaround.reporting.page.build import write_page
+
+        write_page([folder], out=place)
+    except (Exception, KeyboardInterrupt) as error:  # whatever it is: the training is over, and its record counts
+        reason = str(error) or type(error).__name__
+        err().print(f"warning: the page {place} could not be written: {reason}", markup=False, style="yellow")
+        return
+    if not is_quiet:
+        err().print(f"page: {place}", markup=False)
+
+
+@contextmanager
+def page_on_failure(folder: Path, *, is_quiet: bool = False, is_first: bool = True) -> Iterator[None]:
+    """Leave the page of what there is when a training ends before its end. `is_first`: only process 0 writes.
+
+    What was refused before it began has none: the folder may be another run's.
+    """
+    try:
+        yield
+    except (TrainingError, InterruptedRunError):
+        if is_first and folder.is_dir() and any(RunDirectory(run).machine.exists() for run in find_runs(folder)):
+            leave_page(folder, is_quiet=is_quiet)
+        raise

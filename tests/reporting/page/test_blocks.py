@@ -1,0 +1,125 @@
+"""Which blocks a page has, in which order, and that what others have named stays text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from analysis.build import LAB, import_table
+from reporting.page.figure_study import EVIL, study_job
+from turnaround.analysis.workloads import LeftOut, Survey, survey
+from turnaround.findings import find_all
+from turnaround.forecast.sweep import forecasters_of
+from turnaround.reporting.page.blocks import Block, PageView, anchor, job_key, page_blocks
+
+PICTURE = "data:image/jpeg;base64,AAAA"
+
+
+def view_of(found: Survey) -> PageView:
+    forecasters = {job.name: forecasters_of(job) for job in found.workloads}
+    return PageView(
+        survey=found,
+        title="lab",
+        now="today",
+        findings=tuple(find_all(found)),
+        forecasters=forecasters,
+        command="again",
+    )
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> PageView:
+    return view_of(survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> PageView:
+    folder = tmp_path_factory.mktemp("study") / EVIL.replace("/", "")
+    study_job(folder)
+    return view_of(survey([folder]))
+
+
+def text_of(blocks: tuple[Block, ...], end: str) -> str:
+    (html,) = (block.html for block in blocks if block.id.endswith(end))
+    return unescape(html).replace("\u00a0", " ")
+
+
+def test_the_answer_is_first_and_the_footer_last(lab: PageView) -> None:
+    blocks = page_blocks(lab)
+    ids = [block.id for block in blocks]
+    assert len(ids) == len(set(ids)) == len({anchor(block_id) for block_id in ids})
+    key = job_key("caltech256, frozen")
+    assert ids[:5] == ["answer", "contents", f"{key}/heading", f"{key}/findings", f"{key}/table"]
+    assert ids[-1] == "footer"
+    assert ids.index(f"{key}/forecast") < ids.index(f"{key}/runs")
+    answer = text_of(blocks, "answer")
+    assert "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy" in answer
+    assert "4 T4 finish 10 epochs first" in answer
+    assert "7 runs; all imported: stated by others, not measured here." in answer
+
+
+def test_findings_have_their_evidence_and_the_next_step(lab: PageView) -> None:
+    html = text_of(page_blocks(lab), f"{job_key('caltech256, frozen')}/findings")
+    assert html.index('class="badge problem"') < html.index('class="badge caution"') < html.index('class="badge note"')
+    assert "epoch time: model4 81 s, model5 80 s" in html
+    assert "<b>Next:</b> Measure the input alone (turnaround bench)" in html
+
+
+def test_ids_stay_when_a_job_is_added(lab: PageView) -> None:
+    last = replace(lab, survey=replace(lab.survey, workloads=lab.survey.workloads[1:]))
+    assert {block.id for block in page_blocks(last)} < {block.id for block in page_blocks(lab)}
+
+
+def test_a_study_has_figures_in_sections_and_says_what_is_rehearsed(study: PageView) -> None:
+    blocks = page_blocks(study)
+    drawn = [block.id.rpartition("/")[2] for block in blocks if block.figure]
+    assert {"accuracy", "loss", "confusion"} <= set(drawn)
+    sections = [block.id for block in blocks if "/section/" in block.id]
+    assert sections[0].endswith("/curves")
+    assert '<span class="tag">rehearsed</span>' in text_of(blocks, "/table")
+    assert "8 runs, 1 of them rehearsed" in text_of(blocks, "answer")
+    assert "999" not in text_of(blocks, "/table")  # the rehearsal's own time
+    assert "Still going, shown as far as it has come: going." in text_of(blocks, "answer")
+
+
+def test_pictures_of_confused_classes(study: PageView) -> None:
+    (job,) = study.survey.workloads
+    assert not any(block.id.endswith("/confused") for block in page_blocks(study))
+    shown = replace(study, thumbnails={job.name: {"rotten apple": (PICTURE,), "fresh apple": (PICTURE, PICTURE)}})
+    (html,) = (block.html for block in page_blocks(shown) if block.id.endswith("/confused"))
+    assert "<b>rotten apple</b> taken for <b>fresh apple</b>: 3 of 10 images" in html
+    assert html.count(f'<img src="{PICTURE}"') >= 3
+    assert f"<b>{EVIL}</b>" not in html
+    assert "&lt;img src=x onerror=alert(1)&gt;" in html
+
+
+def test_nothing_that_others_have_named_becomes_markup(study: PageView) -> None:
+    hostile = "</script><script>alert(1)</script>"
+    left_out = (LeftOut(directory=hostile, reason=f"{EVIL} \u202e turned"),)
+    view = replace(
+        study, title=EVIL, command=EVIL, now=EVIL, notes=(EVIL,), survey=replace(study.survey, left_out=left_out)
+    )
+    for block in page_blocks(view):
+        assert "<script" not in block.html
+        assert "<img" not in block.html
+        assert "\u202e" not in block.html
+    assert hostile in text_of(page_blocks(view), "left-out")
+
+
+def test_how_past_forecasts_did(lab: PageView, tmp_path: Path) -> None:
+    from turnaround.forecast.interval import Interval
+    from turnaround.forecast.score import Score
+
+    job = "caltech256, frozen"
+    forecast = Interval(value=90, low=70, high=120)
+    score = Score(
+        saved_at="", job=job, workers=8, gpu="V100", figure="job_time_s", forecast=forecast, measured=100, runs=1
+    )
+    key = job_key(job)
+    assert "turnaround predict --save" in text_of(page_blocks(lab), f"{key}/forecast")
+    told = text_of(page_blocks(replace(lab, scores=(score,))), f"{key}/forecast")
+    assert "saved forecasts against later runs: 1 figures, median error 10 %, 1 of 1 inside the 80 % interval" in told
+    assert "epoch times of 4 V100 and 8 V100 (2 runs)" in told

@@ -1,0 +1,83 @@
+"""Time and cost as bars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.build import LAB, Plan, build, import_table, rising
+from reporting.page.figure_study import figure, job_in, study_job
+from turnaround.analysis.configurations import Workload
+from turnaround.analysis.workloads import survey
+from turnaround.reporting.page.fig_time import cost_unit, time_figures
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workload]:
+    return {job.name: job for job in survey([import_table(LAB, tmp_path_factory.mktemp("lab"))]).workloads}
+
+
+def test_the_labs_comparison(lab: dict[str, Workload]) -> None:
+    time, cost = time_figures(lab["caltech256, frozen"], price=None)
+    assert [(trace["name"], trace["x"]) for trace in time.data] == [
+        ("2 T4", [52.25]),
+        ("4 T4", [25.65]),
+        ("4 V100", [26.667]),
+        ("8 V100", [18.333]),
+    ]
+    assert time.layout["xaxis"]["title"]["text"] == "time (min)"
+    assert "as stated by others, by eye" in time.caption
+    assert not [trace for trace in time.data if "error_x" in trace]
+    assert time.alt.startswith("Shortest is 8 V100 with 18 min 20 s")
+    assert [trace["x"][0] for trace in cost.data] == pytest.approx([1.7417, 1.71, 1.7778, 2.4444], rel=1e-4)
+    assert cost.layout["xaxis"]["title"]["text"] == "cost (GPU-hours)"
+    assert "An hour of T4 and of V100 does not cost the same." in cost.caption
+
+
+def test_a_price_makes_money_of_it(lab: dict[str, Workload]) -> None:
+    *_, cost = time_figures(lab["caltech256, frozen"], price=2.0)
+    assert cost.data[-1]["x"] == [pytest.approx(4.8889, rel=1e-4)]
+    assert cost.layout["xaxis"]["title"]["text"] == "cost (money, at 2 for a GPU-hour)"
+
+
+def test_without_epochs_to_stable_it_is_the_whole_job(lab: dict[str, Workload]) -> None:
+    time, cost = time_figures(lab["fruit, fine-tuned"], price=None)
+    assert (time.id, time.title, cost.title) == ("job-time", "Time of the whole job", "Cost of the whole job")
+    assert [trace["x"] for trace in time.data] == [[11.033], [5.3167], [3.4167]]
+
+
+def test_small_costs_are_seconds() -> None:
+    assert (cost_unit([20.0, None], "process", None).name, cost_unit([4000.0], "GPU", None).name) == (
+        "process-seconds",
+        "GPU-hours",
+    )
+
+
+def test_intervals_and_the_common_target(tmp_path: Path) -> None:
+    figures = time_figures(study_job(tmp_path), price=None)
+    assert [shown.id for shown in figures] == ["time-to-target", "time-to-stable", "cost"]
+    target = figure(figures, "time-to-target")
+    assert [trace["name"] for trace in target.data] == ["1 T4", "2 T4", "4 T4"]  # no rehearsal
+    assert all("error_x" in trace for trace in target.data)
+    assert "80 % interval of the epochs" in target.caption
+    assert "(up to 3 runs)" in target.caption
+    assert target.title.endswith("% validation accuracy")
+    assert figure(figures, "cost").title == target.title.replace("Time to", "Cost of")
+
+
+def test_what_is_not_yet_stable_is_hatched_and_not_the_shortest(tmp_path: Path) -> None:
+    build(tmp_path / "slow", Plan(workers=4, accuracy=rising(epochs=20, pace=15.0), epoch_time_s=1.0))
+    build(tmp_path / "sure", Plan(workers=1, accuracy=rising(epochs=20), epoch_time_s=9.0))
+    stable = figure(time_figures(job_in(tmp_path), price=None), "time-to-stable")
+    assert [trace["marker"]["pattern"]["shape"] for trace in stable.data] == ["", "/"]
+    assert stable.data[1]["marker"]["pattern"]["fillmode"] == "overlay"  # else the page's pattern hides the bar
+    assert stable.data[1]["hovertext"].startswith("at least ")
+    assert "Hatched: not yet stable" in stable.caption
+    assert stable.alt.startswith("Shortest is 1 T4")
+    assert "4 T4 at least" in stable.alt
+
+
+def test_one_configuration_is_no_comparison(tmp_path: Path) -> None:
+    build(tmp_path / "r", Plan())
+    assert time_figures(job_in(tmp_path), price=None) == []

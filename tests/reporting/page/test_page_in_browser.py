@@ -1,0 +1,220 @@
+"""The page in Chromium: drawn, sorted, saved, printed; readable on a phone, by keyboard and by a screen reader."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reporting.page.browsing import opened, shot, wait_until_drawn
+from reporting.page.figure_study import EVIL, study_job
+from turnaround.record.files import read_json
+from turnaround.record.importers.read import read_runs
+from turnaround.record.importers.values import ImportOptions
+from turnaround.record.importers.write import write_runs
+from turnaround.record.writer import write_json
+from turnaround.reporting.page.build import write_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+PHONE_PX = 390
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of eight runs, one of them and one class named by somebody who means no good."""
+    folder = tmp_path_factory.mktemp("study")
+    study_job(folder / "runs")
+    recipe = folder / "runs" / "1gpu-seed0" / "recipe.json"
+    write_json(recipe, {**read_json(recipe), "name": EVIL})
+    return write_page([folder / "runs"], out=folder / "page.html")
+
+
+@pytest.fixture(scope="module")
+def lab(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lab")
+    write_runs(read_runs(samples / "lab" / "runs.csv", given=ImportOptions()).runs, folder / "lab")
+    return write_page([folder / "lab"], out=folder / "page.html")
+
+
+def check_access(page: Page) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    violations = Axe().run(page).response["violations"]
+    serious = [one for one in violations if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == []
+
+
+@pytest.mark.photos
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, PHONE_PX])
+def test_the_labs_page(browser: Any, lab: Path, width: int, scheme: str) -> None:
+    with opened(browser, lab, width=width, color_scheme=scheme) as page:
+        answer = page.locator(".sentence").first.inner_text().replace("\u00a0", " ")
+        assert answer.startswith(
+            "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy; 16 would need about 14 min"
+        )
+        assert wait_until_drawn(page) > 6
+        shot(page, f"lab-{width}-{scheme}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        check_access(page)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (PHONE_PX, "dark")])
+def test_a_study(browser: Any, study: Path, width: int, scheme: str) -> None:
+    with opened(browser, study, width=width, color_scheme=scheme) as page:
+        assert wait_until_drawn(page) > 10
+        shot(page, f"study-{width}-{scheme}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for details in page.locator("details").all():
+            details.evaluate("(element) => { element.open = true; }")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        check_access(page)
+
+
+def test_names_of_runs_and_classes_are_text(browser: Any, study: Path) -> None:
+    with opened(browser, study) as page:  # a dialog would be told on leaving
+        wait_until_drawn(page)
+        assert page.locator("img").count() == 0
+        assert page.locator(".run summary", has_text=EVIL).count() == 1
+        ticks = page.locator("[data-block$='/figure/confusion'] .ytick text").all_text_contents()
+        assert any("<img" in tick for tick in ticks)
+
+
+def test_a_table_is_sorted_by_keyboard(browser: Any, study: Path) -> None:
+    with opened(browser, study) as page:
+        table = page.locator("[data-block$='/table'] table")
+        heading = table.locator("th", has_text="s/epoch")
+        names = table.locator("tbody th")
+        assert names.first.inner_text() == "1 T4"
+        heading.locator("button").focus()
+        page.keyboard.press("Enter")
+        assert heading.get_attribute("aria-sort") == "ascending"
+        assert [name.split()[0] for name in names.all_inner_texts()] == ["4", "2", "1", "8"]  # the rehearsal has none
+        page.keyboard.press("Space")
+        assert heading.get_attribute("aria-sort") == "descending"
+        assert [name.split()[0] for name in names.all_inner_texts()] == ["1", "2", "4", "8"]
+        assert table.locator("th[aria-sort]").count() == 1
+
+
+def test_the_first_key_leads_past_the_bar(browser: Any, study: Path) -> None:
+    with opened(browser, study) as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        page.keyboard.press("Enter")
+        assert page.evaluate("location.hash") == "#page"
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_figure_is_saved(browser: Any, study: Path, kind: str, tmp_path: Path) -> None:
+    with opened(browser, study, color_scheme="dark", accept_downloads=True) as page:
+        figure = page.locator("[data-block$='/figure/accuracy']")
+        with page.expect_download() as download:
+            figure.locator(f"[data-save={kind}]").click()
+        assert download.value.suggested_filename == f"accuracy-by-epoch.{kind}"
+        content = Path(download.value.path()).read_bytes()
+    if kind == "png":
+        assert struct.unpack(">I", content[16:20]) == (2000,)  # its width
+    else:
+        assert content.startswith(b"<svg")
+        assert b"rgb(255, 255, 255)" in content  # light, whatever the screen is
+
+
+def test_light_and_dark_are_chosen_and_remembered(browser: Any, study: Path) -> None:
+    with opened(browser, study, color_scheme="light") as page:
+        wait_until_drawn(page)
+        ink = "document.querySelector('.plot .xtick text').style.fill"
+        before = page.evaluate(ink)
+        page.locator("#theme").click()
+        assert page.locator("#theme").get_attribute("aria-pressed") == "true"
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 25)"
+        page.wait_for_function(f"before => {ink} !== before", arg=before)  # the figures follow when there is time
+        page.reload()
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        check_access(page)
+
+
+def test_it_prints(browser: Any, study: Path) -> None:
+    with opened(browser, study, color_scheme="dark") as page:
+        wait_until_drawn(page)
+        content = page.pdf(format="A4")
+        assert content.startswith(b"%PDF")
+        assert content.count(b"/Type /Page\n") > 4
+        page.emulate_media(media="print")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.locator(".downloads").first.is_hidden()
+        assert page.locator("#theme").is_hidden()
+
+
+def test_what_was_not_in_view_is_printed_too(browser: Any, study: Path) -> None:
+    with opened(browser, study) as page:
+        count = page.locator("figure.plotted").count()
+        page.evaluate(
+            "new Promise((done) => { const wait = () => window.Plotly ? done() : setTimeout(wait, 5); wait(); })"
+        )
+        assert page.locator(".plot.drawn").count() < count
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert page.locator(".plot.drawn .main-svg").count() >= count
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+
+
+def test_tooltips_name_what_they_show(browser: Any, study: Path) -> None:
+    with opened(browser, study) as page:
+        wait_until_drawn(page)
+        for name in ("accuracy", "loss", "time-to-target", "cost"):
+            text = page.evaluate(
+                """(name) => {
+                    const plot = document.querySelector(`[data-block$="/figure/${name}"] .plot`);
+                    const curve = plot.data.findIndex((trace) => trace.hovertemplate && trace.visible !== "legendonly");
+                    Plotly.Fx.hover(plot, [{curveNumber: curve, pointNumber: 0}]);
+                    return plot.querySelector(".hoverlayer").textContent;
+                }""",
+                name,
+            )
+            assert "GPU" in text or "T4" in text, (name, text)
+            assert not text.startswith("-")
+            assert not text.endswith("-")
+
+
+def test_without_scripts_everything_is_there_in_words(browser: Any, study: Path) -> None:
+    with opened(browser, study, java_script_enabled=False) as page:
+        assert page.locator(".sentence").is_visible()
+        assert page.locator(".finding").first.is_visible()
+        assert page.locator("[data-block$='/table'] td").first.is_visible()
+        words = page.locator("[data-block$='/figure/accuracy'] .alt")
+        assert words.is_visible()
+        assert "T4" in words.inner_text()
+
+
+def test_blocks_are_replaced_in_place(browser: Any, study: Path) -> None:
+    """What the live page does: sorting, open details and zoom stay, new blocks find their place."""
+    with opened(browser, study) as page:
+        wait_until_drawn(page)
+        table = page.locator("[data-block$='/table']")
+        table.locator("th", has_text="s/epoch").locator("button").click()
+        table.locator("summary").click()
+        figure = page.locator("[data-block$='/figure/accuracy']")
+        zoom = "(element) => Plotly.relayout(element.querySelector('.plot'), {'xaxis.range': [2, 5]})"
+        figure.evaluate(zoom)
+        block_id = table.get_attribute("data-block")
+        html = table.evaluate("(element) => element.innerHTML")
+        put = "(block) => window.turnaround.setBlock(block)"
+        page.evaluate(put, {"id": block_id, "html": html.replace('aria-sort="ascending"', "").replace('open=""', "")})
+        assert table.locator("th[aria-sort=ascending]").inner_text().startswith("s/epoch")
+        assert table.locator("details").get_attribute("open") is not None
+        json = {"title": "New", "caption": "c", "alt": "a", "data": [{"y": [1, 2, 3]}], "layout": {}}
+        page.evaluate(put, {"id": figure.get_attribute("data-block"), "figure": json})
+        figure.locator("h4", has_text="New").wait_for()
+        drawn = "(id) => document.querySelector(`[data-block='${id}'] .plot`)?.data?.[0]?.y?.length === 3"
+        page.wait_for_function(drawn, arg=figure.get_attribute("data-block"))
+        assert figure.evaluate("(e) => e.querySelector('.plot').layout.xaxis.range.map(Math.round)") == [2, 5]
+        page.evaluate(put, {"id": "note", "html": "<p>new</p>", "after": "answer"})
+        assert page.evaluate("document.getElementById('answer').nextElementSibling.id") == "note"
+        page.evaluate(put, {"id": "job-1/figure/x", "figure": json, "after": "note"})
+        page.locator("[data-block='job-1/figure/x'] .plot.drawn").wait_for()  # though it is out of view
+        page.evaluate("window.turnaround.removeBlock('job-1/figure/x')")
+        assert page.locator("[data-block='job-1/figure/x']").count() == 0

@@ -1,0 +1,199 @@
+"""Tables and sentences for the terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console, RenderableType
+
+from turnaround.analysis.summary import RunSummary
+from turnaround.findings import RULES, Finding
+from turnaround.findings.times import PART_NAMES
+from turnaround.record.reader import Run
+from turnaround.record.schema import DISJOINT_TIME_PARTS, ClassResult, EpochRecord, Evaluation
+from turnaround.reporting.run_text import (
+    SAID_ALREADY,
+    comparison,
+    first_step_sentence,
+    noise_sentence,
+    parts_sentence,
+    run_end,
+    scaling_sentence,
+    weakest_class,
+)
+
+SUMMARY = RunSummary(
+    directory="runs/mine",
+    name="mine",
+    state="finished",
+    workers=4,
+    processes=4,
+    is_rehearsal=False,
+    device="CPU",
+    global_batch=128,
+    epochs=3,
+    epoch_time_s=12.34,
+    images_per_s=1234.5,
+    best_val_accuracy=0.9123,
+    best_epoch=2,
+    final_val_accuracy=0.9,
+    final_top5_accuracy=0.99,
+    turnaround_s=75.0,
+    turnaround_parts_s={"start_up": 5.0, "training_steady": 70.0, "checkpoint": 0.01},
+)
+NOTHING_YET = replace(
+    SUMMARY,
+    epoch_time_s=None,
+    images_per_s=None,
+    best_val_accuracy=None,
+    best_epoch=None,
+    final_val_accuracy=None,
+    turnaround_s=None,
+    turnaround_parts_s={},
+)
+
+
+def shown(what: RenderableType) -> list[str]:
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(what)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def run_with(*accuracies: float | None, top5: float | None = None) -> Run:
+    per_class = [
+        ClassResult(name=name, num_images=0 if accuracy is None else 10, accuracy=accuracy)
+        for name, accuracy in zip("abcdef", accuracies, strict=False)
+    ]
+    evaluation = Evaluation(
+        epoch=3, num_images=1200, top1=0.9, top5=top5, loss=1.0, classes=[], per_class=per_class, confusion=[]
+    )
+    return cast(Run, SimpleNamespace(evaluation=evaluation if accuracies else None, machine={"workers": 1}, epochs=[]))
+
+
+def epoch(**noise: float | None) -> EpochRecord:
+    return EpochRecord(
+        epoch=1,
+        train_loss=1.0,
+        train_accuracy=0.5,
+        val_loss=1.0,
+        val_accuracy=0.5,
+        epoch_time_s=1.0,
+        images_per_s=1.0,
+        learning_rate=0.1,
+        **noise,  # type: ignore[arg-type]
+    )
+
+
+def test_the_noise_scale_in_words() -> None:
+    run: Any = SimpleNamespace(
+        epochs=[epoch(noise_scale=412.0, noise_scale_low=250.0, noise_scale_high=701.0), epoch()]
+    )
+    assert noise_sentence(run) == (
+        "beyond about 410 images a step, more workers buy little (90 %: 250 to 701; an order of magnitude)"
+    )
+    run.epochs = [epoch(noise_scale=412.0, noise_scale_low=0.0, noise_scale_high=None)]
+    assert noise_sentence(run) is None  # without an upper bound nothing is said
+    run.epochs = [epoch()]
+    assert noise_sentence(run) is None
+
+
+def test_what_was_scaled_and_why() -> None:
+    choices = {"scaling": {"value": 2.0, "reason": "Learning rate x 2."}}
+    several: Any = SimpleNamespace(machine={"workers": 4, "choices": choices})
+    assert scaling_sentence(several) == "Learning rate x 2."
+    alone: Any = SimpleNamespace(machine={"workers": 1, "choices": choices})
+    assert scaling_sentence(alone) is None
+
+
+def test_every_part_of_the_time_has_a_name() -> None:
+    assert {*DISJOINT_TIME_PARTS, "queue", "other"} <= set(PART_NAMES)
+
+
+def test_runs_side_by_side() -> None:
+    rehearsal = replace(SUMMARY, workers=8, processes=1, is_rehearsal=True)
+    heading, real, rehearsed, nothing = shown(comparison([SUMMARY, rehearsal, NOTHING_YET]))
+    assert heading.split() == ["workers", "processes", "batch", "s/epoch", "images/s", "best", "final", "turnaround"]
+    assert " ".join(real.split()) == "4 4 128 12.34 1,234 91.2 % 90.0 % 75 s"
+    assert " ".join(rehearsed.split()) == "8 1 128 (12.34) (1,234) 91.2 % 90.0 % (75 s) rehearsed"
+    assert " ".join(nothing.split()) == "4 4 128 - - - - -"
+
+
+def test_the_end_of_a_run() -> None:
+    lines = shown(run_end(SUMMARY, run_with(0.9, 0.5, 0.7, top5=0.99)))
+    assert [" ".join(line.split()) for line in lines] == [
+        "validation accuracy 90.0 % of 1,200 images (among the first five: 99.0 %)",
+        "best epoch 2 with 91.2 %",
+        "weakest class b: 50.0 % of 10 images",
+        "an epoch took 12 s, 1,234 images/s",
+        "turnaround 75 s: other epochs 70 s, starting up 5 s",
+        "record runs/mine",
+    ]
+
+
+def test_a_few_findings_that_are_not_said_already_close_a_run() -> None:
+    def finding(name: str, severity: Any = "note") -> Finding:
+        return Finding(id=name, severity=severity, text=f"About {name}.", evidence=(), advice="Do this.")
+
+    some = [finding("a", "problem"), finding("rehearsal-times", "caution"), *(finding(name) for name in "bcd")]
+    lines = [" ".join(line.split()) for line in shown(run_end(SUMMARY, run_with(0.9), some))]
+    assert lines[-4:] == ["problem About a.", "note About b.", "note About c.", "record runs/mine"]
+    assert {rule.id for rule in RULES} >= SAID_ALREADY
+
+
+def test_the_end_of_a_rehearsal_and_of_few_classes() -> None:
+    lines = shown(run_end(replace(SUMMARY, is_rehearsal=True), run_with(0.9)))
+    text = "\n".join(lines)
+    assert "this machine's, for all workers together" in text
+    assert "among the first five" not in text
+    assert "weakest class" not in text
+
+
+def test_a_run_that_has_shown_nothing_yet() -> None:
+    lines = shown(run_end(NOTHING_YET, run_with()))
+    assert lines[0].split() == ["validation", "accuracy", "-"]
+    assert "None" not in "\n".join(lines)
+    assert not any(line.startswith("best epoch") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ((0.9, 0.5), "b: 50.0 % of 10 images"),
+        ((0.5, 0.5), "a: 50.0 % of 10 images"),  # by name
+        ((0.9, None, 0.8), "c: 80.0 % of 10 images"),  # a class without validation images has no accuracy
+        ((0.9, None), None),
+        ((), None),
+    ],
+)
+def test_the_weakest_class(accuracies: tuple[Any, ...], expected: str | None) -> None:
+    assert weakest_class(run_with(*accuracies)) == expected
+
+
+def test_parts_largest_first_without_the_smallest() -> None:
+    assert parts_sentence(SUMMARY) == "other epochs 70 s, starting up 5 s"
+    unknown = replace(SUMMARY, turnaround_parts_s={"new_part": 1.0})
+    assert parts_sentence(unknown) == "new_part 1 s"
+
+
+def test_from_the_submission_to_the_first_step() -> None:
+    """Of a job of a cluster; a run of one's own waits for nobody."""
+    job = replace(SUMMARY, first_step_parts_s={"queue": 90.0, "import": 5.0, "start_up": 10.0})
+    there: Any = SimpleNamespace(status=SimpleNamespace(job=object()))
+    assert first_step_sentence(job, there) == (
+        "105 s after it was submitted: the queue 90 s, importing torch 5 s, starting up 10 s"
+    )
+    here: Any = SimpleNamespace(status=SimpleNamespace(job=None))
+    assert first_step_sentence(job, here) is None
+    assert first_step_sentence(SUMMARY, there) is None
+
+
+def test_brackets_in_names_stay_what_they_are() -> None:
+    run: Any = run_with(0.9, 0.5)
+    run.evaluation.per_class[1] = ClassResult(name="photos [old]/[/x]", num_images=10, accuracy=0.5)
+    lines = shown(run_end(replace(SUMMARY, directory="runs/a [b]"), run))
+    assert any("photos [old]/[/x]: 50.0 %" in line for line in lines)
+    assert any(line.endswith("runs/a [b]") for line in lines)
