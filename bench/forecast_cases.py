@@ -118,6 +118,42 @@ def largest_held_out(series: dict[str, list[Point]]) -> list[Case]:
     return [Case(series=name, known=tuple(points[:-1]), asked=points[-1]) for name, points in kept.items()]
 
 
+def all_ahead(series: dict[str, list[Point]]) -> list[Case]:
+    """Every larger count from every two or more of the smallest."""
+    return [
+        Case(series=name, known=tuple(points[:k]), asked=asked)
+        for name, points in series.items()
+        for k in range(2, len(points))
+        for asked in points[k:]
+    ]
+
+
+def by_kind(cases: Sequence[Case]) -> dict[str, list[Case]]:
+    """The cases by how far away, on which hosts, and how much efficiency was lost already."""
+
+    def far(c: Case) -> float:
+        return c.asked.x / c.known[-1].x
+
+    def hosts(c: Case) -> int:
+        return max(p.hosts for p in c.known)
+
+    def lost(c: Case) -> float:
+        return 1 - c.known[0].y / c.known[-1].y
+
+    return {
+        "to twice the largest count": [c for c in cases if far(c) <= 2],
+        "4 times": [c for c in cases if far(c) == 4],
+        "8 times": [c for c in cases if far(c) == 8],
+        "one host": [c for c in cases if c.asked.hosts == 1],
+        "first crossing of a host": [c for c in cases if hosts(c) == 1 < c.asked.hosts],
+        "more hosts, several known": [c for c in cases if 1 < hosts(c) < c.asked.hosts],
+        "lost so far: up to 2 %": [c for c in cases if lost(c) <= 0.02],
+        "lost so far: 2 to 10 %": [c for c in cases if 0.02 < lost(c) <= 0.10],
+        "lost so far: 10 to 30 %": [c for c in cases if 0.10 < lost(c) <= 0.30],
+        "lost so far: above 30 %": [c for c in cases if lost(c) > 0.30],
+    }
+
+
 def from_one_count(series: dict[str, list[Point]]) -> list[Case]:
     """The smallest count alone, and the largest held out."""
     return [Case(series=name, known=tuple(points[:1]), asked=points[-1]) for name, points in series.items()]
@@ -131,6 +167,17 @@ def next_batch_held_out(series: dict[str, list[Point]]) -> list[Case]:
             if points[k - 1].x >= SPREAD_OF_BATCHES * points[0].x:
                 cases.append(Case(series=name, known=tuple(points[:k]), asked=points[k]))
     return cases
+
+
+def from_one_batch(series: dict[str, list[Point]]) -> list[Case]:
+    """Every batch from every other one alone."""
+    return [
+        Case(series=name, known=(known,), asked=asked)
+        for name, points in series.items()
+        for known in points
+        for asked in points
+        if asked != known
+    ]
 
 
 def halves(cases: Sequence[Case], salt: str = "") -> tuple[list[Case], list[Case]]:

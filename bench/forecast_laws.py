@@ -9,10 +9,14 @@ import numpy as np
 from forecast_cases import Case, Point
 from scipy.optimize import least_squares, minimize, nnls
 
+from turnaround.forecast.epoch_time import EpochTime, EpochTimeObservation
 from turnaround.forecast.epochs import EpochsObservation, EpochsToStable
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.scaling import Deployment
 from turnaround.forecast.step_time import StepObservation, StepTime
+from turnaround.forecast.time_law import Deployment
+
+EPOCH_S = 1000.37
+"""The first epoch of a table that is made of step times; whole seconds would be taken as rounded."""
 
 Law = Callable[[Sequence[Point]], Callable[[Point], float]]
 Ours = Callable[[Case], Interval]
@@ -102,6 +106,18 @@ def _fitted(case: Case) -> StepTime:
 
 def our_step_time(case: Case) -> Interval:
     return _fitted(case).predict(Deployment(processes=case.asked.x, hosts=case.asked.hosts))
+
+
+def our_epoch_time(case: Case) -> Interval:
+    """The same from a table of epoch times, as `turnaround import` leaves it; given back as a step time."""
+    first = case.known[0]
+    scale_s = EPOCH_S * first.x / first.y  # of an epoch on one process
+    known = [
+        EpochTimeObservation(processes=p.x, hosts=p.hosts, time_s=scale_s * p.y / p.x, batch_per_process=1)
+        for p in case.known
+    ]
+    forecast = EpochTime().fit(known).predict(Deployment(processes=case.asked.x, hosts=case.asked.hosts))
+    return forecast.scaled(case.asked.x / scale_s)
 
 
 def our_epochs(case: Case) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import runpy
 import sys
 from collections.abc import Iterator
@@ -95,10 +96,29 @@ def test_slopes_of_benchmarks_come_back(bench: SimpleNamespace) -> None:
 
 def test_what_is_missed_is_said(bench: SimpleNamespace) -> None:
     def score(median: float, coverage: float):  # type: ignore[no-untyped-def]
-        return bench.Score(cases=9, median=median, quantile_80=0.1, quantile_95=0.2, coverage=coverage, width=0.3)
+        return bench.Score(
+            cases=9, median=median, quantile_80=0.1, quantile_95=0.2, coverage=coverage, width=0.3, winkler=0.2
+        )
 
     assert bench.wanted(score(0.05, 0.8), most_error=0.06).endswith("Held.\n")
     assert "MISSED: the median error is 6.3 %, 90 % are inside." in bench.wanted(score(0.063, 0.9), most_error=0.06)
+
+
+def test_an_interval_is_scored_by_its_width_and_what_it_misses(bench: SimpleNamespace) -> None:
+    forecast = bench.Interval(value=1.0, low=0.5, high=2.0)
+    assert bench.winkler(forecast, 1.5) == pytest.approx(math.log(4))
+    assert bench.winkler(forecast, 2.0 * math.e) == pytest.approx(math.log(4) + 10)
+    assert bench.winkler(forecast, 0.5 / math.e) == pytest.approx(math.log(4) + 10)
+
+
+def test_a_table_of_epochs_is_forecast_as_its_steps(bench: SimpleNamespace) -> None:
+    points = [bench.Point(x=n, y=0.1 * (1 + 0.02 * math.log2(n))) for n in (1, 2, 4, 8)]
+    [last] = [c for c in bench.all_ahead({"a": points}) if len(c.known) == 3]
+    assert bench.our_epoch_time(last).value == pytest.approx(bench.our_step_time(last).value, rel=1e-6)
+    kinds = {name: len(cases) for name, cases in bench.by_kind(bench.all_ahead({"a": points})).items() if cases}
+    assert kinds == {"to twice the largest count": 2, "4 times": 1, "one host": 3, "lost so far: up to 2 %": 2,
+                     "lost so far: 2 to 10 %": 1}  # fmt: skip
+    assert "worse" in bench.paired([last], bench.our_step_time, lambda known: lambda asked: asked.y * 1.0)
 
 
 @pytest.mark.photos
@@ -116,10 +136,13 @@ def test_throughput_of_the_half_that_the_constants_have_not_seen(bench: SimpleNa
     scores = bench.scores(test, calibration, bench.our_step_time, bench.THROUGHPUT_LAWS)
     ours = scores.pop("ours")
     assert ours.median <= 0.04
-    assert 0.72 <= ours.coverage <= 0.88
+    assert 0.72 <= round(ours.coverage, 2) <= 0.88
     for name, other in scores.items():
         assert ours.median < other.median, name
         assert ours.width < other.width, name
+    table = bench.score(test, [bench.our_epoch_time(c) for c in test], of_rate=True)
+    assert table.median <= 1.05 * ours.median
+    assert table.winkler <= 1.15 * ours.winkler
     assert 0.72 <= bench.score(one_test, [bench.our_step_time(c) for c in one_test], of_rate=True).coverage <= 0.88
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from turnaround.errors import InputError
 from turnaround.forecast.epoch_time import EpochTime, EpochTimeObservation
 from turnaround.forecast.remarks import Exclusion, FarFromMeasured, FirstHosts, Pinned
-from turnaround.forecast.scaling import Deployment
 from turnaround.forecast.step_time import StepObservation, StepTime
+from turnaround.forecast.time_law import Deployment
 
 
 def seen(processes: int, time_s: float, *, hosts: int = 1, batch: int = 32, **more: Any) -> StepObservation:
@@ -249,14 +249,17 @@ def epoch(processes: int, time_s: float, images: int | None = 24_485, **more: An
 
 @pytest.mark.parametrize("images", [24_485, None])
 def test_the_labs_sixteen_v100(images: int | None) -> None:
-    """80 s on 4 and 44 s on 8: with no overhead about 24 s on 16, with steps that lose nothing 26 s."""
+    """80 s on 4 and 44 s on 8: with no overhead about 24 s on 16, with steps that lose nothing 26 s; at best 22 s."""
     fitted = EpochTime().fit([epoch(4, 80, images), epoch(8, 44, images)])
     sixteen = fitted.predict(on(16))
-    assert 24.5 < sixteen.value < 27.5
-    assert 15 < sixteen.low < 22
-    assert 29 < sixteen.high < 36
-    assert 3 < fitted.overhead_s_ < 8
-    assert set(fitted.pinned_) == {"c1", "c2"}
+    assert 23.5 < sixteen.value < 24.5
+    assert sixteen.low == pytest.approx(22, abs=0.5)
+    assert 26 < sixteen.high < 30
+    assert fitted.overhead_s_ == 0
+    assert fitted.pinned_ == {
+        "overhead": Pinned(reason="no overhead"),
+        "c1": Pinned(reason="two counts", counts=(4, 8)),
+    }
 
 
 def test_the_labs_two_t4_are_set_aside() -> None:
@@ -285,9 +288,43 @@ def test_an_overhead_comes_back() -> None:
     assert len(fitted.leave_one_out_) == 5
 
 
+def test_an_overhead_that_cannot_be_identified_has_room_above() -> None:
+    """10 s of evaluation in each epoch: three counts do not show it in the value, and do in the upper end."""
+    times = {n: 10.1 + 0.3 * law(n, 1, 0.02, 0.02) * math.ceil(24_485 / (32 * n)) for n in (1, 2, 4, 8, 16)}
+    few = EpochTime().fit([epoch(n, times[n]) for n in (1, 2, 4)])
+    assert few.overhead_s_ == 0
+    assert few.predict(on(16)).low < few.predict(on(16)).value < 0.9 * times[16]
+    assert few.predict(on(16)).high > 0.98 * times[16]
+    several_hosts = [epoch(n, times[n], hosts=2 if n == 8 else 1) for n in (1, 2, 4, 8)]
+    assert EpochTime().fit(several_hosts).overhead_s_ == 0
+    assert EpochTime().fit([epoch(n, times[n]) for n in (1, 2, 4, 8)]).overhead_s_ == pytest.approx(10.1, rel=0.05)
+
+
+def test_a_table_of_epochs_is_forecast_as_its_steps_are() -> None:
+    """Three counts without an overhead: one family of laws, one value."""
+    times = {n: law(n, 0.2, 0.02, 0.01) for n in (1, 2, 4)}
+    steps = StepTime().fit([seen(n, t) for n, t in times.items()]).predict(on(16))
+    epochs = EpochTime().fit([epoch(n, 1000.3 * t / n, None) for n, t in times.items()]).predict(on(16))
+    assert epochs.value == pytest.approx(steps.value * 1000.3 / 16, rel=1e-6)
+    assert epochs.low == pytest.approx(steps.low * 1000.3 / 16, rel=0.01)
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+def test_the_last_efficiency_may_stay(scaling: Any) -> None:
+    """A series that lost a third at once, and may lose nothing more."""
+    share = {"weak": lambda n: 1.0, "strong": lambda n: 1 / n}[scaling]
+    runs = [
+        StepObservation(processes=n, time_s=t * share(n), images_per_step=64 * (n if scaling == "weak" else 1))
+        for n, t in ((1, 0.1), (2, 0.12), (4, 0.15))
+    ]
+    sixteen = StepTime(scaling=scaling).fit(runs).predict(on(16))
+    assert sixteen.low <= 0.15 * share(16) * (1 + 1e-9)
+    assert sixteen.value > 0.15 * share(16)
+
+
 def test_epochs_know_input_and_hosts_too() -> None:
     fitted = EpochTime().fit([epoch(4, 80.5), epoch(8, 44.5), epoch(2, 155.5)])
-    assert set(fitted.pinned_) == {"c1"}
+    assert fitted.pinned_ == {"overhead": Pinned(reason="no overhead")}
     assert fitted.predict(on(16, input_images_per_s=306)).low == pytest.approx(24_485 / 306)
     two = fitted.predict(on(16, hosts=2, gradient_bytes=1e9))
     assert two.high > fitted.predict(on(16)).high + 48 * 0.8

@@ -180,15 +180,10 @@ def pinned_text(pin: r.Pinned) -> str:
                 f"{only}: nothing in an epoch is taken as never shrinking, and steps as getting slower like those of "
                 "published series"
             )
-        case "two counts of epochs":
+        case "no overhead":
             return (
-                "two counts cannot tell what never shrinks (evaluation, the start of an epoch) from steps that get "
-                "slower: the latter are taken as near what is typical"
-            )
-        case "three counts of epochs":
-            return (
-                "three counts cannot tell what the second process costs (c1) from what every doubling costs (c2): "
-                "their ratio is that of published series"
+                "these epochs cannot tell what never shrinks (evaluation, the start of an epoch) from steps that get "
+                "slower: it is taken as nothing, and the upper end of the interval has room for it"
             )
         case "noise scale":
             return (

@@ -6,7 +6,8 @@ their figures; turnaround.findings.forecasts has the words.
     interval.py      a value with its 80 % interval, and the arithmetic of such values
     estimator.py     what every law can be asked
     remarks.py       what was pinned, excluded, assumed, missing: kinds and figures
-    scaling.py       the law of N that times follow, its constants, how far it is off; the base of the laws of time
+    scaling.py       the law of N that times follow, its constants, and how far it is off
+    time_law.py      the base of the laws of time: fit, predict, hosts, doubts
     step_time.py     that law for steps that were timed
     epoch_time.py    that law for whole epochs, where nobody timed the steps
     epochs.py        epochs to a stable accuracy, and that accuracy, against the global batch

@@ -12,8 +12,8 @@ from turnaround.forecast.hardware import carry_over
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.observations import Observations, Times
 from turnaround.forecast.remarks import Pinned, Unit
-from turnaround.forecast.scaling import Deployment, ScalingLaw
 from turnaround.forecast.step_time import StepTime
+from turnaround.forecast.time_law import Deployment, ScalingLaw
 from turnaround.forecast.turnaround import TurnaroundParts, fixed_overhead, per_epoch_overhead
 
 TIME_LAWS: dict[Unit, type[ScalingLaw[Any]]] = {"step": StepTime, "epoch": EpochTime}

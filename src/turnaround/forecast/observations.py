@@ -20,8 +20,9 @@ from turnaround.forecast.epoch_time import EpochTimeObservation
 from turnaround.forecast.epochs import AccuracyObservation, EpochsObservation
 from turnaround.forecast.interval import Z_80
 from turnaround.forecast.remarks import FasterGpuNoFaster, InputBound, SetAside, Unit, WaitsForInput
-from turnaround.forecast.scaling import Scaling, TimeObservation
+from turnaround.forecast.scaling import Scaling
 from turnaround.forecast.step_time import StepObservation
+from turnaround.forecast.time_law import TimeObservation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,9 @@ NextRunReason = Literal["no times", "no stable epoch", "narrower"]
 PredictionKind = Literal["forecast", "measured", "estimate from data sheets"]
 """measured: runs of this very configuration are among those learnt from; estimate from data sheets: another kind of GPU
 was measured."""
-Likelihood = Literal["yes", "probably", "probably not", "no"]
+Likelihood = Literal["yes", "probably", "open", "probably not", "no"]
+OPEN = (0.3, 0.7)
+"""Chances between which neither is probable: the interval is wide and has room for both."""
 SURELY, SURELY_NOT = 0.9, 0.02
 """Chances beyond which "probably" is left out. Not symmetric: a plain "no" keeps somebody from a run that might do."""
 
@@ -140,6 +142,8 @@ class Prediction:
         if self.epochs_to_stable is None or self.epochs_planned is None or self.reaches_stable is None:
             return None
         chance = self.epochs_to_stable.share_below(self.epochs_planned)
+        if OPEN[0] < chance < OPEN[1]:
+            return "open"
         if self.reaches_stable:
             return "yes" if chance > SURELY else "probably"
         return "no" if chance < SURELY_NOT else "probably not"

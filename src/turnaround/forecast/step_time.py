@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from turnaround.errors import InputError
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.remarks import Pinned, Unit
-from turnaround.forecast.scaling import ScalingLaw, TimeObservation
+from turnaround.forecast.time_law import ScalingLaw, TimeObservation
 
 
 @dataclass(frozen=True, kw_only=True)

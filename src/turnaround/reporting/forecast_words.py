@@ -41,6 +41,9 @@ def _stable_sentence(p: Prediction) -> str:
     needed = f"{p.epochs_to_stable.value:.0f} epochs"
     if p.time_to_stable_s is not None:
         needed += f", {about(p.time_to_stable_s.value)}"
+    if p.stable_by_end == "open":
+        between = f"{p.epochs_to_stable.low:.0f} to {p.epochs_to_stable.high:.0f} epochs"
+        return f"Whether the accuracy will be stable by then is open: that takes {between}."
     sure = " probably" if p.stable_by_end in ("probably", "probably not") else ""
     if p.reaches_stable:
         return f"The accuracy will{sure} be stable by then (after about {needed})."

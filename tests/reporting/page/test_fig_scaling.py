@@ -82,7 +82,7 @@ def test_the_time_to_stable_in_one_picture(figures: list[Figure]) -> None:
     shown = figure(figures, "time-to-stable-by-workers")
     assert traces(shown, "measured")[1]["y"] == [pytest.approx(28.367, rel=1e-3), pytest.approx(19.45, rel=1e-3)]
     assert shown.layout["yaxis"]["title"]["text"] == "time to stable (min)"
-    assert "forecast for 16 V100 about 18 min" in shown.alt
+    assert "forecast for 16 V100 about 17 min" in shown.alt
 
 
 def test_without_forecasts_there_are_the_measured_points(lab: Workload) -> None:

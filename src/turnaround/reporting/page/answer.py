@@ -154,6 +154,8 @@ def _reaching(p: Prediction) -> str:
 def _stable(p: Prediction) -> str:
     if p.stable_by_end is None:
         return ""
+    if p.stable_by_end == "open":
+        return ", and may or may not be stable by then"
     probably = "probably " if p.stable_by_end in ("probably", "probably not") else ""
     return f" and would {probably}{'' if p.reaches_stable else 'not '}be stable by then"
 
