@@ -408,6 +408,49 @@ def test_kill_9_then_prepare_again(tmp_path: Path, cache: Path, start: Start) ->
     assert names_in(cache) == [built.cache_dir.name]
 
 
+@pytest.mark.parametrize("damage", ["permuted labels", "label 99", "digests", "classes", "pixels", "a pixel, silently"])
+def test_an_entry_is_not_believed(photos: Path, cache: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = prepared(photos, cache)
+    wanted, entry = np.array(built.images), built.cache_dir
+    path = entry / "manifest.json"
+    match damage:
+        case "permuted labels":
+            np.save(entry / "labels.npy", built.labels[::-1].copy())
+        case "label 99":
+            without = {key: value for key, value in json.loads(path.read_text()).items() if "checksum" not in key}
+            path.write_text(json.dumps(without))  # as of a version that had none
+            np.save(entry / "labels.npy", np.full_like(built.labels, 99))
+        case "digests":
+            np.save(entry / "digests.npy", built.digests[::-1].copy())
+        case "classes":
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"classes": ["b", "a"]}))
+        case _:
+            before_ns = (entry / "images.npy").stat().st_mtime_ns
+            with open(entry / "images.npy", "r+b") as file:
+                file.seek(-5, os.SEEK_END)
+                file.write(b"\xaa")
+            if damage == "pixels":
+                monkeypatch.setattr(module, "_SAMPLED_BYTES", 0)  # the time of the file tells, not luck
+            else:
+                os.utime(entry / "images.npy", ns=(before_ns, before_ns))
+    if "pixel" not in damage:
+        with pytest.raises(StorageError, match="missing or damaged"):
+            open_pixels(entry)
+    again = prepared(photos, cache)
+    assert not again.from_cache
+    assert np.array_equal(again.images, wanted)
+    assert again.labels.tolist() == built.labels.tolist()
+    assert prepared(photos, cache).from_cache
+
+
+def test_a_copied_cache_is_compared_once_and_used(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = prepared(photos, cache).cache_dir / "images.npy"
+    written_ns = images.stat().st_mtime_ns
+    os.utime(images, (5, 5))
+    assert prepared(photos, cache).from_cache
+    assert images.stat().st_mtime_ns == written_ns
+
+
 def test_leftovers_of_the_living_and_of_other_hosts_stay(photos: Path, cache: Path) -> None:
     prefix = f"building-{socket.gethostname()}-"
     stay = [
@@ -547,7 +590,7 @@ def test_entries_of_earlier_versions_are_found(photos: Path, cache: Path) -> Non
     built = prepared(photos, cache)
     path = built.cache_dir / "manifest.json"
     manifest = json.loads(path.read_text())
-    for name in ("decoded", "root", "decode_images_per_s"):
+    for name in ("decoded", "root", "decode_images_per_s", "checksum", "checksums", "images_mtime_ns"):
         del manifest[name]
     path.write_text(json.dumps(manifest))
     old = prepared(photos, cache)

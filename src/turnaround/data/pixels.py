@@ -6,13 +6,17 @@ Decoding is paid once: the result is a cache entry that every process of this ru
                        labels.npy      (N,) int64
                        digests.npy     (N, 16) uint8, of the files' bytes as they were then
                        pixel_digests.npy   the same of the pixels: equal for one picture in two formats
-                       manifest.json   classes, files, split, fingerprint, decode rate
+                       manifest.json   classes, files, split, fingerprint, decode rate, checksums
     CACHE/files-<key>/                 the same without images.npy, when pixels are not kept: every file was decoded
                                        once and checked
 
 The key comes from paths, sizes and times: no image is opened to find an entry. The fingerprint comes from the
 contents: it is the same on every machine that has the same files, and the same whether the pixels are kept or not, so a
 run may be resumed with another cache. How an entry becomes visible as a whole is in entry.py.
+
+An entry is not believed: labels, digests and the manifest are held to their checksums whenever it is opened. The pixels
+are too many for that; before a run they are all compared with their digests when images.npy was written to or copied
+since, and otherwise a few of them, others each time.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnaround.data.decode import DIGEST_BYTES
+from turnaround.data.decode import DIGEST_BYTES, digest_of
 from turnaround.data.decoders import DecodeResult, DecodeTarget, Progress, decode_into
 from turnaround.data.entry import building, locked, publish, remove_leftovers
 from turnaround.data.folder import ImageTable
@@ -42,6 +46,8 @@ FORMAT_VERSION = 1
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # what reading a damaged entry can raise
 _LISTED_BAD_IMAGES = 20
 _NAMED_CHANGES = 3
+_ARRAYS = ("labels.npy", "digests.npy", "pixel_digests.npy")  # small enough to be read as a whole
+_SAMPLED_BYTES = 8 << 20  # of pixels, compared with their digests before every run: about 10 ms
 _SLACK = 1.05  # of the space needed: the manifest, and what others write meanwhile
 _REMEDIES = "Use another directory with --set data.cache=DIR, or smaller images with --set data.size_px=N."
 
@@ -153,12 +159,16 @@ def _open(entry: Path) -> Pixels:
     manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
     if manifest["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {manifest['format_version']}, not {FORMAT_VERSION}")
-    labels = np.load(entry / "labels.npy", allow_pickle=False)
+    if manifest.get("checksum", "") not in ("", _checksum_of(manifest)):  # older entries have none
+        raise ValueError("manifest.json was changed")
+    labels = _load(entry, "labels.npy", manifest)
     num_images, num_train = len(manifest["files"]), manifest["num_train"]
     if labels.shape != (num_images,) or labels.dtype != np.int64 or not 0 < num_train <= num_images:
         raise ValueError(f"labels.npy holds {labels.dtype} {labels.shape}")
+    if not 0 <= labels.min() <= labels.max() < len(manifest["classes"]):
+        raise ValueError(f"labels.npy holds {labels.min()} to {labels.max()} for {len(manifest['classes'])} classes")
     is_decoded = manifest.get("decoded", True)
-    digests = _open_digests(entry / "digests.npy", num_images)
+    digests = _open_digests(entry, "digests.npy", manifest)
     return Pixels(
         images=_open_images(entry, manifest) if is_decoded else None,
         labels=labels,
@@ -168,7 +178,7 @@ def _open(entry: Path) -> Pixels:
         fingerprint=manifest["fingerprint"],
         skipped=tuple(manifest["skipped"]),
         digests=digests,
-        pixel_digests=_open_digests(entry / "pixel_digests.npy", num_images),
+        pixel_digests=_open_digests(entry, "pixel_digests.npy", manifest),
         cache_dir=entry,
         from_cache=True,
         decode_time_s=manifest["decode_time_s"],
@@ -189,16 +199,48 @@ def _open_images(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint8]:
     return images  # type: ignore[no-any-return]
 
 
-def _open_digests(path: Path, num_images: int) -> NDArray[np.uint8]:
-    digests = np.load(path, allow_pickle=False)
-    if digests.shape != (num_images, DIGEST_BYTES) or digests.dtype != np.uint8:
-        raise ValueError(f"{path.name} holds {digests.dtype} {digests.shape}")
-    return digests  # type: ignore[no-any-return]
+def _open_digests(entry: Path, name: str, manifest: dict[str, Any]) -> NDArray[np.uint8]:
+    digests = _load(entry, name, manifest)
+    if digests.shape != (len(manifest["files"]), DIGEST_BYTES) or digests.dtype != np.uint8:
+        raise ValueError(f"{name} holds {digests.dtype} {digests.shape}")
+    return digests
+
+
+def _load(entry: Path, name: str, manifest: dict[str, Any]) -> NDArray[Any]:
+    content = (entry / name).read_bytes()
+    if manifest.get("checksums", {}).get(name, "") not in ("", digest_of(content).hex()):
+        raise ValueError(f"{name} was changed")
+    return np.load(BytesIO(content), allow_pickle=False)  # type: ignore[no-any-return]
+
+
+def _checksum_of(manifest: dict[str, Any]) -> str:
+    rest = {key: value for key, value in manifest.items() if key != "checksum"}
+    return digest_of(json.dumps(rest, sort_keys=True).encode()).hex()
+
+
+def _check_pixels(pixels: Pixels) -> None:
+    """Raise ValueError when pixels are not those that were decoded: all are compared where the file was touched."""
+    if pixels.images is None:
+        return
+    path = pixels.cache_dir / "images.npy"
+    manifest = json.loads((pixels.cache_dir / "manifest.json").read_text(encoding="utf-8"))
+    written_ns, num_images = manifest.get("images_mtime_ns"), len(pixels.images)
+    is_touched = written_ns is not None and path.stat().st_mtime_ns != written_ns
+    num_sampled = min(num_images, max(1, _SAMPLED_BYTES // int(pixels.images[0].nbytes)))
+    # Any rows: each start looks at others, so that damage is found in the end wherever it is.
+    rows = range(num_images) if is_touched else np.random.default_rng().choice(num_images, num_sampled, replace=False)
+    for row in rows:
+        if digest_of(pixels.images[row].data) != pixels.pixel_digests[row].tobytes():
+            raise ValueError(f"the pixels of {pixels.files[row]!r} were changed")
+    if is_touched:  # a copy of the cache: true, and not to be compared as a whole again
+        with contextlib.suppress(OSError):
+            os.utime(path, ns=(written_ns, written_ns))
 
 
 def _reuse(entry: Path) -> Pixels | None:
     try:
         found = _open(entry)
+        _check_pixels(found)
     except _DAMAGED:
         return None  # not there, or damaged: it is built again
     with contextlib.suppress(OSError):  # a cache shared read-only is as good
@@ -246,6 +288,9 @@ class _Build:
             np.save(place / "digests.npy", decoded.digests[keep], allow_pickle=False)
             np.save(place / "pixel_digests.npy", decoded.pixel_digests[keep], allow_pickle=False)
             manifest = self._manifest(decoded, keep, decode_time_s=time.perf_counter() - started_s)
+            manifest["checksums"] = {name: digest_of((place / name).read_bytes()).hex() for name in _ARRAYS}
+            manifest["images_mtime_ns"] = images.stat().st_mtime_ns if images is not None else None
+            manifest["checksum"] = _checksum_of(json.loads(json.dumps(manifest)))
             (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
             publish(place, entry, is_whole=lambda other: _reuse(other) is not None)
         return replace(open_pixels(entry), from_cache=False)
