@@ -92,6 +92,7 @@ def test_what_a_live_page_is_sent() -> None:
 
 def test_numbers_stay_with_their_units_in_prose() -> None:
     assert tied("in 23 min with 67.2 % of 12 shops") == "in 23\u00a0min with 67.2\u00a0% of 12 shops"
+    assert tied("about 14 min (11-17), run 2026-03-01") == "about 14\u00a0min (11\u201117), run 2026-03-01"
     assert "23\u00a0min" in piece("section_heading", text=tied("23 min"))
 
 

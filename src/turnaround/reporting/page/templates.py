@@ -46,10 +46,14 @@ def environment() -> Environment:
 
 
 def tied(text: str) -> str:
-    """Prose in which a number stays in one line with its unit; not for what is copied, such as a command."""
-    return _BEFORE_UNIT.sub("\u00a0", text)
+    """Prose in which a number stays in one line with its unit, and a range with its end.
+
+    Not for what is copied, such as a command: spaces and hyphens are others than those of the text.
+    """
+    return _RANGE.sub("\\1\u2011\\2", _BEFORE_UNIT.sub("\u00a0", text))
 
 
+_RANGE = re.compile(r"(?<=\()([0-9.,]+)-([0-9.,]+)(?=\))")  # in brackets: names may have hyphens between digits
 _BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=(?:%|s|ms|min|h|px|images|epochs)(?![\w/]))")
 
 
