@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
+from turnaround.analysis.goals import time_ranking
 from turnaround.analysis.workloads import survey
 from turnaround.findings import find_all
-from turnaround.findings.best import own_plateau_only, timed
+from turnaround.findings.best import own_plateau_only
 
 
 def texts(folder: Path) -> dict[str, str]:
@@ -21,7 +22,7 @@ def test_time_to_the_common_target_decides(tmp_path: Path) -> None:
     build(tmp_path / "one", Plan(workers=1, epoch_time_s=20, accuracy=rising(0.80, pace=1.0, epochs=30)))
     build(tmp_path / "four", Plan(workers=4, epoch_time_s=10, accuracy=rising(0.80, pace=6.0, epochs=30)))
     (job,) = survey([tmp_path]).workloads
-    ranked = timed(job)
+    ranked = time_ranking(job)
     assert ranked is not None
     assert ranked.basis == "target"
     assert ranked.target == job.target
@@ -37,7 +38,7 @@ def test_job_times_of_other_settings_are_not_ranked(tmp_path: Path) -> None:
     header, *rows = LAB.splitlines()
     short = [row.replace(",30,", ",10,").replace(",25,", ",8,") if row.startswith("model6") else row for row in rows]
     caltech, _ = survey([import_table("\n".join([header, *short]), tmp_path)]).workloads
-    ranked = timed(caltech)
+    ranked = time_ranking(caltech)
     assert ranked is not None
     assert (ranked.basis, [case.label for case, _ in ranked.time_s]) == (
         "job",

@@ -6,12 +6,16 @@ time = epochs to the goal x seconds an epoch        cost = time x processes
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
+from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.stable import EpochEstimate
 
+SAME_TIME = 1.05
+"""A judgement: times and costs nearer than this are the same."""
 HOUR_S = 3600.0
 """Prices are those of an hour of one device."""
 
@@ -99,3 +103,38 @@ def _whole_job(case: ConfigurationRuns) -> Reached | None:
         low_s=time_s.low if has_repeats else None,
         high_s=time_s.high if has_repeats else None,
     )
+
+
+# --- the configurations of a workload by time
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeRanking:
+    """The configurations that can be ranked by time, with the time by which they are."""
+
+    basis: Literal["target", "job", "epoch"]
+    time_s: tuple[tuple[ConfigurationRuns, float], ...]
+    target: float | None = None
+
+    def fastest(self) -> tuple[list[ConfigurationRuns], float]:
+        """Return the configuration with the shortest time, those that are as fast, and that time."""
+        ordered = sorted(self.time_s, key=lambda pair: pair[1])
+        time_s = ordered[0][1]
+        return [case for case, value in ordered if value < time_s * SAME_TIME or value == time_s], time_s
+
+
+def time_ranking(job: Workload) -> TimeRanking | None:
+    """Rank by time to the common target; else by job time, else by epoch time, where the settings are the same."""
+    real = [case for case in job.configurations if case.epoch_time_s is not None]
+    to_target = tuple((case, time_s) for case in real if (time_s := time_to_target_s(case, job.target)) is not None)
+    if len(to_target) > 1:
+        return TimeRanking(basis="target", time_s=to_target, target=job.target)
+    by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
+    for case in job.configurations:
+        by_settings[case.configuration.settings].append(case)
+    alike = max(by_settings.values(), key=len, default=[])
+    jobs = tuple((case, case.job_time_s.value) for case in alike if case.job_time_s is not None)
+    if len(jobs) > 1:
+        return TimeRanking(basis="job", time_s=jobs)
+    epochs = tuple((case, case.epoch_time_s.value) for case in alike if case.epoch_time_s is not None)
+    return TimeRanking(basis="epoch", time_s=epochs) if len(epochs) > 1 else None

@@ -6,90 +6,55 @@ the one that comes to rest early at a worse level, so they are told but never ra
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
-from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
-from turnaround.analysis.goals import device_time_s, time_to_target_s
+from turnaround.analysis.goals import SAME_TIME, TimeRanking, device_time_s, time_ranking
 from turnaround.analysis.pools import Pool, PooledGroup, groups_of
 from turnaround.analysis.stable import BAND
 from turnaround.findings.finding import Draft, Evidence, Unit, final_accuracies, who
-from turnaround.words import accuracy, duration, listed
-
-SAME_TIME = 1.05
-"""Times and costs nearer than this are the same."""
+from turnaround.words import accuracy, duration, durations, listed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timed:
-    """The configurations that can be ranked by time, with the time by which they are."""
-
-    basis: Literal["target", "job", "epoch"]
-    time_s: tuple[tuple[ConfigurationRuns, float], ...]
-    target: float | None = None
-
-    @property
-    def what(self) -> str:
-        return {"target": f"to {accuracy(self.target or 0.0)}", "job": "for the job", "epoch": "an epoch"}[self.basis]
-
-    def fastest(self) -> tuple[list[ConfigurationRuns], float]:
-        """Return the configuration with the shortest time, those that are as fast, and that time."""
-        ordered = sorted(self.time_s, key=lambda pair: pair[1])
-        time_s = ordered[0][1]
-        return [case for case, value in ordered if value < time_s * SAME_TIME or value == time_s], time_s
-
-    @property
-    def caveat(self) -> str:
-        """What the ranking leaves out."""
-        if self.basis == "target":
-            return ""
-        of_what = "all epochs" if self.basis == "job" else "one epoch"
-        return f"; without curves this is the time of {of_what}, not the time to one accuracy"
+def _what(ranked: TimeRanking) -> str:
+    return {"target": f"to {accuracy(ranked.target or 0.0)}", "job": "for the job", "epoch": "an epoch"}[ranked.basis]
 
 
-def timed(job: Workload) -> Timed | None:
-    """By time to the common target; else by job time, else by epoch time, of cases with the same settings."""
-    real = [case for case in job.configurations if case.epoch_time_s is not None]
-    to_target = tuple((case, time_s) for case in real if (time_s := time_to_target_s(case, job.target)) is not None)
-    if len(to_target) > 1:
-        return Timed(basis="target", time_s=to_target, target=job.target)
-    by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.configurations:
-        by_settings[case.configuration.settings].append(case)
-    alike = max(by_settings.values(), key=len, default=[])
-    jobs = tuple((case, case.job_time_s.value) for case in alike if case.job_time_s is not None)
-    if len(jobs) > 1:
-        return Timed(basis="job", time_s=jobs)
-    epochs = tuple((case, case.epoch_time_s.value) for case in alike if case.epoch_time_s is not None)
-    return Timed(basis="epoch", time_s=epochs) if len(epochs) > 1 else None
+def _left_out(ranked: TimeRanking) -> str:
+    """Say what the ranking leaves out."""
+    if ranked.basis == "target":
+        return ""
+    of_what = "all epochs" if ranked.basis == "job" else "one epoch"
+    return f"; without curves this is the time of {of_what}, not the time to one accuracy"
 
 
 def best_for_speed(job: Workload) -> Iterator[Draft]:
     """The shortest time."""
-    if ranked := timed(job):
+    if ranked := time_ranking(job):
         yield _best(ranked, "speed", ranked.time_s)
 
 
 def best_for_cost(job: Workload) -> Iterator[Draft]:
     """The fewest GPU-seconds, or process-seconds."""
-    if ranked := timed(job):
+    if ranked := time_ranking(job):
         costs = tuple((case, device_time_s(time_s, case.configuration.processes)) for case, time_s in ranked.time_s)
         yield _best(ranked, "cost", costs)
 
 
-def _best(ranked: Timed, goal: Literal["speed", "cost"], values: Sequence[tuple[ConfigurationRuns, float]]) -> Draft:
+def _best(
+    ranked: TimeRanking, goal: Literal["speed", "cost"], values: Sequence[tuple[ConfigurationRuns, float]]
+) -> Draft:
     (best, value), (second, next_value), *_ = sorted(values, key=lambda pair: pair[1])
     unit: Unit = "s" if goal == "speed" else _device_unit(values)
-    say = duration if goal == "speed" else partial(_device_time, unit=unit)
+    both = (value, next_value)
+    shown, next_shown = durations(*both) if goal == "speed" else (_device_time(one, unit=unit) for one in both)
+    what = _what(ranked)
     text = (
-        f"Best for {goal}: {best.label} with {say(value)} {ranked.what} ({_next(next_value / value)} {second.label} "
-        f"with {say(next_value)}){ranked.caveat}{_prices(values) if goal == 'cost' else ''}."
+        f"Best for {goal}: {best.label} with {shown} {what} ({_next(next_value / value)} {second.label} with "
+        f"{next_shown}){_left_out(ranked)}{_prices(values) if goal == 'cost' else ''}."
     )
-    figures = tuple(Evidence(run=who(case), what=f"{goal} {ranked.what}", value=v, unit=unit) for case, v in values)
+    figures = tuple(Evidence(run=who(case), what=f"{goal} {what}", value=v, unit=unit) for case, v in values)
     advice = {
         "speed": "Take it when the deadline decides; turnaround predict tells what more GPUs would bring.",
         "cost": "Take it when the budget decides; multiply by your own prices (turnaround predict --price).",

@@ -1,6 +1,6 @@
 """The answer in one sentence: which configuration is there first, and what twice as many workers would do.
 
-Enters: a job and what can be forecast of it. Leaves: an Answer. It ranks as `findings.best` does: by the time
+Enters: a job and what can be forecast of it. Leaves: an Answer. It ranks as `analysis.goals` does: by the time
 to one common accuracy where there are curves, else by the time of the job, else by that of an epoch.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.goals import TimeRanking, time_ranking
 from turnaround.findings import Finding
-from turnaround.findings.best import Timed, timed
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
@@ -33,7 +33,7 @@ class Headline:
 
 def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: Sequence[Finding] = ()) -> Headline:
     """One sentence of what was measured, and of what would be where that can be forecast."""
-    ranked = timed(job)
+    ranked = time_ranking(job)
     measured, best = _ranked(ranked) if ranked else _told(job)
     ahead = _ahead(best, ranked, forecasters) if best.finished else ""
     problems = [finding.text for finding in findings if finding.job == job.name and finding.severity == "problem"]
@@ -48,7 +48,7 @@ def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: S
 # --- what was measured
 
 
-def _ranked(ranked: Timed) -> tuple[str, ConfigurationRuns]:
+def _ranked(ranked: TimeRanking) -> tuple[str, ConfigurationRuns]:
     """The first of those that were timed; all that are as fast as it."""
     as_fast, time_s = ranked.fastest()
     best = as_fast[0]
@@ -67,7 +67,7 @@ def _ranked(ranked: Timed) -> tuple[str, ConfigurationRuns]:
     return text, best
 
 
-def _basis(ranked: Timed) -> str:
+def _basis(ranked: TimeRanking) -> str:
     if ranked.basis == "target":
         return (
             f"Compared by the training time to {accuracy(ranked.target or 0.0)} validation accuracy, which every "
@@ -129,7 +129,7 @@ def _under_way(case: ConfigurationRuns) -> str:
 # --- what would be
 
 
-def _ahead(best: ConfigurationRuns, ranked: Timed | None, forecasters: Sequence[Forecaster]) -> str:
+def _ahead(best: ConfigurationRuns, ranked: TimeRanking | None, forecasters: Sequence[Forecaster]) -> str:
     """Twice the most workers of the same kind of GPU that were timed."""
     kind = best.configuration.gpu
     forecaster = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
