@@ -84,6 +84,8 @@ def test_an_interval_says_its_unit_once_where_it_is_one() -> None:
     [
         ((209, 81), ("209 s", "81 s")),  # one unit, although 209 s alone is "3 min 29 s"
         ((1.42, 1.38), ("1.42 s", "1.38 s")),  # not "1.4 s" twice
+        ((0.548, 0.423), ("548 ms", "423 ms")),
+        ((0.98, 1.1), ("0.98 s", "1.1 s")),
         ((80.4, 80.1), ("80.4 s", "80.1 s")),
         ((9.8, 10.2), ("9.8 s", "10 s")),
         ((1387, 5910), ("23 min 07 s", "1 h 38 min")),

@@ -52,10 +52,12 @@ def interval(value_s: float, low_s: float, high_s: float) -> str:
 
 def durations(*times_s: float) -> tuple[str, ...]:
     """Times that are compared: in one unit, and never two different times with one text."""
-    if min(times_s) < MIXED_UNITS_FROM_S and max(times_s) < ONE_UNIT_UP_TO_S:
-        return distinct(_in_seconds, *times_s)
     texts = tuple(duration(time_s) for time_s in times_s)
-    return texts if _is_distinct(times_s, texts) else distinct(_in_seconds, *times_s)
+    units = {tuple(unit for _, unit in _parts(abs(time_s))) for time_s in times_s}
+    is_short = min(times_s) < MIXED_UNITS_FROM_S and max(times_s) < ONE_UNIT_UP_TO_S
+    if _is_distinct(times_s, texts) and (len(units) == 1 or not is_short):
+        return texts
+    return distinct(_in_seconds, *times_s)
 
 
 def _parts(time_s: float) -> list[tuple[str, str]]:

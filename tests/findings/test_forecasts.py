@@ -74,7 +74,7 @@ def test_every_warning_has_words(case: ConfigurationRuns) -> None:
         ),
         r.FirstHosts: (
             r.FirstHosts(hosts=2, extra_s=0.08, bytes_per_s=1.25e9),
-            "No run was on more than one host: from no extra cost up to 0.08 s a step for 2 hosts at 1.25 GB/s.",
+            "No run was on more than one host: from no extra cost up to 80 ms a step for 2 hosts at 1.25 GB/s.",
         ),
         r.BatchFarFromRun: (
             r.BatchFarFromRun(batch=16_384, largest=256, tested_factor=16.0),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from turnaround.analysis.bottleneck import Bottleneck, Kind
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.findings.finding import Draft, Evidence, who
-from turnaround.words import listed, percent
+from turnaround.words import duration, listed, percent
 
 FASTER_INPUT = 1.2
 """An input that is this much faster alone, and still waited for, is held up by something else on the host."""
@@ -91,7 +91,7 @@ def why(verdict: Bottleneck) -> str:
             )
         case "evaluation times":
             return (
-                f"{f['outside_s']:.3g} s of every epoch are evaluation and checkpoints, in which nothing is learnt "
+                f"{duration(f['outside_s'])} of every epoch are evaluation and checkpoints, in which nothing is learnt "
                 "(epochs)."
             )
 

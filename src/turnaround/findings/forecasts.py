@@ -17,7 +17,7 @@ from turnaround.findings.finding import epochs
 from turnaround.forecast import remarks as r
 from turnaround.forecast.question import NextRun, Prediction
 from turnaround.forecast.score import Score, track_record
-from turnaround.words import counted, percent
+from turnaround.words import counted, duration, durations, percent
 
 MAX_CASES, MAX_FACTS = 4, 3
 """How many that were set aside are named, and settings they differ in: more would bury the reason."""
@@ -244,9 +244,10 @@ def _(warning: r.SetAside) -> str:
 @warning_text.register
 def _(warning: r.Exclusion) -> str:
     article = "an" if warning.unit == "epoch" else "a"
+    time, against_time = durations(warning.time_s, warning.against_time_s)
     return (
-        f"{warning.processes} processes ({warning.time_s:.3g} s {article} {warning.unit}) set aside: against "
-        f"{warning.against_processes} ({warning.against_time_s:.3g} s) the scaling is {percent(warning.efficiency)} "
+        f"{warning.processes} processes ({time} {article} {warning.unit}) set aside: against "
+        f"{warning.against_processes} ({against_time}) the scaling is {percent(warning.efficiency)} "
         "of linear, so the two are not comparable."
     )
 
@@ -268,7 +269,7 @@ def _(warning: r.FirstHosts) -> str:
             "is a guess."
         )
     return (
-        f"No run was on more than one host: from no extra cost up to {warning.extra_s:.3g} s a step for "
+        f"No run was on more than one host: from no extra cost up to {duration(warning.extra_s)} a step for "
         f"{warning.hosts} hosts at {warning.bytes_per_s / 1e9:.3g} GB/s."
     )
 
