@@ -28,20 +28,20 @@ import scipy.stats  # noqa: F401
 import timm  # noqa: F401  # some networks are its own: every process that builds one would load it anew
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
+import turnaround
 from turnaround import cli
 from turnaround.children import die_with_parent
 from turnaround.cli import worker
 from turnaround.launch.local import GRACE_S
 
 LOOKS_EVERY_S = 0.02
-ROOMS = ("analysis", "check", "data", "findings", "forecast", "report", "study")
+ROOMS = ("analysis", "check", "data", "findings", "forecast", "reporting", "study")
 """Whose modules a command loads when it needs them."""
 
 
 def main(listening: socket.socket, python: str) -> NoReturn:
-    for room in ROOMS:
-        package = importlib.import_module(f"turnaround.{room}")
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+    for module in pkgutil.walk_packages(turnaround.__path__, "turnaround."):
+        if module.name.split(".")[1] in ROOMS:
             with contextlib.suppress(ImportError):  # of what is not installed here
                 importlib.import_module(module.name)
     gc.collect()

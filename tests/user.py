@@ -22,11 +22,13 @@ class User:
 
     folder: Path
     cache: Path
+    python: str = sys.executable
+    """Or one that has loaded torch already (tests/forking.py)."""
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The real command."""
         return subprocess.run(
-            [sys.executable, "-m", "turnaround", *arguments],
+            [self.python, "-m", "turnaround", *arguments],
             cwd=self.folder,
             env={**os.environ, **self._environment(), **environment},
             capture_output=True,
@@ -37,8 +39,9 @@ class User:
 
     def call(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The same in this process."""
-        out, err = io.StringIO(), io.StringIO()
         with (
+            io.StringIO() as out,
+            tempfile.TemporaryFile("w+", encoding="utf-8") as err,  # processes that it starts write there too
             pytest.MonkeyPatch.context() as patch,
             contextlib.chdir(self.folder),
             contextlib.redirect_stdout(out),
@@ -48,9 +51,11 @@ class User:
                 patch.setenv(name, value)
             patch.setattr(tempfile, "tempdir", None)
             patch.setattr(sys, "argv", ["turnaround", *arguments])
+            patch.setattr(sys, "executable", self.python)
             with pytest.raises(SystemExit) as ended:
                 cli.main()
-        return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+            err.seek(0)
+            return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.read())
 
     def refused(self, *arguments: str, is_real: bool = False, **environment: str) -> str:
         """The one message of a command that must fail, after which everything is as it was."""

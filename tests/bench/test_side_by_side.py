@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from forking import ForkingParent
+
 BENCH = Path(__file__).parents[2] / "bench"
 CONTENDERS = ["torchvision", "timm", "keras", "turnaround"]
 
@@ -26,17 +28,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def compare(source: Path, work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / "side_by_side.py"), str(source), "--work", str(work), *arguments]
+def compare(python: str, source: Path, work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [python, str(BENCH / "side_by_side.py"), str(source), "--work", str(work), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
-def told(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(tiny: Path, tmp_path_factory: pytest.TempPathFactory, forking_parent: ForkingParent) -> dict[str, Any]:
     work = tmp_path_factory.mktemp("work")
     small = ["--size", "32", "--batch", "16", "--loaders", "1", "--seconds", "0.5"]
-    done = compare(tiny, work, "--frozen", "--json", *small)
+    done = compare(forking_parent.python, tiny, work, "--frozen", "--json", *small)
     assert done.returncode == 0, done.stderr
     assert list(work.iterdir()) == []
     return json.loads(done.stdout)  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Bad input: one message, exit code 2, nothing left half-written.
 
-Through the real command where it is about processes, disks and locks; the others are called in this process.
+Through a process of its own where it is about processes, disks and locks; the others are called in this process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from forking import ForkingParent
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from user import User
@@ -28,10 +29,10 @@ NO_NETWORK = {
 
 
 @pytest.fixture
-def user(tmp_path: Path, session_folder: Path) -> User:
+def user(tmp_path: Path, session_folder: Path, forking_parent: ForkingParent) -> User:
     folder = tmp_path / "here"
     folder.mkdir()
-    return User(folder, session_folder / "cache")
+    return User(folder, session_folder / "cache", forking_parent.python)
 
 
 @pytest.fixture(scope="module")
@@ -271,10 +272,10 @@ def test_no_space_for_the_run(user: User, pictures: Path, small_disk: Path) -> N
 
 @pytest.fixture(scope="module")
 def finished(
-    pictures: Path, tmp_path_factory: pytest.TempPathFactory, session_folder: Path
+    pictures: Path, tmp_path_factory: pytest.TempPathFactory, session_folder: Path, forking_parent: ForkingParent
 ) -> tuple[User, subprocess.CompletedProcess[str]]:
     """A finished run `out` on `photos`, which has an unreadable image, skipped on request."""
-    user = User(tmp_path_factory.mktemp("finished") / "here", session_folder / "cache")
+    user = User(tmp_path_factory.mktemp("finished") / "here", session_folder / "cache", forking_parent.python)
     shutil.copytree(pictures, user.folder / "photos")
     (user.folder / "photos" / "fresh_apple" / "broken.jpg").write_bytes(b"not a picture")
     return user, user.run("train", "photos", "--set", "data.skip_bad=true", "--out", "out", *QUICK)

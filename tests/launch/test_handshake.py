@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from forking import ForkingLauncher
 from running import largest_difference, request, train, weights
 from turnaround import recipes
 from turnaround.children import LAUNCHER_VARIABLE
@@ -227,7 +228,7 @@ def under_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_two_processes_of_torch_are_one_run(fruit_folder: Path, tmp_path: Path) -> None:
+def test_two_processes_of_torch_are_one_run(fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
     out = tmp_path / "run"
     settings = [word for setting in QUICK for word in ("--set", setting)]
     done = under_torch("train", str(fruit_folder), "--device", "cpu", "--out", str(out), "--json", *settings)
@@ -238,7 +239,7 @@ def test_two_processes_of_torch_are_one_run(fruit_folder: Path, tmp_path: Path) 
     machine = run.machine
     assert (machine["launch"], machine["processes"], machine["engine"]) == ("torch.distributed.run", 2, "torch gloo")
     assert sorted(p.name for p in run.directory.logs.iterdir()) == ["processes.log"]
-    alone = train(fruit_folder, tmp_path / "alone", *QUICK, "workers.count=2")
+    alone = train(fruit_folder, tmp_path / "alone", *QUICK, "workers.count=2", launcher=forking)
     assert largest_difference(weights(run), weights(alone)) < 1e-12
     again = under_torch("train", str(fruit_folder), "--device", "cpu", "--out", str(out), *settings)
     assert again.returncode != 0
