@@ -20,7 +20,7 @@ from forking import ForkingLauncher
 from running import largest_difference, request, train, weights
 from turnaround import recipes
 from turnaround.children import LAUNCHER_VARIABLE
-from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError, RunDirectoryError
+from turnaround.errors import InputError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle, local
 from turnaround.launch.contract import LaunchPlan
 from turnaround.launch.handshake import START_VARIABLE, Handshake, StartMessage, clear, wait_for_directory, write
@@ -93,8 +93,8 @@ def test_those_that_wait_leave_when_nobody_will_speak(directory: RunDirectory, m
     monkeypatch.setenv(LAUNCHER_VARIABLE, str(NOBODY))
     assert waiting(directory).wait(for_images=True) is None
     monkeypatch.setenv(LAUNCHER_VARIABLE, str(os.getpid()))
-    with pytest.raises(InterruptedRunError, match=r"Stopped before the first step\."):
-        waiting(directory, is_stopped=True).wait(for_images=True)
+    assert waiting(directory, is_stopped=True).wait(for_images=True) is None
+    assert list(directory.logs.iterdir()) == []
     directory.logs.rmdir()  # the run was given up
     assert waiting(directory).wait(for_images=True) is None
 
@@ -244,6 +244,7 @@ def test_two_processes_of_torch_are_one_run(fruit_folder: Path, tmp_path: Path, 
     again = under_torch("train", str(fruit_folder), "--device", "cpu", "--out", str(out), *settings)
     assert again.returncode != 0
     assert f"{out} already holds a run" in again.stderr  # and process 1 does not wait for ever
+    assert sorted(p.name for p in run.directory.logs.iterdir()) == ["processes.log"]
 
 
 def test_without_a_directory_they_could_not_meet(fruit_folder: Path) -> None:

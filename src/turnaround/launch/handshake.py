@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from turnaround.children import launcher_is_alive
-from turnaround.errors import InterruptedRunError, RunDirectoryError
+from turnaround.errors import RunDirectoryError
 from turnaround.record.coding import from_json, to_json
 from turnaround.record.files import read_json, remove_file
 from turnaround.record.layout import RunDirectory
@@ -114,16 +114,18 @@ class Handshake:
         self._left_behind = None if self._token else _read(directory)
 
     def wait(self, *, for_images: bool, patience_s: float = MAX_PREPARATION_S) -> StartMessage | None:
-        """The message, with images if asked for. None when it will never come: the launcher is gone, or the run is."""
+        """Return the message, with images if asked for; None when nobody waits for us any more.
+
+        That is when the launcher or the run is gone, or when we are asked to stop: nothing is trained yet, so there is
+        nothing to save. Nothing is written then either: the directory may be a run in which we were never started.
+        """
         latest_s = time.monotonic() + patience_s
         while True:
             message = _read(self.directory)
             if message and self._is_ours(message) and (message.pixels_dir is not None or not for_images):
                 return message
-            if not launcher_is_alive() or not self.directory.logs.is_dir():
+            if self.stop_asked() or not launcher_is_alive() or not self.directory.logs.is_dir():
                 return None
-            if self.stop_asked():  # nothing is trained yet, so there is nothing to save
-                raise InterruptedRunError("Stopped before the first step.")
             if self._token is None and time.monotonic() >= latest_s:
                 raise _waited_in_vain(self.directory, self.place, patience_s)
             time.sleep(POLL_S)
