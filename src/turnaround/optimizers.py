@@ -27,7 +27,7 @@ class LearningRates(NamedTuple):
 
     from_scratch: float
     last_layer: float
-    """Of a frozen network: only the last layer learns."""
+    """For a frozen network, of which only the last layer learns."""
     fine_tuned: float
     """Trained weights move by a tenth of the rate, so that the first updates do not wash them out."""
 

@@ -270,7 +270,7 @@ def _type_problems(section: str, content: dict[str, Any]) -> list[str]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a TOML or JSON value can stand for the annotated type; an int may stand for a float."""
+    """Tell whether a TOML or JSON value can stand for the annotated type; an int may stand for a float."""
     allowed = getattr(hint, "__args__", (hint,))
     if isinstance(value, bool):
         return bool in allowed

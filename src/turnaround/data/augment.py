@@ -75,7 +75,7 @@ def to_float(images: Tensor, *, dtype: torch.dtype) -> Tensor:
 
 
 def normalise(pixels: Tensor, *, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """What the network was made for."""
+    """Return pixels with the mean and deviation that the network was made for."""
     return (pixels - _channels(mean, pixels.dtype, pixels.device)) / _channels(std, pixels.dtype, pixels.device)
 
 

@@ -205,12 +205,12 @@ class Batches:
         """Return a tensor on the device that holds the images, and which rows of it they are; None: all, in order."""
         if self._resident is not None and self._resident.device == self.device:
             return self._resident, numbers  # the input kernel gathers the rows
-        taken = self._empty(len(ids))
+        images = self._empty(len(ids))  # (images, H, W, 3)
         if self._resident is not None:
-            torch.index_select(self._resident, 0, torch.from_numpy(ids), out=taken)
+            torch.index_select(self._resident, 0, torch.from_numpy(ids), out=images)
         else:
-            self._read(ids, taken)
-        return taken.to(self.device, non_blocking=True), None
+            self._read(ids, images)
+        return images.to(self.device, non_blocking=True), None
 
     def _read(self, ids: npt.NDArray[np.int64], out: Tensor) -> None:
         """Fill `out` from the memory map, by many reads at once, or by decoding files."""
@@ -262,10 +262,10 @@ def _prefetched(make: Callable[[int], T], numbers: range, *, device: torch.devic
         try:
             with torch.cuda.stream(side) if side else nullcontext():
                 for i in numbers:
-                    made = make(i)
+                    batch = make(i)
                     if side:
                         side.synchronize()  # the copy has arrived before the loop may use it
-                    if not _put(ready, made, stopped):
+                    if not _put(ready, batch, stopped):
                         return
         except BaseException as error:  # whatever it is, it belongs to the loop that waits for the batch
             _put(ready, error, stopped)
@@ -282,7 +282,7 @@ def _prefetched(make: Callable[[int], T], numbers: range, *, device: torch.devic
                     if isinstance(tensor, Tensor):
                         tensor.record_stream(torch.cuda.current_stream(device))
             yield item
-    finally:
+    finally:  # also when the loop stops within an epoch: no thread may outlive its epoch
         stopped.set()
         thread.join()
 

@@ -80,7 +80,7 @@ class Inputs:
         variations: tuple[Tensor | None, Tensor | None],
     ) -> Tensor:
         assert self.kernel is not None
-        made: Tensor = self.kernel.inputs(
+        images: Tensor = self.kernel.inputs(
             pixels,
             rows=rows,
             samples=samples,
@@ -88,4 +88,4 @@ class Inputs:
             normalised_by=(self.mean, self.std),
             dtype=self.dtype_of_images,
         )
-        return made
+        return images

@@ -61,8 +61,8 @@ class _Axis(NamedTuple):
         covered = self.dilation * (self.window - 1) + 1
         if self.padding is not None:
             return (length + 2 * self.padding - covered) // self.stride + 1, self.padding
-        made = -(-length // self.stride)
-        return made, max(0, (made - 1) * self.stride + covered - length) // 2
+        output = -(-length // self.stride)
+        return output, max(0, (output - 1) * self.stride + covered - length) // 2
 
 
 class _Depthwise(_Layer):
@@ -93,7 +93,7 @@ def compute_depthwise_ourselves(module: nn.Module) -> None:
 
 
 def has_depthwise(module: nn.Module) -> bool:
-    """Whether there is one that we compute ourselves on a GPU."""
+    """Tell whether there is one that we compute ourselves on a GPU."""
     weights = [layer.weight for layer in module.modules() if isinstance(layer, _Depthwise)]
     return kernels.load(KERNELS) is not None and any(weight.dtype in SINGLE_OR_LESS for weight in weights)
 

@@ -47,15 +47,15 @@ class Network:
         return [m for m in self._in_training().modules() if isinstance(m, _BATCH_NORMS)]
 
     def is_random(self) -> bool:
-        """Whether a training pass draws random numbers (dropout, stochastic depth)."""
+        """Tell whether a training pass draws random numbers (dropout, stochastic depth)."""
         return any(_drops(m) for m in self._in_training().modules())
 
     def _in_training(self) -> nn.Module:
-        """What is in training mode: everything, or the last layer, which may hold a batch norm too (LeViT)."""
+        """Return what is in training mode: everything, or the last layer, which may hold a batch norm too (LeViT)."""
         return self.module if self.fine_tune else classifier_of(self.module)
 
     def couples_images(self) -> bool:
-        """Whether the images of a pass affect each other: then the gradients of its halves do not add up to its own."""
+        """Tell whether images of a pass affect each other: then gradients of its halves do not add up to its own."""
         return bool(self.batch_norms()) or self.is_random()
 
 
@@ -84,7 +84,7 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
 
 
 def load_code(name: str) -> None:
-    """What a network of this name needs to be imported."""
+    """Import what a network of this name needs."""
     if name != SMALL_NETWORK:
         _timm()
 
@@ -112,7 +112,7 @@ def _start_near_zero(classifier: nn.Module) -> None:
 
 
 def head_prefixes(module: nn.Module) -> tuple[str, ...]:
-    """Where the last layer's tensors are in the state dict: ("head.",), or two where a network has two heads."""
+    """Return the last layer's prefixes in the state dict: ("head.",), or two where a network has two heads."""
     classifier = classifier_of(module)
     heads = list(classifier) if isinstance(classifier, nn.ModuleList) else [classifier]
     return tuple(f"{name}." for name, m in module.named_modules() if any(m is head for head in heads))

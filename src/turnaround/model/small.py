@@ -56,7 +56,7 @@ class SmallNetwork(nn.Module):
     # The names below are timm's.
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """What the convolutions make of the images."""
+        """Return what the convolutions make of the images: (N, 128, H / 16, W / 16)."""
         return cast(Tensor, self.stages(F.relu(self.norm(self.stem(x)))))
 
     def forward_head(self, x: Tensor, *, pre_logits: bool = False) -> Tensor:

@@ -261,6 +261,7 @@ def make_learner(
         device=workers.device,
         flops=passes * float(workload.forward_flops_per_image) * workload.images_in_all,
         learns_all=parts is None,
+        # torch.compile bypasses batch norm by worker (model/grouped_norm.py).
         fuses_norms=parts is None and len(workers.hosted) > 1 and bool(network.batch_norms()),
     )
     if parts is None:
@@ -287,6 +288,7 @@ def _network(
     network = build(recipe.model, num_classes=num_classes, seed=recipe.training.seed)
     its_cost = cost(network.module, size_px=recipe.size_px)
     network.module.to(workers.device, precision.parameters, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    # The same seed makes the same network everywhere, but not the same weights file on two hosts.
     for tensor in network.module.state_dict().values():
         workers.broadcast(tensor)
     for norm in network.batch_norms():

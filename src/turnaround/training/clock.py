@@ -58,7 +58,7 @@ class Clock:
     def __init__(self, device: torch.device, *, begun_at_s: float, earlier_s: dict[TimePart, float]) -> None:
         self.device = device
         self.parts_s: dict[TimePart, float] = dict(earlier_s)
-        self._earlier_program_s = self.parts_s.pop("program", 0.0)
+        self._earlier_program_s = self.parts_s.pop("program", 0.0)  # goes on by itself, not part by part
         # Both by this host's monotonic clock, which all its processes share: setting the date changes nothing.
         self._begun_s = time.perf_counter() - max(0.0, time.monotonic() - begun_at_s)
         self._open: list[_OpenPart] = []
@@ -200,6 +200,7 @@ class StepTimer:
         current = self._current
         if current is None:
             return
+        # Gradients are averaged while others are still computed: only what is left after the last one is waiting.
         if part == "compute" and current.last_gradient is not None:
             current.lap("compute", current.last_gradient)
             part = "reduce"
@@ -221,6 +222,7 @@ class StepTimer:
     def charge(self, global_step: int, laps: list[Lap]) -> None:
         """Give a step its share of work that was done for several; it ends here, and the step's own begins."""
         if self._current is not None and self.is_due(global_step):
+            # The step has begun before its features were there: that time is in the laps already.
             self._current.laps += laps
             self._current.last = self._now()
 

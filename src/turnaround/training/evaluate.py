@@ -88,6 +88,7 @@ def evaluate(
     # Two columns, wrong and right, where the whole matrix would be too large.
     columns = num_classes if num_classes <= MAX_CLASSES_IN_CONFUSION else 2
     confusion = torch.zeros(num_classes * columns if with_confusion else 0, dtype=torch.int64, device=workers.device)
+    # (images, loss, right, right within five); float64 counts exactly, Apple's GPUs have none.
     sums = torch.zeros(4, dtype=torch.float32 if workers.device.type == "mps" else torch.float64, device=workers.device)
     for batch in batches:
         images = components.inputs.plain(batch) if batch.features is None else batch.features

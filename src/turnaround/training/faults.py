@@ -80,7 +80,7 @@ _first_look_s: dict[Fault, float] = {}
 
 
 def planned(text: str) -> list[Fault]:
-    """What TURNAROUND_FAULT says, or InputError."""
+    """Parse TURNAROUND_FAULT, or raise InputError."""
     return [_fault(part) for part in text.split(";") if part.strip()]
 
 
@@ -106,19 +106,19 @@ def strike(phase: str, *, step: int | None = None, target: FaultTarget = NOTHING
 
 
 def _fault(text: str) -> Fault:
-    said = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    values = dict(part.strip().partition("=")[::2] for part in text.split(","))
     known = tuple(field.name for field in fields(Fault))
-    for key in said:
+    for key in values:
         if key not in known:
             raise InputError(f"{VARIABLE}: {one_of('key', key, known)}")
-    kind = said.get("kind", "")
+    kind = values.get("kind", "")
     if kind not in _KINDS:
         raise InputError(f"{VARIABLE}: {one_of('kind', kind, tuple(_KINDS))}")
-    phase = said.get("phase", USUAL_PHASE.get(kind, "step"))
+    phase = values.get("phase", USUAL_PHASE.get(kind, "step"))
     if phase not in PHASES:
         raise InputError(f"{VARIABLE}: {one_of('phase', phase, PHASES)}")
     try:
-        numbers = {key: int(said[key]) for key in ("rank", "step", "segment", "ms") if key in said}
+        numbers = {key: int(values[key]) for key in ("rank", "step", "segment", "ms") if key in values}
     except ValueError as error:
         raise InputError(f"{VARIABLE}: rank, step, segment and ms are whole numbers ({error}).") from None
     return Fault(kind=kind, phase=phase, **numbers)

@@ -77,7 +77,7 @@ class Loop:
             self.recorder.epoch_begins(epoch=position.epoch, steps=self.steps_per_epoch)
             with self.clock.part(part):
                 position = self._train_epoch(position, part, earlier_s=earlier_s)
-                totals = self.step.totals.take().tolist()
+                totals = self.step.totals.take().tolist()  # the host waits for the epoch's last step here
             record = self._evaluated(position, totals, epoch_time_s=earlier_s + self.clock.last_s)
             self._stop_if_diverged(record, position)
             self.recorder.epoch_done(record)
@@ -90,10 +90,11 @@ class Loop:
         batches = self.feed.steps(position)
         self.agreement.begin()
         while position.epoch == epoch:
+            # A step is numbered from 1 wherever people see it, from 0 wherever something is computed from it.
             number = position.global_step
             self.heartbeat.beat("computes", number + 1)
             strike("step", step=number + 1, target=target)
-            timer.begin(position)
+            timer.begin(position)  # before the batch is asked for: waiting for it is a part of the step
             batch = next(batches)
             timer.mark("wait")
             self.step(batch, position, learning_rate=self.schedule.learning_rate(number))
@@ -110,7 +111,7 @@ class Loop:
             self.step.totals.sums,
             is_time=lambda: self.checkpoints.within_epoch(rest_s=left * self.agreement.step_s),
         )
-        if decision.diverged:
+        if decision.diverged:  # before a save: nothing of this state may become the newest checkpoint
             where = f"epoch {position.epoch}, at step {step} of {self.steps_per_epoch} or shortly before"
             raise self._diverged(where, position)
         if decision.saves or decision.stops or self.checkpoints.after_step(position):
@@ -129,7 +130,7 @@ class Loop:
         is_last = position.epochs_done == self.epochs
         if decision.saves or decision.stops or is_last or self.checkpoints.after_step(position):
             self._save(position, totals=[], epoch_time_s=0.0, waits=decision.stops or is_last)
-        if decision.stops and not is_last:
+        if decision.stops and not is_last:  # a training that is complete has nothing to interrupt
             raise InterruptedRunError(
                 f"Stopped after epoch {position.epochs_done} of {self.epochs}; everything up to there is saved."
             )

@@ -38,7 +38,7 @@ PROBED_PART = 4
 MIN_IN_WINDOW = 20
 """Measurements that a window holds at least: single ones scatter by orders of magnitude."""
 BLOCKS = 10
-"""Of the jackknife: consecutive measurements are not independent, so whole blocks are left out."""
+"""Blocks of the jackknife: consecutive measurements are not independent, so they are left out together."""
 MIN_MEASUREMENTS = 4
 Z90 = 1.645
 """Quantile of the normal distribution for a 90 % interval."""

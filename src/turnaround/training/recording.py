@@ -77,7 +77,7 @@ class RunRecorder:
 
     def set_status(self, **changes: Any) -> None:
         """Write where the run stands now, with the clock's totals."""
-        if self.saver.last is not None:
+        if self.saver.last is not None:  # what a resume could go on from, not what was computed
             changes["epochs_done"] = self.saver.last.epochs_done
             if self.saver.last != self._last_before_full:
                 changes.setdefault("not_saved", None)

@@ -85,7 +85,7 @@ def train(
         if place.local_rank == 0:
             open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
         pixels = open_pixels(assignment.pixels_dir)
-        _agree(workers, recipe, pixels)
+        _agree(workers, recipe, pixels)  # before anything is computed that would only differ later
         open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat))
         core = build_core(recipe, workers, pixels, place=place, device=device, heartbeat=heartbeat)
         faults.arm(rank=place.rank, segment=_status(directory).segments)
@@ -93,7 +93,7 @@ def train(
         segment = _restore(assignment, core)
         program_s = segment.clock.total_program_s
         open_parts.enter_context(HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=program_s))
-        assembly = warm_up(core)
+        assembly = warm_up(core)  # after the heartbeat began: compiling takes up to a minute
         _write_machine(assignment, assembly, segment)
         recorder = open_parts.enter_context(
             RunRecorder(
@@ -182,7 +182,7 @@ def _restore(assignment: Assignment, core: TrainingCore) -> Segment:
     if workers.rank == 0:
         checkpoint.remove_leftovers(directory.checkpoint)
         checkpoint.require_room(directory.checkpoint, core.network.module)
-        truncate_epochs(directory.epochs, epochs_done)
+        truncate_epochs(directory.epochs, epochs_done)  # lines that were written after the checkpoint come again
     earlier_s = with_lost(start.clock_s, until_s=status.time_s.get("program", 0.0))
     clock = Clock(workers.device, begun_at_s=assignment.begun_at_s, earlier_s=earlier_s)
     clock.add("decode", assignment.decode_time_s)

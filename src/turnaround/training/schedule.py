@@ -63,6 +63,7 @@ def choose_scaling(recipe: TrainingRecipe, *, workers: int) -> Choice[Scaling]:
     if recipe.scaling != "auto":
         reason = f"Learning rate x {factor:.3g} for {workers} workers (scaling = {rule}); nothing else is adjusted."
         return Choice(Scaling(factor=factor, warmup_epochs=warmup), reason)
+    # Never shorter than asked for, and never more than a fifth of the training unless asked for.
     longer = max(warmup, min(warmup * factor, MAX_WARMUP * recipe.epochs))
     reason = (
         f"{workers} workers take {workers} times fewer, larger steps, so learning rate x {factor:.3g} ({rule} for "
@@ -92,7 +93,7 @@ class Schedule:
         if global_step < self.warmup_steps:
             return self.peak * (global_step + 1) / self.warmup_steps  # the first step learns too
         progress = (global_step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
-        if self.kind == "cosine":
+        if self.kind == "cosine":  # Loshchilov and Hutter 2017, one half wave down to 0
             return self.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
         if self.kind == "step":  # a tenth after one third, a hundredth after two
             return self.peak * 0.1 ** min(2, int(3 * progress))

@@ -158,7 +158,7 @@ class Step:
         """
         images, workers = self._images(batch, epoch=1), self.components.workers
         passes = self._passes(batch, in_two=False)
-        self.statistics.begin_step(is_one_pass=False)
+        self.statistics.begin_step(is_one_pass=False)  # remembers them, for the end of this
         for _ in range(2):
             begun_s = time.perf_counter()
             for a_pass in passes:
@@ -282,9 +282,11 @@ class Step:
         optimizer = self.components.optimizer
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
-        self.scaler.step(optimizer)
+        self.scaler.step(
+            optimizer
+        )  # skips a step whose fp16 gradients overflowed; a plain step where nothing is scaled
         self.scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)  # the next backward writes instead of adding to zeros
 
 
 def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe) -> Tensor:

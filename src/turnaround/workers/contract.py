@@ -43,7 +43,7 @@ class Workers(ABC):
 
     @abstractmethod
     def deferred(self, wrapped: nn.Module) -> AbstractContextManager[Any]:
-        """Inside it gradients add up in this process only: for all passes of a step but the last."""
+        """Let gradients add up in this process only, inside it: for all passes of a step but the last."""
 
     @abstractmethod
     def sum(self, tensor: Tensor) -> None:

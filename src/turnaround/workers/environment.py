@@ -67,7 +67,7 @@ class RankInfo:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other process to agree with."""
+        """Tell whether there is no other process to agree with."""
         return self.size == 1
 
 
@@ -90,7 +90,7 @@ def place(variables: Mapping[str, str] = os.environ) -> RankInfo:
 
 
 def _place(engine: str, variables: Mapping[str, str]) -> RankInfo | None:
-    """What the launcher of one engine says; None when it says nothing."""
+    """Read what the launcher of one engine says; None when it says nothing."""
     names = VARIABLES[engine]
     if names[0] not in variables and names[1] not in variables:
         return None
@@ -103,8 +103,10 @@ def _place(engine: str, variables: Mapping[str, str]) -> RankInfo | None:
             f"`turnaround train` or `{LAUNCHERS[engine]}`, or unset both."
         ) from None
     if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
-        said = f"{names[0]}={rank} of {names[1]}={size} with {names[2]}={local_rank} of {names[3]}={local_size}"
-        raise InputError(f"{said} cannot be.")
+        contradiction = (
+            f"{names[0]}={rank} of {names[1]}={size} with {names[2]}={local_rank} of {names[3]}={local_size}"
+        )
+        raise InputError(f"{contradiction} cannot be.")
     start = " ".join(variables.get(name, "-") for name in MEETING_POINTS[engine])
     return RankInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, engines=(engine,), start=start)
 
@@ -137,8 +139,8 @@ def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) 
 def _tf_config(variables: Mapping[str, str]) -> RankInfo | None:
     """The chief is process 0, and the workers follow; the same on all hosts is where they are."""
     try:
-        said = json.loads(variables["TF_CONFIG"])
-        cluster, task = said["cluster"], said["task"]
+        config = json.loads(variables["TF_CONFIG"])
+        cluster, task = config["cluster"], config["task"]
         everyone = [(kind, index) for kind in ("chief", "worker") for index in range(len(cluster.get(kind, [])))]
         rank = everyone.index((task["type"], int(task["index"])))
     except (KeyError, ValueError, TypeError, AttributeError):
