@@ -20,14 +20,19 @@ def example(name: str) -> str:
 
 
 def run_script(
-    code: str, folder: Path, *arguments: str, launcher: tuple[str, ...] = (), **variables: str
+    code: str,
+    folder: Path,
+    *arguments: str,
+    launcher: tuple[str, ...] = (),
+    python: str = sys.executable,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """As a user runs it: a file of its own, in its own folder."""
     script = folder / "script.py"
     script.write_text(code, encoding="utf-8")
     source = str(REPOSITORY / "src")
     environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, *launcher, str(script), *arguments]
+    command = [python, *launcher, str(script), *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from adapters.examples import example, run_script
+from forking import ForkingParent
 from turnaround.analysis.workloads import survey
 from turnaround.record.reader import Run
 
 
-def test_a_loop_of_ones_own(tmp_path: Path) -> None:
-    done = run_script(example("any-loop"), tmp_path)
+def test_a_loop_of_ones_own(tmp_path: Path, forking_parent: ForkingParent) -> None:
+    done = run_script(example("any-loop"), tmp_path, python=forking_parent.python)
     assert (done.returncode, done.stderr) == (0, "")
     run = Run.load(tmp_path / "runs" / "mine")
     assert (run.status.state, len(run.epochs)) == ("finished", 5)
     assert survey([tmp_path]).workloads[0].configurations[0].bottleneck is not None
 
 
-def test_one_and_two_processes(tmp_path: Path) -> None:
+def test_one_and_two_processes(tmp_path: Path, forking_parent: ForkingParent) -> None:
     several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    for name, launcher in (("one", ()), ("two", several)):
+    for name, launcher, python in (("one", (), forking_parent.python), ("two", several, sys.executable)):
         code = example("ddp").replace("runs/mine", f"runs/{name}")
-        done = run_script(code, tmp_path, launcher=launcher, NCCL_SOCKET_IFNAME="lo")
+        done = run_script(code, tmp_path, launcher=launcher, python=python, NCCL_SOCKET_IFNAME="lo")
         assert done.returncode == 0, done.stderr
     one, two = (Run.load(tmp_path / "runs" / name) for name in ("one", "two"))
     assert (one.ranks, two.ranks) == ([0], [0, 1])

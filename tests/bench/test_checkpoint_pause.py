@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
+
+from forking import ForkingParent
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "checkpoint_pause.py"
 
 
-def test_both_ways_are_measured() -> None:
+def test_both_ways_are_measured(forking_parent: ForkingParent) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--saves", "3", "--network", "small", "--json"],
+        [forking_parent.python, str(SCRIPT), "--saves", "3", "--network", "small", "--json"],
         capture_output=True,
         text=True,
         timeout=120,

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forking import ForkingParent
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "soak.py"
 
 
 @pytest.mark.fault(37, "random faults at random steps, resumed until finished: the same weights (bench/soak.py)")
-def test_a_few_trainings_survive_random_faults(tmp_path: Path) -> None:
+def test_a_few_trainings_survive_random_faults(tmp_path: Path, forking_parent: ForkingParent) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--trainings", "2", "--seconds", "120", "--seed", "190", "--json"],
+        [forking_parent.python, str(SCRIPT), "--trainings", "2", "--seconds", "120", "--seed", "190", "--json"],
         env={**os.environ, "TURNAROUND_CACHE": str(tmp_path / "cache")},
         capture_output=True,
         text=True,

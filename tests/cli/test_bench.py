@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from forking import ForkingParent
+
 QUICK = ("--device", "cpu", "--seconds", "0.05", "--set", "data.size_px=32", "--set", "training.batch_per_worker=16")
 
 
-def bench(*arguments: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "turnaround", "bench", *arguments]
-    return subprocess.run(command, cwd=cwd, env={**os.environ, **settings}, capture_output=True, text=True, check=False)
+Bench = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def bench(forking_parent: ForkingParent) -> Bench:
+    def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        command = [forking_parent.python, "-m", "turnaround", "bench", *arguments]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+    return run
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_every_part_has_a_rate(fruit_folder: Path, tmp_path: Path, processes: int) -> None:
+def test_every_part_has_a_rate(fruit_folder: Path, tmp_path: Path, processes: int, bench: Bench) -> None:
     spread = ("--workers", str(processes), "--processes", str(processes))
     done = bench(str(fruit_folder), *QUICK, *spread, "--json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -36,7 +44,7 @@ def test_every_part_has_a_rate(fruit_folder: Path, tmp_path: Path, processes: in
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_input_is_one_message(tmp_path: Path) -> None:
+def test_bad_input_is_one_message(tmp_path: Path, bench: Bench) -> None:
     done = bench("nothing-here", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from forking import ForkingParent
 from turnaround.record.reader import Run, find_runs
 
+Study = Callable[..., subprocess.CompletedProcess[str]]
 SCRIPT = """
 import pathlib, sys, time
 workers = int(sys.argv[sys.argv.index("--gpus") + 1])
@@ -35,20 +38,24 @@ def lab(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words(*arguments: str, command: str = COMMAND) -> list[str]:
-    return [sys.executable, "-m", "turnaround", "study", "--command", command, *arguments]
+def words(*arguments: str, command: str = COMMAND, python: str = sys.executable) -> list[str]:
+    return [python, "-m", "turnaround", "study", "--command", command, *arguments]
 
 
-def study(lab: Path, *arguments: str, command: str = COMMAND) -> subprocess.CompletedProcess[str]:
-    asked = words(*arguments, command=command)
-    return subprocess.run(asked, cwd=lab, capture_output=True, text=True, check=False, timeout=300)
+@pytest.fixture(scope="module")
+def study(forking_parent: ForkingParent) -> Study:
+    def run(lab: Path, *arguments: str, command: str = COMMAND) -> subprocess.CompletedProcess[str]:
+        asked = words(*arguments, command=command, python=forking_parent.python)
+        return subprocess.run(asked, cwd=lab, capture_output=True, text=True, check=False, timeout=300)
+
+    return run
 
 
 def ran(lab: Path) -> list[str]:
     return (lab / "ran").read_text().split()
 
 
-def test_times_and_exit_codes_of_a_plain_script(lab: Path) -> None:
+def test_times_and_exit_codes_of_a_plain_script(study: Study, lab: Path, forking_parent: ForkingParent) -> None:
     done = study(lab, "--workers", "1,2,4", "--out", "s")
     assert done.returncode == 0, done.stderr
     assert ran(lab) == ["1", "4", "2"]  # those that answer most first; more workers than cores are its own business
@@ -56,7 +63,7 @@ def test_times_and_exit_codes_of_a_plain_script(lab: Path) -> None:
     for shown in ("1 worker ", "4 workers", "job time", "baseline", "exit", "no accuracies, no epochs", "any-loop.md"):
         assert shown in done.stdout
     assert "What other numbers of workers" not in done.stdout  # there is nothing to learn it from
-    report = [sys.executable, "-m", "turnaround", "report", "s", "--json"]
+    report = [forking_parent.python, "-m", "turnaround", "report", "s", "--json"]
     content = json.loads(subprocess.run(report, cwd=lab, capture_output=True, text=True, check=True).stdout)
     times_s = {run["workers"]: run["job_time_s"] for run in content["runs"]}
     assert times_s[1] >= 0.8  # as long as it slept, and however long its start took
@@ -64,7 +71,7 @@ def test_times_and_exit_codes_of_a_plain_script(lab: Path) -> None:
     assert [run["exit_code"] for run in content["runs"]] == [0, 0, 0]
 
 
-def test_nothing_runs_twice_and_other_configurations_join(lab: Path) -> None:
+def test_nothing_runs_twice_and_other_configurations_join(study: Study, lab: Path) -> None:
     assert study(lab, "--workers", "1", "--out", "s").returncode == 0
     assert study(lab, "--workers", "1,2", "--repeat", "2", "--out", "s").returncode == 0
     assert ran(lab) == ["1", "2", "1", "2"]
@@ -74,7 +81,7 @@ def test_nothing_runs_twice_and_other_configurations_join(lab: Path) -> None:
     assert "holds a study with another command" in other.stderr
 
 
-def test_a_failed_run_is_named_and_retried_on_request(lab: Path) -> None:
+def test_a_failed_run_is_named_and_retried_on_request(study: Study, lab: Path) -> None:
     (lab / "broken").touch()
     done = study(lab, "--workers", "1,2", "--out", "s")
     assert done.returncode == 1
@@ -89,7 +96,7 @@ def test_a_failed_run_is_named_and_retried_on_request(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_stopped_and_called_again_it_runs_what_is_missing(lab: Path, number: int) -> None:
+def test_stopped_and_called_again_it_runs_what_is_missing(study: Study, lab: Path, number: int) -> None:
     asked = words("--workers", "1,2", "--out", "s")
     (lab / "wait").touch()
     process = subprocess.Popen(asked, cwd=lab, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -110,7 +117,7 @@ def test_stopped_and_called_again_it_runs_what_is_missing(lab: Path, number: int
     assert {Run.load(path).status.state for path in find_runs(lab / "s")} == {"finished"}
 
 
-def test_dry_run_prints_the_commands(lab: Path) -> None:
+def test_dry_run_prints_the_commands(study: Study, lab: Path) -> None:
     done = study(lab, "--workers", "1,2", "--out", "s", "--dry-run", command="python a.py -n {workers} --to {out}/[b]")
     assert done.returncode == 0, done.stderr
     run = lab / "s" / "2w-seed0"
@@ -121,7 +128,7 @@ def test_dry_run_prints_the_commands(lab: Path) -> None:
     assert not (lab / "s").exists()
 
 
-def test_the_budget_ends_the_study(lab: Path) -> None:
+def test_the_budget_ends_the_study(study: Study, lab: Path) -> None:
     done = study(lab, "--workers", "1,2", "--out", "s", "--budget", "0.1gpu-seconds")
     assert done.returncode == 0, done.stderr
     assert ran(lab) == ["1"]
@@ -139,7 +146,9 @@ def test_the_budget_ends_the_study(lab: Path) -> None:
         (("--workers", "1,2"), "no-such-program {workers}", "there is no such program here"),
     ],
 )
-def test_bad_input_is_one_message(lab: Path, arguments: tuple[str, ...], command: str, message: str) -> None:
+def test_bad_input_is_one_message(
+    study: Study, lab: Path, arguments: tuple[str, ...], command: str, message: str
+) -> None:
     done = study(lab, *arguments, "--out", "s", command=command)
     assert done.returncode == 2
     assert message in " ".join(done.stderr.split())
@@ -147,8 +156,8 @@ def test_bad_input_is_one_message(lab: Path, arguments: tuple[str, ...], command
     assert not (lab / "s").exists()
 
 
-def test_a_study_of_nothing(lab: Path) -> None:
-    asked = [sys.executable, "-m", "turnaround", "study", "--workers", "1"]
+def test_a_study_of_nothing(forking_parent: ForkingParent, lab: Path) -> None:
+    asked = [forking_parent.python, "-m", "turnaround", "study", "--workers", "1"]
     done = subprocess.run(asked, cwd=lab, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "A study needs SOURCE" in done.stderr

@@ -16,18 +16,19 @@ from pathlib import Path
 import pytest
 
 from analysis.build import Plan, build, rising
+from forking import ForkingParent
 from live_helpers import Stream, ask, wait_for
 from turnaround.reporting.live.address import PageAddress, tunnel
 
 
 @contextlib.contextmanager
 def watched(
-    folder: Path, *arguments: str, state: Path, lines: int = 2, **environment: str
+    folder: Path, *arguments: str, state: Path, lines: int = 2, python: str = sys.executable, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """The command, and the lines that it has printed once it listens."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SSH_")}
     with subprocess.Popen(
-        [sys.executable, "-m", "turnaround", "watch", str(folder), *arguments],
+        [python, "-m", "turnaround", "watch", str(folder), *arguments],
         env={**plain, "XDG_STATE_HOME": str(state), **environment},
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -89,23 +90,28 @@ def test_started_again_it_has_the_same_address(tmp_path: Path) -> None:
         assert lines[1].startswith("The address changes with every start:")
 
 
-def test_a_folder_without_runs_waits(tmp_path: Path) -> None:
-    with watched(tmp_path, "--port", "0", state=tmp_path / "state") as (_, lines):
+def test_a_folder_without_runs_waits(tmp_path: Path, forking_parent: ForkingParent) -> None:
+    with watched(tmp_path, "--port", "0", state=tmp_path / "state", python=forking_parent.python) as (_, lines):
         port, token = place_in(lines[0])
         wait_for(lambda: answers(port, token))
         assert f"No run yet in {tmp_path}" in ask(port, "/", token=token).body.decode()
 
 
-def test_through_ssh_it_says_how_to_get_there(tmp_path: Path) -> None:
+def test_through_ssh_it_says_how_to_get_there(tmp_path: Path, forking_parent: ForkingParent) -> None:
     ssh = {"SSH_CONNECTION": "10.0.0.1 5000 10.0.0.2 22"}
-    with watched(tmp_path, "--port", "0", state=tmp_path / "state", lines=3, **ssh) as (_, lines):
+    with watched(tmp_path, "--port", "0", state=tmp_path / "state", lines=3, python=forking_parent.python, **ssh) as (
+        _,
+        lines,
+    ):
         port, _ = place_in(lines[0])
         told = rf"From your own machine first: ssh -L {port}:127\.0\.0\.1:{port} \S+@{socket.gethostname()}"
         assert re.fullmatch(told, lines[2])
 
 
-def test_opened_to_the_network_it_warns(tmp_path: Path) -> None:
-    with watched(tmp_path, "--port", "0", "--host", "0.0.0.0", state=tmp_path / "state") as (_, lines):
+def test_opened_to_the_network_it_warns(tmp_path: Path, forking_parent: ForkingParent) -> None:
+    with watched(
+        tmp_path, "--port", "0", "--host", "0.0.0.0", state=tmp_path / "state", python=forking_parent.python
+    ) as (_, lines):
         port, token = place_in(lines[0])
         assert f"http://{socket.gethostname()}:{port}/" in lines[0]
         assert lines[1].startswith("Open to the network: whoever has this address may read what the runs have recorded")
@@ -127,9 +133,12 @@ class Through(http.client.HTTPConnection):
         self.sock.connect(str(self.path))
 
 
-def test_on_a_socket_of_ones_own(tmp_path: Path) -> None:
+def test_on_a_socket_of_ones_own(tmp_path: Path, forking_parent: ForkingParent) -> None:
     path = tmp_path / "s"
-    with watched(tmp_path, "--socket", str(path), state=tmp_path / "state", lines=3) as (process, lines):
+    with watched(tmp_path, "--socket", str(path), state=tmp_path / "state", lines=3, python=forking_parent.python) as (
+        process,
+        lines,
+    ):
         _, token = place_in(lines[0])
         assert f"ssh -L 8765:{path} " in lines[2]
 
@@ -153,9 +162,11 @@ def test_on_a_socket_of_ones_own(tmp_path: Path) -> None:
         ([".", "--socket", "no/such/folder/s"], "--socket no/such/folder/s: cannot listen there"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_sentence(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    tmp_path: Path, arguments: list[str], said: str, forking_parent: ForkingParent
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "turnaround", "watch", *arguments, "--port", "0"],
+        [forking_parent.python, "-m", "turnaround", "watch", *arguments, "--port", "0"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -167,10 +178,10 @@ def test_what_cannot_be_done_is_said_in_a_sentence(tmp_path: Path, arguments: li
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_names_another(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_names_another(tmp_path: Path, forking_parent: ForkingParent) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "turnaround", "watch", str(tmp_path), "--port", str(port)]
+        command = [forking_parent.python, "-m", "turnaround", "watch", str(tmp_path), "--port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 2
     assert re.search(rf"Port {port} is taken by another program\..* --port \d+ is free\.", done.stderr)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+from forking import ForkingParent
 from turnaround.launch.local import loopback
 from turnaround.workers.environment import place
 from turnaround.workers.torch_ddp import TorchDDP
@@ -65,12 +66,12 @@ def speak(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def told(tmp_path_factory: pytest.TempPathFactory, forking_parent: ForkingParent) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ddp")
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, str(folder)]
     environment = {**os.environ, **loopback(), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [forking_parent.python, *start], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
