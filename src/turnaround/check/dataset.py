@@ -28,8 +28,8 @@ from turnaround.errors import StorageError
 
 _CHUNK = 256  # pictures at a time: 64 px in 16 bits, 6 MB
 _GREY_TOLERANCE = 3.0  # mean difference of the channels in levels: JPEG colours a grey picture a little
-_CONSTANT_SPREAD = 1.5  # levels of standard deviation: what JPEG makes of one colour
-_FEW_IMAGES = 20  # of a class in the training part: below, the standard error of its accuracy is 10 points
+_CONSTANT_SPREAD = 1.5  # levels of standard deviation
+_FEW_IMAGES = 20  # of a class in the training part: below, its accuracy is luck
 
 
 @dataclass(frozen=True, kw_only=True)

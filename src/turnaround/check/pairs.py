@@ -19,7 +19,7 @@ from turnaround.check.descriptors import (
     describe,
     half_sides_of,
 )
-from turnaround.check.register import Registration, bunch_of, fit
+from turnaround.check.register import Registration, fit, picture_batch
 from turnaround.check.search import Pairs, joined, nearest_pairs
 from turnaround.children import in_children
 from turnaround.data.decoders import Progress
@@ -99,7 +99,7 @@ def _verified(task: _Task) -> list[Link]:
         one, other = discs[:, :3].copy(), discs[:, 3:].copy()
         one[:, 1:] *= sides[0]
         other[:, 1:] *= sides[1]
-        found = fit(bunch_of(images[first], sides[0]), bunch_of(images[second], sides[1]), one, other)
+        found = fit(picture_batch(images[first], sides[0]), picture_batch(images[second], sides[1]), one, other)
         limit = MAX_MISFIT - _STRICTER * np.maximum(_FULL_OVERLAP - found.overlap, 0)
         keep = np.flatnonzero((found.misfit < limit) & (found.overlap > _MIN_OVERLAP))
         links += [_link(int(first[row]), int(second[row]), found, row) for row in keep.tolist()]

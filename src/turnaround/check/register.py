@@ -24,27 +24,27 @@ from turnaround.check.descriptors import Floats
 SIDES_PX = (16, 32, 64)
 _NUM_ANGLES, _NUM_RINGS = 64, 12
 _TRIED_ANGLES = 3
-_STEPS = {16: 8, 32: 6, 64: 4}
+_STEPS = {16: 8, 32: 6, 64: 4}  # of Gauss-Newton, by side: most of the way is gone where a step is cheapest
 _MIN_PEAK = 0.55
 _MIN_FIT = {16: 0.5, 32: 0.7, 64: 0.85}
 """Correlations below which a pair is given up: around a point, then picture on picture at each size. Of the copies that
 are found, some 0.3 % are below the first and fewer below the others; of strangers on Caltech-101, nearly all."""
-_MAX_STEP = 0.15
+_MAX_STEP = 0.15  # of each parameter in one step: farther, the linear model of a picture does not hold
 _BLACK_FILL_BEYOND, _WHITE_FILL_BEYOND = 0.45, 0.7
 """From this distance from the centre on, flat black or white is taken for what a turn or a shift brought in. White is
 also what objects are photographed on: nearer to the centre, it tells one outline from another."""
-TEXTURE_WEIGHT = 0.5
+TEXTURE_WEIGHT = 0.5  # pixels of offset that full agreement of fine detail makes up for
 
 
-class Bunch(NamedTuple):
+class PictureBatch(NamedTuple):
     """Pictures side by side at the three sizes: brightness, and where it is picture and not fill."""
 
     half_sides: Floats
     brightness: dict[int, Floats]  # by side in px: (b, px, px)
     is_picture: dict[int, Floats]  # 0 or 1, the same shape
 
-    def some(self, keep: NDArray[np.int64]) -> Bunch:
-        return Bunch(
+    def some(self, keep: NDArray[np.int64]) -> PictureBatch:
+        return PictureBatch(
             self.half_sides[keep],
             {side: values[keep] for side, values in self.brightness.items()},
             {side: values[keep] for side, values in self.is_picture.items()},
@@ -65,8 +65,9 @@ class Registration(NamedTuple):
         return np.asarray(self.offset_px - TEXTURE_WEIGHT * self.texture, np.float32)
 
 
-def bunch_of(images: NDArray[np.uint8], half_sides: Floats) -> Bunch:
-    """From 64 px pictures."""
+def picture_batch(images: NDArray[np.uint8], half_sides: Floats) -> PictureBatch:
+    """Return pictures of (b, 64, 64, 3) with their halvings; `half_sides` is (b, 2)."""
+    # Channel by channel: a mean over the last axis of bytes would make a copy four times the size.
     red, green, blue = (images[..., channel].astype(np.float32) for channel in range(3))
     full = np.asarray((red + green + blue) / 3, np.float32)
     picture = _is_picture(full, half_sides)
@@ -74,7 +75,7 @@ def bunch_of(images: NDArray[np.uint8], half_sides: Floats) -> Bunch:
     for side in (32, 16):
         brightness[side] = _halved(brightness[2 * side])
         is_picture[side] = (_halved(is_picture[2 * side]) > 0.5).astype(np.float32)
-    return Bunch(half_sides, brightness, is_picture)
+    return PictureBatch(half_sides, brightness, is_picture)
 
 
 def _halved(values: Floats) -> Floats:
@@ -109,7 +110,7 @@ def _in_pixels(turn: Floats, x: Floats, y: Floats, half_sides: Floats, side: int
 def _read(values: Floats, x: Floats, y: Floats) -> Floats:
     """Bilinear, (b, points); beyond the edge, the edge."""
     num, side = values.shape[:2]
-    x, y = np.clip(x, 0, side - 1.001), np.clip(y, 0, side - 1.001)
+    x, y = np.clip(x, 0, side - 1.001), np.clip(y, 0, side - 1.001)  # so that left + 1 and top + 1 exist
     left, top = x.astype(np.int32), y.astype(np.int32)
     across, down = x - left, y - top
     flat = values.reshape(-1)
@@ -119,7 +120,7 @@ def _read(values: Floats, x: Floats, y: Floats) -> Floats:
     return np.asarray(upper + (lower - upper) * down, np.float32)
 
 
-def _weights(second: Bunch, side: int, x: Floats, y: Floats) -> Floats:
+def _weights(second: PictureBatch, side: int, x: Floats, y: Floats) -> Floats:
     """1 where a point lies on the second picture and not on its fill."""
     num = len(x)
     inside = (x >= 0) & (x <= side - 1) & (y >= 0) & (y <= side - 1)
@@ -128,15 +129,15 @@ def _weights(second: Bunch, side: int, x: Floats, y: Floats) -> Floats:
     return np.asarray(second.is_picture[side].reshape(-1)[corner] * inside, np.float32)
 
 
-def fit(first: Bunch, second: Bunch, discs_first: Floats, discs_second: Floats) -> Registration:
-    """Discs are (b, 3): radius and centre of the parts that look alike, in coordinates."""
+def fit(first: PictureBatch, second: PictureBatch, discs_first: Floats, discs_second: Floats) -> Registration:
+    """Register the pairs. Discs are (b, 3): radius and centre of the parts that look alike, in coordinates."""
     num = len(first.half_sides)
     result = Registration(
         np.tile(np.eye(3, dtype=np.float32), (num, 1, 1)),
         *(np.full(num, value, np.float32) for value in (np.inf, 0, 0)),
     )
     angle, is_mirrored, peak = _angles(_on_rings(first, discs_first), _on_rings(second, discs_second))
-    left = np.flatnonzero(peak > _MIN_PEAK)
+    left = np.flatnonzero(peak > _MIN_PEAK)  # rows of the pairs that are still tried
     if not len(left):
         return result
     starts = [
@@ -158,8 +159,8 @@ def fit(first: Bunch, second: Bunch, discs_first: Floats, discs_second: Floats) 
     return result
 
 
-def _best_start(first: Bunch, second: Bunch, starts: list[Floats]) -> tuple[Floats, Floats]:
-    """The best of several angles, after a few steps at 16 px."""
+def _best_start(first: PictureBatch, second: PictureBatch, starts: list[Floats]) -> tuple[Floats, Floats]:
+    """Return the best of several angles, after a few steps at 16 px, and its correlation."""
     tried = [_refined(first, second, start, 16) for start in starts]
     correlations = np.stack([correlation for _, correlation in tried])
     best = correlations.argmax(axis=0)
@@ -167,26 +168,27 @@ def _best_start(first: Bunch, second: Bunch, starts: list[Floats]) -> tuple[Floa
     return np.stack([turn for turn, _ in tried])[best, rows], correlations[best, rows]
 
 
-def _on_rings(bunch: Bunch, discs: Floats) -> Floats:
-    """(b, rings, angles) of brightness around the discs' centres."""
-    side = 32
+def _on_rings(batch: PictureBatch, discs: Floats) -> Floats:
+    """Return brightness around the discs' centres: (b, rings, angles)."""
+    side = 32  # 64 angles on the outermost ring are 1.5 pixels apart at this size
     radius = ((np.arange(_NUM_RINGS, dtype=np.float32) + 0.5) / _NUM_RINGS)[:, None]
     angle = np.arange(_NUM_ANGLES, dtype=np.float32) * np.float32(2 * np.pi / _NUM_ANGLES)
     x = discs[:, 1:2] + discs[:, :1] * (radius * np.cos(angle)).ravel()
     y = discs[:, 2:] + discs[:, :1] * (radius * np.sin(angle)).ravel()
-    x, y = _in_pixels(np.tile(np.eye(3, dtype=np.float32), (len(x), 1, 1)), x, y, bunch.half_sides, side)
-    return _read(bunch.brightness[side], x, y).reshape(-1, _NUM_RINGS, _NUM_ANGLES)
+    x, y = _in_pixels(np.tile(np.eye(3, dtype=np.float32), (len(x), 1, 1)), x, y, batch.half_sides, side)
+    return _read(batch.brightness[side], x, y).reshape(-1, _NUM_RINGS, _NUM_ANGLES)
 
 
 def _angles(first: Floats, second: Floats) -> tuple[Floats, NDArray[np.bool_], Floats]:
-    """The angles of the highest peaks of the correlation, whether the second is mirrored there, the highest peak."""
+    """Return the angles of the highest peaks, (b, tried), whether the second is mirrored there, the highest peak."""
 
     def waves(rings: Floats) -> Any:
-        weight = np.sqrt(np.arange(_NUM_RINGS, dtype=np.float32) + 0.5)[:, None]
+        weight = np.sqrt(np.arange(_NUM_RINGS, dtype=np.float32) + 0.5)[:, None]  # a ring counts by its area
         centred = (rings - rings.mean((1, 2), keepdims=True)) * weight
         return scipy.fft.rfft(centred / (np.sqrt((centred**2).sum((1, 2), keepdims=True)) + 1e-3))
 
     one, other = waves(first), waves(second)
+    # The circular correlation over all turns at once; a mirror image turns the other way round, so without conjugate.
     plain = scipy.fft.irfft((np.conj(one) * other).sum(1), _NUM_ANGLES)
     mirrored = scipy.fft.irfft((one * other).sum(1), _NUM_ANGLES)
     peaks = [np.where((c >= np.roll(c, 1, 1)) & (c >= np.roll(c, -1, 1)), c, -np.inf) for c in (plain, mirrored)]
@@ -196,7 +198,7 @@ def _angles(first: Floats, second: Floats) -> tuple[Floats, NDArray[np.bool_], F
 
 
 def _similarity(angle: Floats, is_mirrored: NDArray[np.bool_], first: Floats, second: Floats) -> Floats:
-    """Takes one disc onto the other."""
+    """Return (b, 3, 3), which takes one disc onto the other."""
     turn = np.zeros((len(angle), 3, 3), np.float32)
     scale = second[:, 0] / first[:, 0]
     cos, sin, sense = scale * np.cos(angle), scale * np.sin(angle), np.where(is_mirrored, -1, 1)
@@ -207,7 +209,7 @@ def _similarity(angle: Floats, is_mirrored: NDArray[np.bool_], first: Floats, se
     return turn
 
 
-def _refined(first: Bunch, second: Bunch, turn: Floats, side: int) -> tuple[Floats, Floats]:
+def _refined(first: PictureBatch, second: PictureBatch, turn: Floats, side: int) -> tuple[Floats, Floats]:
     """Gauss-Newton, inverse compositional: the first picture's slopes serve for all steps. With the correlation."""
     brightness = first.brightness[side]
     num = len(brightness)
@@ -215,6 +217,7 @@ def _refined(first: Bunch, second: Bunch, turn: Floats, side: int) -> tuple[Floa
     down, across = np.gradient(brightness, axis=(1, 2))
     across = across.reshape(num, -1) * (side / 2 / first.half_sides[:, :1])
     down = down.reshape(num, -1) * (side / 2 / first.half_sides[:, 1:])
+    # (b, 4, pixels): how brightness changes with scale, angle and the two shifts.
     slopes = np.stack([across * x + down * y, down * x - across * y, across, down], axis=1)
     target, own = brightness.reshape(num, -1), first.is_picture[side].reshape(num, -1)
     for step in range(_STEPS[side] + 1):
@@ -227,7 +230,7 @@ def _refined(first: Bunch, second: Bunch, turn: Floats, side: int) -> tuple[Floa
             break
         change = _step(slopes, other * (one_spread / other_spread) - one, weight)
         turn = turn @ np.linalg.inv(change)
-    enough = weight.mean(1) > 0.15
+    enough = weight.mean(1) > 0.15  # on less than that of a picture, anything correlates with anything
     return turn, np.where(enough, correlation, -1).astype(np.float32)
 
 
@@ -240,8 +243,10 @@ def _centred(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
 def _step(slopes: Floats, difference: Floats, weight: Floats) -> Floats:
     """(b, 3, 3), the small similarity that explains the difference; large differences count for less."""
     spread = np.sqrt((difference * difference).mean(1, keepdims=True)) + 1e-3
+    # Cauchy weights: a hand in front of the object, or a stamp on the copy, does not pull the whole picture along.
     weighted = slopes * (weight / (1 + (difference / (2 * spread)) ** 2))[:, None, :]
     normal = weighted @ slopes.transpose(0, 2, 1)
+    # Levenberg's damping: a picture without detail in one direction would otherwise be moved along it at will.
     damping = 5e-4 * np.trace(normal, axis1=1, axis2=2) + 1e-3
     normal += np.eye(4, dtype=np.float32) * damping[:, None, None]
     found = np.linalg.solve(normal, weighted @ difference[:, :, None])[:, :, 0]
@@ -254,8 +259,8 @@ def _step(slopes: Floats, difference: Floats, weight: Floats) -> Floats:
     return change
 
 
-def _quality(first: Bunch, second: Bunch, turn: Floats) -> tuple[Floats, Floats, Floats]:
-    """Offset, texture and overlap at 64 px."""
+def _quality(first: PictureBatch, second: PictureBatch, turn: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return offset, texture and overlap at 64 px, each (b,)."""
     side = 64
     picture = first.brightness[side]
     x, y = _grid(side, first.half_sides)
@@ -267,6 +272,7 @@ def _quality(first: Bunch, second: Bunch, turn: Floats) -> tuple[Floats, Floats,
     laid_on = laid_on.reshape(picture.shape)
     smooth, smooth_on = _box(picture, 3), _box(laid_on, 3)
     down, across = np.gradient(smooth, axis=(1, 2))
+    # |difference| / |slope| is a displacement in pixels (optical flow); the 1 a pixel keeps it finite on flat ground.
     slope = ((down**2 + across**2) * weight).sum((1, 2)) + weight.sum((1, 2)) + 1e-6
     left_over = ((smooth - smooth_on) ** 2 * weight).sum((1, 2))
     # In pixels of the picture that shows the same in fewer of them.
@@ -275,7 +281,7 @@ def _quality(first: Bunch, second: Bunch, turn: Floats) -> tuple[Floats, Floats,
 
 
 def _toned(target: Floats, values: Floats, weight: Floats) -> Floats:
-    """The values on a parabola that brings them nearest to the target: brightness, contrast and clipping undone."""
+    """Lay the values on a parabola that brings them nearest to the target: brightness, contrast and clipping undone."""
     scaled = values / 128 - 1
     powers = np.stack([np.ones_like(scaled), scaled, scaled * scaled], axis=1)
     for _ in range(2):
@@ -289,13 +295,14 @@ def _toned(target: Floats, values: Floats, weight: Floats) -> Floats:
 
 
 def _texture(picture: Floats, other: Floats, weight: Floats, window: int = 9) -> Floats:
-    """Correlation of what is finer than the window, window by window; windows with more detail count for more."""
+    """Return the correlation of what is finer than the window, by windows; those with more detail count for more."""
     one, two = picture - _box(picture, window), other - _box(other, window)
     share = _box(weight, window)
     safe = np.maximum(share, 1e-3)
     means = [_box(v * weight, window) / safe for v in (one, two, one * one, two * two, one * two)]
     spread_one = np.maximum(means[2] - means[0] ** 2, 0)
     spread_two = np.maximum(means[3] - means[1] ** 2, 0)
+    # The 4 levels squared keep noise from counting as texture, the 12 levels one sharp edge from outvoting the rest.
     correlation = (means[4] - means[0] * means[1]) / np.sqrt((spread_one + 4) * (spread_two + 4))
     counts = np.minimum(np.sqrt(np.maximum(spread_one, spread_two)), 12) * (share > 0.6)
     return np.asarray((correlation * counts).sum((1, 2)) / (counts.sum((1, 2)) + 1e-3), np.float32)
