@@ -68,7 +68,7 @@ TOUCHING_RUNS = (
     "launch",
     "study",
     "use",
-    "report",
+    "reporting",
     "analysis",
     "forecast",
 )

@@ -25,7 +25,6 @@ def fail(*_arguments):
 
 def fake_nvml(**changes):
     functions = {
-        "NVML_TEMPERATURE_GPU": 0,
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: 2,
@@ -35,7 +34,6 @@ def fake_nvml(**changes):
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=16 * 2**30, used=3 * 2**30),
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=50 + handle),
         "nvmlDeviceGetPowerUsage": lambda handle: 68_200,
-        "nvmlDeviceGetTemperature": lambda handle, sensor: 61,
     }
     return SimpleNamespace(**(functions | changes))
 
@@ -93,7 +91,7 @@ def test_gpus_are_sampled(directory):
     _, samples, notes = record(directory, nvml=fake_nvml())
     first, second = samples[-1].gpus
     assert (first.index, first.name, first.utilisation_percent) == (0, "Tesla T4", 50.0)
-    assert (second.memory_used_gib, second.power_w, second.temperature_c) == (3.0, 68.2, 61.0)
+    assert (second.memory_used_gib, second.power_w) == (3.0, 68.2)
     assert notes == []
 
 
@@ -104,18 +102,17 @@ def test_only_the_visible_gpus_are_sampled(directory, monkeypatch):
 
 
 def test_what_a_gpu_does_not_support_is_null(directory):
-    nvml = fake_nvml(nvmlDeviceGetPowerUsage=fail, nvmlDeviceGetTemperature=fail)
+    nvml = fake_nvml(nvmlDeviceGetPowerUsage=fail)
     _, samples, notes = record(directory, nvml=nvml)
-    assert samples[-1].gpus[0].power_w is samples[-1].gpus[0].temperature_c is None
+    assert samples[-1].gpus[0].power_w is None
     assert samples[-1].gpus[0].utilisation_percent == 50.0
     assert notes == []
 
 
-def test_a_pynvml_without_the_old_call_tells_the_temperature_by_the_new_one(directory):
-    nvml = fake_nvml(nvmlDeviceGetTemperatureV=lambda handle, sensor: 62)
-    del nvml.nvmlDeviceGetTemperature
-    _, samples, _ = record(directory, nvml=nvml)
-    assert samples[-1].gpus[0].temperature_c == 62.0
+def test_columns_of_older_files_are_passed_over(directory):
+    gpu = '{"index":0,"name":"Tesla T4","utilisation_percent":96.0,"power_w":68.2,"temperature_c":61.0}'
+    directory.telemetry("here").write_text(f'{{"format":1,"time_s":1.0,"at":"then","gpus":[{gpu}]}}\n')
+    assert [sample.gpus[0].power_w for sample in Run(directory).telemetry()["here"]] == [68.2]
 
 
 def test_a_lost_gpu_is_noted_once(directory):

@@ -89,16 +89,12 @@ def sample_gpu(nvml: Nvml, index: int, handle: Any) -> GpuSample:
     utilisation = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     power_mw = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-    temperature_c = ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-    if temperature_c is None:  # the call above ends with CUDA 14; older drivers do not know its successor
-        temperature_c = ask(lambda: nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
     return GpuSample(
         index=index,
         name=_name(nvml, handle),
         utilisation_percent=None if utilisation is None else float(utilisation.gpu),
         memory_used_gib=None if memory is None else round(memory.used / 2**30, 3),
         power_w=None if power_mw is None else power_mw / 1000,
-        temperature_c=None if temperature_c is None else float(temperature_c),
     )
 
 

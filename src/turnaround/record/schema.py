@@ -46,42 +46,49 @@ TimePart = Literal[
 ]
 DISJOINT_TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)[:7]
 
+TAG = "tag"
+"""In a field's metadata: under which name TensorBoard draws it. Training and validation have one heading, so that they
+stand next to each other."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """One line of epochs.jsonl. Accuracies are fractions, 0 to 1; losses are means per image."""
+    """One line of epochs.jsonl. Accuracies are fractions, 0 to 1; losses are means per image.
+
+    This is the only list of what an epoch measures: a field with a TAG is shown in every viewer.
+    """
 
     epoch: int
     """Counted from 1."""
-    train_loss: float
+    train_loss: float = dataclasses.field(metadata={TAG: "loss/train"})
     """Running mean over the epoch's steps, under augmentation and with the weights of the moment."""
-    train_accuracy: float
+    train_accuracy: float = dataclasses.field(metadata={TAG: "accuracy/train"})
     """Running, like train_loss."""
-    val_loss: float
+    val_loss: float = dataclasses.field(metadata={TAG: "loss/validation"})
     """Over the whole validation set, each image once."""
-    val_accuracy: float
+    val_accuracy: float = dataclasses.field(metadata={TAG: "accuracy/validation"})
     """Top-1, over the whole validation set, each image once."""
-    epoch_time_s: float
+    epoch_time_s: float = dataclasses.field(metadata={TAG: "time/seconds an epoch"})
     """Training steps only; throughput is computed from this."""
-    images_per_s: float
+    images_per_s: float = dataclasses.field(metadata={TAG: "time/images a second"})
     """images / epoch_time_s, over all workers."""
-    learning_rate: float
+    learning_rate: float = dataclasses.field(metadata={TAG: "learning_rate"})
     """At the end of the epoch."""
     steps: int | None = None
     """Updates in this epoch."""
     images: int | None = None
     """Training images in this epoch, over all workers."""
-    train_eval_loss: float | None = None
+    train_eval_loss: float | None = dataclasses.field(default=None, metadata={TAG: "loss/train, evaluated"})
     """On a fixed subset of the training images, in evaluation mode, without augmentation."""
-    train_eval_accuracy: float | None = None
+    train_eval_accuracy: float | None = dataclasses.field(default=None, metadata={TAG: "accuracy/train, evaluated"})
     """On the same subset: the one to hold against val_accuracy when asking for overfitting."""
-    val_top5_accuracy: float | None = None
+    val_top5_accuracy: float | None = dataclasses.field(default=None, metadata={TAG: "accuracy/validation, top 5"})
     """None with fewer than six classes, where it would say nothing."""
-    evaluation_time_s: float | None = None
+    evaluation_time_s: float | None = dataclasses.field(default=None, metadata={TAG: "time/seconds an evaluation"})
     """Both evaluations after this epoch's steps."""
     segment: int = 1
     """1 for the first start, one more at each resume."""
-    noise_scale: float | None = None
+    noise_scale: float | None = dataclasses.field(default=None, metadata={TAG: "noise_scale"})
     """Gradient noise scale, in images, over the last tenth of the training, or 20 measurements where that is longer."""
     noise_scale_low: float | None = None
     """Lower end of its 90 % interval."""
@@ -240,8 +247,6 @@ class GpuSample:
     """By all processes on this GPU."""
     power_w: float | None = None
     """Board power."""
-    temperature_c: float | None = None
-    """Of the GPU die."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class Heard:
 @pytest.fixture
 def viewers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Heard]:
     made = {"tensorboard": Heard(), "mlflow": Heard()}
-    monkeypatch.setattr(follow, "_viewer", made.__getitem__)
+    monkeypatch.setattr(follow, "VIEWERS", {name: partial(made.get, name) for name in made})
     monkeypatch.setattr(follow, "LOOK_EVERY_S", 0.02)
     return made
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from turnaround.errors import InputError, MissingPartError, RunDirectoryError, one_of
+from turnaround.record.files import folder_below
+from turnaround.record.growing import LinesFile
 from turnaround.record.layout import RunDirectory
-from turnaround.record.reader import Run
+from turnaround.record.reader import Run, in_order, read_epoch
 from turnaround.record.schema import EpochRecord
 
-NAMES = ("tensorboard", "mlflow")
 LOOK_EVERY_S = 1.0
 MAX_END_S = 20.0
 """How long the end of a run waits for a server."""
@@ -29,14 +30,30 @@ class Viewer(Protocol):
     def end(self, run: Run) -> None: ...
 
 
+def _tensorboard() -> Viewer:
+    from turnaround.record.viewers.tensorboard import TensorBoard
+
+    return TensorBoard()
+
+
+def _mlflow() -> Viewer:
+    from turnaround.record.viewers.mlflow import MLflow
+
+    return MLflow()
+
+
+# One row for each viewer: its name, which is that of its package, and what makes it. Imported when it is asked for.
+VIEWERS: dict[str, Callable[[], Viewer]] = {"tensorboard": _tensorboard, "mlflow": _mlflow}
+
+
 def chosen(said: Sequence[str]) -> tuple[str, ...]:
     """The viewers of `--log`, with commas or repeated; an error for one that is unknown or not installed."""
     names = tuple(dict.fromkeys(name.strip() for word in said for name in word.split(",") if name.strip()))
     if said and not names:
-        raise InputError(f"--log names no viewer. Valid: {', '.join(NAMES)}.")
+        raise InputError(f"--log names no viewer. Valid: {', '.join(VIEWERS)}.")
     for name in names:
-        if name not in NAMES:
-            raise InputError(one_of("viewer for --log", name, NAMES))
+        if name not in VIEWERS:
+            raise InputError(one_of("viewer for --log", name, tuple(VIEWERS)))
         if find_spec(name) is None:
             raise MissingPartError(
                 f"--log {name} needs {name}, which is not installed: pip install 'turnaround[{name}]', or leave it out."
@@ -48,7 +65,7 @@ def chosen(said: Sequence[str]) -> tuple[str, ...]:
 def followed(path: Path, names: Sequence[str], *, tell: Callable[[str], None]) -> Iterator[Callable[[], None]]:
     """While the body makes the run at `path`, its epochs go to the viewers; `tell` hears of each that fails, once.
 
-    From the call of what it gives on: before that the directory may be another's, and ours be refused.
+    Forwarding starts when the yielded callable is called: before that the directory may be another's, and ours refused.
     """
     if not names:
         yield lambda: None
@@ -66,7 +83,7 @@ def followed(path: Path, names: Sequence[str], *, tell: Callable[[str], None]) -
 
 
 class ViewerFeed:
-    """Looks once a second."""
+    """Looks at the epochs once a second, and hands the new ones to each viewer."""
 
     def __init__(self, directory: RunDirectory, names: Sequence[str], *, tell: Callable[[str], None]) -> None:
         self.directory, self.tell = directory, tell
@@ -74,7 +91,9 @@ class ViewerFeed:
         self.viewers: dict[str, Viewer] = {}
         self._names = names
         self._has_begun = False
-        self._size = -1
+        self._epochs = LinesFile(directory.epochs.name, read_epoch)
+        self._handed_on = 0
+        """The revision of the epochs that every viewer has heard of."""
         self._sent: dict[str, set[tuple[int, int]]] = {name: set() for name in names}
         """By viewer: segment and epoch."""
 
@@ -99,17 +118,15 @@ class ViewerFeed:
             for name, viewer in list(self.viewers.items()):
                 self._try(name, partial(self._begin, name, viewer))
         try:
-            size = self.directory.epochs.stat().st_size
+            with folder_below(self.directory.path, ()) as folder:
+                self._epochs.look(folder)
         except OSError:
             return
-        if size == self._size or not self._has_begun:
+        is_new = self._epochs.revision != self._handed_on
+        if not is_new or not self._has_begun or self._epochs.failure is not None:  # unreadable: the report says so
             return
-        self._size = size
-        try:
-            records = Run(self.directory).epochs
-        except RunDirectoryError:
-            return  # unreadable now; the report will say so
-        for record in records:
+        self._handed_on = self._epochs.revision
+        for record in in_order(self._epochs.records):
             for name, viewer in list(self.viewers.items()):
                 if (key := (record.segment, record.epoch)) not in self._sent[name]:
                     self._sent[name].add(key)
@@ -123,7 +140,7 @@ class ViewerFeed:
             self._sent[name] |= {(r.segment, r.epoch) for r in run.epochs if r.epoch in known}
 
     def _make(self, name: str) -> None:
-        self.viewers[name] = _viewer(name)
+        self.viewers[name] = VIEWERS[name]()
 
     def _try(self, name: str, call: Callable[[], None]) -> None:
         try:
@@ -133,13 +150,3 @@ class ViewerFeed:
             reason = str(error).strip().splitlines()
             said = f"{type(error).__name__}: {reason[0][:300] if reason else ''}"
             self.tell(f"{name} is left out, the training goes on: {said}")
-
-
-def _viewer(name: str) -> Viewer:
-    if name == "mlflow":
-        from turnaround.record.viewers.mlflow import MLflow
-
-        return MLflow()
-    from turnaround.record.viewers.tensorboard import TensorBoard
-
-    return TensorBoard()

@@ -1,24 +1,22 @@
-"""What other viewers show of a run: numbers by epoch, and settings."""
+"""A run in numbers by epoch and in settings, as other viewers show it; schema.EpochRecord says which numbers."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
-from turnaround.record.schema import EpochRecord
+from turnaround.record.schema import TAG, EpochRecord
 
-SHOWN = (
-    *("train_loss", "train_accuracy", "val_loss", "val_accuracy", "val_top5_accuracy"),
-    *("train_eval_loss", "train_eval_accuracy", "learning_rate", "epoch_time_s", "evaluation_time_s", "images_per_s"),
-    "noise_scale",
-)
+TAGS: dict[str, str] = {field.name: field.metadata[TAG] for field in fields(EpochRecord) if TAG in field.metadata}
+"""What viewers show of an epoch, and the name under which TensorBoard draws it."""
 SECTIONS = ("name", "data", "model", "training", "augment", "workers", "images")
 MAX_SETTING = 250
 
 
 def scalars_of(record: EpochRecord) -> dict[str, float]:
     """The numbers of an epoch that were measured."""
-    values = {name: getattr(record, name) for name in SHOWN}
+    values = {name: getattr(record, name) for name in TAGS}
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
 
 

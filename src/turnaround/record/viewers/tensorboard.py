@@ -8,21 +8,7 @@ from pathlib import Path
 from turnaround.record.files import make_folder
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
-from turnaround.record.viewers.scalars import scalars_of
-
-# Training and validation under one heading, so that TensorBoard draws them next to each other.
-TAGS = {
-    "train_loss": "loss/train",
-    "val_loss": "loss/validation",
-    "train_eval_loss": "loss/train, evaluated",
-    "train_accuracy": "accuracy/train",
-    "val_accuracy": "accuracy/validation",
-    "train_eval_accuracy": "accuracy/train, evaluated",
-    "val_top5_accuracy": "accuracy/validation, top 5",
-    "epoch_time_s": "time/seconds an epoch",
-    "evaluation_time_s": "time/seconds an evaluation",
-    "images_per_s": "time/images a second",
-}
+from turnaround.record.viewers.scalars import TAGS, scalars_of
 
 
 class TensorBoard:
@@ -43,10 +29,7 @@ class TensorBoard:
 
     def epoch(self, record: EpochRecord) -> None:
         """Written through at once: whoever looks sees the last epoch."""
-        values = [
-            self._summary.Value(tag=TAGS.get(name, name), simple_value=value)
-            for name, value in scalars_of(record).items()
-        ]
+        values = [self._summary.Value(tag=TAGS[name], simple_value=value) for name, value in scalars_of(record).items()]
         event = self._event(step=record.epoch, wall_time=time.time(), summary=self._summary(value=values))
         self._writer.add_event(event)
         self._writer.flush()
