@@ -173,7 +173,7 @@ def test_states_of_runs_that_do_not_run(tmp_path: Path) -> None:
     run.directory.status.write_text("{}")
     assert (run.look().state, run.look().cause) == ("unreadable", "its status cannot be read")
     run.directory.status.write_text("nonsense")
-    assert run.look().cause == "status.json is damaged: not a JSON object."
+    assert run.look().cause == "status.json is damaged: not JSON (Expecting value: line 1 column 1 (char 0))."
 
 
 def test_a_run_that_prepares_its_images(tmp_path: Path) -> None:
