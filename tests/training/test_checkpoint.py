@@ -409,7 +409,7 @@ def test_a_manifest_whose_numbers_decay_is_damage(tmp_path: Path) -> None:
     file.write_text(text.replace('"training": 6.25', '"training": 2.25'))
     path, problems = newest_valid(tmp_path)
     assert path == tmp_path / "epoch-00004"
-    assert "its file has another SHA-256 than it says" in problems[0]
+    assert "its manifest has another SHA-256 than it says" in problems[0]
     for wrong in (-1.0, None, "much"):
         old = {**json.loads(text), "clock_s": {"training": wrong}}
         file.write_text(json.dumps({key: value for key, value in old.items() if key != "digest"}))
