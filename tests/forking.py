@@ -36,7 +36,7 @@ class ForkingParent:
     def python(self) -> str:
         """The program that is called instead of `sys.executable`."""
         path = self._folder / "python"
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:  # somebody may have ended it
             name = f"turnaround-tests-{os.getpid()}"
             words = shlex.join([sys.executable, "-IS", str(TESTS / "forked.py"), name])
             path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
