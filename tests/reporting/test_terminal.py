@@ -75,7 +75,7 @@ def test_there_is_no_other_console() -> None:
     package = Path(turnaround.__file__).parent
     made = {
         file.name
-        for folder in ("cli", "report", "use", "launch", "study")
+        for folder in ("cli", "reporting", "use", "launch", "study")
         for file in (package / folder).rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Console", "rich.print", "rich.get_console")
