@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# The grid only has to lead to the right valley; Gauss-Newton steps go down to its floor.
+# The grid only has to lead to the right valley; Gauss-Newton steps go down to its floor. 30 epochs have 40 x 8 points.
+# b goes from a steep start with a long tail (0.5) to an S-shaped rise (2).
 _LOG_T_STEP = 0.15
 _LOG_T_FIRST = math.log(0.25)
 _LOG_B = np.log(np.geomspace(0.5, 2.0, 8))
@@ -32,14 +33,14 @@ _REWEIGHTINGS = 5  # of the robust fit, until the weights belong to the fit
 _DAMPING = 1.01  # of the diagonal, Levenberg's: t and b are nearly collinear in short curves
 _MIN_SPREAD = 1e-12  # keeps a constant shape from dividing by zero
 MAX_CURVES = 4096
-"""Some kilobytes each, with what is said of them."""
+"""Size of the caches: a curve takes some kilobytes, with its fit and its estimates."""
 
 Judge = TypeVar("Judge", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What was measured after each epoch of one run; NaN where it is not known."""
+    """Learning curves of one run: a value after each epoch; NaN where it is not known."""
 
     epochs: tuple[int, ...] = ()
     """Counted from 1; may have gaps, and may name an epoch twice after a resume."""
@@ -50,7 +51,7 @@ class Curve:
     train_loss: tuple[float, ...] = ()
 
     def filled(self) -> Curve:
-        """Every epoch from 1 to the last, once: a gap is NaN, and of a repeated epoch the newest line counts."""
+        """Return every epoch from 1 to the last, once: a gap is NaN, and the newest line of a repeated epoch counts."""
         length = max(self.epochs, default=0)
         columns = (self.val_accuracy, self.train_accuracy, self.val_loss, self.train_loss)
         val_accuracy, train_accuracy, val_loss, train_loss = (self._placed(column, length) for column in columns)
@@ -72,18 +73,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Pooled:
-    """For each position of each curve: the last block of the monotone fit of the curve up to there."""
+    """The last block of the isotonic fit of curve[: position + 1], for each position of each curve."""
 
-    start: NDArray[np.intp]
-    mean: Array
-    error: Array
-    """Sum of squares of that fit, with a leading column of zeros for the empty curve."""
+    start: NDArray[np.intp]  # (curves, epochs): first position of that block
+    mean: Array  # (curves, epochs): height of that block
+    error: Array  # (curves, epochs + 1)
+    """Residual sum of squares of that fit, with a leading column of zeros for the empty curve."""
 
     def fit(self, lengths: NDArray[np.intp]) -> Array:
         """Return the isotonic fit of the first `lengths` values of each curve; NaN after them."""
         rows, (count, width) = np.arange(len(self.mean)), self.mean.shape
         fitted = np.full((count, width), np.nan)
-        end = lengths - 1
+        end = lengths - 1  # of the block that the position is in; blocks are walked from the last to the first
         for position in range(width - 1, -1, -1):
             is_inside = position <= end
             fitted[is_inside, position] = self.mean[rows[is_inside], end[is_inside]]
@@ -96,6 +97,7 @@ def _pool(curves: Array) -> _Pooled:
     """PAVA on all curves at once: merge the newest block into the one before it while that one is higher."""
     count, width = curves.shape
     zeros = np.zeros((count, 1))
+    # Prefix sums, (curves, epochs + 1): mean and squared error of any block are differences of two columns.
     sums = np.concatenate([zeros, np.cumsum(curves, axis=1)], axis=1)
     squares = np.concatenate([zeros, np.cumsum(curves**2, axis=1)], axis=1)
     start = np.empty((count, width), dtype=np.intp)
@@ -112,6 +114,7 @@ def _pool(curves: Array) -> _Pooled:
             height[rows] = (sums[rows, position + 1] - sums[rows, begin]) / (position + 1 - begin)
             rows = rows[mean[rows, begin] > height[rows]]
         start[:, position], mean[:, position + 1] = first, height
+        # SSE of a block of n values with mean h: sum(y^2) - n h^2; rounding may leave it just below 0.
         own = squares[:, position + 1] - squares[everyone, first] - (position + 1 - first) * height**2
         error[:, position + 1] = error[everyone, first] + np.maximum(own, 0.0)
     return _Pooled(start, mean[:, 1:], error)
@@ -130,7 +133,8 @@ def unimodal_fit(curves: Array) -> Array:
     count, width = curves.shape
     centre = curves.mean(axis=1, keepdims=True)
     level = curves - centre
-    pooled = _pool(np.concatenate([level, level[:, ::-1]]))
+    pooled = _pool(np.concatenate([level, level[:, ::-1]]))  # (2 curves, epochs): from the left, from the right
+    # Column k, (curves, epochs + 1): SSE with the first k values rising and the others falling.
     error = pooled.error[:count] + pooled.error[count:, ::-1]
     rising = np.argmin(error, axis=1)  # how many values the rising part has
     fitted = pooled.fit(np.concatenate([rising, width - rising]))
@@ -148,15 +152,18 @@ def num_blocks(fitted: Array) -> NDArray[np.intp]:
 class _Grid:
     """The growth law's shapes exp(-((e - 0.5) / t)^b), one row for each (t, b)."""
 
-    log_t: Array
-    log_b: Array
-    shapes: Array
-    squares: Array
+    log_t: Array  # (points,)
+    log_b: Array  # (points,)
+    shapes: Array  # (points, epochs)
+    squares: Array  # (points, epochs)
 
 
 @lru_cache(maxsize=8)
 def _grid(epochs: tuple[int, ...]) -> _Grid:
-    """t reaches from half the first epoch to three times the last, where the law is a straight line or a parabola."""
+    """Return the grid over t and b.
+
+    t reaches from half the first epoch to three times the last, where the law is a straight line or a parabola.
+    """
     times = np.arange(_LOG_T_FIRST, _log_t_last(epochs), _LOG_T_STEP)
     log_t, log_b = (axis.reshape(-1) for axis in np.meshgrid(times, _LOG_B))
     shapes = _shapes(epochs, log_t, log_b)[0]
@@ -168,7 +175,9 @@ def _log_t_last(epochs: tuple[int, ...]) -> float:
 
 
 def _shapes(epochs: tuple[int, ...], log_t: Array, log_b: Array) -> tuple[Array, Array, Array]:
-    """The shapes, and their derivatives by log t and by log b; a row for each pair."""
+    """Return the shapes and their derivatives by log t and by log b, each (pairs, epochs)."""
+    # z = ((e - 0.5) / t)^b, s = exp(-z):  ds/dlog t = b z s,  ds/dlog b = -z log(z) s.
+    # e - 0.5 is the middle of epoch e.
     b = np.exp(log_b)[:, None]
     log_z = b * (np.log(np.asarray(epochs) - 0.5) - log_t[:, None])
     z = np.exp(log_z)
@@ -187,7 +196,8 @@ def growth_fit(epochs: tuple[int, ...], curves: Array, weights: Array | None = N
     means = grid.shapes @ weights
     spread = np.maximum(grid.squares @ weights - means**2, _MIN_SPREAD)
     centred = curves - (curves @ weights)[:, None]
-    # The shapes fall: what grows is explained by a negative factor only.
+    # With L and A at their best, SSE(t, b) = SST - cov(y, s)^2 / var(s): search the largest explained part.
+    # The shapes fall: what grows is explained by a negative factor (-A) only. (curves, points)
     explained = np.minimum((centred * weights) @ grid.shapes.T, 0.0) / np.sqrt(spread)
     best = np.argmin(explained, axis=1)
     log_t, log_b = grid.log_t[best], grid.log_b[best]
@@ -208,17 +218,19 @@ def growth_fit(epochs: tuple[int, ...], curves: Array, weights: Array | None = N
 def _projected(
     epochs: tuple[int, ...], centred: Array, weights: Array, log_t: Array, log_b: Array
 ) -> tuple[Array, Array, Array]:
-    """The best fit of each row with its own (t, b), and the Gauss-Newton step to a better (t, b)."""
+    """Return the best fit of each row with its own (t, b), and the Gauss-Newton step to a better (t, b)."""
     shape, by_t, by_b = (each - (each @ weights)[:, None] for each in _shapes(epochs, log_t, log_b))
     spread = np.maximum(shape**2 @ weights, _MIN_SPREAD)
     factor = np.minimum((shape * centred) @ weights / spread, 0.0)
     fitted = factor[:, None] * shape
-    # L and A follow (t, b) by themselves: only what the derivatives have beside the shape can move the fit.
+    # L and A follow (t, b) by themselves: only what the derivatives have beside the shape can move the fit (variable
+    # projection with Kaufman's approximation of the Jacobian, which drops the term with the residual).
     along = ((shape * each) @ weights / spread for each in (by_t, by_b))
     by_t, by_b = (
         factor[:, None] * (each - share[:, None] * shape) for each, share in zip((by_t, by_b), along, strict=True)
     )
     left_over = centred - fitted
+    # Normal equations of two unknowns, J'WJ step = J'W residual, solved by Cramer's rule for all rows at once.
     tt, tb, bb = ((one * other) @ weights for one, other in ((by_t, by_t), (by_t, by_b), (by_b, by_b)))
     t, b = (each * left_over @ weights for each in (by_t, by_b))
     tt, bb = tt * _DAMPING + 1e-15, bb * _DAMPING + 1e-15
@@ -232,6 +244,7 @@ def robust_growth_fit(epochs: tuple[int, ...], curve: Array, scale: float) -> Ar
 
     Iteratively reweighted least squares: weights 1 / sqrt(1 + (residual / scale)^2), until they belong to the fit.
     """
+    # loss 2 (sqrt(1 + z) - 1), z = (residual / scale)^2; its derivative by z is the weight.
     fitted: Array = growth_fit(epochs, curve[None])[0]
     for _ in range(_REWEIGHTINGS if scale > 0 else 0):
         fitted = growth_fit(epochs, curve[None], 1.0 / np.sqrt(1.0 + ((curve - fitted) / scale) ** 2))[0]
@@ -239,7 +252,7 @@ def robust_growth_fit(epochs: tuple[int, ...], curve: Array, scale: float) -> Ar
 
 
 def moving_means(curves: Array, width: int) -> Array:
-    """Means of every `width` consecutive values of each row."""
+    """Return the means of every `width` consecutive values of each row."""
     windows = np.lib.stride_tricks.sliding_window_view(curves, width, axis=1)
     means: Array = windows.mean(axis=2)
     return means

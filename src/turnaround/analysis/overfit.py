@@ -38,7 +38,7 @@ from turnaround.analysis.stable import (
 Kind = Literal["harmful", "over-confident", "memorising", "none", "underfitting", "unknown"]
 
 NUM_SIMULATED = 400  # bootstrap curves: 2 % of them are eight
-MAX_P = 0.02
+MAX_P = 0.02  # a drop of 1.9 points is then seen in 23-80 % of runs, of 3.8 points in 85-100 % (docs/LOG.md)
 RISING_LOSS_PERCENT = 5.0  # generalisation loss GL > 5, as Prechelt (1998) stops, on means of three epochs
 LOSS_MEAN_EPOCHS = 3
 MEMORISING_GAP = 0.03  # a judgement: three points, and three standard errors
@@ -50,11 +50,11 @@ class Overfitting:
 
     kind: Kind
     drop: float | None
-    """How far validation accuracy has fallen from its peak to the last epoch, without the noise."""
+    """Fall of validation accuracy from its peak to the last epoch, in the unimodal fit."""
     since_epoch: int | None
     """The last epoch of the peak; None when accuracy did not fall at all."""
     p: float | None
-    """The chance of such a drop in a curve that never falls."""
+    """Bootstrap p-value: the share of curves that never fall, plus noise, with such a drop."""
     loss_rise_percent: float | None
     """Validation loss at the end over its minimum, both as means of three epochs."""
     gap: float | None
@@ -71,6 +71,7 @@ def overfitting(curve: Curve, *, num_validation: int | None, seed: int = 0) -> O
     loss_rise_percent = _loss_rise_percent(curve.val_loss)
     gap, gap_se = _gap(curve, fit, num_validation)
     band = BAND if fit is None else fit.band(BAND)
+    # By harm: the first that holds is the verdict, so a run that is harmed is never called merely over-confident.
     kind: Kind = "none"
     if drop is None or p is None:
         kind = "unknown"
@@ -97,35 +98,38 @@ def overfitting(curve: Curve, *, num_validation: int | None, seed: int = 0) -> O
 
 @lru_cache(maxsize=MAX_CURVES)
 def _drop(fit: CurveFit, seed: int) -> tuple[float, int | None, float]:
-    """The drop, the last epoch before it, and the chance of a drop at least as large in a curve that never falls."""
+    """Return the drop, the last epoch before it, and its p-value under a curve that never falls."""
     peak = float(fit.unimodal.max())
     drop = peak - float(fit.unimodal[-1])
     if drop <= 0:
         return 0.0, None, 1.0
     since_epoch = fit.epochs[int(np.flatnonzero(fit.unimodal == peak)[-1])]
     noise = max(fit.noise or 0.0, _noise_of_differences(fit.values))
+    # Null hypothesis: the isotonic fit is the true curve. (NUM_SIMULATED, epochs)
     curves = unimodal_fit(simulated(monotone_fit(fit.values[None])[0], noise, NUM_SIMULATED, seed))
     drops = curves.max(axis=1) - curves[:, -1]
     return drop, since_epoch, float(np.mean(drops >= drop))
 
 
 def _noise_of_differences(values: Array) -> float:
-    """From second differences, in which a smooth rise or fall cancels out; the steep first third is left out."""
+    """Estimate the noise from second differences, in which a smooth trend cancels; without the steep first third."""
     differences = np.diff(values[len(values) // 3 :], n=2)
-    return math.sqrt(float(np.mean(differences**2)) / 6.0)  # 1, -2, 1 have the sum of squares 6
+    # var(y[i] - 2 y[i+1] + y[i+2]) = (1 + 4 + 1) s^2
+    return math.sqrt(float(np.mean(differences**2)) / 6.0)
 
 
 def _loss_rise_percent(val_loss: Sequence[float]) -> float | None:
     known = known_values(val_loss)[1]
     if len(known) < MIN_EPOCHS:
         return None
+    # GL = 100 (loss[E] / min loss - 1), Prechelt (1998)
     means = moving_means(known[None], LOSS_MEAN_EPOCHS)[0]
     lowest = float(means.min())
     return 100.0 * (float(means[-1]) / lowest - 1.0) if lowest > 0 else None
 
 
 def _gap(curve: Curve, fit: CurveFit | None, num_images: int | None) -> tuple[float | None, float | None]:
-    """At the epoch nearest to the stable one at which both accuracies are known."""
+    """Return the gap and its standard error, at the epoch nearest to the stable one where both are known."""
     both = list(zip(curve.epochs, curve.train_accuracy, curve.val_accuracy, strict=True))
     both = [(epoch, train, val) for epoch, train, val in both if math.isfinite(train) and math.isfinite(val)]
     if not both:
@@ -133,6 +137,7 @@ def _gap(curve: Curve, fit: CurveFit | None, num_images: int | None) -> tuple[fl
     stable_epoch = curve.epochs[-1] if fit is None else plateau_epoch(fit, fit.band(BAND))[0]
     _, train, val = min(both, key=lambda row: abs(row[0] - stable_epoch))
     if num_images:
+        # se^2 = p_t (1 - p_t) / n + p_v (1 - p_v) / n: the training subset is as large as the validation set.
         shares = [min(max(share, 0.0), 1.0) for share in (train, val)]
         return train - val, math.sqrt(sum(share * (1.0 - share) / num_images for share in shares))
     noise = None if fit is None else fit.noise

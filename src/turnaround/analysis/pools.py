@@ -18,7 +18,7 @@ from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 
 CONFIDENCE = 0.95
-_Z = 1.6449  # of the normal distribution, one-sided at 95 %
+_Z = 1.6449  # quantile of the normal distribution, one-sided at CONFIDENCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """How far the final accuracy of one run is from that of another by chance."""
+    """Standard deviation of the final accuracy between runs that differ by chance only."""
 
     sd: float
     degrees: int | None
@@ -51,10 +51,11 @@ class Noise:
     source: Literal["repeats", "curves", "counting"]
     """Scatter of runs that share workers and batch, of the epochs of a curve, or of counting validation images."""
     num_runs: int = 0
-    """How many repeats it was estimated from."""
+    """Number of repeats it was estimated from."""
 
     def limit(self, a: Pool, b: Pool) -> float:
-        """Differences up to this one are chance, at 95 %."""
+        """Return the difference of two pools that chance explains, one-sided at 95 %."""
+        # t(degrees, 0.95) s sqrt(1/n_a + 1/n_b): one standard deviation is taken for all pools.
         se = self.sd * math.sqrt(1 / len(a.accuracies) + 1 / len(b.accuracies))
         return self._quantile() * se
 
@@ -84,7 +85,7 @@ class PooledGroup:
 
 
 def groups_of(job: Workload) -> list[PooledGroup]:
-    """The cases that have a final accuracy, by what matters for accuracy."""
+    """Group the cases that have a final accuracy by the settings that matter for accuracy."""
     by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
     for case in job.configurations:
         if case.final_val_accuracy is not None:
@@ -114,13 +115,15 @@ def _pools(cases: Iterable[ConfigurationRuns]) -> list[Pool]:
 
 
 def _noise(pools: Sequence[Pool]) -> Noise | None:
+    # The larger of both: a few repeats may agree by luck.
     repeats, single = _scatter(pools), _single(pools)
     known = [noise for noise in (repeats, single) if noise is not None]
     return max(known, key=lambda noise: noise.sd) if known else None
 
 
 def _scatter(pools: Sequence[Pool]) -> Noise | None:
-    """Within the pools, over all of them."""
+    """Return the pooled standard deviation within the pools; None without repeats."""
+    # s^2 = sum over pools and runs of (a - mean of its pool)^2 / sum over pools of (n - 1)
     degrees = sum(len(pool.accuracies) - 1 for pool in pools)
     if degrees < 1:
         return None
@@ -139,7 +142,7 @@ def _single(pools: Sequence[Pool]) -> Noise | None:
 
 
 def binomial_noise(case: ConfigurationRuns) -> float | None:
-    """What counting a sample of images alone makes of an accuracy."""
+    """Return the binomial standard deviation of an accuracy, sqrt(p (1 - p) / n); None where either is not known."""
     if case.final_val_accuracy is None or not case.num_validation:
         return None
     share = min(max(case.final_val_accuracy.value, 0.0), 1.0)

@@ -34,6 +34,9 @@ from turnaround.analysis.curves import (
 Status = Literal["stable", "not yet stable", "reached", "not reached", "too short", "unknown"]
 Method = Literal["smooth", "isotonic", "stated", "none"]
 
+# The estimator was chosen on simulated curves of 30 epochs, 2,500 validation images and 0.6 points of noise. Error in
+# epochs, mean +- sd: argmax of the raw curve +9.6 +- 4.7, unimodal fit +1.8 +- 3.3, growth law -0.3 +- 1.9. The growth
+# law breaks on learning-rate steps (+6), the unimodal fit on no shape; so the growth law only where it fits.
 BAND = 0.01  # one percentage point
 MIN_EPOCHS = 6  # the unimodal fit of fewer points leaves hardly a residual
 MIN_EPOCHS_FOR_GROWTH = 11  # the growth law has four parameters
@@ -48,7 +51,7 @@ _Z_80 = 1.2816  # half-width of an 80 % interval in standard deviations
 
 @dataclass(frozen=True, kw_only=True)
 class EpochEstimate:
-    """When one configuration's validation accuracy became stable, or reached a target."""
+    """Epoch at which the validation accuracy of a configuration became stable, or reached a target."""
 
     status: Status
     """`stable` and `not yet stable` are answers of stable_epoch, `reached` and `not reached` of epochs_to_target."""
@@ -67,7 +70,7 @@ class EpochEstimate:
     method: Method
     """`stated`: somebody's table says so."""
     repeats: int = 1
-    """How many runs it rests on."""
+    """Number of runs it rests on."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,18 +78,18 @@ class CurveFit:
     """One curve without its noise, at the epochs where it is known; for a given curve always the same object."""
 
     epochs: tuple[int, ...]
-    values: Array
+    values: Array  # (epochs,), as the two fits below
     unimodal: Array
     fitted: Array
     noise: float | None
     method: Literal["smooth", "isotonic"]
 
     def band(self, wanted: float) -> float:
-        """A band thinner than the noise means nothing."""
+        """Return the band that is used: one thinner than the noise means nothing."""
         return max(wanted, self.noise or 0.0)
 
     def refitted(self, curves: Array) -> Array:
-        """The fit of other curves, by the method that was chosen for this one."""
+        """Fit other curves by the method that was chosen for this one."""
         return growth_fit(self.epochs, curves) if self.method == "smooth" else unimodal_fit(curves)
 
 
@@ -107,6 +110,8 @@ def fit_curve(accuracy: Sequence[float], *, num_images: int | None, band: float)
     noise = curve_noise(values, unimodal, num_images)
     if len(epochs) >= MIN_EPOCHS_FOR_GROWTH:
         growth = robust_growth_fit(epochs, values, noise or 0.0)
+        # Residual variance with four parameters against that of the unimodal fit. 2: at eleven epochs (7 degrees of
+        # freedom) the true law stays below it in 95 % of curves of known noise (chi-square 14.1 / 7).
         variance = float(np.sum((values - growth) ** 2)) / (len(epochs) - 4)
         if variance <= max(2.0 * (noise or 0.0) ** 2, (EXACT_SHARE_OF_BAND * band) ** 2):
             return CurveFit(
@@ -117,6 +122,7 @@ def fit_curve(accuracy: Sequence[float], *, num_images: int | None, band: float)
 
 def curve_noise(values: Array, unimodal: Array, num_images: int | None) -> float | None:
     """Return the residual standard deviation, or the binomial one of `num_images` if larger; None without either."""
+    # s = max( sqrt(SSE / (E - blocks)), sqrt(p (1 - p) / n_val) at p = max accuracy )
     freedom = len(values) - int(num_blocks(unimodal[None])[0])
     left_over = math.sqrt(float(np.sum((values - unimodal) ** 2)) / freedom) if freedom > 0 else None
     if not num_images:
@@ -127,6 +133,8 @@ def curve_noise(values: Array, unimodal: Array, num_images: int | None) -> float
 
 def is_still_rising(epochs: Sequence[int], values: Array, *, noise: float, band: float) -> bool:
     """Test by linear regression whether the last third climbs by more than its noise explains and half the band."""
+    # slope = sum(x y) / sum(x^2), se = noise / sqrt(sum(x^2)), x centred. Half the band: a significant rise that is
+    # too small to move the stable epoch does not count.
     count = math.ceil(len(values) / 3)
     x, y = np.asarray(epochs[-count:], dtype=np.float64), values[-count:]
     x = x - x.mean()
@@ -189,13 +197,13 @@ def epochs_to_target(
 
 
 def plateau_epoch(fit: CurveFit, band: float) -> tuple[int, float]:
-    """The first epoch within `band` of the best level seen, and that level."""
+    """Return the first epoch within `band` of the best level seen, and that level."""
     levels, positions = _plateaus(fit.fitted[None], fit.values[None], band, fit.method)
     return fit.epochs[int(positions[0])], float(levels[0])
 
 
 def _plateaus(fitted: Array, curves: Array, band: float, method: Method) -> tuple[Array, NDArray[np.intp]]:
-    """For each row the best level seen, and the position of the first value within `band` of it."""
+    """Return for each row the best level seen, and the position of the first value within `band` of it."""
     levels = fitted.max(axis=1)
     if method == "isotonic":  # the top of an isotonic fit is one lucky epoch; a plateau holds for a while
         levels = np.minimum(levels, moving_means(curves, max(3, curves.shape[1] // 5)).max(axis=1))
@@ -205,24 +213,27 @@ def _plateaus(fitted: Array, curves: Array, band: float, method: Method) -> tupl
 def _plateau_interval(fit: CurveFit, band: float, seed: int) -> tuple[float | None, float | None]:
     if fit.noise is None:
         return None, None
-    curves = simulated(fit.fitted, fit.noise, NUM_SIMULATED, seed)
+    # Parametric bootstrap: each simulated curve is fitted anew, by the method chosen for the measured one. Over five
+    # shapes the interval held the true epoch in 72-100 % (10 to 30 epochs, docs/LOG.md).
+    curves = simulated(fit.fitted, fit.noise, NUM_SIMULATED, seed)  # (NUM_SIMULATED, epochs)
     _, positions = _plateaus(fit.refitted(curves), curves, band, fit.method)
     return _middle_80(np.asarray(fit.epochs, dtype=np.float64)[positions])
 
 
 def _first_at(fitted: Array, target: float, epochs: Sequence[int]) -> Array:
-    """The first epoch at which each row is at the target; infinity where it never is."""
+    """Return the first epoch at which each row is at the target; infinity where it never is."""
     is_there = fitted >= target
     return np.where(is_there.any(axis=1), np.asarray(epochs, dtype=np.float64)[np.argmax(is_there, axis=1)], np.inf)
 
 
 def _middle_80(found: Array) -> tuple[float, float]:
+    """Return the 10 % and 90 % quantiles, as order statistics."""
     ordered = np.sort(found)  # no interpolation: it would make NaN of two infinities
     return float(ordered[len(ordered) // 10]), float(ordered[-1 - len(ordered) // 10])
 
 
 def stable_over_repeats(each: Sequence[EpochEstimate]) -> EpochEstimate:
-    """Repeats of one configuration as one answer: the median, with an interval for the mean.
+    """Combine repeats of one configuration: the median, with an interval for the mean.
 
     Runs that say nothing (too short, unknown) are left out, which `repeats` shows. Where half or more of the others
     have not got there yet, neither has the configuration; where fewer have not, the interval has no upper end.
@@ -259,16 +270,18 @@ _STATUS_OVER_REPEATS: dict[tuple[bool, bool], Status] = {
 
 
 def _interval_over_repeats(known: Sequence[EpochEstimate]) -> tuple[float | None, float | None]:
-    """80 %: by Student's t from the scatter of three or more; of two, from their own intervals and their distance."""
+    """Return the 80 % interval: Student's t for three or more repeats; for two, their own intervals and distance."""
     values = [one.epoch for one in known if one.epoch is not None]
     if len(values) >= 3:
         from scipy.special import stdtrit
 
+        # mean +- t(n - 1, 0.9) sqrt((s^2 + 1/12) / n)
         rounding = 1.0 / 12.0  # variance of a whole number of epochs: equal estimates are not exact ones
         half = float(stdtrit(len(values) - 1, 0.9)) * math.sqrt((variance(values) + rounding) / len(values))
         return fmean(values) - half, fmean(values) + half
     if len(values) < 2:
         return None, None
+    # Two values: the standard error of their mean is half their distance; each bootstrap half-width halves as well.
     between = _Z_80 * abs(values[0] - values[1]) / 2
     below = [one.epoch - one.low for one in known if one.epoch is not None and one.low is not None]
     above = [one.high - one.epoch for one in known if one.epoch is not None and one.high is not None]
