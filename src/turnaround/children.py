@@ -74,12 +74,12 @@ def process_tag() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """How a child ended in the middle of a task."""
+    """The end of a child in the middle of a task."""
 
     exit_code: int
-    """As multiprocessing gives it: minus the number of the signal, where one ended it."""
+    """The exit code of multiprocessing: minus the number of the signal, where one ended it."""
     mark: int
-    """What the child had passed to `mark` last within this task; -1 before the first."""
+    """The number that the child passed to `mark` last within this task; -1 before the first."""
 
     @property
     def signal(self) -> int | None:
@@ -146,6 +146,7 @@ class ChildPool(Generic[Task, Result]):
         """Wait for the next task that ends; an exception of the function is raised here."""
         busy = {child.pipe: child for child in self._children if child.tasks}
         assert busy, "there is no task to wait for"
+        # Should the wait itself fail, on a pipe that `close` has just closed, the handler below needs a child.
         child = next(iter(busy.values()))
         try:
             child = busy[connection.wait(busy)[0]]  # type: ignore[index]
@@ -169,8 +170,10 @@ class ChildPool(Generic[Task, Result]):
 
     def close(self) -> None:
         """Kill the processes and wait until they have gone. They keep nothing that would need another end."""
+        # Before the kill: a thread in `take` would take this end for a death, and replace the child.
         self._is_closed = True
         self._waiting.clear()
+        # All are killed before the first is waited for: they end at the same time.
         for child in self._children:
             child.process.kill()
         for child in self._children:
@@ -211,6 +214,7 @@ class ChildPool(Generic[Task, Result]):
         child.pipe.close()
         death = Death(exit_code=child.process.exitcode or 0, mark=self._marks[child.place])
         task = child.tasks.popleft()
+        # Tasks that were sent ahead go back to the front, in their order: only the first was under way.
         self._waiting.extendleft(reversed(child.tasks))
         self._marks[child.place] = -1
         self._children[self._children.index(child)] = self._start(child.place)
@@ -225,7 +229,7 @@ class _Child(Generic[Task]):
     tasks: deque[Task]
     """Sent and not answered yet; the child is at the first."""
     place: int
-    """Of its mark among those of all children."""
+    """The index of its mark among those of all children."""
 
 
 def in_children(
@@ -327,7 +331,7 @@ def _serve(
 
 
 def _end_with_parent() -> None:
-    """Without this, a child outlives a killed parent until its task is done."""
+    """End this child with its parent: otherwise it outlives a killed one until its task is done."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -92,6 +92,7 @@ def make_folder(path: Path, below: Path | None = None) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=folder)
         try:
+            # mkdir also finds a link "there already": only opening it without following tells.
             os.close(os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder))
         except NotADirectoryError as error:
             raise _link_or(error, name, folder) from error
@@ -116,6 +117,7 @@ def _sync_folder(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
+        # These mean that the file system has no fsync for folders; EIO and ENOSPC are real losses.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
             raise
 
@@ -180,6 +182,8 @@ def write_temporary(path: Path, content: bytes, below: Path | None = None) -> Pa
 
 
 def _write_temporary(name: str, content: bytes, folder: int, *, is_synced: bool) -> str:
+    # In the same folder, since a rename is atomic only within one file system; the dot hides it from listings, and the
+    # random part keeps two writers, and two hosts with equal process numbers, apart.
     temporary = f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
@@ -299,6 +303,7 @@ def read_bytes(path: Path, below: Path | None = None) -> bytes:
     """Return the content of a whole file."""
     try:
         with open_file(path, below) as file:
+            # One byte more than allowed: the read itself is limited, whatever size the file has or grows to.
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read: {error}.") from error

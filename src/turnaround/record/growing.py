@@ -35,14 +35,14 @@ LATE_S = 60.0
 
 @dataclass(frozen=True)
 class FileStamp:
-    """By what a file is known to be as it was."""
+    """Identity, size and time of a file: equal stamps mean that it has not changed."""
 
     device: int
     inode: int
     size: int
     changed_ns: int
     is_plain: bool
-    """Whether it may be opened: no link, no FIFO, no folder."""
+    """True for a regular file, which may be opened: no link, no FIFO, no folder."""
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileStamp:
@@ -84,6 +84,7 @@ class JsonFile:
         if stamp == self._stamp:
             return False
         try:
+            # The stamp is older than the content: what is replaced in between differs again at the next look.
             self.content = self._read(folder) if stamp is not None else None
         except OSError as error:
             if stamp is not None and stamp.is_plain:  # it was replaced just now: at the next look
@@ -107,14 +108,14 @@ class JsonFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LinesContent(Generic[Record]):
-    """What a file of lines held at one instant."""
+    """The content of a file of lines at one instant."""
 
     records: tuple[Record, ...] = ()
     """The whole, readable lines, in the file's order."""
     bad_lines: int = 0
     """Whole lines that hold no such record."""
     is_torn: bool = False
-    """Whether an unterminated line at the end was left out."""
+    """True when an unterminated line at the end was left out."""
     failure: RunDirectoryError | None = None
     """Why its lines must not be believed, or cannot be read."""
 
@@ -143,7 +144,7 @@ class LinesFile(Generic[Record]):
         self._seen: FileStamp | None = None
         self._inode = (0, 0)
         self.has_more = False
-        """Whether the last look did not come to the end of what was there."""
+        """True when the last look did not reach the end of the file."""
         self.revision = 0
         """Grows with every change."""
         self._begin_anew()
@@ -167,7 +168,7 @@ class LinesFile(Generic[Record]):
 
     @property
     def content(self) -> LinesContent[Record]:
-        """What was read so far, as a value that does not change."""
+        """The records read so far, as a value that does not change."""
         return LinesContent(
             records=tuple(self.records), bad_lines=self.bad_lines, is_torn=self.is_torn, failure=self.failure
         )
@@ -204,6 +205,7 @@ class LinesFile(Generic[Record]):
         if not self._goes_on(descriptor, now):
             self._begin_anew()
         self._inode = (now.device, now.inode)
+        # `end` is the size when the file was opened: what a writer appends meanwhile is left to the next look.
         begun_at, end = self._offset, min(now.size, MAX_LINES_BYTES)
         self.is_too_large = now.size > MAX_LINES_BYTES
         is_stuck = False
@@ -224,6 +226,7 @@ class LinesFile(Generic[Record]):
         """Return whether what was read is still there: not cut, not replaced, not written anew."""
         if (now.device, now.inode) != self._inode or now.size < self._offset:
             return False
+        # Inode numbers are used again, and a file that was cut may have grown past our offset: the bytes before decide.
         anchor = os.pread(descriptor, len(self._anchor), self._offset - len(self._anchor))
         return anchor == self._anchor
 
@@ -233,6 +236,7 @@ class LinesFile(Generic[Record]):
         if hole < 0:
             self._hole = None
             return piece
+        # The clock starts anew when the hole moves: then content is arriving.
         where = self._offset + hole
         if self._hole is None or self._hole[0] != where:
             self._hole = (where, self._now_s())
@@ -243,6 +247,7 @@ class LinesFile(Generic[Record]):
 
     def _take(self, piece: bytes) -> int:
         """Read the whole lines of the piece; return how many bytes are behind us."""
+        # A torn line stays in the file: the offset stops before it, and it is read once its newline is there.
         whole = piece.rfind(b"\n") + 1
         self.is_torn = whole < len(piece)
         if whole == 0 and len(piece) >= MAX_LINE_BYTES:  # too long to be ours: passed over up to its end
@@ -277,6 +282,7 @@ class LinesFile(Generic[Record]):
         if self.max_records is None or len(self.records) <= 1:
             return
         if len(self.records) > self.max_records or self._kept_bytes > MAX_KEPT_BYTES:
+            # Every second one, not the oldest: a curve keeps its whole length and loses only detail.
             self.records = self.records[::2]
             self._kept_bytes //= 2
             self.stride *= 2

@@ -25,6 +25,7 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import from_json
 from turnaround.record.writer import write_json
 
+# The launcher (launch/local.py) and the live page look as often; the write is not synced, so it rarely waits.
 EVERY_S = 1.0
 WAITS = "waits for the others"
 
@@ -67,6 +68,7 @@ class HeartbeatFile:
     ) -> None:
         self._ended.set()
         self._thread.join()
+        # After an error the file stays: by it the launcher finds the process gone, and at which step.
         if error is None:
             remove_file(self.directory.heartbeat(self.rank), self.directory.path)
 
@@ -114,7 +116,7 @@ class ProcessHeartbeat:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process has ended; of a process on another host nobody knows."""
+        """True when the process has ended; of a process on another host nobody knows, which gives False."""
         return self.host == socket.gethostname() and not _is_alive(self.pid)
 
 
@@ -163,9 +165,9 @@ class HeartbeatMonitor:
         """The first that ended while others went on."""
         self.gone_for_s = 0.0
         self.verdict: str | None = None
-        """What is wrong, when the training does not get on any more."""
+        """The watchdog's sentence, once the training makes no progress any more."""
         self.silent_ranks: tuple[int, ...] = ()
-        """Whom the verdict names."""
+        """The ranks that the verdict names."""
         self._gone_since_s = 0.0
         self._beats: dict[int, int] = {}
         self._ticks: dict[int, tuple[int, float]] = {}
@@ -173,12 +175,13 @@ class HeartbeatMonitor:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any process was seen to train."""
+        """True once any process was seen to train."""
         return bool(self._ticks)
 
     def look(self) -> str | None:
-        """The verdict, when there is one; to be called about once a second."""
+        """Read all heartbeats and return the verdict, if there is one; to be called about once a second."""
         seen, now_s = read(self.directory), self.now_s()
+        # Only the first is kept: those that end later probably ended because of it.
         gone = [process for process in seen if process.is_gone]
         if gone and self.gone is None:
             self.gone, self._gone_since_s = gone[0], now_s
@@ -186,17 +189,22 @@ class HeartbeatMonitor:
         for process in seen:
             if self._ticks.get(process.rank, (-1, 0.0))[0] != process.ticks:
                 self._ticks[process.rank] = (process.ticks, now_s)
+        # Progress of any process counts: in a step all wait for each other, so a hang stops all of them.
         beats = {process.rank: process.beats for process in seen}
         if beats != self._beats or max(beats.values(), default=0) <= 1:  # the first step may compile for long
             self._beats, self._moved_s = beats, now_s
         going = [process for process in seen if process not in gone]
+        # Without ticks even the thread that writes is stopped (SIGSTOP, a host that is gone); with ticks and without
+        # beats the process lives and its training hangs.
         stopped = [p for p in going if now_s - self._ticks[p.rank][1] >= self.patience_s]
         if stopped or (going and now_s - self._moved_s >= self.patience_s):
             self.verdict = self.verdict or self._sentence(going, now_s)
         return self.verdict
 
     def _sentence(self, seen: list[ProcessHeartbeat], now_s: float) -> str:
+        # Half is enough to blame: ticks come every second, and a process may have stopped a little after the last beat.
         stopped = [p for p in seen if now_s - self._ticks[p.rank][1] > self.patience_s / 2]
+        # Whoever waits for the others is not the one they wait for.
         busy = [p for p in seen if p.doing != WAITS]
         silent = stopped or busy or seen
         self.silent_ranks = tuple(p.rank for p in silent)

@@ -33,6 +33,7 @@ from turnaround.record.files import (
 )
 from turnaround.record.schema import FORMAT_VERSION, utc_now
 
+# Each attempt fails only because the lock changed hands between two calls: so many in a row are no accident.
 MAX_ATTEMPTS = 100
 MAX_LOCK_BYTES = 10_000
 _held: set[str] = set()
@@ -51,6 +52,7 @@ class RunLock:
         owner = _identity()
         content = json.dumps(owner).encode() + b"\n"
         try:
+            # Content first, name second: whoever sees a lock file can read who its owner is.
             temporary = write_temporary(self.path, content)
             try:
                 self._take(temporary)
@@ -67,6 +69,7 @@ class RunLock:
         _held.discard(token or "")
         # The folder may be gone or read-only by now: then there is nothing left to give back.
         with contextlib.suppress(OSError):
+            # After a takeover the file has another token: removing it would let a third run in beside its owner.
             if token is not None and _parse(_read(self.path)).get("token") == token:
                 remove_file(self.path)
 
@@ -105,6 +108,7 @@ class RunLock:
                     return False
             except FileNotFoundError:
                 return False
+            # Read and replaced while we hold the flock: the owner that is judged is the one that is replaced.
             owner = _parse(os.pread(descriptor, MAX_LOCK_BYTES, 0))
             refusal = _refusal(self.path, owner)
             if refusal:
@@ -143,7 +147,7 @@ def _create_whole(temporary: Path, path: Path) -> bool:
 
 
 def _create_exclusive(path: Path, content: bytes) -> bool:
-    """For file systems without hard links. Who sees the file before it has its content refuses to start."""
+    """Create the file, then fill it, on file systems without hard links; who sees it empty refuses to start."""
     if not claim(path):
         return False
     descriptor = open_for_appending(path)
@@ -185,7 +189,7 @@ def _identity() -> dict[str, Any]:
 
 
 def _refusal(path: Path, owner: dict[str, Any]) -> str | None:
-    """Why the lock must not be taken over; None when its owner is provably dead."""
+    """Return why the lock must not be taken over; None when its owner is provably dead."""
     by_hand = f"If it no longer runs, remove the file by hand: rm {shlex.quote(str(path))}"
     host, pid = owner.get("host"), owner.get("pid")
     if not isinstance(host, str) or not isinstance(pid, int) or not 0 < pid < 2**31:
@@ -194,12 +198,14 @@ def _refusal(path: Path, owner: dict[str, Any]) -> str | None:
     who = f"{path.parent} is in use by another run: host {host}, process {pid}, started {since}."
     if host != socket.gethostname():
         return f"{who} This host ({socket.gethostname()}) cannot ask whether it still runs. {by_hand}"
+    # Before any question about processes: a reboot has ended all of them, in every container.
     if owner.get("boot_id") and _boot_id() and owner["boot_id"] != _boot_id():
         return None
     if owner.get("pid_namespace") != _pid_namespace():
         return f"{who} It runs in another container, which cannot be asked from here. {by_hand}"
     if not psutil.pid_exists(pid):
         return None
+    # Process numbers are used again: the same number with another start time is another process.
     start = _process_start(pid)
     if start is not None and owner.get("process_start") is not None and start != owner["process_start"]:
         return None
@@ -211,7 +217,7 @@ def _refusal(path: Path, owner: dict[str, Any]) -> str | None:
 
 
 def _process_start(pid: int) -> float | None:
-    """When the process started, in ticks since boot: unlike a date, it survives a change of the clock."""
+    """Return the start time of a process in ticks since boot: unlike a date, it survives a change of the clock."""
     try:
         # After the command in brackets, which may hold anything: state is field 3, the start field 22.
         return float(Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[19])
@@ -220,7 +226,7 @@ def _process_start(pid: int) -> float | None:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Killed and not yet collected by its parent: it writes no more."""
+    """Return whether the process is a zombie, killed and not yet reaped by its parent: it writes no more."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -228,7 +234,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _boot_id() -> str:
-    """Changes with every start of the host's kernel; empty where there is none to read."""
+    """Return an id that changes with every boot of the host; empty where there is none to read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except (OSError, ValueError):
@@ -236,7 +242,7 @@ def _boot_id() -> str:
 
 
 def _pid_namespace() -> str:
-    """Process numbers of another container mean other processes."""
+    """Return the id of our PID namespace: process numbers of another container mean other processes."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

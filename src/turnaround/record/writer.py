@@ -18,6 +18,7 @@ from turnaround.errors import StorageError
 from turnaround.record.coding import FORMAT_VERSION, plain
 from turnaround.record.files import open_for_appending, read_bytes, replace_file, storage_error, write_all
 
+# From the end backwards: the last newline is almost always in the first block, however long the file is.
 SCAN_BLOCK_BYTES = 64 * 1024
 
 
@@ -85,6 +86,7 @@ class Lines:
         """Hand what waits to the operating system, as one write of whole lines."""
         if not self._waiting or self._descriptor is None:
             return
+        # Taken out before the write: lines that fail are lost, not kept, or a full disk would fill the memory too.
         lines, self._waiting = self._waiting, []
         try:
             self._append(self._descriptor, b"".join(lines))
@@ -95,6 +97,7 @@ class Lines:
                 raise self.failure from error
 
     def _append(self, descriptor: int, content: bytes) -> None:
+        # The size of now is the place to return to: nobody else writes this file.
         size_before = os.fstat(descriptor).st_size
         try:
             write_all(descriptor, content)
@@ -148,6 +151,7 @@ def truncate_epochs(path: Path, keep_through_epoch: int) -> int:
     if not os.path.lexists(path):
         return 0
     *lines, torn = read_bytes(path).split(b"\n")
+    # `not >` and not `<=`: an epoch that is NaN compares false with everything, and stays as evidence.
     kept = [line for line in lines if not _epoch_of(line) > keep_through_epoch]
     if torn or len(kept) < len(lines):
         replace_file(path, b"".join(line + b"\n" for line in kept))

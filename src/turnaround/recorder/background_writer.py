@@ -26,7 +26,7 @@ from turnaround.recorder.facts import TrainingFacts, where_i_am
 
 LOOK_EVERY_S = 1.0
 MAX_END_S = 30.0
-"""How long the end of a training waits for a disk that hangs."""
+"""The end of a training waits at most so long for a disk that hangs."""
 MAX_CAUSE = 500
 MAX_WAITING = 10_000
 """Spans of a process that has not found its directory yet."""
@@ -45,6 +45,7 @@ class BackgroundWriter:
         self.is_first = training.place.rank == 0
         self.directory: RunDirectory | None = None
         self._of_job: Status | None = None
+        # Unbounded, so that `put` never blocks a step; SimpleQueue also allows a put from a signal handler.
         self._queue: queue.SimpleQueue[Span | Status | dict[str, Any] | _End] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="turnaround-recorder", daemon=True)
         self._spans: Lines | None = None
@@ -68,17 +69,18 @@ class BackgroundWriter:
         self._thread.start()
 
     def put(self, what: Span | Status | dict[str, Any]) -> None:
-        """To be written soon: a span, the status, or the line of an epoch."""
+        """Queue a span, the status, or the line of an epoch for writing."""
         self._queue.put(what)
 
     def end(self, status: Status | None) -> None:
-        """Writes what is left, and this status; returns when that is done, or hopeless."""
+        """Write what is left, and this status; return when that is done, or after MAX_END_S."""
         self._queue.put(_End(status=status))
         if self._thread.is_alive():
             self._thread.join(MAX_END_S)
 
     def give_up(self, status: Status) -> None:
-        """Ends without waiting, after something went wrong; a full disk may take a few bytes all the same."""
+        """End without waiting, after something went wrong; a full disk may take a few bytes all the same."""
+        # `failed` is called from the writer thread itself, which reads its queue no more: then we write here.
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._queue.put(_End(status=status))  # behind what is still to be written
         elif self.is_first and self.directory is not None:
@@ -125,14 +127,14 @@ class BackgroundWriter:
                 self._epochs.write(what)
 
     def _write_status(self, status: Status) -> None:
-        """With what the batch system has written there, where the run is a job of one."""
+        """Write the status, with the facts of its job that the batch system has written there."""
         assert self.directory is not None
         if self._of_job is not None:
             status = replace(status, submitted_at=self._of_job.submitted_at, job=self._of_job.job)
         write_json(self.directory.status, to_json(status))
 
     def _open(self, *, is_last_chance: bool = False) -> None:
-        """This process's own files, as soon as there is a directory; looked for at most once a second."""
+        """Open this process's own files as soon as there is a directory; look for it at most twice a second."""
         if self._spans is not None or not (self._may_look() or is_last_chance):
             return
         start = self.training.place.start
@@ -141,6 +143,7 @@ class BackgroundWriter:
         directory = self.directory
         if directory is None:
             return
+        # The note first: by that of process 0 the others find the directory (folder.find_directory).
         mine = {**where_i_am(self.training.place), "start": start}
         write_json(directory.rank_note(self.training.place.rank), mine, directory.path)
         if self.is_first:
@@ -150,6 +153,7 @@ class BackgroundWriter:
         if claim(telemetry):  # the first process of this host that wants it
             self._telemetry = Telemetry(telemetry)
             self._telemetry.__enter__()
+        # Last: `_spans` is what says that everything above is open.
         self._spans = Lines(directory.spans(self.training.place.rank), sync=False)
         for span in self._waiting:
             self._spans.write(to_json(span))
@@ -157,13 +161,14 @@ class BackgroundWriter:
 
     def _may_look(self) -> bool:
         now_s = time.monotonic()
+        # Half: the timeout of the queue may come a little early, and must not skip every second look.
         if now_s - self._looked_s < LOOK_EVERY_S / 2:
             return False
         self._looked_s = now_s
         return True
 
     def _write_machine(self) -> None:
-        """Once at the beginning, and again when all processes have said where they are."""
+        """Write machine.json at the beginning, and again when all processes have said where they are."""
         if not self.is_first or self.directory is None or self._num_ranks == self.training.place.size:
             return
         ranks = folder.ranks(self.directory)
@@ -178,12 +183,13 @@ class BackgroundWriter:
             if lines is not None:
                 with suppress(Exception):
                     lines.close()
+        # The lock last: until here we may still write, and the other processes look for a directory that is held.
         if self.is_first and self.directory is not None:
             self._lock.release()
 
 
 def outcome(error: BaseException | None) -> tuple[State, str | None]:
-    """How a training ended that ended with this."""
+    """Return the final state of a training that ended with this error, and its cause."""
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "finished", None
     if isinstance(error, KeyboardInterrupt):
