@@ -33,7 +33,7 @@ from turnaround.training.position import TrainingPosition
 from turnaround.workers.contract import Workers
 
 TOLERANCE = 1e-4
-"""Relative and absolute: what two orders of the same float32 operations may differ by."""
+"""Relative and absolute: two orders of the same float32 operations may differ by this much."""
 GPU_IMAGES_AT_224_PX = 256
 """Enough to fill a GPU; smaller images go in proportion, so that a pass takes about as much memory."""
 MAX_GPU_IMAGES = 1024
@@ -73,6 +73,7 @@ def split(network: Network, *, size_px: int) -> Split | None:
     timm's networks differ in what follows the last layer (two heads, pooling after it), so the parts are tried on two
     random images: together they must give what the whole gives.
     """
+    # Without forward_head there is no `pre_logits` to stop at.
     if network.fine_tune or not hasattr(network.module, "forward_head"):
         return None
     parts = Split(backbone=Backbone(network.module), head=classifier_of(network.module))
@@ -81,10 +82,11 @@ def split(network: Network, *, size_px: int) -> Split | None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         images = torch.randn(2, 3, size_px, size_px).to(like)
-    network.module.eval()
+    network.module.eval()  # dropout would make the two results differ, and batch norm would move its statistics
     try:
         with torch.no_grad():
             whole, together = network.module(images), parts.head(parts.backbone(images))
+        # (2, classes) both; the shape first: allclose would broadcast.
         fits = whole.shape == together.shape and torch.allclose(whole, together, rtol=TOLERANCE, atol=TOLERANCE)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         fits = False
@@ -110,18 +112,19 @@ class FrozenBackbone:
     ) -> None:
         self.module, self.device, self.precision, self.size_px = module, device, precision, size_px
         self.steps_at_once, self.pass_images = _pass_plan(device, size_px=size_px, images_per_step=images_per_step)
-        # A compiled pass has one shape, so that it is compiled for once; the last one of an epoch is filled up.
+        # A compiled pass has one shape, so that it is compiled once; the last one of an epoch is padded to it.
         self._has_fixed_shape = is_compiled
         self._run: Callable[[Tensor], Tensor] = torch.compile(module, dynamic=False) if is_compiled else module
 
     def warm_up(self, dtype: torch.dtype) -> int:
-        """Make one pass over nothing, which compiles and chooses kernels; return the bytes of an image's features."""
+        """Make one pass over zeros, which compiles and chooses kernels; return the bytes of an image's features."""
         images = torch.zeros(self.pass_images, 3, self.size_px, self.size_px, dtype=dtype, device=self.device)
         features = self(images.contiguous(memory_format=torch.channels_last))
         return features[0].numel() * features.element_size()
 
     def can_keep(self, num_bytes: int) -> bool:
         """Tell whether so many bytes of features may stay in memory."""
+        # Asked after the warm-up: on CUDA the allocator already holds the activations of a pass, so they are taken off.
         if self.device.type == "cuda":
             free: int = torch.cuda.mem_get_info(self.device)[0]
         else:
@@ -136,6 +139,8 @@ class FrozenBackbone:
     def _features(self, images: Tensor) -> Tensor:
         missing = self.pass_images - len(images) if self._has_fixed_shape else 0
         if missing:
+            # Pairs from the last dimension on: none for W, H and channels, `missing` zero images behind. A frozen
+            # backbone is in eval mode, where no image affects another, so they change nothing.
             images = F.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
         return self._run(images)[: len(images) - missing]
 
@@ -148,9 +153,11 @@ def _pass_plan(device: torch.device, *, size_px: int, images_per_step: int) -> t
     """
     most = CPU_IMAGES
     if device.type == "cuda":
+        # Activations go with the area: 256 images of 224 px take about as much memory as 1,024 of 112 px.
         most = min(MAX_GPU_IMAGES, max(1, GPU_IMAGES_AT_224_PX * 224**2 // size_px**2))
     steps_at_once = max(1, most // images_per_step)
-    passes = -(-images_per_step // most)
+    passes = -(-images_per_step // most)  # rounded up
+    # Equal passes: 300 images by 256 would be 256 and 44; two of 150 have one shape.
     pass_images = max(images_per_step * steps_at_once, 1) if passes == 1 else -(-images_per_step // passes)
     return steps_at_once, pass_images
 
@@ -186,6 +193,7 @@ class FrozenFeed(Feed):
         cannot = torch.tensor([not backbone.can_keep(n * bytes_per_image) for n in wanted]).float().to(workers.device)
         workers.sum(cannot)
         self.keeps_evaluation = not cannot[0]
+        # Augmented images differ in every epoch, so their features are never the same twice.
         self.keeps_training = inputs.augmentation.is_none and not bool(cannot[1])
         self.choice = self._choice()
 
@@ -220,8 +228,9 @@ class FrozenFeed(Feed):
     def _steps_ahead(self, position: TrainingPosition) -> Iterator[StepBatch]:
         """Compute several steps' features in one pass; its time is shared evenly by them."""
         at_once, number = self.backbone.steps_at_once, position.global_step
-        raw = super().steps(position)
+        raw = super().steps(position)  # prefetched where reading takes time
         while True:
+            # Reads the clock only if one of the group's steps is sampled.
             watch = self.timer.watch(range(number, number + at_once))
             group = list(itertools.islice(raw, at_once))
             if not group:
@@ -229,6 +238,7 @@ class FrozenFeed(Feed):
             watch.lap("wait")
             images = self.inputs.varied(_joined(group), epoch=position.epoch)  # (images of all steps, 3, H, W)
             watch.lap("copy")
+            # One (images, features) for each step; the steps of a group may differ in size at the end of an epoch.
             features = torch.split(self.backbone(images), [len(batch.ids) for batch in group])
             watch.lap("compute")
             for batch, its_features in zip(group, features, strict=True):
@@ -242,7 +252,7 @@ class FrozenFeed(Feed):
         for batch in self.batches.steps(
             self.slicing, epoch=position.epoch, first_step=position.step_in_epoch, with_pixels=False
         ):
-            yield replace(batch, features=self._table[batch.ids])
+            yield replace(batch, features=self._table[batch.ids])  # (images, features), gathered on the device
 
     def _features_of_all(self) -> Tensor:
         """Compute a share of the training images' features here, and add up everybody's: (images, features)."""
@@ -251,9 +261,9 @@ class FrozenFeed(Feed):
         mine = [self._features(batch) for batch in batches]
         num_train = self.batches.pixels.num_train
         table = mine[0].new_zeros(num_train, *mine[0].shape[1:])
-        start = rank * num_train // size
+        start = rank * num_train // size  # where `share_bounds` begins this process's share (data/order.py)
         table[start : start + sum(map(len, mine))] = torch.cat(mine)
-        if size > 1:
+        if size > 1:  # an all-gather made of sums, which every engine has
             for rows in torch.split(table, max(1, MESSAGE_VALUES // table[0].numel())):
                 # Not every engine adds bf16; with zeros from all others nothing is rounded.
                 summed = rows.to(torch.promote_types(rows.dtype, torch.float32))
@@ -271,7 +281,7 @@ class FrozenFeed(Feed):
         computed = (replace(batch, features=self._features(batch)) for batch in batches())
         if not self.keeps_evaluation:
             return computed
-        # Without their pixels: what is kept are the features.
+        # Without pixels, which would keep whole batches in memory beside their features.
         self._evaluation_features[part] = [replace(b, pixels=b.pixels[:0], rows=None) for b in computed]
         return iter(self._evaluation_features[part])
 
@@ -280,6 +290,7 @@ def _joined(group: list[StepBatch]) -> StepBatch:
     """Return the images of several steps as one batch, one step after the other."""
     if len(group) == 1:
         return group[0]
+    # With rows, the pixels of every batch are the same resident tensor (batches.py): only the rows are joined.
     rows = [batch.rows for batch in group if batch.rows is not None]
     return replace(
         group[0],

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from turnaround.choice import Choice
 
 HOST_BOUND_SHARE = 0.7
-"""Share of a pass's time that the host spends on queueing it: above it the GPU waits for the host."""
+"""Share of a pass's time that the host spends on queueing it: above it the GPU waits for the host. Fine-tuning
+resnet50 at batch 32 on an H200 went from 1,100 to 3,233 images/s with graphs (docs/LOG.md)."""
 NOT_POSSIBLE = Choice(False, "for one process on a CUDA device, without dropout and loss scaling")
 
 
 def leave_default_stream(device: torch.device) -> None:
     """Run everything of this thread on another stream from here on: the default stream cannot be captured."""
     if device.type == "cuda":
+        # Two streams are not ordered: what the default one still computes must be done before another reads it.
         torch.cuda.synchronize(device)
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
@@ -39,7 +41,7 @@ def worth_it(*, queueing_s: float, whole_s: float) -> Choice[bool]:
 
 
 class PassShape(NamedTuple):
-    """What a captured pass holds for: everything that is a constant in it."""
+    """The constants of a captured pass: it may be replayed only where they are the same."""
 
     worker_sizes: tuple[int, ...]
     global_size: int
@@ -86,6 +88,7 @@ class CapturedPass:
     def __init__(
         self, run: Callable[[Tensor, Tensor], None], images: Tensor, labels: Tensor, parameters: list[nn.Parameter]
     ) -> None:
+        # A graph knows addresses, not tensors: it always reads these two, so every replay copies its batch into them.
         self.images, self.labels, self.parameters = images.clone(), labels.clone(), parameters
         # Without gradients the captured pass makes them anew, in memory of the graph, and its repetitions write over
         # them; with gradients it would add to whatever is there.
@@ -95,14 +98,17 @@ class CapturedPass:
         torch.cuda.synchronize()  # nothing that was queued before may become a part of it
         with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
             run(self.images, self.labels)
+        # Capturing computes nothing: the gradients are memory that the first replay fills. They are held here, or
+        # zero_grad(set_to_none=True) would drop the last reference to it.
         self.gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
 
     def __call__(self, images: Tensor, labels: Tensor) -> None:
+        # On the stream that replays, so these copies come after the replay before and before this one.
         self.images.copy_(images)
         self.labels.copy_(labels)
         self.graph.replay()
-        # The optimizer has set them to None since: they are the same tensors at every step.
+        # `zero_grad` has set them to None since: they are the same tensors at every step.
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient

@@ -38,7 +38,7 @@ from turnaround.training.step import Step
 
 
 class EpochRecorder(Protocol):
-    """Who writes down what happens; process 0's writes files, the others' only their spans."""
+    """Writes down what happens; process 0's writes files, the others' only their spans."""
 
     def epoch_begins(self, *, epoch: int, steps: int) -> None: ...
     def step_done(self, batch: StepBatch) -> None: ...
@@ -69,6 +69,8 @@ class Loop:
     def run(self, start: Manifest) -> None:
         """Train from where a checkpoint stands to the recipe's last epoch."""
         self.network.train_mode()
+        # A checkpoint within an epoch has the sums and the training time of that epoch's first steps: its line counts
+        # all of its images, as if the run had never stopped.
         self.step.totals.restore(start.totals)
         position, earlier_s = start.position, start.epoch_time_s
         # The first epoch of a start is kept apart: caches fill, memory is allocated, clocks rise.
@@ -77,9 +79,11 @@ class Loop:
             self.recorder.epoch_begins(epoch=position.epoch, steps=self.steps_per_epoch)
             with self.clock.part(part):
                 position = self._train_epoch(position, part, earlier_s=earlier_s)
-                totals = self.step.totals.take().tolist()  # the host waits for the epoch's last step here
+                # The host waits here for the epoch's last step and, in the all-reduce, for the slowest process: both
+                # are training time, so it is inside the part.
+                totals = self.step.totals.take().tolist()  # losses, number right, number of images
             record = self._evaluated(position, totals, epoch_time_s=earlier_s + self.clock.last_s)
-            self._stop_if_diverged(record, position)
+            self._stop_if_diverged(record, position)  # before the line: no NaN in the record
             self.recorder.epoch_done(record)
             self._after_epoch(position)
             part, earlier_s = "training_steady", 0.0
@@ -88,7 +92,7 @@ class Loop:
         """Take the steps that are left of the epoch in progress; return its end, the beginning of the next."""
         epoch, timer, target = position.epoch, self.step.timer, FaultTarget(module=self.network.module)
         batches = self.feed.steps(position)
-        self.agreement.begin()
+        self.agreement.begin()  # the evaluation before it is not the time of a step
         while position.epoch == epoch:
             # A step is numbered from 1 wherever people see it, from 0 wherever something is computed from it.
             number = position.global_step
@@ -101,6 +105,7 @@ class Loop:
             self.recorder.step_done(batch)
             position = position.after_step(steps_per_epoch=self.steps_per_epoch)
             if position.epoch == epoch:  # the end of an epoch has its own decision
+                # A callable: the clock is read only if this step saves.
                 self._between_steps(position, training_s=lambda: earlier_s + self.clock.open_s()[part])
         return position
 
@@ -115,6 +120,7 @@ class Loop:
             where = f"epoch {position.epoch}, at step {step} of {self.steps_per_epoch} or shortly before"
             raise self._diverged(where, position)
         if decision.saves or decision.stops or self.checkpoints.after_step(position):
+            # All three conditions are the same on every process, as the collective in `by_process` requires.
             totals = self.step.totals.by_process()
             self._save(position, totals=totals, epoch_time_s=training_s(), waits=decision.stops)
             self.agreement.begin()  # the time of a save is not that of a step
@@ -129,6 +135,8 @@ class Loop:
         decision = self.agreement.now(self.step.totals.sums, is_time=self.checkpoints.after_epoch)
         is_last = position.epochs_done == self.epochs
         if decision.saves or decision.stops or is_last or self.checkpoints.after_step(position):
+            # Between epochs there are no sums to keep. The process may end after this save, and with it the thread that
+            # writes: so it waits for the disk.
             self._save(position, totals=[], epoch_time_s=0.0, waits=decision.stops or is_last)
         if decision.stops and not is_last:  # a training that is complete has nothing to interrupt
             raise InterruptedRunError(
@@ -161,8 +169,9 @@ class Loop:
             train_eval_accuracy=train_sample.top1,
             val_loss=validation.loss,
             val_accuracy=validation.top1,
+            # Of five classes or fewer, the right one is always among the first five.
             val_top5_accuracy=validation.top5 if self.evaluator.num_classes > 5 else None,
-            learning_rate=self.schedule.learning_rate(position.global_step - 1),
+            learning_rate=self.schedule.learning_rate(position.global_step - 1),  # of the epoch's last step
             epoch_time_s=epoch_time_s,
             evaluation_time_s=self.clock.last_s,
             images_per_s=images / epoch_time_s,

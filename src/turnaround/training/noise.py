@@ -8,8 +8,10 @@ differences between images. Measured at two sizes, small and big, of the same st
 
     noise scale = mean S / mean |G|^2      in images; a ratio of means, never a mean of ratios
 
-McCandlish et al. 2018, appendix A. With the noise scale as global batch a step makes half the progress of the true
-gradient; it is an order of magnitude, and it grows as the loss falls. The interval is a delete-block jackknife.
+This is B_simple of McCandlish et al. 2018, appendix A (S is the trace of the gradient's covariance over images). The
+best step over B images makes 1 / (1 + B_simple / B) of the progress of the true gradient, so half of it at
+B = B_simple. It is an order of magnitude (docs/LOG.md: good to a factor of about 3), and it grows as the loss falls.
+The interval is a delete-block jackknife.
 
     NoiseMeasurement   takes the two sizes from gradients that a step computes anyway: of passes, or of processes
     NoiseMeter         collects the measurements, and estimates
@@ -40,6 +42,7 @@ MIN_IN_WINDOW = 20
 BLOCKS = 10
 """Blocks of the jackknife: consecutive measurements are not independent, so they are left out together."""
 MIN_MEASUREMENTS = 4
+"""Fewer leave a jackknife of three blocks at most."""
 Z90 = 1.645
 """Quantile of the normal distribution for a 90 % interval."""
 
@@ -59,9 +62,9 @@ class NoiseMeter:
     def __init__(self, *, window_steps: int, every_steps: int = MEASURE_EVERY_STEPS) -> None:
         self.every_steps = every_steps
         self.window_steps = max(window_steps, MIN_IN_WINDOW * every_steps)
-        """How far back an estimate looks: the noise scale changes during training."""
-        self._waiting: list[tuple[int, Tensor]] = []
-        self._measured: deque[tuple[int, float, float]] = deque()
+        """Steps that an estimate looks back: the noise scale changes during training."""
+        self._waiting: list[tuple[int, Tensor]] = []  # (global step, (2,) on the device: noise and signal)
+        self._measured: deque[tuple[int, float, float]] = deque()  # the same, read to the host
 
     def is_due(self, global_step: int) -> bool:
         """Tell whether this step is measured: decided by its number, so all processes and every resume agree."""
@@ -75,6 +78,9 @@ class NoiseMeter:
         Where the parts differ in size, `small` is the mean of the squares and `small_size` the harmonic mean of sizes:
         S/B is linear in 1/B, so the formulas above stay exact.
         """
+        # From E[small] = |G|^2 + S/B_small and E[big] = |G|^2 + S/B_big. The difference leaves S (1/B_small - 1/B_big);
+        # weighted by the sizes, S cancels: B_big big - B_small small = (B_big - B_small) |G|^2. Both are unbiased, and
+        # either may come out negative in a single step: so they are averaged before they are divided.
         noise = (small - big) / (1 / small_size - 1 / big_size)
         signal = (big_size * big - small_size * small) / (big_size - small_size)
         self._waiting.append((global_step, torch.stack([noise, signal])))
@@ -97,6 +103,7 @@ class NoiseMeter:
         """Bring what was measured to the host, which waits for the device here, and forget what has left the window."""
         for at, pair in self._waiting:
             noise, signal = pair.tolist()
+            # fp16 gradients that overflowed are infinite; the optimizer skips such a step, and so does the estimate.
             if math.isfinite(noise) and math.isfinite(signal):
                 self._measured.append((at, noise, signal))
         self._waiting.clear()
@@ -108,18 +115,22 @@ def ratio_of_means(pairs: list[tuple[float, float]]) -> NoiseScale | None:
     """Return mean noise over mean signal with a jackknife interval over blocks of consecutive measurements."""
     if len(pairs) < MIN_MEASUREMENTS:
         return None
+    # Sums instead of means: their ratio is the same. A mean of ratios is biased, since single signals come close to 0.
     noise, signal = sum(n for n, _ in pairs), sum(s for _, s in pairs)
     if noise <= 0 or signal <= 0:
         return None  # the measurement is all noise: nothing can be said yet
     blocks = min(BLOCKS, len(pairs))
-    logs = []  # of the ratio: its logarithm is closer to normal, and the interval stays positive
+    # Of the ratio without one block: a logarithm is closer to normal, and keeps the interval positive.
+    logs = []
     for b in range(blocks):
         block = pairs[b * len(pairs) // blocks : (b + 1) * len(pairs) // blocks]
         rest_noise, rest_signal = noise - sum(n for n, _ in block), signal - sum(s for _, s in block)
-        if rest_noise <= 0 or rest_signal <= 0:
+        if rest_noise <= 0 or rest_signal <= 0:  # one block carries the whole estimate: the data do not bound it
             return NoiseScale(value=noise / signal, low=0.0, high=math.inf)
         logs.append(math.log(rest_noise / rest_signal))
     mean = sum(logs) / blocks
+    # Jackknife variance (b - 1)/b sum (x_i - mean)^2, not 1/(b (b - 1)): leave-one-out values share most of their data,
+    # so they lie b - 1 times closer together than the blocks themselves.
     error = math.sqrt((blocks - 1) / blocks * sum((x - mean) ** 2 for x in logs))
     value = noise / signal
     return NoiseScale(value=value, low=value * math.exp(-Z90 * error), high=value * math.exp(Z90 * error))
@@ -136,10 +147,11 @@ class NoiseMeasurement:
     def __init__(self, meter: NoiseMeter, network: Network, workers: Workers, *, learning: list[nn.Parameter]) -> None:
         self.meter, self.workers, self.learning = meter, workers, learning
         self.needs_probe = needs_probe(network, workers)
-        self._min_images = 4 if self.needs_probe else 2  # two sizes; a batch norm needs two images in each
+        # Two different sizes, or the formulas divide by 0; a batch norm needs two images in each.
+        self._min_images = 4 if self.needs_probe else 2
         self._lengths = PassLengths(learning)
-        self._passes: list[tuple[Tensor, int]] = []
-        self._probed: tuple[Tensor, int] | None = None
+        self._passes: list[tuple[Tensor, int]] = []  # (squared length, images) of the passes of this step
+        self._probed: tuple[Tensor, int] | None = None  # the same of the probe
 
     def is_due(self, global_step: int, *, global_size: int) -> bool:
         """Tell whether a step of so many images is measured; the same on every process."""
@@ -149,6 +161,8 @@ class NoiseMeasurement:
         """Compute the gradient of the first images once more; nothing is learnt from it."""
         first = max(2, len(labels) // PROBED_PART)
         loss = loss_of(images[:first], labels[:first])
+        # autograd.grad and not backward: `.grad` must hold the step's own gradients only. Not scaled either, so
+        # `end_step` does not divide it by the loss scale.
         gradients = torch.autograd.grad(loss / first, self.learning, allow_unused=True)
         self._probed = squared_length([g for g in gradients if g is not None]), first
 
@@ -169,11 +183,13 @@ class NoiseMeasurement:
             length, num_images = probed
             sums = torch.stack([length, length.new_full((), 1 / num_images), length.new_ones(())])
         else:
-            # A pass's gradient is that of its sum of losses x processes / global size: back to the mean of its images.
+            # A pass's gradient is that of its sum of losses x processes / global size x loss scale (step.py): back to
+            # the mean over its n images. Squared lengths take the square of the factor.
             to_mean = global_size / self.workers.size / loss_scale
             rows = [torch.stack([s * (to_mean / n) ** 2, s.new_full((), 1 / n), s.new_ones(())]) for s, n in passes]
             sums = torch.stack(rows).sum(dim=0)
-        self.workers.sum(sums)
+        self.workers.sum(sums)  # (3,)
+        # Mean of the squares and mean of 1/B: the harmonic mean of the sizes, as `observe` asks for.
         small, inverse_size = sums[0] / sums[2], sums[1] / sums[2]
         # By now `.grad` is the mean gradient of the whole step, on every process.
         big = squared_length([p.grad for p in self.learning if p.grad is not None]) / loss_scale**2

@@ -27,7 +27,7 @@ from turnaround.optimizers import ADAM_BETAS, OPTIMIZERS
 from turnaround.recipe import TrainingRecipe
 
 MAX_WARMUP = 0.2
-"""Share of the training."""
+"""Share of the training that the automatic warm-up may take; the rest is for the full rate and its decay."""
 MIN_BETA1 = 0.5
 """The rule would give 0.2 for 8 workers and a negative value beyond 10."""
 MIN_BETA2 = 0.9
@@ -36,7 +36,7 @@ MIN_BETA2 = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """What changes for this number of workers."""
+    """The values that change with the number of workers."""
 
     factor: float = 1.0
     """Multiplies the recipe's learning rate."""
@@ -47,23 +47,29 @@ class Scaling:
 
     def norm_momentum(self, momentum: float) -> float:
         """Return batch norm's momentum with the same memory in images."""
+        # k steps of one worker keep (1 - m)^k of the old statistics; one step of k workers must keep as much.
         return 1 - (1 - momentum) ** self.norm_power
 
 
 def choose_scaling(recipe: TrainingRecipe, *, workers: int) -> Choice[Scaling]:
     """Apply the rule of the recipe for this number of workers."""
     warmup = recipe.warmup_epochs
+    # All rules compare with one worker at the same batch per worker: k workers are a batch k times as large.
     if workers == 1:
         return Choice(Scaling(warmup_epochs=warmup), "One worker: nothing is scaled.")
     if recipe.batch_total is not None:
         reason = f"The global batch is fixed at {recipe.batch_total}: as many updates as one worker, nothing scaled."
         return Choice(Scaling(warmup_epochs=warmup), reason)
     rule = OPTIMIZERS[recipe.optimizer].auto_scaling if recipe.scaling == "auto" else recipe.scaling
+    # Linear (Goyal et al. 2017): k steps of rate r along nearly equal gradients go as far as one step of rate k r.
+    # Sqrt (Malladi et al. 2022): Adam divides by the gradient's size, which noise dominates, so a step varies by r^2
+    # whatever the batch; over k times fewer steps the sum of variances stays the same with r sqrt(k).
     factor = {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[rule]
     if recipe.scaling != "auto":
         reason = f"Learning rate x {factor:.3g} for {workers} workers (scaling = {rule}); nothing else is adjusted."
         return Choice(Scaling(factor=factor, warmup_epochs=warmup), reason)
-    # Never shorter than asked for, and never more than a fifth of the training unless asked for.
+    # You et al. 2020 stretch the warm-up with the batch; here it grows as the rate does, so that the rate rises by as
+    # much per epoch as before. Never shorter than asked for, nor more than a fifth of the training unless asked for.
     longer = max(warmup, min(warmup * factor, MAX_WARMUP * recipe.epochs))
     reason = (
         f"{workers} workers take {workers} times fewer, larger steps, so learning rate x {factor:.3g} ({rule} for "
@@ -75,6 +81,8 @@ def choose_scaling(recipe: TrainingRecipe, *, workers: int) -> Choice[Scaling]:
 
 
 def _adam_betas(workers: int) -> tuple[float, float]:
+    """Return Adam's betas with the same memory in images: 1 / (1 - beta) steps, each of k times as many images."""
+    # k = 8 from (0.9, 0.999): 1 - 8 x 0.1 = 0.2, raised to MIN_BETA1, and 1 - 8 x 0.001 = 0.992.
     first, second = (1 - workers * (1 - beta) for beta in ADAM_BETAS)
     return max(MIN_BETA1, first), max(MIN_BETA2, second)
 
@@ -92,6 +100,7 @@ class Schedule:
         """Return the rate of this step, counted from 0."""
         if global_step < self.warmup_steps:
             return self.peak * (global_step + 1) / self.warmup_steps  # the first step learns too
+        # From 0 after the warm-up towards 1; max(1, ...): a warm-up may be as long as the training.
         progress = (global_step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
         if self.kind == "cosine":  # Loshchilov and Hutter 2017, one half wave down to 0
             return self.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

@@ -21,9 +21,10 @@ class RunningStatistics:
         self.buffers = [b for b in buffers if isinstance(b, Tensor)]
         counters = (norm.num_batches_tracked for norm in batch_norms)
         self.counters = [c for c in counters if isinstance(c, Tensor)]
-        self._before: list[Tensor] = []
+        # Each buffer is (channels,), each counter a scalar; the lists below follow their order.
+        self._before: list[Tensor] = []  # at the step's beginning
         self._counted: list[Tensor] = []
-        self._sum: list[Tensor] = []
+        self._sum: list[Tensor] = []  # over the workers of the passes so far
         self._is_one_pass = False
 
     def begin_step(self, *, is_one_pass: bool) -> None:
@@ -46,6 +47,8 @@ class RunningStatistics:
         """Add what the workers of this pass made of them: the pass itself leaves the mean over its workers."""
         if not self.buffers:
             return
+        # A pass of w workers leaves the mean over them (grouped_norm.py): times w it is a sum again, so that passes and
+        # processes of different numbers of workers weigh every worker alike.
         if self._is_one_pass:
             self._sum = list(torch._foreach_mul(self.buffers, num_workers)) if self.workers.size > 1 else []
         else:
@@ -56,7 +59,7 @@ class RunningStatistics:
         if not self._sum:
             return
         # On one process the sum over workers is already complete, and `sum` is the identity.
-        flat = torch.cat([s.flatten() for s in self._sum])
+        flat = torch.cat([s.flatten() for s in self._sum])  # (channels of all norms, twice)
         self.workers.sum(flat)
         flat /= self.workers.count
         sizes = [b.numel() for b in self.buffers]

@@ -37,18 +37,19 @@ from turnaround.training.statistics import RunningStatistics
 from turnaround.workers.contract import Workers
 
 MAX_IMAGES_PER_FUSED_PASS = 512
-"""More would not be faster, and might not fit."""
+"""A pass takes whole workers up to this many images, and one worker alone whatever its size. More would not be faster,
+and might not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepComponents:
-    """What a step is made of; made once in assembly.py."""
+    """The parts that a step calls; made once in assembly.py."""
 
     network: Network
     learner: nn.Module
-    """What learns: the network, or the last layer of a frozen one."""
+    """The module that learns: the network, or the last layer of a frozen one."""
     wrapped: nn.Module
-    """The same, as the engine has wrapped it: its backward pass averages gradients over processes."""
+    """The learner as the engine has wrapped it: its backward pass averages gradients over processes (all-reduce)."""
     workers: Workers
     optimizer: torch.optim.Optimizer
     inputs: Inputs
@@ -65,7 +66,7 @@ class Pass:
     sizes: tuple[int, ...]
     """Images of each worker."""
     start: int
-    """Where their images begin in the process's slice of the step."""
+    """Index of their first image in the process's slice of the step."""
 
     @property
     def stop(self) -> int:
@@ -82,8 +83,8 @@ class EpochTotals:
         self.sums = torch.zeros(3, device=workers.device, dtype=dtype)  # losses, number right, number of images
 
     def add(self, loss: Tensor, right: Tensor, *, num_images: int) -> None:
-        """Add a pass. In place, as everything here: a captured pass adds to this very tensor."""
-        sums = self.sums
+        """Add a pass. In place, as everything here: a CUDA graph adds to this very tensor."""
+        sums = self.sums  # (3,)
         sums += torch.stack([loss.to(sums), right.to(sums), sums.new_full((), num_images)])
 
     def take(self) -> Tensor:
@@ -94,8 +95,9 @@ class EpochTotals:
         return sums
 
     def by_process(self) -> list[list[float]]:
-        """Return the sums of every process, without forgetting them: what a checkpoint within an epoch keeps."""
-        rows = self.sums.new_zeros(self.workers.size, len(self.sums))
+        """Return the sums of every process and keep them: a checkpoint within an epoch stores them."""
+        # A gather made of a sum: each process fills its own row, and zeros from the others change no bit of it.
+        rows = self.sums.new_zeros(self.workers.size, len(self.sums))  # (processes, 3)
         rows[self.workers.rank] = self.sums
         self.workers.sum(rows)
         return rows.tolist()
@@ -103,6 +105,7 @@ class EpochTotals:
     def restore(self, rows: list[list[float]]) -> None:
         """Give each process its own sums; those of another number of processes all go to process 0."""
         if len(rows) != self.workers.size:
+            # Only the sum over processes is ever read (`take`), so it does not matter which of them holds it.
             nothing = [0.0] * len(self.sums)
             together = [sum(column) for column in zip(nothing, *rows, strict=True)]
             rows = [together, *[nothing] * (self.workers.size - 1)]
@@ -131,11 +134,15 @@ class Step:
         workers, number = self.components.workers, position.global_step
         images = self._images(batch, epoch=position.epoch)
         self.timer.mark("copy")
+        # Decided by the step's number and size, which all processes share: a measured step has one more all-reduce.
         is_measured = self.noise.is_due(number, global_size=batch.global_size)
         is_probed = is_measured and self.noise.needs_probe
         # Alone, a measured step takes its workers in two passes; of several processes, each has one size already.
         passes = self._passes(batch, in_two=is_measured and workers.size == 1)
+        # The probe's forward moves batch norm's running statistics too, so a probed step keeps a copy to go back to.
         self.statistics.begin_step(is_one_pass=len(passes) == 1 and not is_probed)
+        # The probe comes first: every pass resets statistics and seeds dropout after it, so measuring a step does not
+        # change what is learnt from it.
         if is_probed:
             self.noise.probe(self._loss, images, batch.labels)
         for a_pass in passes:
@@ -145,6 +152,7 @@ class Step:
                 self._pass(a_pass, images, batch, is_measured=is_measured)
             self.statistics.end_pass(num_workers=len(a_pass.sizes))
         self.statistics.end_step()
+        # Between the last backward, which leaves the averaged gradients, and the update, which drops them.
         if is_measured:
             self.noise.end_step(number, global_size=batch.global_size, loss_scale=self._loss_scale())
         self.timer.mark("compute")
@@ -152,18 +160,20 @@ class Step:
         self.timer.mark("update")
 
     def warm_up(self, batch: StepBatch) -> None:
-        """Make passes over a full batch that leave nothing behind: no statistics, gradients, totals, no update.
+        """Run forward and backward over a full batch and leave nothing behind: statistics, gradients, totals, update.
 
-        The first loads and compiles, the second is timed, and where the host is the limit a third is captured.
+        The first round loads and compiles, the second is timed, and where the host is the limit a third is captured.
         """
         images, workers = self._images(batch, epoch=1), self.components.workers
         passes = self._passes(batch, in_two=False)
-        self.statistics.begin_step(is_one_pass=False)  # remembers them, for the end of this
-        for _ in range(2):
+        # Not one pass, whatever their number: this keeps the copies that the end of the warm-up goes back to.
+        self.statistics.begin_step(is_one_pass=False)
+        for _ in range(2):  # the times below are those of the second round: the first one compiles
             begun_s = time.perf_counter()
             for a_pass in passes:
                 with nullcontext() if a_pass is passes[-1] else workers.deferred(self.components.wrapped):
                     self._pass(a_pass, images, batch, is_measured=False)
+            # Launches are asynchronous: up to here the host has only queued kernels, after it the GPU has run them.
             queueing_s = time.perf_counter() - begun_s
             synchronize(workers.device)
             whole_s = time.perf_counter() - begun_s
@@ -176,7 +186,8 @@ class Step:
         self.totals.sums.zero_()
 
     def can_capture_graph(self, batch: StepBatch) -> bool:
-        """Tell whether a step like this one could be a graph, if the host is the limit."""
+        """Tell whether a step like this one could be a CUDA graph, if the host is the limit."""
+        # One pass a step: a replay writes gradients where an ordinary backward adds to those of the pass before.
         workers, is_simple = self.components.workers, not (self.is_random or self.scaler.is_enabled())
         return can_capture(workers.device) and workers.size == 1 and len(self.pass_images(batch)) == 1 and is_simple
 
@@ -211,14 +222,16 @@ class Step:
         """Plan the passes: as many hosted workers together as fit, or one at a time where they cannot be fused."""
         sizes = batch.worker_sizes
         if in_two and len(sizes) == 1 and not self.noise.needs_probe:
-            # Nothing couples its images: the gradients of its halves add up to its own.
+            # Nothing couples its images: the gradients of its halves add up to its own. Losses are summed and divided
+            # by the global size, so the halves need not be equal.
             half = sizes[0] // 2
             return [
                 Pass(first_worker=0, sizes=(half,), start=0),
                 Pass(first_worker=0, sizes=(sizes[0] - half,), start=half),
             ]
+        # By the largest slice: the slices of a step differ by an image where the batch cannot be divided evenly.
         together = max(1, MAX_IMAGES_PER_FUSED_PASS // max(sizes)) if self.fuses_workers else 1
-        if in_two:
+        if in_two:  # half of the workers, rounded up: at least two passes, which the estimator needs
             together = min(together, -(-len(sizes) // 2))
         passes: list[Pass] = []
         for i in range(0, len(sizes), together):
@@ -232,7 +245,7 @@ class Step:
         self.statistics.begin_pass()
         images, labels = images[a_pass.start : a_pass.stop], batch.labels[a_pass.start : a_pass.stop]
         shape = PassShape(a_pass.sizes, batch.global_size)
-        # A graph has none of the hooks by which gradients are measured.
+        # A replay runs kernels only, none of the Python hooks by which gradients are measured.
         if is_measured or not self.graph.replay(shape, images, labels):
             self._forward_backward(shape, images, labels, is_measured=is_measured)
 
@@ -250,13 +263,15 @@ class Step:
             return cast(Tensor, self.components.wrapped(images))
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        # The loss in the parameters' dtype: a sum of a batch's losses in bf16 (8 bits) or fp16 would be rounded away.
         logits = self._forward(images).to(self.components.precision.parameters)
         return loss_sum(logits, labels, self.components.recipe)
 
     def _backward(self, logits: Tensor, labels: Tensor, global_size: int) -> None:
         parts = self.components
         loss = loss_sum(logits.to(parts.precision.parameters), labels, parts.recipe)
-        # The engine averages over processes, so each one multiplies by their number to give the sum.
+        # The engine's all-reduce gives (1/P) sum_p g_p; with g_p = grad(loss_p x P / B) that is the gradient of
+        # (sum of all losses) / B for any split of the B images: P = processes, B = global size.
         self.scaler.scale(loss * (parts.workers.size / global_size)).backward()  # type: ignore[no-untyped-call]
         right = (logits.argmax(dim=1) == labels).sum()
         self.totals.add(loss.detach(), right, num_images=len(labels))
@@ -282,9 +297,8 @@ class Step:
         optimizer = self.components.optimizer
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
-        self.scaler.step(
-            optimizer
-        )  # skips a step whose fp16 gradients overflowed; a plain step where nothing is scaled
+        # Skips a step whose fp16 gradients overflowed; a plain step where nothing is scaled.
+        self.scaler.step(optimizer)
         self.scaler.update()
         optimizer.zero_grad(set_to_none=True)  # the next backward writes instead of adding to zeros
 
@@ -292,11 +306,12 @@ class Step:
 def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe) -> Tensor:
     """Return the sum of the losses, not the mean: sums of slices add up to the sum of the global batch."""
     if recipe.loss == "mse":
-        wanted = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+        wanted = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # (N, classes)
         return (logits.softmax(dim=1) - wanted).square().mean(dim=1).sum()
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=recipe.label_smoothing)
 
 
 def _dropout_seed(seed: int, global_step: int, worker: int) -> int:
-    """Mix the three: distinct for up to a million steps and workers, and beyond that two that meet do no harm."""
+    """Mix the three: distinct for up to a million steps and workers; beyond that a collision does no harm."""
+    # 1,000,003 is the first prime above a million; 2**63 keeps the seed in the range that torch.manual_seed takes.
     return ((seed * 1_000_003 + global_step) * 1_000_003 + worker) % 2**63
