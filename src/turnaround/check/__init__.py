@@ -1,4 +1,4 @@
-"""What is wrong with a folder of images, before anybody trains on them.
+"""Checks a folder of images before anybody trains on them: leakage, contradictions, unreadable files, oddities.
 
 Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unreadable files, oddities, warnings.
 
@@ -7,11 +7,11 @@ Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unread
     descriptors.py  vectors that stay the same when a picture is turned, mirrored, cropped or shifted
     search.py       the pairs that are worth a closer look, by blocked matrix products
     register.py     turn, mirror, scale and shift between two pictures, and how well they fit
-    pairs.py        the three above: which pictures show the same photo
+    pairs.py        the three above together: near-duplicates
     groups.py       links -> groups; a hold-out that keeps each group on one side
     dataset.py      all of it for a folder, and what is wrong with its contents and classes
     thumbnails.py   small pictures for a page
 """
 
 CHECK_VERSION = 1
-"""Rises when the check finds other relatives than before: splits that were remembered are then made anew."""
+"""Rises when the check finds other near-duplicates than before: cached splits are then made anew."""

@@ -1,4 +1,4 @@
-"""Digests in, sets of identical images out: the part of the check that costs nothing, so every training does it."""
+"""Exact duplicates: digests in, sets of identical images out. The digests are there, so every training does it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnaround.data.pixels import Pixels
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """What identical images mean for a split and for labels."""
+    """Identical images, those of them that leak between the parts, and those with contradicting labels."""
 
     sets: tuple[tuple[int, ...], ...]
     """Rows of identical images, two at least in each, in ascending order."""
@@ -24,7 +24,9 @@ class Copies:
 
 
 def identical(*digests: NDArray[np.uint8]) -> tuple[tuple[int, ...], ...]:
-    """Sets of rows that agree in one of the tables of digests, or are joined by others that do."""
+    """Return the sets of rows that agree in one of the tables of digests, (N, 16), directly or through others."""
+    # Union-find: `head` leads from a row to a smaller one of its set, so the top of a set is its smallest row: a
+    # training image where there is one. Rows without a copy, most of them, are not in it.
     head: dict[int, int] = {}
 
     def top(row: int) -> int:
@@ -45,7 +47,7 @@ def identical(*digests: NDArray[np.uint8]) -> tuple[tuple[int, ...], ...]:
 
 
 def find_copies(pixels: Pixels) -> Copies:
-    """By the files' bytes and by their pixels."""
+    """Find duplicates by the files' bytes and by their pixels: the same picture may be in another format."""
     sets = identical(pixels.digests, pixels.pixel_digests)
     labels, num_train = pixels.labels, pixels.num_train
     leaking, two_labels = [], []
@@ -59,7 +61,7 @@ def find_copies(pixels: Pixels) -> Copies:
 
 
 def sentences(copies: Copies, pixels: Pixels) -> tuple[str, ...]:
-    """What to warn of before a training."""
+    """Return the warnings to give before a training."""
     found = []
     files, num_validation = pixels.files, len(pixels.labels) - pixels.num_train
     if copies.leaking:

@@ -41,13 +41,13 @@ class Check:
     bad: dict[int, str]
     """Unreadable files: the reason."""
     odd: dict[str, tuple[int, ...]]
-    """By the names of `headers.ODDITIES`."""
+    """Rows of odd images, by the names of `headers.ODDITIES`."""
     classes: dict[str, dict[str, int]]
     warnings: tuple[str, ...]
 
     @property
     def leaking(self) -> dict[str, int]:
-        """Validation images with a relative in the training part, by kind."""
+        """Return the number of validation images with a near-duplicate in the training part, by kind."""
         return {str(kind): num for kind, num in leaking(self.groups, self.table.num_train).items()}
 
     @property
@@ -112,7 +112,7 @@ def split_by_photo(check: Check, *, holdout: float, seed: int) -> dict[str, str]
 
 
 def check_table(table: ImageTable, *, cache: Path | None = None, show: Show = silent) -> Check:
-    """Do as `check_folder`, for files that are known already."""
+    """Check as `check_folder` does, for files that are known already."""
     pixels = _small_copies(table, cache or default_cache(), show)
     rows = _rows_in_table(table, pixels)
     bad = _bad(table, pixels, set(rows.tolist()))
@@ -159,11 +159,13 @@ def _headers(table: ImageTable, readable: dict[int, str], show: Show) -> list[he
 
 
 def _rows_in_table(table: ImageTable, pixels: Pixels) -> NDArray[np.int64]:
+    # The cache skips what it cannot decode: row k of the pixels is row rows[k] of the table.
     kept = set(pixels.files)
     return np.array([row for row, name in enumerate(table.files) if name in kept], np.int64)
 
 
 def _bad(table: ImageTable, pixels: Pixels, kept: set[int]) -> dict[int, str]:
+    # `skipped` has the unreadable files in the order of the table, each as "file: reason".
     missing = [row for row in range(len(table.files)) if row not in kept]
     return {
         row: entry.removeprefix(f"{table.files[row]}: ") for row, entry in zip(missing, pixels.skipped, strict=True)
@@ -171,7 +173,7 @@ def _bad(table: ImageTable, pixels: Pixels, kept: set[int]) -> dict[int, str]:
 
 
 def _links(pixels: Pixels, sizes_px: NDArray[np.int64], constant: NDArray[np.bool_], show: Show) -> list[Link]:
-    """Exact copies by their digests; the others by their looks, one of each set of copies standing for all."""
+    """Return exact duplicates by digest, then near-duplicates among one picture of each set of exact ones."""
     exact = [
         Link(first=rows[0], second=row, kind="exact", change="")
         for rows in find_copies(pixels).sets
@@ -187,6 +189,7 @@ def grey_and_constant(images: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDA
     for start in range(0, len(images), _CHUNK):
         some = images[start : start + _CHUNK].astype(np.int16)
         rows = slice(start, start + len(some))
+        # In 16 bits, since bytes would wrap around in the difference.
         grey[rows] = np.abs(some - some.mean(axis=-1, keepdims=True)).mean((1, 2, 3)) < _GREY_TOLERANCE
         constant[rows] = some.std(axis=(1, 2)).max(axis=-1) < _CONSTANT_SPREAD
     return grey, constant

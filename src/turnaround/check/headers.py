@@ -1,6 +1,6 @@
 """Image files in, what their headers say out: size, mode, format, orientation, frames. No pixel is decoded.
 
-Also which of it is worth telling: none of it stops a training, decode.py states what becomes of each.
+Oddities are listed too: none of them stops a training, decode.py states what becomes of each.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ ODDITIES = {
     "grey among colour": "used as they are; the network may learn the grey",
     "constant": "one colour only: nothing can be learned from them",
 }
-"""What is odd, and what becomes of it."""
+"""Each oddity, and what becomes of such an image."""
 
 
 class Header(NamedTuple):
-    """Of one file; width and height 0 when it has no readable header."""
+    """The header of one file; width and height are 0 when it cannot be read."""
 
     width_px: int = 0
     height_px: int = 0
@@ -55,7 +55,7 @@ class Header(NamedTuple):
 
 
 def read_headers(root: Path, files: tuple[str, ...], on_progress: Progress | None = None) -> list[Header]:
-    """In the order of the files."""
+    """Return the headers in the order of the files, read by child processes."""
     root = root.absolute()
     tasks = [(start, root, files[start : start + _FILES_PER_TASK]) for start in range(0, len(files), _FILES_PER_TASK)]
     headers: dict[int, list[Header]] = {}
@@ -67,13 +67,13 @@ def read_headers(root: Path, files: tuple[str, ...], on_progress: Progress | Non
 
 
 def sizes_of(headers: list[Header]) -> NDArray[np.int64]:
-    """(N, 2) width and height; square where unknown."""
+    """Return width and height, (N, 2); square where unknown."""
     return np.array([(max(h.width_px, 1), max(h.height_px, 1)) for h in headers], np.int64).reshape(-1, 2)
 
 
 def _read_some(task: tuple[int, Path, tuple[str, ...]]) -> tuple[int, list[Header]]:
     start, root, files = task
-    with warnings.catch_warnings():
+    with warnings.catch_warnings():  # Pillow warns of damaged metadata and of large pictures
         warnings.simplefilter("ignore")
         return start, [_read_one(root / name) for name in files]
 
@@ -82,10 +82,10 @@ def _read_one(path: Path) -> Header:
     try:
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
-            if width * height > MAX_PIXELS:
+            if width * height > MAX_PIXELS:  # decoding refuses it: no more of it is read
                 return Header(width, height)
             orientation = _orientation(image)
-            if 5 <= orientation <= 8:
+            if 5 <= orientation <= 8:  # EXIF: these four transpose the picture
                 width, height = height, width
             return Header(width, height, tuple(_odd(image, path, orientation)))
     except Exception:
@@ -105,6 +105,7 @@ def _odd(image: Image.Image, path: Path, orientation: int) -> list[str]:
     found = {
         "wrong extension": extension not in _EXTENSIONS.get(image.format or "", (extension,)),
         "turned by EXIF": 2 <= orientation <= 8,
+        # MPO is what cameras write as JPEG with further views: its first frame is the photo.
         "several frames": getattr(image, "is_animated", False) and image.format != "MPO",
         "transparent": image.has_transparency_data,
         "palette": image.mode in ("P", "PA"),

@@ -1,4 +1,4 @@
-"""Decoded pictures in, the pairs that show the same photo out, each with the change that makes one of the other."""
+"""Near-duplicates: decoded pictures in, the pairs that show the same photo and the change between them out."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from turnaround.data.pixels import open_pixels
 
 SIZE_PX = 64
 MAX_MISFIT = 0.25
-"""Larger, and two pictures are strangers. Chosen on copies of fruit and Caltech-101 photos, see docs/LOG.md."""
+"""Above this misfit two pictures are unrelated. Chosen on copies of fruit and Caltech-101 photos, see docs/LOG.md."""
 _MIN_OVERLAP, _FULL_OVERLAP, _STRICTER = 0.2, 0.75, 0.5
 """Pictures that have little in common, because one is a part of the other or white was taken for fill, must fit better:
 the ends of a banana are what tells it from others."""
-STANDING_NEIGHBOURS = 4
-_PAIRS_AT_ONCE, _PAIRS_PER_TASK = 64, 1024
+STANDING_NEIGHBOURS = 4  # of upright thumbnails: a second search, for strongly brightened copies
+_PAIRS_AT_ONCE, _PAIRS_PER_TASK = 64, 1024  # the Jacobian of 64 pairs at 64 px, (64, 4, 4096), takes 4 MB
 
 Kind = Literal["exact", "near", "augmented"]
 
@@ -45,7 +45,7 @@ class Link:
     second: int
     kind: Kind
     change: str
-    """In words, for example 'turned by 30 degrees, mirrored'; empty when nothing but the encoding differs."""
+    """The change in words, e.g. 'mirrored, turned by 30 degrees'; empty when nothing but the encoding differs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,10 @@ class _Task:
 def find_links(
     cache_dir: Path, sizes_px: NDArray[np.int64], *, but_not: set[int], on_progress: Progress | None = None
 ) -> list[Link]:
-    """All pairs but those with pictures in `but_not`: exact copies stand for each other, constant ones for nothing."""
+    """Return all pairs without pictures in `but_not`: one of each set of exact copies is enough.
+
+    `sizes_px` is (N, 2), width and height of the files: the decoded squares have lost their aspect ratio.
+    """
     images = open_pixels(cache_dir).images
     assert images is not None
     rows = np.array([row for row in range(len(images)) if row not in but_not], np.int64)
@@ -70,8 +73,10 @@ def find_links(
     standing = nearest_pairs(
         *as_they_stand(images[rows]), [(0, view) for view in range(4)], neighbours=STANDING_NEIGHBOURS
     )
+    # Pairs of the second search have no disc in which they are alike: registration starts from the whole picture.
     found = joined(found, standing._replace(combination=np.full_like(standing.combination, _WHOLE)))
     pairs = Pairs(rows[found.first], rows[found.second], found.combination)
+    # A child gets the numbers of its pairs, not pixels: it maps the same cache entry.
     tasks = [
         _Task(cache_dir=cache_dir, half_sides=half_sides, pairs=Pairs(*(c[s : s + _PAIRS_PER_TASK] for c in pairs)))
         for s in range(0, len(pairs.first), _PAIRS_PER_TASK)
@@ -79,12 +84,14 @@ def find_links(
     links: list[Link] = []
     for done, some in enumerate(in_children(_verified, tasks, purpose="compares images"), 1):
         links += some
-        if on_progress is not None:
+        if on_progress is not None:  # the last task is smaller
             on_progress(min(done * _PAIRS_PER_TASK, len(pairs.first)), len(pairs.first))
+    # Sorted: results do not depend on which child was first.
     return sorted(links, key=lambda link: (link.first, link.second))
 
 
 _WHOLE = COMBINATIONS.index((QUERIES.index((1.0, 0.0, 0.0)), PROBES.index((1.0, 0.0, 0.0))))
+# (combinations, 6): radius and centre of the first picture's disc, then of the second's.
 _DISCS = np.array([(*QUERIES[query], *PROBES[probe]) for query, probe in COMBINATIONS], np.float32)
 
 
@@ -96,10 +103,12 @@ def _verified(task: _Task) -> list[Link]:
         first, second, combination = (column[start : start + _PAIRS_AT_ONCE] for column in task.pairs)
         sides = task.half_sides[first], task.half_sides[second]
         discs = _DISCS[combination]
+        # Centres are shares of half the width and half the height; registration has halves of the shorter side.
         one, other = discs[:, :3].copy(), discs[:, 3:].copy()
         one[:, 1:] *= sides[0]
         other[:, 1:] *= sides[1]
         found = fit(picture_batch(images[first], sides[0]), picture_batch(images[second], sides[1]), one, other)
+        # From 0.25 at an overlap of 0.75 and more down to -0.025 at 0.2: then only agreement of fine detail convinces.
         limit = MAX_MISFIT - _STRICTER * np.maximum(_FULL_OVERLAP - found.overlap, 0)
         keep = np.flatnonzero((found.misfit < limit) & (found.overlap > _MIN_OVERLAP))
         links += [_link(int(first[row]), int(second[row]), found, row) for row in keep.tolist()]
@@ -107,7 +116,7 @@ def _verified(task: _Task) -> list[Link]:
 
 
 def _link(first: int, second: int, found: Registration, row: int) -> Link:
-    if first > second:
+    if first > second:  # the words tell how to make the second of the first
         first, second, turn = second, first, np.linalg.inv(found.turn[row])
     else:
         turn = found.turn[row]
@@ -116,9 +125,10 @@ def _link(first: int, second: int, found: Registration, row: int) -> Link:
 
 
 def change_in_words(turn: NDArray[np.floating]) -> str:
-    """What a person would say; empty for less than 3 degrees, 5 % of size and 4 % of the side."""
+    """Return the change as a person would say it; empty below 3 degrees, 5 % of size and 4 % of the side."""
     is_mirrored = turn[0, 0] * turn[1, 1] - turn[0, 1] * turn[1, 0] < 0
     scale = math.sqrt(abs(turn[0, 0] * turn[1, 1] - turn[0, 1] * turn[1, 0]))
+    # A mirror image flips y before the turn, so the first column holds the angle in both cases.
     degrees = math.degrees(math.atan2(turn[1, 0], turn[0, 0]))
     words = []
     if is_mirrored:

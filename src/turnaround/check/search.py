@@ -1,4 +1,4 @@
-"""Vectors of all pictures in, the pairs that are worth a closer look out.
+"""Exact nearest neighbours: descriptors of all pictures in, the pairs that are worth a registration out.
 
 Every picture is compared with all others by blocked matrix products: no Python loop over pairs. With N pictures that
 is about 110 N^2 products of short vectors: seconds for 10,000, minutes for 100,000.
@@ -17,10 +17,10 @@ from turnaround.check.descriptors import COMBINATIONS, Floats
 from turnaround.children import num_cpus
 
 NEIGHBOURS = 20
-"""Looked at for each picture: of the altered copies that we made, 99.4 % are among the first 20, 97.6 % first."""
+"""Nearest neighbours kept for each picture: 99.4 % of the altered copies that we made are among them, 97.6 % first."""
 FARTHEST = 1.2
-"""Beyond this distance nothing was a copy."""
-_BLOCK_BYTES = 48 << 20  # of distances that one task holds
+"""Squared distance beyond which nothing was a copy."""
+_BLOCK_BYTES = 48 << 20  # of one block of distances; a task holds two of them, the smallest so far and the next
 
 
 class Pairs(NamedTuple):
@@ -40,10 +40,12 @@ def nearest_pairs(
 ) -> Pairs:
     """Return each unordered pair once, with the combination (of a query and a probe) that brings the two nearest."""
     num = len(queries)
-    left = _with_norms(queries, is_left=True)
+    left = _with_norms(queries, is_left=True)  # (N, queries, d + 2)
+    # (probes, d + 2, N), contiguous: the right side of each product is read by every task.
     right = np.ascontiguousarray(_with_norms(probes, is_left=False).transpose(1, 2, 0))
     step = max(16, min(1024, _BLOCK_BYTES // (4 * max(num, 1))))
     starts = range(0, num, step)
+    # Threads, not processes: NumPy releases the GIL in a matrix product, and all tasks read the same two arrays.
     threads = ThreadPoolExecutor(max(1, num_cpus()))
     with threads:
         rows = [(left[start : start + step], start) for start in starts]
@@ -56,6 +58,7 @@ def nearest_pairs(
 
 def joined(one: Pairs, other: Pairs) -> Pairs:
     """Return all of `one`, and of `other` the pairs that are not in it."""
+    # A number for each unordered pair: smaller row * num + larger row.
     num = 1 + max((int(column.max()) for pairs in (one, other) for column in pairs[:2] if len(column)), default=0)
     keys = [
         np.minimum(pairs.first, pairs.second) * num + np.maximum(pairs.first, pairs.second) for pairs in (one, other)
@@ -75,7 +78,10 @@ def _with_norms(vectors: Floats, *, is_left: bool) -> Floats:
 def _nearest(
     left: Floats, right: Floats, start: int, combinations: Sequence[tuple[int, int]], neighbours: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-    """Return (row, neighbour, squared distance) of the nearest ones; left (b, queries, d), right (probes, d, N)."""
+    """Return (row, neighbour, squared distance) of the nearest ones; left (b, queries, d), right (probes, d, N).
+
+    Only the smallest distance over all combinations is kept, in place: (b, N) instead of (combinations, b, N).
+    """
     best = np.full((len(left), right.shape[2]), np.inf, np.float32)  # (b, N)
     distance = np.empty_like(best)
     for query, probe in combinations:
@@ -84,6 +90,7 @@ def _nearest(
     rows = np.arange(len(left))
     best[rows, rows + start] = np.inf  # itself
     num = min(neighbours, best.shape[1] - 1)
+    # A partition is linear in N; the order among the neighbours does not matter.
     near = np.argpartition(best, num - 1, axis=1)[:, :num] if num > 0 else np.zeros((len(left), 0), np.int64)
     distances = np.take_along_axis(best, near, axis=1)
     row, column = np.nonzero(distances < FARTHEST)
@@ -99,7 +106,7 @@ def _combination(
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return the best combination of each pair, and its distance.
 
-    It is found again for the few pairs that are left: to remember it for all would take most of the time.
+    It is computed again for the few pairs that are left: an argmin over all N^2 would take most of the time.
     """
     best = np.full(len(first), np.inf, np.float32)
     which = np.zeros(len(first), np.int64)
@@ -116,7 +123,8 @@ def _combination(
 def _once(
     first: NDArray[np.int64], second: NDArray[np.int64], combination: NDArray[np.int64], distance: Floats
 ) -> Pairs:
-    """Keep of a pair that was found from both sides the nearer finding."""
+    """Keep the nearer of the two findings of a pair that was found from both sides."""
+    # np.unique returns the first occurrence: after sorting by distance, that is the nearer one.
     order = np.argsort(distance, kind="stable")
     first, second, combination = first[order], second[order], combination[order]
     key = np.minimum(first, second) * (int(max(first.max(initial=0), second.max(initial=0))) + 1)

@@ -1,4 +1,4 @@
-"""Image files in, small JPEGs as data URIs out: drawn anew from the pixels, without the files' metadata."""
+"""Image files in, thumbnails as data URIs out: JPEGs encoded anew from the pixels, without the files' metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUALITY = 80
 
 
 def thumbnails(root: Path, files: Iterable[str], *, size_px: int = SIZE_PX) -> dict[str, str]:
-    """File -> data URI; what cannot be read has none."""
+    """Return the thumbnail of each file as a data URI; unreadable files have none."""
     found = {}
     with GuardedDecoder() as decoder:
         for name in dict.fromkeys(files):
