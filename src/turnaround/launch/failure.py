@@ -22,12 +22,12 @@ from turnaround.record.writer import write_json
 LOST_KINDS = {"DistBackendError", "DistNetworkError", "DistStoreError", "HorovodInternalError"}
 LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "gloo/")
 MAX_REASON_S = 10.0
-"""How long another process may take to write why it failed, once we have lost it: a Python process with torch in it
-takes seconds to end, and a network file system shows the file some seconds later."""
+"""Time for another process to write why it failed, once we have lost it: a Python process with torch in it takes
+seconds to end, and a network file system shows the file some seconds later."""
 
 
 class RankFailedError(ProcessFailedError):
-    """A process died, and this is which."""
+    """A process died; `ranks` says which."""
 
     def __init__(self, message: str, *, ranks: tuple[int, ...]) -> None:
         super().__init__(message)
@@ -44,6 +44,7 @@ def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, s
     """Write why this process fails; called by itself, before it closes its connections."""
     expected = isinstance(error, TurnaroundError)
     message = str(error) if expected else f"{type(error).__name__}: {error}"
+    # An error of ours may quote such words (a full disk, a broken pipe to a child) and is still a cause.
     lost = type(error).__name__ in LOST_KINDS or any(word in message for word in LOST_WORDS)
     payload = {
         "rank": rank,
@@ -73,18 +74,18 @@ def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
 
 
 def write_exit_if_silent(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
-    """Do the same, unless it has written why."""
+    """Write the exit status of a process, unless it has written a reason itself."""
     if rank not in directory.failed_ranks():
         write_exit(directory, rank=rank, exit_status=exit_status)
 
 
 def has_failures(directory: RunDirectory) -> bool:
-    """Whether any process has said why it ended."""
+    """Return whether any process has written why it ended."""
     return bool(directory.failed_ranks())
 
 
 def wait_for_others(directory: RunDirectory, *, patience_s: float = MAX_REASON_S) -> None:
-    """As long as all that is known is a lost connection; processes with launchers of their own take a moment."""
+    """Wait while all that is known is a lost connection; processes with launchers of their own take a moment."""
     latest_s = time.monotonic() + patience_s
     while time.monotonic() < latest_s and all(_is_lost(reason) for reason in _reasons(directory)):
         time.sleep(0.1)
@@ -93,7 +94,7 @@ def wait_for_others(directory: RunDirectory, *, patience_s: float = MAX_REASON_S
 def first_cause(
     directory: RunDirectory, *, exit_status: int, log: Path, gone: heartbeat.ProcessHeartbeat | None = None
 ) -> TurnaroundError:
-    """The error that came first; `gone` is a process that was seen to have ended before the others."""
+    """Return the root cause; `gone` is a process that was seen to have ended before the others."""
     reasons = _reasons(directory)
     causes = [reason for reason in reasons if not _is_lost(reason)]
     if not causes:
@@ -108,8 +109,10 @@ def first_cause(
             ending = f" ({_exit_text(exit_status)})" if alone or not silent else ""
             ranks = tuple(process.rank for process in silent)
             return _death(f"{who} died without a word{ending}", directory, log, ranks=ranks)
+    # Clocks of hosts differ, but lost connections are sorted out above: a wrong order names another real cause.
     first = min(causes or reasons, key=lambda reason: reason["at_s"])
     if first["kind"] is not None:
+        # The name comes from a file: it may only choose among our own errors.
         kind = getattr(errors, first["kind"], None)
         if not (isinstance(kind, type) and issubclass(kind, TurnaroundError)):
             kind = TurnaroundError
@@ -121,7 +124,7 @@ def first_cause(
 
 
 def vanished(directory: RunDirectory) -> StorageError:
-    """Somebody has moved or removed the run directory, or its file system is no longer there."""
+    """Return the error for a run directory that was moved or removed, or whose file system is gone."""
     return StorageError(
         f"{directory.path} is not there any more: somebody moved or removed it, or took its file system away, while "
         f"the run was writing. Put it back and go on with `turnaround resume {shlex.quote(str(directory.path))}`."
@@ -129,7 +132,7 @@ def vanished(directory: RunDirectory) -> StorageError:
 
 
 def how_to_go_on(directory: RunDirectory, log: Path) -> str:
-    """What comes after the cause."""
+    """Return the sentence that follows the cause: where the log is, and how to resume."""
     return (
         f"What it printed is in {log}. Go on from the last checkpoint with "
         f"`turnaround resume {shlex.quote(str(directory.path))}`."

@@ -32,8 +32,8 @@ from turnaround.workers.environment import RankInfo
 START_VARIABLE = "TURNAROUND_START"
 """The token of a start, from a launcher of ours to its processes."""
 MAX_PREPARATION_S = 3600.0
-"""How long process 0 of a launcher of others may decode images: long enough for a million on a slow disk. Processes of
-our own wait without a limit, since they end with their launcher."""
+"""Maximum time for process 0 of a launcher of others to decode images: enough for a million on a slow disk. Processes
+of our own wait without a limit, since they end with their launcher."""
 POLL_S = 0.05
 """A file that is not there costs microseconds to look for, and the first step waits for it."""
 
@@ -44,14 +44,14 @@ class StartMessage:
 
     device: str = "auto"
     network: str
-    """What will be trained: its code is loaded while the images are decoded."""
+    """The network to train: its code is loaded while the images are decoded."""
     launch: str = "local"
-    """Who started the processes; for the record."""
+    """The launcher that started the processes; for the record."""
     shows_progress: bool = True
     bench_part_s: float | None = None
     """Measure each part of a training for so long (training/bench.py) instead of training."""
     begun_at_s: float
-    """When the user's command began, by the monotonic clock that all processes of `host` share."""
+    """Begin of the user's command, by the monotonic clock that all processes of `host` share."""
     host: str = field(default_factory=socket.gethostname)
     start: str = field(default_factory=lambda: secrets.token_hex(8))
     """The token of this start, or under a launcher of others what all its processes know."""
@@ -59,17 +59,17 @@ class StartMessage:
     """None until the images are decoded."""
     decode_time_s: float = 0.0
     decoded_at_s: float = 0.0
-    """When the images were there, by the same clock as `begun_at_s`."""
+    """The moment when the images were there, by the same clock as `begun_at_s`."""
     beat: int = 0
-    """How often it was written since."""
+    """Number of times that the message was written again: its heartbeat."""
 
     @property
     def is_of_this_host(self) -> bool:
-        """Whether its clock is ours."""
+        """True when the message was written on this host, so that its clock is ours."""
         return self.host == socket.gethostname()
 
     def with_images(self, pixels_dir: Path, *, decode_time_s: float) -> StartMessage:
-        """The same when the images are there, now."""
+        """Return the complete message: the images are there, now."""
         return replace(
             self,
             pixels_dir=str(pixels_dir.absolute()),
@@ -78,9 +78,10 @@ class StartMessage:
         )
 
     def waited_s(self, *, began_at_s: float, ready_at_s: float) -> float:
-        """The part of decoding that a process waited for: what passed while it got ready is start-up, counted once."""
+        """Return the part of decoding that a process waited for: what passed while it got ready is start-up."""
         if not self.is_of_this_host:
             return self.decode_time_s
+        # The overlap of [began, ready] of this process with [decoded - decode time, decoded] of the launcher.
         hidden_s = min(ready_at_s, self.decoded_at_s) - max(began_at_s, self.decoded_at_s - self.decode_time_s)
         return self.decode_time_s - max(0.0, hidden_s)
 
@@ -126,6 +127,7 @@ class Handshake:
                 return message
             if self.stop_asked() or not launcher_is_alive() or not self.directory.logs.is_dir():
                 return None
+            # With a token the launcher is ours, and its death is seen above.
             if self._token is None and time.monotonic() >= latest_s:
                 raise _waited_in_vain(self.directory, self.place, patience_s)
             time.sleep(POLL_S)
@@ -133,6 +135,7 @@ class Handshake:
     def _is_ours(self, message: StartMessage) -> bool:
         if self._token is not None:
             return message.start == self._token
+        # An earlier start may have had the same id: only a message that changes (`beat`) has a living writer.
         return message.start == self.place.start and message != self._left_behind
 
 

@@ -27,7 +27,7 @@ from turnaround.workers.environment import VARIABLES
 
 HOST = "127.0.0.1"
 GRACE_S = 10.0
-"""How long the others may take to end by themselves, when one has ended with an error that they probably share."""
+"""Time for the others to end by themselves, when one has ended with an error that they probably share."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             signal.signal(number, lambda *_: _ask_to_stop(processes))
         command = [sys.executable, "-m", options.module, *options.arguments]
         for rank in range(options.processes):
+            # The handlers look at the list, so a request during the loop reaches those that are started.
             environment = environment_of(rank, options.processes, port=port)
             processes.append(subprocess.Popen(command, env=environment, preexec_fn=die_with_parent))
         exit_status = _wait(processes)
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _write_exits(processes: list[subprocess.Popen[bytes]], arguments: list[str]) -> None:
-    """A process that was killed has said nothing; its exit status, which only we know, says that it was the first."""
+    """Write the exit status of a process that was killed: it has said nothing, and only its parent knows it."""
     directory = RunDirectory(Path(arguments[0] if arguments else "."))
     killed = [(rank, process.returncode) for rank, process in enumerate(processes) if process.returncode < 0]
     if killed and directory.is_run():
@@ -56,7 +57,7 @@ def _write_exits(processes: list[subprocess.Popen[bytes]], arguments: list[str])
 
 
 def environment_of(rank: int, size: int, *, port: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of one process: Horovod's variables, and none that another launcher has left."""
+    """Return the environment of one process: Horovod's variables, and none that another launcher has left."""
     left_over = {name for names in VARIABLES.values() for name in names}
     place = dict(zip(VARIABLES["horovod"], map(str, (rank, size, rank, size)), strict=True))
     return {
@@ -75,7 +76,7 @@ def environment_of(rank: int, size: int, *, port: int, base: Mapping[str, str] =
 
 @contextmanager
 def _meeting_point(processes: int) -> Iterator[int]:
-    """Horovod's own server, on loopback only; leaves its port."""
+    """Run Horovod's rendezvous server, on loopback only, and yield its port."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -89,14 +90,14 @@ def _meeting_point(processes: int) -> Iterator[int]:
 
 
 def _ask_to_stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """A worker notes it and stops after its step."""
+    """Send SIGTERM to all workers: each notes it and stops after its step."""
     for process in processes:
         with suppress(ProcessLookupError):
             process.terminate()
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
-    """The exit status of the first that failed; then the others go too."""
+    """Wait for all; return the exit status of the first that failed, after ending the others."""
     while True:
         states = [process.poll() for process in processes]
         failed = [status for status in states if status]

@@ -55,20 +55,20 @@ LAUNCH = "launch"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a user asks for, besides the recipe."""
+    """The user's wishes besides the recipe."""
 
     out: Path
     show: Show
     processes: int | None = None
     device: str | None = None
-    """None: of a new run auto, of a resumed one as before."""
+    """None means auto for a new run, and the device of before for a resumed one."""
     engine: str | None = None
-    """Of a resumed run: another engine than before; a new run has it in its recipe."""
+    """Another engine than before, for a resumed run; a new run has it in its recipe."""
     place: RankInfo = field(default_factory=RankInfo)
-    """Where this command stands when a launcher of others has started it once for each process."""
+    """Rank and size of this command when a launcher of others has started it once for each process."""
     shows_progress: bool = True
     restarts: int = 0
-    """How often the run is started again, from its last checkpoint, when a process fails."""
+    """Maximum number of new starts, from the last checkpoint, after a process has failed."""
     launcher: Launcher = field(default_factory=LocalLauncher)
     announce: Callable[[Recipe, Prepared, int], None] = lambda recipe, prepared, processes: None
     """Called once everything is known and before the processes start."""
@@ -80,6 +80,7 @@ def start(recipe: Recipe, request: Request) -> Run:
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     if request.place.rank > 0:
         return _follow(plan, request)
+    # Noted before they are made: what is given up removes these, and no folder of the user.
     new_folders = [folder for folder in (request.out, *request.out.parents) if not folder.exists()]
     directory = RunDirectory.create(request.out, job_id=own_job())
     with RunLock(directory.lock):  # when another run holds it, nothing here is ours to remove
@@ -124,6 +125,7 @@ def resume(request: Request) -> Run:
         _images(recipe, request, directory) as prepared,
     ):
         _refuse_changed_images(run, prepared)
+        # After the check of the images: a resume that is refused leaves recipe and status as they were.
         _write_recipe(directory, {**run.recipe, **recipe.to_dict()}, plan)
         _write_status(directory, _next_segment(directory, run.status))
         request.announce(recipe, prepared, processes)
@@ -150,7 +152,7 @@ def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any
 
 
 def _decode_rate(prepared: Prepared) -> dict[str, float]:
-    """Of this machine's cores, now, on files from all over the set; what the cache says may be another machine's."""
+    """Measure decoding on this machine's cores, on files from all over the set; the cache may be another machine's."""
     pixels, table = prepared.pixels, prepared.table
     every = max(1, len(pixels.files) // DECODED_TO_MEASURE)
     size_px = pixels.num_bytes // len(pixels.labels)
@@ -160,7 +162,7 @@ def _decode_rate(prepared: Prepared) -> dict[str, float]:
 
 
 def image_facts(prepared: Prepared) -> dict[str, Any]:
-    """What recipe.json says about the images that were found."""
+    """Return what recipe.json says about the images that were found."""
     table, pixels = prepared.table, prepared.pixels
     return {
         "fingerprint": pixels.fingerprint,
@@ -183,7 +185,7 @@ def image_facts(prepared: Prepared) -> dict[str, Any]:
 
 @contextmanager
 def _images(recipe: Recipe, request: Request, directory: RunDirectory) -> Iterator[Prepared]:
-    """The decoded images; with the cache off they live only as long as the run."""
+    """Yield the decoded images; with the cache off they live only as long as the run."""
     temporary = directory.pixels
     try:
         yield _prepared(recipe, request, cache=cache_root(recipe, temporary=temporary))
@@ -202,7 +204,7 @@ def _prepared(recipe: Recipe, request: Request, *, cache: Path) -> Prepared:
 
 
 def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -> int:
-    """How many: as asked, as before, as the devices allow; or as many as a launcher has already started."""
+    """Return the number of processes: as asked, as before, as the devices allow, or as a launcher has started."""
     place, engine, asked = request.place, recipe.workers.engine, request.processes
     require(engine)
     if not place.is_alone:
@@ -240,7 +242,7 @@ def _follow(plan: LaunchPlan, request: Request) -> Run:
 
 
 def _plan(recipe: Recipe, request: Request, *, processes: int, begun_at_s: float) -> LaunchPlan:
-    """Everything that is known before there are images."""
+    """Return the plan, with everything that is known before there are images."""
     place, engine = request.place, recipe.workers.engine
     message = StartMessage(
         device=request.device or "auto",
@@ -264,7 +266,7 @@ def _with_images(plan: LaunchPlan, prepared: Prepared) -> StartMessage:
 def _train(
     processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, request: Request, *, workers: int
 ) -> None:
-    """To the end, or to an error; after the failure of a process once more, as often as was asked for."""
+    """Train to the end or to an error; start again after the failure of a process, as often as was asked for."""
     directory, restarts = plan.directory, Restarts(plan, workers=workers)
     message = _with_images(plan, prepared)
     with ExitStack() as restarted:
@@ -275,7 +277,9 @@ def _train(
             except TurnaroundError as error:
                 if not directory.is_run():
                     raise  # it has vanished, and with it the status
+                # Read after the end: process 0 has written epochs and times into it meanwhile.
                 status = Run.load(directory.path).status
+                # Only the death of a process is worth another start: bad input and divergence would come back.
                 if not isinstance(error, ProcessFailedError) or restart == request.restarts:
                     _write_status(directory, _ended(status, error))
                     raise
@@ -284,6 +288,8 @@ def _train(
             _write_status(directory, replace(_next_segment(directory, status), restarts=[*status.restarts, cause]))
             _write_recipe(directory, read_json(directory.recipe), plan)
             sys.stderr.write(f"{cause}\nStarting again by itself: {restart + 1} of {request.restarts}.\n")
+            # A new token: a process must not take the message of the start that failed for its own. Decoding takes 0 s
+            # now: the first start has counted it.
             again = replace(plan.message, start=secrets.token_hex(8), begun_at_s=time.monotonic())
             plan = replace(plan, message=again)
             message = again.with_images(prepared.pixels.cache_dir, decode_time_s=0.0)
@@ -291,7 +297,7 @@ def _train(
 
 
 def _next_segment(directory: RunDirectory, status: Status) -> Status:
-    """Of a run that is started again; its processes knew better than its status how long they ran."""
+    """Return the status of a run that is started again; its time is the heartbeat's where that is longer."""
     program_s = max(status.time_s.get("program", 0.0), heartbeat.program_s(directory))
     time_s: dict[TimePart, float] = {**status.time_s, "program": program_s}
     return replace(
@@ -300,7 +306,7 @@ def _next_segment(directory: RunDirectory, status: Status) -> Status:
 
 
 def _ended(status: Status, error: TurnaroundError) -> Status:
-    """The status of a run that stopped before its end."""
+    """Return the status of a run that stopped before its end."""
     states: dict[type[TurnaroundError], State] = {
         DivergedError: "diverged",
         InterruptedRunError: "interrupted",
@@ -309,12 +315,12 @@ def _ended(status: Status, error: TurnaroundError) -> Status:
 
 
 def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchPlan) -> None:
-    """recipe.json, with what a resume goes on with: machine.json, which describes the same, comes seconds later."""
+    """Write recipe.json with the launch facts that a resume needs: machine.json has them too, but seconds later."""
     write_json(directory.recipe, {**recipe, LAUNCH: {"processes": plan.processes, "device": plan.message.device}})
 
 
 def _launch_facts(run: Run) -> dict[str, Any]:
-    """What `_write_recipe` has written of the last start; nothing of a run that is older than this key."""
+    """Return what `_write_recipe` has written of the last start; nothing for a run that is older than this key."""
     facts = run.recipe.get(LAUNCH)
     return facts if isinstance(facts, dict) else {}
 
@@ -345,7 +351,7 @@ def _write_status(directory: RunDirectory, status: Status) -> None:
 
 
 def _remove(directory: RunDirectory, new_folders: list[Path], error: BaseException) -> None:
-    """What we put there, and the folders that we made for it; those that were the user's stay."""
+    """Remove what we put there, and the folders that we made for it; those that were the user's stay."""
     job_origin.give_up(directory, error)
     with suppress(OSError):  # not empty: somebody else's work is in there by now
         for folder in new_folders:

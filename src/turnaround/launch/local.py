@@ -29,9 +29,9 @@ from turnaround.workers.engines import ENGINES
 MAX_STOP_S = 24 * 3600
 """A first Ctrl-C waits for the step, an evaluation and the checkpoint, however long; a second one does not wait."""
 GRACE_S = 15.0
-"""When a process has ended before the others: they may save what they have, or say why, and then go too."""
+"""Time that the others have, after one process has ended, to save what they have or to say why they fail."""
 PATIENCE_S = 300.0
-"""How long a training may not get on before it is ended; less than a collective waits (workers/torch_ddp.py)."""
+"""The watchdog ends a training without progress after this; less than a collective waits (workers/torch_ddp.py)."""
 PATIENCE_VARIABLE = "TURNAROUND_WATCHDOG_S"
 
 # glibc otherwise gives large blocks back to the system after every step and clears them again before the next:
@@ -42,7 +42,7 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(2**26),
 }
 OMP_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""How OpenMP's threads wait, as its runtimes call it: a user who has set one of these has chosen."""
+"""Variables by which OpenMP's runtimes set how threads wait: a user who has set one of these has chosen."""
 
 
 class LocalLauncher:
@@ -71,7 +71,7 @@ class LocalLauncher:
 
 
 class LocalProcesses:
-    """What one start on this machine has brought to life: one process, or a launcher with several below it."""
+    """The processes of one start on this machine: one process, or a launcher with several below it."""
 
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
@@ -100,9 +100,12 @@ class LocalProcesses:
             if plan.place.rank == 0:
                 handshake.write(plan.directory, message)
             try:
+                # The handlers are installed before the message is out: from then on a process may train and have
+                # something to save, so a signal to us must be passed on instead of ending us.
                 exit_status = self._wait(message, requests, watch)
             finally:
                 self.end()
+        # Only now, when nothing of the start can write any more, the record says how it ended.
         if not plan.directory.is_run():
             raise failure.vanished(plan.directory)
         if _is_done(plan, exit_status):
@@ -125,6 +128,7 @@ class LocalProcesses:
         assert process is not None, "started once, and run once"
         while True:
             try:
+                # Python resumes a wait after a signal handler (PEP 475): a request is seen when this one times out.
                 return process.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
                 if requests.is_urgent:
@@ -132,6 +136,8 @@ class LocalProcesses:
                 if requests.received and passed_on_s == math.inf:
                     passed_on_s = time.monotonic()
                     sys.stderr.write("\nStopping after this step. Ctrl-C again stops at once.\n")
+                    # To our child alone, which passes it on: the workers of torch.distributed.run have sessions of
+                    # their own, and a signal to the group would miss them.
                     process.terminate()
             if time.monotonic() - looked_s >= heartbeat.EVERY_S:
                 looked_s = time.monotonic()
@@ -155,7 +161,7 @@ class LocalProcesses:
 
 
 def patience_s(variables: Mapping[str, str] = os.environ) -> float:
-    """How long a training may not get on."""
+    """Return the watchdog's timeout: how long a training may make no progress."""
     text = variables.get(PATIENCE_VARIABLE, str(PATIENCE_S))
     try:
         seconds = float(text)
@@ -167,7 +173,7 @@ def patience_s(variables: Mapping[str, str] = os.environ) -> float:
 
 
 def _is_done(plan: LaunchPlan, exit_status: int) -> bool:
-    """A process that leaves early without an error has not finished, whatever it says."""
+    """Return whether the run is finished: a process that leaves early without an error has not finished it."""
     if plan.message.bench_part_s is not None:
         return exit_status == 0
     is_finished = Run.load(plan.directory.path).status.state == "finished"
@@ -177,19 +183,20 @@ def _is_done(plan: LaunchPlan, exit_status: int) -> bool:
 
 
 def _cause(plan: LaunchPlan, exit_status: int, watch: heartbeat.HeartbeatMonitor) -> TurnaroundError:
-    """The first cause: what the processes have said, who went without a word, or that nothing moved any more."""
+    """Return the root cause: what the processes have said, who died without a word, or the watchdog's verdict."""
     directory, log = plan.directory, plan.directory.process_log
     if watch.verdict is not None:
         sentence = f"{watch.verdict} {failure.how_to_go_on(directory, log)}"
         return failure.RankFailedError(sentence, ranks=watch.silent_ranks)
     if not plan.place.is_alone:
+        # Other launchers look for their cause too: a process that was killed is named before we wait for theirs.
         failure.write_exit_if_silent(directory, rank=plan.place.rank, exit_status=exit_status)
         failure.wait_for_others(directory)
     return failure.first_cause(directory, exit_status=exit_status, log=log, gone=watch.gone)
 
 
 def command(plan: LaunchPlan) -> list[str]:
-    """The worker entry point, once or as often as there are processes."""
+    """Return the command line of the worker entry point, for one process or for all of them."""
     python = [sys.executable, "-m"]
     if plan.processes == 1 or not plan.place.is_alone:
         return [*python, WORKER_MODULE, *plan.worker_arguments()]
@@ -197,10 +204,12 @@ def command(plan: LaunchPlan) -> list[str]:
 
 
 def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the processes' environment gets on top of ours; whatever the user has set already stays."""
+    """Return what the processes' environment gets on top of ours; whatever the user has set already stays."""
     settings = {
         # More threads than cores make every process slower: 2 x 2 on two cores is slower than one process.
         "OMP_NUM_THREADS": str(max(1, usable_cores() // plan.processes_here)),
+        # By default torch.distributed.run kills its workers 30 s after it has passed a request on: an evaluation and a
+        # checkpoint may take longer.
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(MAX_STOP_S),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2",
         **ALLOCATOR,
@@ -215,7 +224,7 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
 
 
 def loopback() -> dict[str, str]:
-    """Processes of one machine speak over loopback: no question about which interface, and nobody else can join."""
+    """Return the settings for loopback: no question about which interface, and nobody outside can join."""
     return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
@@ -238,7 +247,7 @@ def _start(plan: LaunchPlan) -> subprocess.Popen[bytes]:
 
 
 class _StopSignals:
-    """Who has asked to stop: Ctrl-C, a batch system before its time limit (SIGTERM, SIGUSR2)."""
+    """The requests to stop that have come: Ctrl-C, a batch system before its time limit (SIGTERM, SIGUSR2)."""
 
     def __init__(self, *, is_alone: bool = True) -> None:
         self.received: list[int] = []
@@ -260,6 +269,7 @@ def _stop_requests(plan: LaunchPlan) -> Iterator[_StopSignals]:
     def ask(number: int, _frame: object) -> None:
         requests.received.append(number)
 
+    # A handler only notes the request: it may interrupt any line, also one that writes a file.
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)}
     try:
         yield requests

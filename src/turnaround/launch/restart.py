@@ -1,4 +1,4 @@
-"""On how many processes a run is started again by itself, when one of them has failed.
+"""Decides on how many processes a run is started again by itself, when one of them has failed.
 
 The workers never change, so any number gives the same training. It goes on with fewer when a device is gone, or when
 the same process has failed twice in a row and nothing was saved in between: then it will fail again, and the run does
@@ -28,8 +28,9 @@ class Restarts:
         self._before: tuple[frozenset[int], str] | None = None
 
     def after(self, error: ProcessFailedError, plan: LaunchPlan) -> tuple[LaunchPlan, str]:
-        """The next start, and a sentence where it has fewer processes."""
+        """Return the plan of the next start, and a sentence where it has fewer processes."""
         ranks = frozenset(error.ranks if isinstance(error, RankFailedError) else ())
+        # A new checkpoint in between means progress: then a second failure of the same rank may be chance again.
         saved = _newest(plan.directory)
         failed_again = self._before is not None and bool(self._before[0] & ranks) and self._before[1] == saved
         self._before = (ranks, saved)
@@ -60,12 +61,12 @@ def _num_gpus(plan: LaunchPlan) -> int:
 
 
 def _without_gpus(ranks: frozenset[int], environment: Mapping[str, str]) -> dict[str, str]:
-    """The GPUs that the other processes had: process r has the r-th visible one."""
+    """Return the setting that leaves the other processes' GPUs: process r has the r-th visible one."""
     named = environment.get(GPUS_VARIABLE)
     visible = [name for name in named.split(",") if name] if named else [str(i) for i in range(len(describe_gpus()))]
     return {GPUS_VARIABLE: ",".join(name for place, name in enumerate(visible) if place not in ranks)}
 
 
 def _newest(directory: RunDirectory) -> str:
-    """The name of the newest checkpoint that is visible; names are in the order of the training."""
+    """Return the name of the newest visible checkpoint; names are in the order of the training."""
     return next((files.path.name for files in reversed(directory.checkpoints())), "")
