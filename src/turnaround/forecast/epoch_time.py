@@ -32,9 +32,9 @@ OVERHEAD_SD = 0.2
 MIN_COUNTS_FOR_OVERHEAD = 4
 """The law has four parameters with it. Of 10 s in epochs of 240 s to 40 s, four counts find 9.8 s."""
 EPOCH_SCATTER = 0.02
-"""Relative, 80 %: what else is in an epoch (readers, other users of the host)."""
+"""Relative 80 % half-width of what else is in an epoch (readers, other users of the host)."""
 WHOLE_SECOND_SD_S = 0.29
-"""Standard deviation of a time that was rounded to a second."""
+"""Standard deviation of a time that was rounded to a second: uniform over 1 s, 1 / sqrt(12)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class EpochTimeObservation(TimeObservation):
 
     batch_per_process: int
     images_per_epoch: int | None = None
-    """Where nobody knows, the steps of an epoch are taken as proportional to 1/N."""
+    """None where it is not known: the steps of an epoch are then taken as proportional to 1/N."""
 
     unit: ClassVar[Unit] = "epoch"
     article: ClassVar[str] = "an"
@@ -54,7 +54,7 @@ class EpochTimeObservation(TimeObservation):
 
     @property
     def noise(self) -> float:
-        """Over repeats, and by rounding where the time is a whole number of seconds, as tables have it."""
+        """Return the noise over repeats, and by rounding where the time is a whole number of seconds, as in tables."""
         rounding_s = WHOLE_SECOND_SD_S if self.time_s == round(self.time_s) else 0.0
         return math.hypot(self.spread, rounding_s / self.time_s)
 
@@ -93,10 +93,11 @@ class EpochTime(ScalingLaw[EpochTimeObservation]):
         self.images_per_epoch_ = observations[0].images_per_epoch
 
     def _between_hosts_s(self, configuration: Deployment) -> float:
-        """Nothing can be said where the steps of an epoch are not known."""
+        """Return 0 where the steps of an epoch, and so the all-reduces, are not known."""
         return 0.0 if self.images_per_epoch_ is None else super()._between_hosts_s(configuration)
 
     def _overhead_prior(self) -> float | None:
+        # Across hosts, the cost of the second host would look like overhead.
         is_identified = len(set(self.counts_)) >= MIN_COUNTS_FOR_OVERHEAD and self.hosts_ == 1
         return OVERHEAD_SD if is_identified else None
 

@@ -28,7 +28,7 @@ from turnaround.forecast.remarks import BatchesClose, BatchFarFromRun, Caution, 
 # benchmarks of MLPerf's reference convergence points with three or more batches over a factor of 2. ResNet, SSD and
 # RetinaNet are not among them: they are the test. `python bench/forecast.py --published DIR --mlperf DIR` does both.
 TYPICAL_SLOPE, SLOPE_SD = 0.50, 0.40
-"""B_max / B_crit, B_max being the largest batch that was run: what is typical, and how far benchmarks differ."""
+"""Prior of B_max / B_crit, B_max being the largest batch run: mean and standard deviation over benchmarks."""
 SCATTER = 0.04
 """Relative scatter of a benchmark's points about the law."""
 INSIDE, BELOW = 0.13, 0.24
@@ -43,14 +43,15 @@ people run first are small ones: over the pairs of MLPerf's ResNet-50 points, fr
 gave errors of 8 % up to 4.5 times and 27 % beyond, 2 gave 12 % and 186 %. For a smaller batch the one that was run is
 the large one, and TYPICAL_SLOPE holds."""
 NOISE_SCALE_FACTOR = 2.5
-"""The gradient noise scale is the critical batch within this factor, either way."""
+"""The gradient noise scale is the critical batch within this factor, either way: McCandlish's B_simple equals B_crit
+only for a loss that curves alike in all directions."""
 
 MIN_BATCH_RATIO = 2.0
 """Largest to smallest batch below which the slope is mostly noise: the benchmarks above span at least this."""
 
 # Accuracy: no published series is at hand, so these are judgements, wide on purpose.
 TYPICAL_FALL, FALL_SD = 0.005, 0.01
-"""Of accuracy for each doubling of the global batch."""
+"""Prior of the fall of accuracy for each doubling of the global batch: mean and standard deviation."""
 ACCURACY_SCATTER = 0.01
 """Between runs that differ in their seed only: 80 %."""
 
@@ -110,11 +111,12 @@ class EpochsToStable(Estimator[EpochsObservation, int]):
         return self
 
     def predict(self, configuration: int) -> Interval:
-        """Epochs at this global batch."""
+        """Return the epochs at this global batch."""
         check_positive("The global batch", configuration)
         if len(self.batches_) == 1:
             return self._from_one(configuration)
         value = self.e0_ + self.epochs_per_image_ * configuration
+        # Extrapolation error of the published benchmarks and the observations' own errors are independent.
         half = math.hypot(self._empirical(configuration), self._propagated(configuration) / value)
         return Interval.around(value, HalfWidths(less=half, more=half))
 
@@ -130,22 +132,25 @@ class EpochsToStable(Estimator[EpochsObservation, int]):
         return tuple(cautions)
 
     def _through_one(self, batch: float, critical_batch: float) -> float:
-        """The law through a single observation."""
+        """Return the law through a single observation: E(B) = E_1 (1 + B / B_crit) / (1 + B_1 / B_crit)."""
         return self._epochs_of_one() * (1 + batch / critical_batch) / (1 + self.batches_[0] / critical_batch)
 
     def _line(self) -> tuple[float, float]:
-        """e0, and epochs for each image of the global batch."""
+        """Return e0, and the epochs for each image of the global batch, e0 / B_crit."""
         largest = self.batches_[-1]
         if len(self.batches_) == 1:
             critical = self.noise_scale or ONE_BATCH_RATIO * largest
             e0 = self._epochs_of_one() / (1 + largest / critical)
             return e0, e0 / critical
-        solution, _ = nnls(*self._system())
+        solution, _ = nnls(*self._system())  # (e0, e0 B_max / B_crit), in units of the last observation's epochs
         scale = self.observations_[-1].epochs
         return float(solution[0]) * scale, float(solution[1]) * scale / largest
 
     def _system(self) -> tuple[Array, Array]:
-        """Rows of relative residuals by their scatter, and one that draws the slope towards the typical one."""
+        """Return rows and targets of the least squares: the slope's prior, then relative residuals by scatter."""
+        # With x = (e0, e0 B_max / B_crit) / scale, least of
+        #   ((x1 - 0.50 x0) / 0.40)^2 + sum_i (((x0 + x1 B_i / B_max) scale / E_i - 1) / scatter_i)^2,
+        # scatter_i^2 = SCATTER^2 + (sd_i / E_i)^2. The prior is the first row.
         largest, scale = self.batches_[-1], self.observations_[-1].epochs
         rows, targets = [[-TYPICAL_SLOPE / SLOPE_SD, 1 / SLOPE_SD]], [0.0]
         for o in self.observations_:
@@ -158,13 +163,14 @@ class EpochsToStable(Estimator[EpochsObservation, int]):
         return float(np.mean([o.epochs for o in self.observations_]))
 
     def _from_one(self, batch: int) -> Interval:
-        """The law at both ends of what the critical batch may be, joined with the scatter of a single observation."""
+        """Return the law at both ends of what the critical batch may be, joined with the scatter of an observation."""
         one = self.batches_[0]
         if self.noise_scale:
             critical = self.noise_scale
             ends = (self.noise_scale / NOISE_SCALE_FACTOR, self.noise_scale * NOISE_SCALE_FACTOR)
         else:
             critical = ONE_BATCH_RATIO * one if batch > one else one / TYPICAL_SLOPE
+            # The prior's steep end, and a batch that costs nothing: from one batch, the slope is the prior's alone.
             ends = (one / (TYPICAL_SLOPE + Z_80 * SLOPE_SD), math.inf)
         value = self._through_one(batch, critical)
         first, second = sorted(self._through_one(batch, end) for end in ends)
@@ -175,6 +181,7 @@ class EpochsToStable(Estimator[EpochsObservation, int]):
         )
 
     def _empirical(self, batch: int) -> float:
+        """Return the relative 80 % half-width that the benchmarks had so far from their batches."""
         smallest, largest = self.batches_[0], self.batches_[-1]
         few = TWO_BATCHES if len(self.batches_) == 2 else 1.0
         if batch < smallest:
@@ -188,14 +195,14 @@ class EpochsToStable(Estimator[EpochsObservation, int]):
         return few * half * math.sqrt(batch / largest / farthest)
 
     def _propagated(self, batch: int) -> float:
-        """80 % half-width, in epochs, that the observations' own standard deviations leave."""
+        """Return the 80 % half-width, in epochs, that the observations' own standard deviations leave."""
         rows, targets = self._system()
         here = np.array([1.0, batch / self.batches_[-1]])
         # The weighted estimate is linear in the measured epochs: target_i moves by weight_i sd_i / epochs_i.
         moved = np.array(
             [0.0, *(t * (o.sd or 0.0) / o.epochs for t, o in zip(targets[1:], self.observations_, strict=True))]
         )
-        gain = here @ np.linalg.pinv(rows)
+        gain = here @ np.linalg.pinv(rows)  # (rows,): change of the forecast by each target, bounds of NNLS left aside
         return float(Z_80 * np.linalg.norm(gain * moved) * self.observations_[-1].epochs)
 
     def _pinned(self) -> dict[str, Pinned]:
@@ -217,6 +224,7 @@ class PlateauAccuracy(Estimator[AccuracyObservation, int]):
             raise InputError("No accuracies to learn from: received none. Give at least one run that was evaluated.")
         self.observations_ = list(observations)
         self.batches_ = sorted({o.global_batch for o in observations})
+        # Least of ((k - 0.005) / 0.01)^2 + sum_i ((a0 - k log2(B_i / B_0) - a_i) / sd_i)^2 with a0, k >= 0.
         rows, targets = [[0.0, 1 / FALL_SD]], [TYPICAL_FALL / FALL_SD]
         for o in observations:
             weight = 1 / math.hypot(ACCURACY_SCATTER / Z_80, o.sd or 0.0)
@@ -230,11 +238,12 @@ class PlateauAccuracy(Estimator[AccuracyObservation, int]):
         return self
 
     def predict(self, configuration: int) -> Interval:
-        """Accuracy at this global batch, a fraction."""
+        """Return the accuracy at this global batch, a fraction."""
         check_positive("The global batch", configuration)
         here = np.array([1.0, -self._doublings(configuration)])
         value = float(here @ np.array([self.level_, self.fall_]))
-        # Standard error of the line at this batch, and the scatter of one run about it.
+        # Standard error of the line at this batch, sqrt(x'(X'X)^-1 x) since rows are divided by their standard
+        # deviations, and the scatter of one run about it.
         se = math.sqrt(float(here @ np.linalg.inv(self._rows.T @ self._rows) @ here))
         spread = max(o.sd or 0.0 for o in self.observations_)
         half = math.hypot(self._excess() * Z_80 * se, self._excess() * ACCURACY_SCATTER, Z_80 * spread)
@@ -245,7 +254,7 @@ class PlateauAccuracy(Estimator[AccuracyObservation, int]):
         return ()
 
     def _excess(self) -> float:
-        """How many times farther from the line the runs lie than seeds alone put them; 1 where they do not."""
+        """Return the residual standard deviation in units of that of seeds alone; at least 1."""
         freedom = len(self.observations_) - 2
         if freedom < 1:
             return 1.0

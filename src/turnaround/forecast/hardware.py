@@ -28,7 +28,7 @@ class CarriedOver:
 
     time_s: Interval
     speed_ratio: Interval
-    """Of the target to the kind that was measured; exactly 1 where both are the same kind."""
+    """Speed of the target over that of the measured kind; exactly 1 where both are the same kind."""
     source: GpuKind
     destination: GpuKind
 
@@ -48,7 +48,7 @@ def carry_over(time_s: Interval, *, measured_on: str, target: str, precision: st
 
 
 def speed_ratio(source: GpuKind, destination: GpuKind, *, precision: str = "amp") -> Interval:
-    """Return how many times faster the destination is."""
+    """Return speed of destination / speed of source = 0.9 x ratio of memory bandwidths, with its 80 % interval."""
     bandwidths = destination.bandwidth_gb_s / source.bandwidth_gb_s
     adds_tf32 = precision == "fp32" and destination.tf32_tflops is not None and source.tf32_tflops is None
     low, high = INTERVAL_WITH_TF32 if adds_tf32 else INTERVAL
@@ -56,7 +56,7 @@ def speed_ratio(source: GpuKind, destination: GpuKind, *, precision: str = "amp"
 
 
 def sheet_of(name: str) -> GpuKind:
-    """InputError lists the kinds that are known."""
+    """Return the data sheet of a kind of GPU; InputError lists the kinds that are known."""
     sheet = data_sheet(name)
     if sheet is None:
         raise InputError(

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 Z_80 = 1.2816
 """Half-width of an 80 % interval in standard deviations."""
 NUM_DRAWS = 4000
-"""The 10 % and 90 % quantiles of so many draws are good to about 1 % of the interval's width."""
+"""Number of draws: their 10 % and 90 % quantiles are good to about 1 % of the interval's width."""
 SEED = 0
 """Fixed: the same question has the same answer."""
 MIN_LOW = 0.1
@@ -95,6 +95,7 @@ class Interval:
 
     def divided_by(self, other: Interval) -> Interval:
         """Return self / other for independent errors: in quadrature on a logarithmic scale."""
+        # The quotient is low where self is low or other is high.
         value = self.value / other.value
         less = math.hypot(_log_ratio(self.value, self.low), _log_ratio(other.high, other.value))
         more = math.hypot(_log_ratio(self.high, self.value), _log_ratio(other.value, other.low))
@@ -107,6 +108,7 @@ class Interval:
     def spread(self, z: Array) -> Array:
         """Return the values at these standard scores: each side of the value is half of a normal distribution, on a
         logarithmic scale where the interval is above 0."""
+        # Two-piece lognormal: z = -+Z_80 gives low and high, the 10 % and 90 % quantiles; z = 0 the value, the median.
         if self.low > 0:
             below, above = math.log(self.value / self.low), math.log(self.high / self.value)
             return np.asarray(self.value * np.exp(z / Z_80 * np.where(z < 0, below, above)))
@@ -118,7 +120,7 @@ def draws(intervals: Sequence[Interval]) -> list[Array]:
     """Return NUM_DRAWS draws of each, independent of one another."""
     from scipy.special import ndtri  # loading scipy takes longer than all that is computed here
 
-    # Evenly spread quantiles in random order: no luck in the draws of one interval alone.
+    # Latin hypercube: evenly spread quantiles in random order, so there is no luck in the draws of one interval alone.
     quantiles = np.asarray(ndtri((np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS))
     rng = np.random.default_rng(SEED)
     return [interval.spread(rng.permutation(quantiles)) for interval in intervals]

@@ -28,7 +28,7 @@ INPUT_BOUND = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class Laws:
-    """What was learnt; None where nothing could be."""
+    """The fitted laws; None where nothing could be learnt."""
 
     observations: Observations
     times: Times | None
@@ -60,7 +60,7 @@ class Laws:
         return self._carried_over(time_s, self.times) if self.is_carried_over else time_s
 
     def _carried_over(self, time_s: Interval, times: Times) -> Interval:
-        """On the kind asked for. What the input path held up, another GPU need not make faster."""
+        """Return the time on the kind asked for. Another GPU need not make faster what the input path held up."""
         carried = carry_over(time_s, measured_on=times.gpu, target=self.gpu, precision=times.precision).time_s
         return replace(carried, high=max(carried.high, time_s.high)) if times.input_bound else carried
 
@@ -69,7 +69,7 @@ class Laws:
         return self.times is not None and kind_of(self.gpu) != self.times.gpu
 
     def steps(self, workers: int) -> float | None:
-        """Updates in an epoch."""
+        """Return the updates in an epoch."""
         batch, images = self.observations.global_batch(workers), self.observations.images_per_epoch
         return None if not batch or not images else -(-images // batch)
 
@@ -100,7 +100,7 @@ class Laws:
 
 
 def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str) -> Laws:
-    """`measured_on`: the kind of GPU whose times are learnt from; None where there are none."""
+    """Fit all laws; `measured_on` is the kind of GPU whose times are learnt from, None where there are none."""
     times = observations.times.get(measured_on) if measured_on is not None else None
     return Laws(
         observations=observations,
@@ -116,7 +116,7 @@ def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str) -
 
 
 def _epochs_law(observations: Observations) -> EpochsToStable | None:
-    """A run that was not stable by its end says "at least": it counts where the law would put it below that."""
+    """Fit the law of epochs; a censored run ("at least") counts where the law would put it below its bound."""
     law = EpochsToStable(noise_scale=observations.noise_scale)
     if not observations.epochs:
         return None

@@ -33,9 +33,9 @@ Scaling = Literal["weak", "strong"]
 # drawn by a hash of their names. `python bench/forecast.py --published DIR` derives them again, and tests them on the
 # other half.
 TYPICAL_RING, RING_SD = 0.01, 0.025
-"""c1 / c0: what is typical, and how far series differ."""
+"""Prior of c1 / c0: mean and standard deviation over the series."""
 TYPICAL_DOUBLING, DOUBLING_SD = 0.02, 0.08
-"""c2 / c0, the same."""
+"""Prior of c2 / c0: mean and standard deviation."""
 NOISE = 0.005
 """Relative scatter of one step time about the law."""
 
@@ -53,8 +53,9 @@ MIN_COMPUTED = 0.1
 FARTHEST = 8.0
 """Beyond this multiple of what was measured no series was at hand to test the law."""
 MORE_THAN_LINEAR = 1.05
-"""Efficiency against a smaller count above which one of the two measurements is not comparable."""
-MIN_TO_LEAVE_OUT = 4
+"""Efficiency against a smaller count above which one of the two measurements is not comparable. Published tables have
+such pairs: 17.6 times the throughput of one V100 on eight (NVIDIA's EfficientNet)."""
+MIN_TO_LEAVE_OUT = 4  # counts: the law has three parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,21 +70,24 @@ class Measured:
 
 
 def features(processes: int, scaling: Scaling) -> Array:
-    """Return what c0, c1 and c2 are multiplied with."""
+    """Return the factors of c0, c1 and c2, (3,)."""
     n = float(processes)
     first_two = (1.0, (n - 1) / n) if scaling == "weak" else (1 / n, 1.0)
     return np.array([*first_two, math.log2(n)])
 
 
 def fit_law(rows: Array, measured: Sequence[Measured], priors: Array) -> Array:
-    """Non-negative coefficients: rows @ coefficients is close to the times, relatively; priors @ coefficients to 0.
+    """Fit non-negative coefficients: rows @ coefficients is close to the times, relatively; priors @ coefficients to 0.
 
     The last three columns are those of c0, c1 and c2. c0 is kept above 0, or one process would need no time.
     """
+    # Least of  sum_i ((rows_i c - t_i) / (noise_i t_i))^2 + |priors c|^2,  c >= least: likelihood and prior are rows of
+    # one NNLS, solved for c - least. Times are in units of the first one, so that c0 is about 1 and a prior row weighs
+    # as much as its standard deviation says.
     scale_s = measured[0].time_s
     weights = np.array([scale_s / (m.time_s * noise_of(m)) for m in measured])
     targets = np.array([1 / noise_of(m) for m in measured])
-    system = np.vstack([rows * weights[:, None], priors])
+    system = np.vstack([rows * weights[:, None], priors])  # (observations + priors, parameters)
     computed = rows[:, -3]
     least = np.zeros(rows.shape[1])
     least[-3] = MIN_COMPUTED * min(m.time_s / c for m, c in zip(measured, computed, strict=True)) / scale_s
@@ -92,11 +96,13 @@ def fit_law(rows: Array, measured: Sequence[Measured], priors: Array) -> Array:
 
 
 def noise_of(measured: Measured) -> float:
+    """Return the relative standard error of a time over its repeats, with the law's own scatter in quadrature."""
     return math.hypot(NOISE, measured.spread / math.sqrt(measured.repeats))
 
 
 def prior_rows() -> Array:
-    """The two rows that draw c1 and c2 towards the published series."""
+    """Return the two rows of the prior that draws c1 and c2 towards the published series."""
+    # (c1 / c0 - mean) / sd is not linear in c; times c0, which is about 1 in the units of fit_law, it is.
     return np.array(
         [
             [-TYPICAL_RING / RING_SD, 1 / RING_SD, 0.0],
@@ -106,12 +112,13 @@ def prior_rows() -> Array:
 
 
 def half_widths(processes: int, counts: Sequence[int], *, share_lost: float) -> HalfWidths:
-    """Empirical half-widths of a time on `processes` from measurements on `counts`."""
+    """Return the empirical 80 % half-widths of a time on `processes` from measurements on `counts`."""
     distance = extrapolation_factor(processes, counts)
     if len(set(counts)) == 1:
         doublings = max(math.log2(distance), MIN_DOUBLINGS)
         less, more = FASTER_FROM_ONE * doublings, SLOWER_FROM_ONE * doublings
     else:
+        # The constants are those of the published series at twice the largest count; nearer, no less is claimed.
         growth = math.sqrt(max(distance, 2.0) / 2)
         less, more = (growth * (constant + factor * share_lost) for constant, factor in (FASTER, SLOWER))
     if processes < min(counts):  # downwards the law's own direction is turned round
@@ -122,12 +129,13 @@ def half_widths(processes: int, counts: Sequence[int], *, share_lost: float) -> 
 
 
 def extrapolation_factor(processes: int, counts: Sequence[int]) -> float:
-    """1 inside the measured counts, else the multiple of the nearest one."""
+    """Return 1 inside the measured counts, else the multiple of the nearest one."""
     return max(processes / max(counts), min(counts) / processes, 1.0)
 
 
 def repeat_spread(measured: Sequence[Measured]) -> float:
-    """The largest relative standard deviation over repeats that is known."""
+    """Return the largest relative standard deviation over repeats that is known."""
+    # The standard deviation of logarithms is a relative one. The largest, not the mean: two repeats may agree by luck.
     by_count: dict[int, list[float]] = {}
     for m in measured:
         by_count.setdefault(m.processes, []).append(math.log(m.time_s))
@@ -136,7 +144,7 @@ def repeat_spread(measured: Sequence[Measured]) -> float:
 
 
 def more_than_linear(measured: Sequence[Measured], scaling: Scaling) -> list[int]:
-    """Positions to set aside so that no count is more than linearly faster than a smaller one.
+    """Return the positions to set aside so that no count is more than linearly faster than a smaller one.
 
     The one that contradicts most others goes first. Between two alone it is the smaller count: cold caches and busy
     nodes make a measurement too slow, hardly ever too fast.
@@ -156,13 +164,14 @@ def more_than_linear(measured: Sequence[Measured], scaling: Scaling) -> list[int
 
 
 def efficiency(few: Measured, many: Measured, scaling: Scaling) -> float:
-    """Throughput per process on many, relative to few; 0 where `many` are not more."""
+    """Return the throughput per process on many, relative to few; 0 where `many` are not more."""
     if many.processes <= few.processes:
         return 0.0
     return few.time_s / many.time_s * (few.processes / many.processes if scaling == "strong" else 1.0)
 
 
 def _limit(measured: Sequence[Measured], i: int, j: int) -> float:
+    """Return the efficiency above which two times contradict each other: noisy times may differ by more."""
     return MORE_THAN_LINEAR + Z_80 * math.hypot(measured[i].spread, measured[j].spread)
 
 

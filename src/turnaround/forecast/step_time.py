@@ -17,7 +17,7 @@ class StepObservation(TimeObservation):
     """The median step time of one run, or of several runs of one configuration."""
 
     images_per_step: int
-    """Of the whole step: the global batch."""
+    """Images of the whole step: the global batch."""
 
     unit: ClassVar[Unit] = "step"
 

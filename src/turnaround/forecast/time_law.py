@@ -1,4 +1,4 @@
-"""The base of the laws of time: what was measured is a step, or an epoch of s(N) steps with an overhead.
+"""Base of the laws of time: a step was measured, or an epoch of s(N) steps with an overhead.
 
     T(N) = overhead + s(N) t(N)        a step: overhead = 0, s = 1
 
@@ -42,7 +42,7 @@ from turnaround.forecast.scaling import (
 TEN_GIGABIT_BYTES_PER_S = 1.25e9
 """10 Gbit/s Ethernet: the slowest network that data-parallel training is usually run on."""
 HIDDEN_SHARE = 0.5
-"""Of an all-reduce between hosts that nobody has measured, the share that the value takes as hidden behind computation.
+"""Share of an all-reduce between hosts, unmeasured, that the forecast's value takes as hidden behind computation.
 The interval's lower end takes all of it as hidden, the upper end none."""
 UNKNOWN_GRADIENTS = 1.5
 """Factor of the upper half-width where hosts are crossed for the first time and the gradients' size is not known."""
@@ -50,7 +50,7 @@ UNKNOWN_GRADIENTS = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class TimeObservation:
-    """The median time of one run, or of several runs of one configuration. Subclasses say of what."""
+    """The median time of one run, or of several runs of one configuration. A subclass names the unit."""
 
     processes: int
     hosts: int = 1
@@ -69,12 +69,12 @@ class TimeObservation:
         check_spread(f"spread of {self.article} {self.unit} observation", self.spread)
 
     def _further_numbers(self) -> tuple[str, ...]:
-        """Names of the other fields that must be above 0."""
+        """Return the names of the other fields that must be above 0."""
         return ()
 
     @property
     def noise(self) -> float:
-        """Relative standard deviation of one such time, as far as it tells itself."""
+        """Relative standard deviation of one such time, from the observation alone."""
         return self.spread
 
     def predicted(self, processes: int, time_s: float, *, global_batch: int) -> Self:
@@ -89,7 +89,7 @@ class Deployment:
     processes: int
     hosts: int = 1
     gradient_bytes: float | None = None
-    """What a step sends: 4 bytes for each trained parameter, 2 where gradients travel in half precision."""
+    """Bytes that a step sends: 4 for each trained parameter, 2 where gradients travel in half precision."""
     inter_host_bytes_per_s: float = TEN_GIGABIT_BYTES_PER_S
     input_images_per_s: float | None = None
     """Measured limit of one host's input path; never fitted."""
@@ -117,7 +117,7 @@ Observed = TypeVar("Observed", bound=TimeObservation)
 
 
 class ScalingLaw(Estimator[Observed, Deployment]):
-    """Base of the laws of time: all but what was measured, and how much work is in it.
+    """Estimator base of the laws of time; a subclass adds the measured unit and the work in it.
 
     `coefficients_` are c0, c1, c2 in seconds, `overhead_s_` is what does not shrink; `counts_` are the numbers of
     processes learnt from, `hosts_` the most hosts among them.
@@ -194,6 +194,9 @@ class ScalingLaw(Estimator[Observed, Deployment]):
     def predict(self, configuration: Deployment) -> Interval:
         """Return the time on so many processes; never less than the input path needs."""
         n, widths = configuration.processes, self._half_widths(configuration)
+        # The physical limits, in this order: the value hides half of a first all-reduce between hosts, the lower end
+        # all, the upper end none; the lower end reaches to the case that nothing more is lost; the input path bounds
+        # all three from below: t = max(t_law, images of a host / its images per second).
         law_s, extra_s = self._law_s(n, self._parameters), self._between_hosts_s(configuration)
         forecast = Interval(
             value=law_s + extra_s * (1 - HIDDEN_SHARE),
@@ -251,6 +254,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
         largest = max(self.counts_)
         if processes <= largest or len(set(self.counts_)) == 1:
             return None
+        # t(N) = t(N_last) s(N) f0(N) / (s(N_last) f0(N_last)): computation alone changes, efficiency stays.
         last_s = float(np.median([m.time_s for m in self.measured_ if m.processes == largest]))
         here, there = (self.steps(n) * float(features(n, self.scaling)[0]) for n in (processes, largest))
         return last_s * here / there
@@ -265,13 +269,14 @@ class ScalingLaw(Estimator[Observed, Deployment]):
         if overhead_sd is None:
             return np.asarray(fit_law(rows, measured, prior_rows()) / unit)
         longest = max(m.time_s for m in measured) / measured[0].time_s
+        # Prior of the overhead: 0 +- overhead_sd x the longest time, in the units of fit_law.
         no_overhead = [1 / (overhead_sd * longest), 0.0, 0.0, 0.0]
         priors = np.vstack([no_overhead, np.column_stack([np.zeros(2), prior_rows()])])
         overhead_s, *law = fit_law(np.column_stack([np.ones(len(rows)), rows]), measured, priors)
         return np.array([overhead_s, *(coefficient / unit for coefficient in law)])
 
     def _law_s(self, processes: int, parameters: Array) -> float:
-        step_s = float(features(processes, self.scaling) @ parameters[-3:])
+        step_s = float(features(processes, self.scaling) @ parameters[-3:])  # (3,) @ (3,)
         return float(sum(parameters[:-3])) + self.steps(processes) * step_s
 
     def _between_hosts_s(self, configuration: Deployment) -> float:
@@ -282,6 +287,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
 
     def _half_widths(self, configuration: Deployment) -> HalfWidths:
         n = configuration.processes
+        # share lost = 1 - s(N) c0 f0(N) / T(N). What is lost need not grow by the law: it widens FASTER of scaling.py.
         computed_s = self.steps(n) * float(features(n, self.scaling)[0] * self.coefficients_[0])
         lost = 1 - computed_s / self._law_s(n, self._parameters)
         widths = self._widths(half_widths(n, self.counts_, share_lost=lost))

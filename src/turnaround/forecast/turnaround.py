@@ -31,7 +31,7 @@ judgement: no series of others has these parts."""
 
 @dataclass(frozen=True, kw_only=True)
 class TurnaroundParts:
-    """What a job consists of."""
+    """The parts of a job's time."""
 
     epoch_s: Interval
     per_epoch_overhead_s: Interval
@@ -46,6 +46,7 @@ def job_time(parts: TurnaroundParts, epochs: Interval) -> Interval:
     values = [part.value for part in each]
     # Never narrower than one part alone would make it, which opposite tails of two parts could do.
     alone = [(_sum(_with(values, k, part.low)), _sum(_with(values, k, part.high))) for k, part in enumerate(each)]
+    # The parts' errors are independent: NUM_DRAWS draws of each, (NUM_DRAWS,), through the formula.
     simulated = middle_80(_sum(draws(each)), _sum(values))
     return simulated.reaching(low=min(ends[0] for ends in alone), high=max(ends[1] for ends in alone))
 
@@ -57,6 +58,7 @@ def training_time(epoch_s: Interval, epochs: Interval) -> Interval:
 
 
 def _sum(parts: Sequence[Quantity]) -> Quantity:
+    """Return T = epochs (epoch + overhead of an epoch) + fixed overhead, of values or of draws."""
     epochs, epoch_s, per_epoch_s, fixed_s = parts
     return epochs * (epoch_s + per_epoch_s) + fixed_s
 
@@ -109,11 +111,11 @@ class Best:
     enough: int
     """The fewest workers beyond which the time falls by less than 5 %."""
     by: str
-    """What was compared: "time to stable" or "job time"."""
+    """The time that was compared: "time to stable" or "job time"."""
 
 
 def best_of(times_s: dict[int, float], *, by: str) -> Best | None:
-    """`times_s` by number of workers; None for an empty range."""
+    """Return the best numbers of workers; `times_s` is by number of workers; None for an empty range."""
     if not times_s:
         return None
     fastest = min(times_s, key=lambda n: (times_s[n], n))
