@@ -42,14 +42,15 @@ MAX_SCANNED_PIXELS = 1_500_000_000  # scans x pixels: 30 scans of a picture of 5
 # Below these, decoding takes at most about a second and 430 MB, whatever is in the file: 2 MB of empty comments, the
 # worst that a header can hold, take 0.9 s.
 _CHEAP_PIXELS, _CHEAP_FILE_BYTES = 25_000_000, 2_000_000
-DIGEST_BYTES = 16
+DIGEST_BYTES = 16  # 128 bits: two of a million files agree by chance with a probability below 1e-26
 BACKGROUND_RGB = (255, 255, 255)
-_BAND_PIXELS = 1 << 21
+_BAND_PIXELS = 1 << 21  # converted at a time: 8 MB as RGBA
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # but for stuffed bytes and restarts, which stand inside a scan
 _START_OF_SCAN, _END_OF_IMAGE, _WITHOUT_LENGTH = 0xDA, 0xD9, (0x01, 0xD8)
 _TIFF_TILE_TAGS = (322, 323)
 
 _EXIF_ORIENTATION_TAG = 0x0112
+# The transposition that undoes each orientation; 1 is upright. 5 to 8 swap width and height.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -84,7 +85,7 @@ def decode(path: Path, *, size_px: int) -> tuple[NDArray[np.uint8], bytes]:
 
 
 def decode_to(out: NDArray[np.uint8], path: Path) -> bytes:
-    """As `decode`, into a square that is there already; returns the digest. After an error `out` is undefined."""
+    """Decode as `decode` does, into an existing square; return the digest. After an error `out` is undefined."""
     data = read_file(path)
     out[...] = decode_bytes(data, size_px=len(out), path=path)
     return digest_of(data)
@@ -96,7 +97,7 @@ def digest_of(data: bytes | memoryview) -> bytes:
 
 
 def decode_bytes(data: bytes, *, size_px: int, path: Path) -> NDArray[np.uint8]:
-    """The pixels of a file's content, read-only; `path` is the name in the error where they are none."""
+    """Return the pixels of a file's content, read-only; `path` is the name in the error where there are none."""
     _refuse_size(path, len(data))
     try:
         # Damaged metadata around good pixels is no reason to print or, where warnings are errors, to stop.
@@ -141,9 +142,9 @@ def read_file(path: Path) -> bytes:
 
 
 def _square(data: bytes, *, size_px: int) -> Image.Image:
-    """The picture as an RGB square."""
+    """Return the picture as an upright RGB square."""
     with Image.open(BytesIO(data), formats=FORMATS) as image:
-        _refuse_costly(image, data)
+        _refuse_costly(image, data)  # before load(): Image.open has read the header alone
         # JPEG can be decoded at 1/2, 1/4, 1/8 while it stays >= size_px on both sides. The target is square,
         # so an orientation that swaps the sides changes nothing here. The box is the part of the reduced
         # picture that is picture: sides that do not divide evenly are padded by up to one pixel.
@@ -198,12 +199,14 @@ def _num_scans(image: Image.Image, data: bytes) -> int:
     first = image.fp.tell() - 8 - 2 * image.layers if image.format == "JPEG" and image.fp is not None else -1
     if "progressive" not in image.info and first > 0 and data.startswith(header, first):
         return 1
-    num_scans, place = 0, 2
+    # From marker to marker, over the segments between them: metadata may hold a thumbnail, whose scans do not count.
+    num_scans, place = 0, 2  # behind the marker of the start of the image
     while num_scans <= MAX_SCANS and (marker := _JPEG_MARKER.search(data, place)) is not None:
         code, place = data[marker.end() - 1], marker.end()
         if code == _END_OF_IMAGE:
             break
         if code not in _WITHOUT_LENGTH:
+            # A length counts its own two bytes; a lie of 0 or 1 must not hold the search in place.
             place += max(2, int.from_bytes(data[place : place + 2], "big"))
         num_scans += code == _START_OF_SCAN
     return max(1, num_scans)
@@ -217,7 +220,7 @@ def _tile_bytes(image: Image.Image) -> int:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 when there is none. Pillow turns TIFF by itself and then reports none."""
+    """Return the EXIF orientation, 1 when there is none. Pillow turns TIFF by itself and then reports none."""
     try:
         return int(image.getexif().get(_EXIF_ORIENTATION_TAG, 1))
     except Exception:
@@ -225,7 +228,8 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_8_bit(image: Image.Image) -> Image.Image:
-    """An L or RGB image: these resize with antialiasing, and nothing but colour is left in them."""
+    """Return an L or RGB image: these resize with antialiasing, and nothing but colour is left in them."""
+    # Pillow opens some 16-bit PNGs in mode I, with 32 bits a pixel: there the high byte of 16 is meant too.
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
         return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
@@ -238,13 +242,13 @@ def _to_8_bit(image: Image.Image) -> Image.Image:
 
 
 def _bands(width_px: int, height_px: int) -> Iterator[tuple[int, int]]:
-    """First and last row of pieces of a picture: a bomb of 50 Mpx must not take its size several times over."""
+    """Yield first and last row of bands of a picture: a bomb of 50 Mpx must not take its size several times over."""
     rows = max(1, _BAND_PIXELS // max(1, width_px))
     return ((top, min(top + rows, height_px)) for top in range(0, height_px, rows))
 
 
 def _on_background(image: Image.Image) -> Image.Image:
-    """What is transparent lies on white."""
+    """Composite the picture on white, band by band."""
     flat = Image.new("RGB", image.size)
     for top, bottom in _bands(*image.size):
         box = (0, top, image.width, bottom)
@@ -255,7 +259,7 @@ def _on_background(image: Image.Image) -> Image.Image:
 
 
 def _scaled_to_byte(values: NDArray[Any], is_float: bool) -> NDArray[np.uint8]:
-    """Values of unknown range -> 0..255, by the rule at the head of this file."""
+    """Map values of unknown range, (height, width), to 0..255 by the rule at the head of this file."""
     bands = [values[top:bottom] for top, bottom in _bands(values.shape[1], values.shape[0])]
     finite = (band[np.isfinite(band)] for band in bands)
     known = [(float(some.min()), float(some.max())) for some in finite if some.size]
@@ -270,7 +274,7 @@ def _scaled_to_byte(values: NDArray[Any], is_float: bool) -> NDArray[np.uint8]:
 
 
 def _scaled_band(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.uint8]:
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # infinities and NaN become 0 below
         scaled = (values - low) / max(high - low, np.finfo(np.float64).tiny) * 255.0
     scaled[~np.isfinite(values)] = 0.0
     return np.rint(np.clip(scaled, 0.0, 255.0)).astype(np.uint8)
@@ -284,7 +288,7 @@ def _not_an_image(data: bytes) -> str:
     """Show how the file starts: '<!DOCTYPE' or 'ftypheic' tells a person what it really is."""
     head = data[:16]
     text = head.decode("latin-1")
-    if b"ftyp" in head:
+    if b"ftyp" in head:  # bytes 8..12 name the brand
         return f"not an image of a known format (an ISO media file, {text[8:12]!r}: HEIC, AVIF or video)"
     if head.lstrip().isascii() and text.strip().isprintable() and text.strip():
         return f"not an image (starts with {text.split()[0]!r})"

@@ -43,7 +43,7 @@ except ImportError:  # Windows has none: the limits that follow from a file's he
     resource = None  # type: ignore[assignment]
 
 CPU_LIMIT_S = 30
-"""For one picture: ten times what the slowest honest one, of 50 Mpx, takes on a slow core."""
+"""CPU time for one picture: ten times what the slowest honest one, of 50 Mpx, takes on a slow core."""
 _MIN_FOR_PROCESSES = 64  # below it, starting processes (about 0.3 s) costs more than it saves
 _CHUNK_IMAGES, _CHUNK_BYTES = 32, 8 << 20  # the most that one task decodes and holds
 # A decoder that ends in one of these has stumbled over the picture, not over the machine.
@@ -64,7 +64,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeTarget:
-    """Where the pixels of many images go: one file that has its full size already."""
+    """The destination of the pixels of many images: one file that has its full size already."""
 
     path: Path | None  # None: nowhere; the files are only checked
     offset_bytes: int  # of the first image in the file
@@ -74,7 +74,7 @@ class DecodeTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeResult:
-    """What is known of many files once they were decoded."""
+    """Digests, unreadable files and the decoding rate of many files."""
 
     digests: NDArray[np.uint8]  # (N, 16), of the files' bytes
     pixel_digests: NDArray[np.uint8]  # (N, 16), of the pixels: the same for the same picture in another file format
@@ -95,7 +95,7 @@ class DecodeTask:
 
 
 class ChunkResult(NamedTuple):
-    """What one task found out."""
+    """The result of one task."""
 
     start: int
     digests: list[bytes]
@@ -128,6 +128,7 @@ def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progr
             time_s += chunk.time_s
             if on_progress is not None:
                 on_progress(num_done, len(files))
+    # time_s adds up over processes that ran side by side.
     rate = num_done * num_processes / max(time_s, 1e-9)
     return DecodeResult(digests=digests, pixel_digests=pixel_digests, bad=bad, images_per_s=rate)
 
@@ -155,14 +156,14 @@ def _in_processes(
             outcome = pool.take()
             if outcome.result is not None:
                 yield outcome.result
-            elif outcome.death is not None:
+            elif outcome.death is not None:  # the task goes on without its culprit; ChildPool has replaced the process
                 culprit = blame(outcome.death, num_processes=num_processes, cpu_limit_s=CPU_LIMIT_S)
                 pool.submit(outcome.task.without(*culprit))
 
 
 def blame(death: Death, *, num_processes: int, cpu_limit_s: int) -> tuple[int, str]:
     """Return the place of the file that a decoder died of, and the reason; raise ProcessFailedError if it was none."""
-    if death.mark < 0:
+    if death.mark < 0:  # it died before its first picture
         raise children.died(death, num_processes, "decodes images")
     if death.signal == getattr(signal, "SIGXCPU", None):
         return death.mark, f"takes more than {cpu_limit_s} s of computing to decode"
@@ -228,6 +229,7 @@ class GuardedDecoder:
 
     def decode(self, data: bytes, *, size_px: int, path: Path) -> NDArray[np.uint8]:
         """Do as decode.decode_bytes; UnreadableImage also for a picture that a decoder ended over."""
+        # Most photos are cheap: they need no child.
         if not is_costly(data) or not children.can_have_children():
             return decode_bytes(data, size_px=size_px, path=path)
         try:
@@ -281,7 +283,7 @@ class _Picture(NamedTuple):
 
 
 class Limits:
-    """What the kernel lets this process use: memory once and for all, computing time anew for each picture."""
+    """Resource limits of this process, kept by the kernel: memory once and for all, CPU time anew for each picture."""
 
     def __init__(self, cpu_limit_s: int) -> None:
         self._cpu_limit_s = cpu_limit_s
@@ -296,13 +298,14 @@ class Limits:
             _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + allowed)
 
     def begin_picture(self, index: int) -> None:
-        """Leave word of which picture comes, and give it its time."""
+        """Mark which picture comes, for the parent to blame, and renew the CPU limit."""
         children.mark(index)
         # Renewed once a second at most: system calls for each of a million small pictures would be felt. This thread
         # computes alone here, so no more than a second was used since.
         now_s = time.perf_counter()
         if resource is not None and now_s >= self._renew_at_s:
             self._renew_at_s = now_s + 1.0
+            # RLIMIT_CPU counts whole seconds of the process since its start; one more for the second without renewal.
             _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + self._cpu_limit_s + 1)
 
 
@@ -314,7 +317,7 @@ def _lower(limit: int, value: int) -> None:
 
 
 _own: list[tuple[DecodeTarget | None, Limits]] = []
-"""In a decoding process: where its pixels go, and its limits."""
+"""State of a decoding process, one entry: the destination of its pixels, and its limits."""
 
 
 def _begin(target: DecodeTarget | None, cpu_limit_s: int) -> None:

@@ -1,4 +1,4 @@
-"""Directories that are whole or invisible, whatever happens: locks, leftovers of killed processes, one rename.
+"""Atomic publication of cache entries: directories that are whole or invisible, by locks and one rename.
 
 PARENT/NAME                      an entry
 PARENT/NAME.lock                 held by the one process that builds; the others wait, then reuse
@@ -31,7 +31,7 @@ _OLD_AGE_S = 86_400.0  # no set takes a day to draw or to fetch
 
 @contextlib.contextmanager
 def locked(entry: Path) -> Iterator[None]:
-    """One process at a time. Where there are no file locks several may build: the rename lets one win."""
+    """Let one process build at a time. Where there are no file locks several may: the rename lets one win."""
     path = entry.with_name(entry.name + ".lock")
     descriptor = _lock(path)
     try:
@@ -48,6 +48,7 @@ def _lock(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The last holder removes the file: a lock on a file that has no name any more excludes nobody.
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         except BaseException as error:
@@ -63,7 +64,7 @@ def _lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def building(parent: Path) -> Iterator[Path]:
-    """A directory to build in; what was not published from it goes."""
+    """Yield a directory to build in; what was not published from it is removed."""
     place = parent / f"building-{process_tag()}"
     try:
         place.mkdir()
@@ -111,7 +112,8 @@ def _remove(path: Path) -> None:
 
 
 def publish(place: Path, entry: Path, *, is_whole: Callable[[Path], bool]) -> None:
-    """On the disk first, then under its name: a power cut leaves a whole entry or none."""
+    """Sync the content to the disk, then rename: a power cut leaves a whole entry or none."""
+    # The order matters: the files, their directory, and after the rename the parent, which holds the new name.
     for path in (*place.iterdir(), place):
         _fsync(path)
     try:

@@ -30,7 +30,7 @@ from turnaround.errors import DataError, RecipeError
 IMAGE_EXTENSIONS = frozenset(["jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"])
 VALIDATION_NAMES = ("val", "valid", "validation", "test")  # by preference: a test part is kept for last
 _JUNK_NAMES = frozenset(("__macosx", "thumbs.db", "desktop.ini"))
-_IMBALANCE_RATIO = 10
+_IMBALANCE_RATIO = 10  # of the largest to the smallest class: above, a warning
 _FEW_VALIDATION_IMAGES = 400  # below it, the standard error at 80 % accuracy is more than 2 points
 _MAX_INT64 = np.iinfo(np.int64).max
 
@@ -115,7 +115,7 @@ class _Walk:
         self._resolved = ("", "")  # the folder of the last link, and where it really is
 
     def listing(self, relative: str) -> tuple[list[str], list[str]]:
-        """The relative paths of the folders and of the image files in one folder, sorted by name."""
+        """Return the relative paths of the folders and of the image files in one folder, sorted by name."""
         folders: list[str] = []
         images: list[str] = []
         prefix = f"{relative}/" if relative else ""
@@ -135,7 +135,7 @@ class _Walk:
         return folders, images
 
     def images_below(self, class_folder: str) -> list[_File]:
-        """All image files in a class folder, at any depth. Every real folder is visited once: loops end."""
+        """Return all image files in a class folder, at any depth. Every real folder is visited once: loops end."""
         files: list[_File] = []
         visited = set(self._above)
         waiting = [class_folder]
@@ -147,7 +147,7 @@ class _Walk:
                 continue
             visited.add(identity)
             folders, images = self.listing(relative)
-            waiting += reversed(folders)
+            waiting += reversed(folders)  # a stack: depth first, in the order of names
             for image in images:
                 status = _status(base + image)
                 if status is None:
@@ -157,7 +157,7 @@ class _Walk:
         return files
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
-        """Whether an entry is, or links to, a folder; links out of the root are counted on the way."""
+        """Return true for a folder or a link to one; links out of the root are counted on the way."""
         if not entry.is_symlink():
             return entry.is_dir()
         # One readlink instead of a full resolution, which costs a dozen calls for each of a million links.
@@ -177,7 +177,7 @@ def _identity(folder: str) -> tuple[int, int]:
 
 
 def _status(path: str) -> os.stat_result | None:
-    """None for a broken link, a file that has gone, and a pipe or device, which would block its reader."""
+    """Return None for a broken link, a file that has gone, and a pipe or device, which would block its reader."""
     try:
         status = os.stat(path)
     except PermissionError:
@@ -188,7 +188,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _layout(walk: _Walk, folders: list[str]) -> tuple[str | None, str | None, list[str]]:
-    """The training folder, the validation folder (None: hold out), and what was left alone."""
+    """Return the training folder, the validation folder (None: hold out), and warnings of what was left alone."""
     by_lower = {name.lower(): name for name in folders}
     train = by_lower.get("train")
     validations = [by_lower[name] for name in VALIDATION_NAMES if name in by_lower]
@@ -210,7 +210,7 @@ def _layout(walk: _Walk, folders: list[str]) -> tuple[str | None, str | None, li
 
 
 def _peek(folder: Path) -> tuple[bool, bool]:
-    """Whether a folder holds folders, and whether it holds images."""
+    """Return two truths: the folder holds folders; it holds images."""
     with os.scandir(folder) as entries:
         shown = [entry for entry in entries if not entry.name.startswith(".")]
     images = (entry.name.rpartition(".")[2].lower() in IMAGE_EXTENSIONS for entry in shown)
@@ -218,7 +218,7 @@ def _peek(folder: Path) -> tuple[bool, bool]:
 
 
 def _read_part(walk: _Walk, part: str, class_folders: list[str], warnings: list[str]) -> _Part:
-    """Class name -> its files, by path. A class folder without images is a warning, not a class."""
+    """Return the files of each class, by path. A class folder without images is a warning, not a class."""
     part_files: defaultdict[str, list[_File]] = defaultdict(list)
     empty: list[str] = []
     for folder in class_folders:
@@ -247,6 +247,7 @@ def _hold_out(files: _Part, *, holdout: float, seed: int) -> tuple[_Part, _Part]
     train: _Part = {}
     val: _Part = {}
     for name, members in files.items():
+        # Rounded half up (round() would go to the even number); one image of each class stays to train on.
         num_val = min(max(1, math.floor(holdout * len(members) + 0.5)), len(members) - 1)
         held_out = {file[0] for file in sorted(members, key=rank)[:num_val]}
         val[name] = [file for file in members if file[0] in held_out]  # members are sorted, and stay so
@@ -277,7 +278,7 @@ def _table(walk: _Walk, train: _Part, val: _Part, *, split: str, warnings: list[
 
 
 def _warnings_on_counts(classes: tuple[str, ...], num_train: list[int], num_val: list[int]) -> list[str]:
-    """What the counts alone say about how far the result can be trusted."""
+    """Return warnings that follow from the counts alone: imbalance, classes without images, a large standard error."""
     found = []
     if single := [name for name, count in zip(classes, num_train, strict=True) if count == 1]:
         found.append(f"{len(single)} classes have one training image: {_some(single)}.")
@@ -310,7 +311,7 @@ def _check_is_folder(root: Path) -> None:
 
 
 def _check_train(walk: _Walk, train: _Part, part: str, *, num_loose: int) -> None:
-    """Two classes at least, or a sentence that says what was found instead."""
+    """Require two classes at least; the error says what was found instead."""
     where = str(walk.root / part)
     if not train and num_loose:
         raise DataError(

@@ -21,7 +21,7 @@ FRUIT_ON_KAGGLE = "sriramr/fruits-fresh-and-rotten-for-classification"
 def folder_of(
     recipe: DataRecipe, *, size_px: int, cache: Path, on_progress: Callable[[int], None] | None = None
 ) -> Path:
-    """The folder that the recipe's source stands for."""
+    """Return the folder that the recipe's source stands for; draw or fetch it when needed."""
     if recipe.source == "fruitbowl":
         # The seed of the drawing is fixed: runs that differ in training.seed train on the same images.
         place = _fruitbowl(recipe, size_px=size_px, cache=cache)
@@ -40,7 +40,7 @@ def folder_of(
 
 
 def folder_here(recipe: DataRecipe, *, size_px: int, cache: Path) -> Path | None:
-    """The same folder where it is there already: nothing is drawn or fetched."""
+    """Return the same folder if it is there already: nothing is drawn or fetched."""
     known = {"fruitbowl": _fruitbowl(recipe, size_px=size_px, cache=cache), "caltech256": _caltech256_place(cache)}
     place = known.get(recipe.source, Path(recipe.source))
     return place if place.is_dir() else None

@@ -26,8 +26,9 @@ _HOW_TO_MAKE = "`turnaround check FOLDER --split-by-photo FILE` writes such a fi
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """File -> part."""
+    """Return the part of each file."""
     try:
+        # Names of files need not be UTF-8: other bytes become surrogates, as in os.listdir.
         content = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError as error:
         raise DataError(f"The split {str(path)!r} cannot be read: {error.strerror}. {_HOW_TO_MAKE}") from error
@@ -51,7 +52,7 @@ def read_split(path: Path) -> dict[str, str]:
 
 
 def write_split(path: Path, files: Mapping[str, str], *, holdout: float, seed: int) -> None:
-    """Whole or not at all."""
+    """Write the file whole or not at all."""
     content = {
         "format_version": FORMAT_VERSION,
         "made_by": "turnaround check --split-by-photo",
@@ -70,7 +71,7 @@ def write_split(path: Path, files: Mapping[str, str], *, holdout: float, seed: i
 
 
 def deal(parts: Sequence[Mapping[str, list[File]]], given: Mapping[str, str]) -> tuple[ByClass[File], ByClass[File]]:
-    """The files of all parts, by class, as the split says; a file is a tuple that begins with its path."""
+    """Split the files of all parts, by class, as `given` says; a file is a tuple that begins with its path."""
     every: ByClass[File] = {}
     for name, members in (item for part in parts for item in part.items()):
         every[name] = sorted([*every.get(name, []), *members])

@@ -23,9 +23,9 @@ from turnaround.errors import DataError, StorageError
 from turnaround.recipe import Recipe
 
 NOT_KEPT = "none"
-"""The data.cache of those who want every image decoded each time it is needed; that it was checked is kept."""
+"""The value of data.cache that keeps no pixels: every image is decoded each time; that it was checked is kept."""
 AUTOMATIC = "auto"
-"""The data.split_by_photo of those who want the images compared before they are split."""
+"""The value of data.split_by_photo that compares the images before they are split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +38,13 @@ class Prepared:
 
 
 def cache_root(recipe: Recipe, *, temporary: Path) -> Path:
-    """Where decoded pixels are kept; with the cache off, in a folder that the caller removes after the run."""
+    """Return the cache directory; with the cache off, `temporary`, which the caller removes after the run."""
     places = {"on": default_cache(), NOT_KEPT: default_cache(), "off": temporary}
     return places.get(recipe.data.cache) or Path(recipe.data.cache)
 
 
 def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
-    """Generates or fetches when needed, scans, checks, and decodes what the cache does not have yet."""
+    """Generate or fetch the images when needed, scan, check, and decode what the cache does not have yet."""
     data = recipe.data
     remove_leftovers(cache.expanduser())  # also where nothing has to be built
     folder = folder_of(
@@ -67,12 +67,13 @@ def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
     if pixels.images is None and data.cache != NOT_KEPT:
         table = replace(table, warnings=(*table.warnings, _why_not_kept(pixels)))
     copies = find_copies(pixels)
+    # Leakage first: it makes every accuracy of the run too high.
     table = replace(table, warnings=(*sentences(copies, pixels), *table.warnings))
     return Prepared(table=table, pixels=pixels, copies=copies)
 
 
 def _table(recipe: Recipe, folder: Path, *, cache: Path, show: Show) -> ImageTable:
-    """The files of the folder in the two parts that the recipe asks for."""
+    """Return the files of the folder in the two parts that the recipe asks for."""
     data, seed = recipe.data, recipe.training.seed
     if data.split_by_photo is None:
         return scan(folder, holdout=data.holdout, seed=seed)
@@ -83,8 +84,9 @@ def _table(recipe: Recipe, folder: Path, *, cache: Path, show: Show) -> ImageTab
 
 
 def _by_photo(table: ImageTable, recipe: Recipe, *, cache: Path, show: Show) -> dict[str, str]:
-    """File -> part. Comparing takes minutes, so the cache remembers it: for a resume, and the next run of a study."""
+    """Return the part of each file. Comparing takes minutes, so it is cached: for a resume, and a study's next run."""
     holdout, seed = recipe.data.holdout, recipe.training.seed
+    # Everything that the split depends on is in the name: the check's version, both settings, the files.
     key = key_of(table, size_px=0, skip_bad=None)
     cached_by_curve = cache.expanduser() / f"split-{CHECK_VERSION}-{holdout:g}-{seed}-{key}.json"
     with suppress(DataError):  # not there yet, or damaged
@@ -93,13 +95,13 @@ def _by_photo(table: ImageTable, recipe: Recipe, *, cache: Path, show: Show) -> 
     from turnaround.check.dataset import check_table, split_by_photo
 
     parts = split_by_photo(check_table(table, cache=cache, show=show), holdout=holdout, seed=seed)
-    with suppress(StorageError):
+    with suppress(StorageError):  # a cache that cannot be written costs the next run its minutes, not this one
         write_split(cached_by_curve, parts, holdout=holdout, seed=seed)
     return parts
 
 
 def _why_not_kept(pixels: Pixels) -> str:
-    """What does not fit, what that costs, what to do."""
+    """Say what does not fit, what that costs, what to do."""
     cache, needed_gb = pixels.cache_dir.parent, space_needed_bytes(pixels.num_bytes) / 1e9
     free_gb = shutil.disk_usage(cache).free / 1e9
     num_images, images_per_s = len(pixels.labels), pixels.decode_images_per_s
