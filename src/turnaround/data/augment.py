@@ -26,7 +26,7 @@ _MASK64 = 2**64 - 1
 
 
 class Augmentation:
-    """The [augment] section as a function of a batch."""
+    """Callable: the [augment] section of a recipe as a function of a batch."""
 
     def __init__(self, recipe: AugmentRecipe, *, seed: int) -> None:
         self.recipe, self.seed = recipe, seed
@@ -35,13 +35,13 @@ class Augmentation:
         self._kept: tuple[tuple[int, int, torch.device], tuple[Tensor | None, Tensor | None]] | None = None
 
     def __call__(self, images: Tensor, ids: Tensor, *, epoch: int, dtype: torch.dtype) -> Tensor:
-        """Varied images in 0..1, (N, 3, H, W)."""
+        """Return augmented images in 0..1, (N, 3, H, W)."""
         pixels = to_float(images, dtype=dtype)
         if self.is_none:
             return pixels
-        draws = uniforms(seed=self.seed, epoch=epoch, ids=ids).to(dtype)
+        draws = uniforms(seed=self.seed, epoch=epoch, ids=ids).to(dtype)  # (N, lanes)
         if self.is_geometric:
-            theta = affine(draws, self.recipe)
+            theta = affine(draws, self.recipe)  # (N, 2, 3)
             # Border pixels are repeated outside the image, as the lab's Keras generator does ("nearest").
             pixels = F.grid_sample(pixels, _grid(theta, pixels.shape[-1]), padding_mode="border", align_corners=False)
         if self.recipe.brightness:
@@ -51,7 +51,7 @@ class Augmentation:
     def epoch_transforms(
         self, *, epoch: int, num_samples: int, device: torch.device
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The affine maps (num_samples, 2, 3) and brightness factors of all samples in an epoch; kept until the next.
+        """Return the affine maps (num_samples, 2, 3) and brightness factors (num_samples,) of an epoch; cached for it.
 
         Made at once they take some thirty launches an epoch; made batch by batch, as many a step.
         """
@@ -85,8 +85,9 @@ def _channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
 
 
 def affine(draws: Tensor, recipe: AugmentRecipe) -> Tensor:
-    """Per sample the 2x3 map from output to input coordinates (-1..1), from its random numbers."""
-    angle, zoom, shift_x, shift_y, flip = (2 * draws[:, i] - 1 for i in range(5))
+    """Return for each sample the 2x3 map from output to input coordinates (-1..1), from its random numbers."""
+    angle, zoom, shift_x, shift_y, flip = (2 * draws[:, i] - 1 for i in range(5))  # (N,) each, in [-1, 1)
+    # Rotation x scale x mirror. It maps output to input, so a larger picture takes its pixels from a smaller area.
     radians = angle * math.radians(recipe.rotation_degrees)
     shrink = 1 / (1 + recipe.zoom * zoom)
     mirror = torch.where((flip < 0) & recipe.flip, -1.0, 1.0).to(draws.dtype)
@@ -97,8 +98,9 @@ def affine(draws: Tensor, recipe: AugmentRecipe) -> Tensor:
 
 
 def _grid(theta: Tensor, side_px: int) -> Tensor:
-    """Sampling positions (N, H, W, 2). Element by element, not as a matrix product, whose rounding may depend on how
-    many samples stand in the batch."""
+    """Return sampling positions (N, H, W, 2). Element by element, not as a matrix product, whose rounding may depend on
+    how many samples stand in the batch."""
+    # Centres of the pixels, as grid_sample counts them with align_corners=False: (2 i + 1) / side - 1.
     axis = (2 * torch.arange(side_px, device=theta.device, dtype=theta.dtype) + 1) / side_px - 1
     x, y = axis[None, None, :], axis[None, :, None]
     row_x, row_y = theta[:, 0, :, None, None], theta[:, 1, :, None, None]
@@ -109,10 +111,11 @@ def _grid(theta: Tensor, side_px: int) -> Tensor:
 
 
 def uniforms(*, seed: int, epoch: int, ids: Tensor) -> Tensor:
-    """Random numbers in [0, 1), (N, len(LANES)), a pure function of (seed, epoch, sample)."""
+    """Return random numbers in [0, 1), (N, len(LANES)), a pure function of (seed, epoch, sample)."""
+    # Mixed after every part: neighbouring seeds, epochs and samples differ in a few low bits only.
     run_key = _mix_int(_mix_int(seed + _GOLDEN) + epoch)
     sample_key = _mix(_mix(ids.to(torch.int64) + _signed(_GOLDEN)) ^ _signed(run_key))
-    bits = _mix(sample_key[:, None] + _lane_keys(ids.device))
+    bits = _mix(sample_key[:, None] + _lane_keys(ids.device))  # (N, lanes)
     return _shift_right(bits, 40).to(torch.float32) * 2.0**-24  # 24 bits: exact in float32
 
 
@@ -122,7 +125,7 @@ def _lane_keys(device: torch.device) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014); int64 products wrap around as they must."""
+    """Apply the finaliser of splitmix64 (Steele, Lea and Flood 2014); int64 products wrap around as they must."""
     x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
     return x ^ _shift_right(x, 31)
@@ -136,7 +139,7 @@ def _mix_int(x: int) -> int:
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
-    """Logical shift: torch's own keeps the sign."""
+    """Shift logically: torch's own shift keeps the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 

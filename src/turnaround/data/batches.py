@@ -29,7 +29,7 @@ from turnaround.data.reading import DecodedRows, MappedRows, rows_of
 
 T = TypeVar("T", bound="StepBatch | EvaluationBatch")
 Residency = Literal["device", "host", "disk", "files"]
-"""Where the pixels live: as one tensor on the device or in host memory, in the cache's file, or undecoded."""
+"""Home of the pixels: one tensor on the device or in host memory, the cache's file, or undecoded image files."""
 
 # The rest is for the network's activations, and for everybody else on the host.
 SHARE_OF_DEVICE_MEMORY = 0.5
@@ -42,21 +42,22 @@ COPIED_AT_ONCE = 2**28
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatch:
-    """What this process needs for one step."""
+    """The input of this process for one step."""
 
     pixels: Tensor
-    """uint8 (M, H, W, 3): where the images of the step are."""
+    """uint8 (M, H, W, 3): the images of the step, or those of the whole data set where it is on the device."""
     rows: Tensor | None = None
-    """Which of them are the slices of the hosted workers, one after the other; None: all, in order."""
+    """int64 (N,): rows of `pixels` that are the hosted workers' slices, one after the other; None: all, in order."""
     labels: Tensor
+    """int64 (N,)."""
     ids: Tensor
-    """Sample numbers: with seed and epoch they decide the augmentation."""
+    """int64 (N,), sample numbers: with seed and epoch they decide the augmentation."""
     worker_sizes: tuple[int, ...]
     """Images of each hosted worker."""
     global_size: int
     """Images of the step over all workers."""
     features: Tensor | None = None
-    """What a frozen backbone has made of the images, where it has already seen them."""
+    """(N, features) of a frozen backbone, where they are computed ahead of the step (training/frozen.py)."""
 
     @property
     def images(self) -> Tensor:
@@ -66,7 +67,7 @@ class StepBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Slicing:
-    """Which part of every global batch is this process's."""
+    """The part of every global batch that is this process's: the slices of the workers it hosts."""
 
     seed: int
     global_batch: int
@@ -76,7 +77,7 @@ class Slicing:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationBatch:
-    """Some images to be evaluated as they are."""
+    """A batch of images that are evaluated without augmentation; its fields are those of `StepBatch`."""
 
     pixels: Tensor
     rows: Tensor | None = None
@@ -100,6 +101,8 @@ def choose_residency(
     """Choose by what is free. Every process keeps its own copy, but a memory map is shared."""
     gib = num_bytes / 2**30
     host_free = psutil.virtual_memory().available
+    # The processes of a host start together and each sees all of its memory as free, so every copy is counted. A CPU
+    # trains from the map itself, one for all; a GPU needs pinned memory, which is a copy for each process.
     copies_on_host = 1 if is_mapped and device.type != "cuda" else processes_on_host
     fits_host = num_bytes * copies_on_host <= host_free * SHARE_OF_HOST_MEMORY
     if device.type == "cuda":
@@ -123,8 +126,9 @@ class Batches:
         self, pixels: Pixels, *, device: torch.device, residency: Residency, processes_on_host: int = 1
     ) -> None:
         self.pixels, self.device, self.residency = pixels, device, residency
-        self._labels = torch.from_numpy(pixels.labels.copy()).to(device)
+        self._labels = torch.from_numpy(pixels.labels.copy()).to(device)  # (images,)
         self._side_px = _side_px(pixels)
+        # The pixels of a step whose features are already there.
         self._nothing = torch.empty((0, 0, 0, 3), dtype=torch.uint8, device=device)
         self._rows: MappedRows | DecodedRows | None = None
         self._resident: Tensor | None = None
@@ -146,13 +150,13 @@ class Batches:
     def steps(
         self, slicing: Slicing, *, epoch: int, first_step: int = 0, with_pixels: bool = True
     ) -> Iterator[StepBatch]:
-        """The training steps of an epoch from `first_step` on, fetched ahead of the loop where fetching takes time."""
+        """Yield the training steps of an epoch from `first_step` on, prefetched where reading takes time."""
         workers, hosted = slicing.workers, slicing.hosted
         # (images of the epoch,): every process computes the whole order and takes its slices of it.
         order = epoch_order(seed=slicing.seed, epoch=epoch, num_images=self.pixels.num_train)
         # One copy and one gather an epoch: one a step would make every step wait for the host.
         numbers = self._numbers(order)
-        labels = self._labels[numbers]
+        labels = self._labels[numbers]  # (images of the epoch,), in the epoch's order as `numbers`
         bounds = step_bounds(num_images=len(order), global_batch=slicing.global_batch, workers=workers)
 
         def batch(step: int) -> StepBatch:
@@ -173,19 +177,22 @@ class Batches:
         return self._ahead(batch, steps) if with_pixels else map(batch, steps)
 
     def training(self, *, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
-        """This process's share of the training images, as they are."""
+        """Yield this process's share of the training images, without augmentation."""
         start, stop = share_bounds(num_images=self.pixels.num_train, rank=rank, size=size)
         return self._plain(np.arange(start, stop), batch_size)
 
     def validation(self, *, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
-        """This process's share of the validation images: over all processes each image once."""
+        """Yield this process's share of the validation images: over all processes each image once."""
         start, stop = share_bounds(num_images=self.num_validation, rank=rank, size=size)
+        # Validation images follow the training images in the table (`Pixels`).
         return self._plain(np.arange(start, stop) + self.pixels.num_train, batch_size)
 
     def train_sample(self, *, num_images: int, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
-        """This process's share of a fixed random sample of training images, for accuracy without augmentation."""
+        """Yield this process's share of a fixed random sample of training images, for accuracy without augmentation."""
+        # Seed 0 whatever the recipe's seed: all runs on a data set are measured on the same images.
         sample = epoch_order(seed=0, epoch=0, num_images=self.pixels.num_train)[:num_images]
         start, stop = share_bounds(num_images=len(sample), rank=rank, size=size)
+        # Sorted: a count does not depend on the order, and a disk is read forwards.
         return self._plain(np.sort(sample[start:stop]), batch_size)
 
     def _plain(self, ids: npt.NDArray[np.int64], batch_size: int) -> Iterator[EvaluationBatch]:
@@ -210,6 +217,7 @@ class Batches:
             torch.index_select(self._resident, 0, torch.from_numpy(ids), out=images)
         else:
             self._read(ids, images)
+        # From pinned memory the copy only starts here; `_prefetched` waits for it before the loop gets the batch.
         return images.to(self.device, non_blocking=True), None
 
     def _read(self, ids: npt.NDArray[np.int64], out: Tensor) -> None:
@@ -221,7 +229,7 @@ class Batches:
             np.take(self.pixels.images, ids, axis=0, out=out.numpy())
 
     def _empty(self, count: int) -> Tensor:
-        """Pinned for a GPU, so that its copy needs no help of the host."""
+        """Return memory for so many images, pinned for a GPU: only from there is a copy asynchronous."""
         pin = self.device.type == "cuda"
         return torch.empty((count, self._side_px, self._side_px, 3), dtype=torch.uint8, pin_memory=pin)
 
@@ -229,6 +237,7 @@ class Batches:
         """Copy all images into one tensor."""
         count, side_px = len(self.pixels.labels), self._side_px
         pin = place.type == "cpu" and self.device.type == "cuda"
+        # (images, H, W, 3)
         copy = torch.empty((count, side_px, side_px, 3), dtype=torch.uint8, device=place, pin_memory=pin)
         rows = max(1, COPIED_AT_ONCE // (side_px * side_px * 3))
         for start in range(0, count, rows):
@@ -253,6 +262,7 @@ def _side_px(pixels: Pixels) -> int:
 
 def _prefetched(make: Callable[[int], T], numbers: range, *, device: torch.device) -> Iterator[T]:
     """Yield make(i) for all numbers, made by a thread a few steps ahead; its exception is raised here."""
+    # The bound is the back pressure: without it the thread would read the whole epoch into memory.
     ready: queue.Queue[T | BaseException] = queue.Queue(maxsize=PREFETCHED_STEPS)
     stopped = threading.Event()
     # Copies on a stream of their own run beside the network's kernels instead of between them.
@@ -274,7 +284,7 @@ def _prefetched(make: Callable[[int], T], numbers: range, *, device: torch.devic
     thread.start()
     try:
         for _ in numbers:
-            item = ready.get()
+            item = ready.get()  # no timeout: the thread puts a batch or its exception, whatever happens
             if isinstance(item, BaseException):
                 raise item
             if side:  # the allocator must not hand this memory to the side stream while the loop still reads it
@@ -291,6 +301,7 @@ def _put(ready: queue.Queue[T | BaseException], item: T | BaseException, stopped
     """Wait for room; return False when nobody wants the item any more."""
     while not stopped.is_set():
         try:
+            # A wait without end would leave the thread at a full queue when the loop has stopped, and `join` with it.
             ready.put(item, timeout=0.1)
             return True
         except queue.Full:

@@ -1,4 +1,4 @@
-"""uint8 pixels -> what the network takes: gathered, varied and normalised.
+"""uint8 pixels -> the network's input: gathered, augmented and normalised.
 
 Enters: batches as `batches.py` makes them. Leaves: floats (N, 3, H, W) in channels-last memory.
 
@@ -34,6 +34,7 @@ class Inputs:
         """`dtype` is that of the weights; under `autocast` the network's first layer takes the narrower one anyway."""
         self.augmentation, self.mean, self.std, self.num_train, self.dtype = augmentation, mean, std, num_train, dtype
         self.narrow = autocast or dtype
+        # The kernel computes in single precision, so float64 trainings keep plain torch.
         kernel_applies = device.type == "cuda" and dtype == torch.float32
         self.kernel = kernels.load("turnaround.data.inputs_triton") if kernel_applies else None
         self.unavailable_reason = (
@@ -53,7 +54,7 @@ class Inputs:
         return Choice("plain torch", f"no Triton kernel: {self.unavailable_reason}")
 
     def varied(self, batch: StepBatch, *, epoch: int) -> Tensor:
-        """The images of a step, each varied as (seed, epoch, sample) says."""
+        """Return the augmented images of a step: each is a function of (seed, epoch, sample)."""
         if not self.kernel:
             pixels = self.augmentation(batch.images, batch.ids, epoch=epoch, dtype=self.dtype)
             return self._normalised(pixels)
@@ -63,7 +64,7 @@ class Inputs:
         return self._by_kernel(batch.pixels, batch.rows, samples=batch.ids, variations=variations)
 
     def plain(self, batch: EvaluationBatch) -> Tensor:
-        """The images as they are."""
+        """Return the images without augmentation, normalised."""
         if not self.kernel:
             return self._normalised(to_float(batch.images, dtype=self.dtype))
         return self._by_kernel(batch.pixels, batch.rows, samples=None, variations=(None, None))

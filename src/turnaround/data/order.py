@@ -1,4 +1,4 @@
-"""Which sample goes to which worker at which step: pure functions of (seed, epoch) and of the counts.
+"""Assignment of samples to steps and workers: pure functions of (seed, epoch) and of the counts.
 
 Enters: seed, epoch, number of training images, global batch, workers.
 Leaves: sample numbers. The same everywhere, so processes need not speak about it. No torch.
@@ -24,13 +24,17 @@ MIN_PER_WORKER = 2
 
 
 def epoch_order(*, seed: int, epoch: int, num_images: int) -> npt.NDArray[np.int64]:
-    """The permutation of an epoch. Sorting raw Philox output: unlike `permutation`, its stream is fixed for ever."""
+    """Return the permutation of an epoch.
+
+    It sorts raw Philox output, whose stream is fixed; numpy may change that of `permutation` between versions.
+    """
+    # A stable sort: two equal 64-bit keys keep their order on every machine.
     keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(num_images)
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
 def step_bounds(*, num_images: int, global_batch: int, workers: int) -> list[tuple[int, int]]:
-    """Start and stop of every step within the epoch order."""
+    """Return start and stop of every step within the epoch order."""
     fewest = MIN_PER_WORKER * workers
     if num_images < fewest:
         raise DataError(
@@ -38,17 +42,17 @@ def step_bounds(*, num_images: int, global_batch: int, workers: int) -> list[tup
             "Use fewer workers or more images."
         )
     edges = [*list(range(0, num_images, global_batch)), num_images]
-    if len(edges) > 2 and edges[-1] - edges[-2] < fewest:
+    if len(edges) > 2 and edges[-1] - edges[-2] < fewest:  # the rest joins the step before it
         del edges[-2]
     return list(itertools.pairwise(edges))
 
 
 def worker_bounds(*, start: int, stop: int, worker: int, workers: int) -> tuple[int, int]:
-    """Start and stop of one worker's slice of a step."""
+    """Return start and stop of one worker's slice of a step."""
     size = stop - start
     return start + worker * size // workers, start + (worker + 1) * size // workers
 
 
 def share_bounds(*, num_images: int, rank: int, size: int) -> tuple[int, int]:
-    """Start and stop of the images that process `rank` evaluates: all of them once, none twice, no padding."""
+    """Return start and stop of the images that process `rank` evaluates: all of them once, none twice, no padding."""
     return rank * num_images // size, (rank + 1) * num_images // size

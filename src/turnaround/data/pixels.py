@@ -54,7 +54,7 @@ _REMEDIES = "Use another directory with --set data.cache=DIR, or smaller images 
 
 @dataclass(frozen=True, kw_only=True)
 class Undecoded:
-    """What it takes to decode images when they are needed."""
+    """The values that decoding on demand needs."""
 
     root: Path
     size_px: int
@@ -84,7 +84,7 @@ class Pixels:
 
     @property
     def num_bytes(self) -> int:
-        """Of all pixels once they are decoded."""
+        """Bytes of all pixels once they are decoded."""
         if self.images is not None:
             return self.images.nbytes
         assert self.undecoded is not None
@@ -96,7 +96,7 @@ def num_bytes_of(num_images: int, size_px: int) -> int:
 
 
 def space_needed_bytes(num_bytes: int) -> int:
-    """What must be free on the disk before so many bytes of pixels are written to it."""
+    """Return the bytes that must be free on the disk before so many bytes of pixels are written to it."""
     return int(num_bytes * _SLACK)
 
 
@@ -318,7 +318,7 @@ class _Build:
         return images
 
     def _header(self, num_images: int) -> bytes:
-        """The head of images.npy; numpy leaves room in it to grow, so its length is the same for any number."""
+        """Return the header of images.npy; numpy pads it for growth, so its length is the same for any number."""
         header = BytesIO()
         shape = (num_images, self.size_px, self.size_px, 3)
         np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
@@ -336,7 +336,7 @@ class _Build:
 
 
 def _kept(table: ImageTable, bad: dict[int, str], *, skip_bad: bool | None) -> NDArray[np.int64]:
-    """The places of the readable images in the table, when there are enough of them to go on."""
+    """Return the indices of the readable images in the table; raise DataError when too few of them are left."""
     if bad and skip_bad is False:
         listed = [f"    {table.files[index]!r}: {reason}" for index, reason in sorted(bad.items())]
         more = len(listed) - _LISTED_BAD_IMAGES

@@ -124,7 +124,7 @@ class MappedRows(_Rows):
             raise self._broken(error) from error
 
     def _read_on(self, rows: list[NDArray[np.uint8]], at: int, num_read: int) -> int:
-        """What is missing of a row that was read in part, then as many more as come."""
+        """Read the rest of a row that was read in part, then as many more as come; return the bytes read."""
         index, inside = divmod(num_read, self._row_bytes)
         rest = [rows[index].reshape(-1)[inside:], *rows[index + 1 :]]
         more = os.preadv(self._file, rest, at + num_read)  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ class DecodedRows(_Rows):
 
 
 def rows_of(pixels: Pixels, *, processes_on_host: int = 1) -> MappedRows | DecodedRows:
-    """The rows of an entry, whether its pixels were kept or not; the cores are shared by the host's processes."""
+    """Return the reader of an entry's rows, mapped or decoded; the cores are shared by the host's processes."""
     if pixels.images is not None:
         return MappedRows(pixels)
     return DecodedRows(pixels, num_processes=max(1, children.num_cpus() // processes_on_host))

@@ -1,7 +1,7 @@
 """Batch norm with one set of statistics for each worker, in one pass.
 
 Enters: a pass whose images are the slices of several workers, one after the other, and the sizes of the slices.
-Leaves: what separate passes would give, and running statistics that are the mean over those workers.
+Leaves: the output of separate passes, and running statistics that are the mean over those workers.
 
     with by_worker((32, 32, 32, 32)):
         logits = network(images)          # 128 images, four workers
@@ -53,12 +53,14 @@ def _batch_norm(  # noqa: PLR0913 - the signature of torch.nn.functional.batch_n
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
+    # A frozen norm uses its running statistics, which are the same for every worker.
     if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     assert sum(sizes) == len(input), f"{sizes} images of workers, but a batch of {len(input)}"
     # Our kernels reduce (workers, rows, channels) at once, so they need slices of one size: not an epoch's last step.
     ours = kernels.load("turnaround.model.grouped_norm_triton") if input.is_cuda else None
     if ours and ours.can_handle(input, sizes, weight, bias):
+        # (N, C, ...), (workers, C), (workers, C)
         output, mean, variance = ours.GroupedNorm.apply(input, weight, bias, len(sizes), eps)
         if running_mean is not None and running_var is not None:
             rows = input.numel() // (len(sizes) * input.shape[1])  # images x height x width of one worker
@@ -75,7 +77,10 @@ def _slice_by_slice(
     bias: Tensor | None,
     constants: tuple[float, float],
 ) -> Tensor:
-    """Every worker starts from the same running statistics; what remains is the mean of what they made of them."""
+    """Normalise worker by worker from the same running statistics, and leave the mean of the workers' results in them.
+
+    With (1 - m) old + m new_w for each worker w, that mean is (1 - m) old + m mean(new_w): one step of momentum m.
+    """
     momentum, eps = constants
     outputs, moved = [], []
     for part in torch.split(input, list(sizes)):  # (images of one worker, C, ...)

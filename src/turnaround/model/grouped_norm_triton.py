@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+# 64 rows of 64 channels, or more rows of fewer channels; the 256 threads of 8 warps have 16 values each.
 TILE_VALUES = 4096
 WARPS = 8
 PROGRAMS_PER_PROCESSOR = 8
@@ -28,7 +29,7 @@ PROGRAMS_PER_PROCESSOR = 8
 
 
 def can_handle(input: Tensor, sizes: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether these kernels compute this case; float64 wants more precision than they keep."""
+    """Tell whether these kernels compute this case; float64 wants more precision than they keep."""
     return (
         input.is_cuda
         and input.dim() in (2, 4)
@@ -41,7 +42,7 @@ def can_handle(input: Tensor, sizes: tuple[int, ...], weight: Tensor | None, bia
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How (groups, rows, channels) is cut into programs."""
+    """The division of (groups, rows, channels) into programs."""
 
     groups: int
     rows: int
@@ -62,15 +63,17 @@ class Layout:
 
 @cache  # the same few shapes at every step: choosing again costs the host more than a launch
 def layout(shape: torch.Size, groups: int, device: torch.device) -> Layout:
-    """Parts so many that the GPU is full, but each of them worth a program."""
+    """Choose as many parts as fill the GPU, but none smaller than a tile."""
     channels = shape[1]
     rows = shape.numel() // (groups * channels)
+    # Neighbouring channels are neighbours in channels-last memory: a row of a tile is one contiguous load.
     block_c = min(triton.next_power_of_2(channels), 64)
     block_r = max(1, TILE_VALUES // block_c)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     wanted = processors * PROGRAMS_PER_PROCESSOR // (groups * triton.cdiv(channels, block_c))
     parts = max(1, min(wanted, triton.cdiv(rows, block_r)))
-    rows_per_part = triton.cdiv(triton.cdiv(rows, parts), block_r) * block_r
+    rows_per_part = triton.cdiv(triton.cdiv(rows, parts), block_r) * block_r  # whole tiles
+    # Rounding up to tiles may need fewer parts: counted again, or an empty part would be divided by its size of 0.
     return Layout(
         groups=groups,
         rows=rows,
@@ -87,8 +90,9 @@ class GroupedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Any:
-        x = _rows_last(input)
+        x = _rows_last(input)  # in memory (G, R, C)
         cut = layout(x.shape, groups, x.device)
+        # One allocation for several tensors: small passes are limited by the host, and a network has dozens of norms.
         part_mean, part_m2 = torch.empty((2, cut.parts, groups, cut.channels), device=x.device).unbind()
         mean, variance, scale, shift = torch.empty((4, groups, cut.channels), device=x.device).unbind()
         sizes = {"BLOCK_R": cut.block_r, "BLOCK_C": cut.block_c, "num_warps": WARPS}
@@ -102,16 +106,16 @@ class GroupedNorm(torch.autograd.Function):
         _scale_shift[cut.grid](x, output, scale, shift, cut.rows, cut.channels, cut.rows_per_part, **sizes)
         ctx.save_for_backward(x, weight, mean, variance)
         ctx.groups, ctx.eps = groups, eps
-        ctx.mark_non_differentiable(mean, variance)
+        ctx.mark_non_differentiable(mean, variance)  # they only move the running statistics
         return output, mean, variance
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
         x, weight, mean, variance = ctx.saved_tensors
         cut = layout(x.shape, ctx.groups, x.device)
-        grad = _rows_last(grad)
+        grad = _rows_last(grad)  # must have the layout of x: both are read with the same offsets
         part_sum, part_dot = torch.empty((2, cut.parts, cut.groups, cut.channels), device=x.device).unbind()
-        joined = torch.empty((5, cut.groups, cut.channels), device=x.device)
+        joined = torch.empty((5, cut.groups, cut.channels), device=x.device)  # (5, workers, channels)
         of_grad, of_input, constant, sums, dots = joined.unbind()
         sizes = {"BLOCK_R": cut.block_r, "BLOCK_C": cut.block_c, "num_warps": WARPS}
         _gradient_moments[cut.grid](
@@ -126,6 +130,7 @@ class GroupedNorm(torch.autograd.Function):
         _combine[cut.grid](
             *(x, grad, grad_input, of_grad, of_input, constant, cut.rows, cut.channels, cut.rows_per_part), **sizes
         )
+        # Weight and bias are shared by the workers, so their gradients are sums over them: (2, C).
         grad_bias, grad_weight = joined[3:].sum(dim=1).to(weight.dtype).unbind()
         return grad_input, grad_weight, grad_bias, None, None
 
@@ -135,9 +140,10 @@ def _rows_last(x: Tensor) -> Tensor:
 
 
 def move_running(running: tuple[Tensor, Tensor], mean: Tensor, variance: Tensor, *, rows: int, momentum: float) -> None:
-    """Running mean and (unbiased) variance move towards the mean over workers."""
+    """Move the running mean and (unbiased) variance towards the mean over workers."""
     groups, channels = mean.shape
     block = 128
+    # rows / (rows - 1): torch normalises by the biased variance and keeps the unbiased one.
     _move_running[(triton.cdiv(channels, block),)](
         *(mean, variance, *running, groups, channels, momentum, rows / (rows - 1)), BLOCK_C=block
     )
@@ -161,7 +167,8 @@ def _move_running(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tile(first_row, last_row, channels, base, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Offsets and mask of BLOCK_R rows of this program's channels."""
+    """Return offsets and mask of BLOCK_R rows of this program's channels."""
+    # int64: a large pass has more than 2**31 values.
     rows = first_row + tl.arange(0, BLOCK_R)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (rows < last_row)[:, None] & (columns < channels)[None, :]
@@ -170,7 +177,13 @@ def _tile(first_row, last_row, channels, base, BLOCK_R: tl.constexpr, BLOCK_C: t
 
 @triton.jit
 def _moments(x, part_mean, part_m2, rows, channels, rows_per_part, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean and sum of squared deviations of one part, tile by tile (Chan's rule: no cancellation)."""
+    """Compute mean and sum of squared deviations of one part, tile by tile.
+
+    E[x^2] - E[x]^2 would cancel where the mean is large. Chan, Golub and LeVeque 1979 join two sets a and b instead,
+    with d = mean_b - mean_a and n = n_a + n_b:
+
+        mean = mean_a + d n_b / n        M2 = M2_a + M2_b + d^2 n_a n_b / n
+    """
     group, part = tl.program_id(0), tl.program_id(2)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     base = group.to(tl.int64) * rows * channels
@@ -183,6 +196,7 @@ def _moments(x, part_mean, part_m2, rows, channels, rows_per_part, BLOCK_R: tl.c
         values = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
         size = tl.minimum(BLOCK_R, last - row).to(tl.float32)
         tile_mean = tl.sum(values, 0) / size
+        # Masked rows load as 0, which adds nothing to a sum, but their deviation would be -tile_mean.
         deviations = tl.where(mask, values - tile_mean[None, :], 0.0)
         step, total = tile_mean - mean, count + size
         mean += step * (size / total)
@@ -198,7 +212,7 @@ def _join_moments(  # type: ignore[no-untyped-def]
     part_mean, part_m2, weight, bias, mean_out, variance_out, scale_out, shift_out,
     rows, channels, parts, rows_per_part, eps, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The parts of one worker joined; normalisation as output = input * scale + shift."""
+    """Join the parts of one worker; express the normalisation as output = input * scale + shift."""
     group = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = columns < channels
@@ -213,6 +227,7 @@ def _join_moments(  # type: ignore[no-untyped-def]
         m2 += tl.load(part_m2 + place, mask=mask, other=0.0) + step * step * (count * size / total)
         count = total
     variance = m2 / rows
+    # weight (x - mean) / sqrt(variance + eps) + bias = x scale + shift: one multiply-add for each value.
     scale = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32) * tl.rsqrt(variance + eps)
     shift = tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32) - mean * scale
     place = group * channels + columns
@@ -224,7 +239,7 @@ def _join_moments(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _scale_shift(x, output, scale, shift, rows, channels, rows_per_part, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):  # type: ignore[no-untyped-def]
-    """output = x * scale + shift, with the scale and shift of this worker."""
+    """Write output = x * scale + shift, with the scale and shift of this worker."""
     group, part = tl.program_id(0), tl.program_id(2)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     a = tl.load(scale + group * channels + columns, mask=columns < channels, other=0.0)
@@ -243,7 +258,7 @@ def _gradient_moments(  # type: ignore[no-untyped-def]
     x, grad, mean, variance, part_sum, part_dot, rows, channels, rows_per_part, eps,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Sum of the gradient, and of gradient x normalised input, over one part."""
+    """Sum the gradient, and gradient x normalised input, over one part: the gradients of bias and weight."""
     group, part = tl.program_id(0), tl.program_id(2)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     centre = tl.load(mean + group * channels + columns, mask=columns < channels, other=0.0)
@@ -269,7 +284,12 @@ def _join_gradient_moments(  # type: ignore[no-untyped-def]
     part_sum, part_dot, weight, mean, variance, of_grad_out, of_input_out, constant_out, sum_out, dot_out,
     rows, channels, parts, eps, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The parts joined; the input's gradient as grad * of_grad + input * of_input + constant."""
+    """Join the parts; express the input's gradient as grad * of_grad + input * of_input + constant.
+
+    With f = 1 / sqrt(variance + eps), n = (x - mean) f, sums over the R rows of one worker, and w the weight:
+
+        dx = w f (g - sum(g) / R - n sum(g n) / R)
+    """
     group = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = columns < channels
@@ -281,6 +301,7 @@ def _join_gradient_moments(  # type: ignore[no-untyped-def]
     place = group * channels + columns
     factor = tl.rsqrt(tl.load(variance + place, mask=mask, other=1.0) + eps)
     of_grad = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32) * factor
+    # n = x f - mean f: its part with x goes to of_input, its part with the mean to the constant.
     of_input = -of_grad * factor * dot / rows
     constant = -of_grad * total / rows - of_input * tl.load(mean + place, mask=mask, other=0.0)
     tl.store(of_grad_out + place, of_grad, mask=mask)
@@ -295,7 +316,7 @@ def _combine(  # type: ignore[no-untyped-def]
     x, grad, grad_input, of_grad, of_input, constant, rows, channels, rows_per_part,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """grad_input = grad * of_grad + x * of_input + constant, with the values of this worker."""
+    """Write grad_input = grad * of_grad + x * of_input + constant, with the values of this worker."""
     group, part = tl.program_id(0), tl.program_id(2)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     a = tl.load(of_grad + group * channels + columns, mask=columns < channels, other=0.0)

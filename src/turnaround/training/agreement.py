@@ -19,12 +19,12 @@ from turnaround.workers.contract import Workers
 EVERY_S = 1.0
 """A signal is acted upon within about this time; a message a second costs nothing that can be measured."""
 MAX_STEPS = 256
-"""Between two messages of a training whose steps take microseconds."""
+"""Steps between two messages at most: a training that becomes slow must not be silent for long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The same on every process."""
+    """A decision that is the same on every process."""
 
     stops: bool = False
     """Somebody was asked to stop."""
@@ -43,8 +43,8 @@ class Agreement:
     def __init__(self, workers: Workers, *, stop_asked: Callable[[], bool]) -> None:
         self.workers, self.stop_asked = workers, stop_asked
         self.step_s = 0.0
-        """How long a step took lately, by this process's clock."""
-        self._steps_left = 1
+        """Duration of a step lately, by this process's clock."""
+        self._steps_left = 1  # the first step decides, and sets the pace
         self.begin()
 
     def begin(self) -> None:
@@ -64,7 +64,8 @@ class Agreement:
         is_first = self.workers.rank == 0
         # Process 0 alone says when to save and when to speak again: two clocks would disagree.
         mine = [float(self.stop_asked()), float(is_first and is_time()), float(self._steps_between() * is_first)]
-        # Four numbers: not finite, stop, save, steps until the next message.
+        # (4,): not finite, stop, save, steps until the next message. One sum carries all: the flags are counts of the
+        # processes that raised them, and the two values of process 0 are added to zeros.
         message = torch.cat([(~torch.isfinite(totals).all()).to(totals).view(1), totals.new_tensor(mine)])
         self.workers.sum(message)
         bad, stop, save, self._steps_left = map(int, message.tolist())  # here the host waits for the device

@@ -62,12 +62,13 @@ from turnaround.workers.contract import Workers
 KEPT = 2
 """The one before the newest is what is left when the newest decays on the disk."""
 MAX_DELAY_S = 60.0
-"""How late a network file system may show another host what is there."""
+"""Delay with which a network file system may show another host what is there: NFS caches directories for up to 60 s
+unless it is mounted otherwise (acdirmax)."""
 UNREADABLE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError),
     SafetensorError,
 )
-"""What reading a damaged checkpoint can raise; RuntimeError is torch's word for weights that do not fit."""
+"""Exceptions that reading a damaged checkpoint can raise; RuntimeError is torch's for weights that do not fit."""
 MANIFEST_KEYS = {"epoch", "update", "sha256", "optimizer", "scaler", "clock_s"}
 """Keys of every manifest; those that matter only within an epoch have defaults."""
 SHORT_REST = 0.1
@@ -76,7 +77,7 @@ SHORT_REST = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a checkpoint keeps beside tensors, under other names in manifest.json: `epoch`, `step`, `update`."""
+    """The values of a checkpoint that are no tensors; manifest.json has the position as `epoch`, `step`, `update`."""
 
     position: TrainingPosition = field(default_factory=TrainingPosition)
     clock_s: dict[TimePart, float] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class Manifest:
     def is_sound(self) -> bool:
         """Tell whether training can go on from these values, or the manifest is no longer what was written."""
         at = self.position
+        # Every process's totals are (losses, right, images), every measurement of noise (step, noise, signal).
         rows = [*self.totals, *self.noise]
         times = [self.epoch_time_s, *self.clock_s.values()]
         return (
@@ -137,6 +139,7 @@ def snapshot(*, module: nn.Module, optimizer: torch.optim.Optimizer, manifest: M
     """Copy everything to host memory; the only part of a save that training waits for."""
     state = optimizer.state_dict()
     tensors, values = _split(state["state"])
+    # copy=True: on a CPU `.to` alone returns the tensor itself, and the next step would change it under the writer.
     return StateSnapshot(
         manifest=manifest,
         weights={k: v.detach().to("cpu", copy=True) for k, v in module.state_dict().items()},
@@ -153,6 +156,7 @@ def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, m
 def is_finite(module: nn.Module) -> bool:
     """Tell whether every number of the network is one; the host waits for it."""
     values = [v for v in module.state_dict().values() if v.is_floating_point()]
+    # One flag a tensor, joined on the device: the host waits once, not for every tensor.
     return bool(torch.stack([torch.isfinite(v).all() for v in values]).all())
 
 
@@ -174,6 +178,7 @@ def write(folder: Path, state: StateSnapshot) -> Path:
     """Write one checkpoint; on any failure nothing of it remains visible and the earlier ones are untouched."""
     position = state.manifest.position
     target = folder / position.name
+    # A dot in front: `checkpoints` lists whole names only, so a folder that is being written is invisible.
     run, files = folder.parent, CheckpointFiles(folder / f".{target.name}.{os.getpid()}")
     try:
         make_folder(folder)
@@ -194,7 +199,7 @@ def write(folder: Path, state: StateSnapshot) -> Path:
         raise storage_error("save a checkpoint", target, cause if isinstance(cause, OSError) else error) from error
     # Not simply the last names: a later name than ours may be a damaged checkpoint that a resume has passed over.
     others = [path for path in checkpoints(folder) if path != target]
-    for old in others[: -(KEPT - 1)]:
+    for old in others[: -(KEPT - 1)]:  # only after ours is in place: at no moment are there fewer than before
         remove_folder(old, run)
     return target
 
@@ -228,11 +233,12 @@ def agree_on_newest(
         path, passed_over = newest_valid(folder)
         digest = "" if path is None else sha256_of(CheckpointFiles(path).manifest, folder.parent)
         newest = {"name": path and path.name, "manifest": digest, "passed_over": passed_over}
-    newest = json.loads(workers.gather(json.dumps(newest))[0])
+    newest = json.loads(workers.gather(json.dumps(newest))[0])  # as a collective, also a barrier: process 0 has looked
     path = folder / newest["name"] if newest["name"] else None
     if path is None or workers.rank == 0:
         return path, newest["passed_over"]
     latest_s = time.monotonic() + patience_s
+    # By the manifest's SHA-256, not its name: a cached view may show an older checkpoint of the same position.
     while (problem := _unlike(path, newest["manifest"])) is not None:
         if time.monotonic() > latest_s:
             raise StorageError(
@@ -297,6 +303,7 @@ def _write(path: Path, tensors: dict[str, Tensor], run: Path) -> str:
     except SafetensorError as error:  # its only sign of a full disk is "(os error 28)" in its text
         number = re.search(r"os error (\d+)", str(error))
         raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+    # Before the rename that makes it visible: after a power cut a name must not point to data that never arrived.
     with open_file(path, run) as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -307,6 +314,8 @@ def _problem(path: Path) -> str | None:
     files, run = CheckpointFiles(path), run_of(path)
     try:
         manifest = read_json(files.manifest, run)
+        # From the small to the large: a manifest that is damaged saves reading gigabytes of tensors. One without a
+        # digest of its own is judged by its values.
         if "digest" in manifest and manifest["digest"] != own_digest(manifest):
             return "its manifest has another SHA-256 than it says"
         found = Manifest.from_json(manifest) if manifest.keys() >= MANIFEST_KEYS else None
@@ -343,13 +352,13 @@ def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[st
 def _join(tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]) -> dict[int, dict[str, Any]]:
     state: dict[int, dict[str, Any]] = {int(i): dict(entry) for i, entry in values.items()}
     for name, tensor in tensors.items():
-        number, _, key = name.partition(".")
+        number, _, key = name.partition(".")  # "PARAMETER_NUMBER.KEY", as `_split` names them
         state[int(number)][key] = tensor
     return state
 
 
 class CheckpointSchedule:
-    """When it is time to save: by process 0's clock, which the others follow, and by the number of the step."""
+    """Decides when to save: by process 0's clock, which the others follow, and by the number of the step."""
 
     def __init__(self, recipe: TrainingRecipe) -> None:
         self.every_s, self.every_steps = recipe.checkpoint_every_s, recipe.checkpoint_every_steps
@@ -363,7 +372,7 @@ class CheckpointSchedule:
         return time.monotonic() - self._last_s >= self.every_s
 
     def within_epoch(self, *, rest_s: float) -> bool:
-        """`rest_s` is what the epoch will still take. An interval of 0 means every epoch, not every step."""
+        """Tell whether to save now; `rest_s` is the epoch's remaining time. An interval of 0 means every epoch."""
         return self.every_s > 0 and self.after_epoch() and rest_s > SHORT_REST * self.every_s
 
     def after_step(self, position: TrainingPosition) -> bool:
@@ -384,7 +393,7 @@ class Saver:
 
     def begin(self, state: StateSnapshot) -> None:
         """Start to write; wait first for a write that is still under way."""
-        self.wait()
+        self.wait()  # one write at a time: two would need twice the host memory, and could finish in the wrong order
         self._thread = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -398,6 +407,7 @@ class Saver:
     def check(self, *, must_hold: bool = False) -> None:
         """Raise what went wrong in a write; costs nothing when nothing did."""
         error, self._error = self._error, None
+        # A full disk is reported and survived, unless this save was the last chance to keep the training's state.
         if isinstance(error, DiskFullError) and self.on_full_disk is not None and not must_hold:
             self.on_full_disk(error)
         elif error is not None:
