@@ -4,6 +4,7 @@ Enters: what training measured, as the dataclasses of `schema`. Leaves: the same
 on any machine, without torch. Nothing else passes between the two sides, and nobody reads a log's text.
 
     schema.py      the values in the files, field by field
+    metric_names.py    metric aliases: what training programs call accuracy, loss and learning rate
     coding.py      values to JSON objects and back; the format version
     files.py       the one safe opener: no links, regular files, limits; bytes to JSON objects
     growing.py     files as values, read whole or read on while they grow

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from turnaround.record import metric_names
 from turnaround.record.schema import EpochRecord
 
 
@@ -41,13 +42,12 @@ NUMBERS = ("train_loss", "val_loss", "learning_rate", "train_eval_loss", "noise_
 TIMES = ("epoch_time_s", "evaluation_time_s")
 WHOLE = ("epoch", "images")
 
-_ACCURACY = {
-    *("accuracy", "acc", "top1", "top1accuracy", "binaryaccuracy", "multiclassaccuracy"),
-    *("categoricalaccuracy", "sparsecategoricalaccuracy"),
-}
-_TOP5 = {"top5", "top5accuracy", "topkcategoricalaccuracy", "sparsetopkcategoricalaccuracy", "top5acc"}
-_VALIDATION = re.compile(r"^(validation|valid|val|eval|test)[_/ .-]?(?=.)")
-_TRAIN = re.compile(r"^(training|train)[_/ .-]?(?=.)")
+# Loops join words by "_", "/", "-" or nothing: names are compared without punctuation.
+_ACCURACY = metric_names.squeezed(metric_names.ACCURACY)
+_TOP5 = metric_names.squeezed(metric_names.TOP5_ACCURACY)
+_LEARNING_RATE = metric_names.squeezed(metric_names.LEARNING_RATE)
+_VALIDATION = re.compile(rf"^({'|'.join(metric_names.VALIDATION)})[_/ .-]?(?=.)")
+_TRAIN = re.compile(rf"^({'|'.join(metric_names.TRAIN)})[_/ .-]?(?=.)")
 
 
 def our_name(name: str) -> str | None:
@@ -58,13 +58,13 @@ def our_name(name: str) -> str | None:
     word, is_validation = _VALIDATION.subn("", word)
     plain = re.sub(r"[^a-z0-9]", "", _TRAIN.sub("", re.sub(r"_(epoch|\d+)$", "", word)))
     part = "val" if is_validation else "train"
-    if plain == "loss":
+    if plain == metric_names.LOSS:
         return f"{part}_loss"
     if plain in _ACCURACY:
         return f"{part}_accuracy"
     if plain in _TOP5 and is_validation:
         return "val_top5_accuracy"
-    return "learning_rate" if plain in ("lr", "learningrate") and not is_validation else None
+    return "learning_rate" if plain in _LEARNING_RATE and not is_validation else None
 
 
 def in_our_names(logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 Enters: a file or folder as a user has it. Leaves: run directories, and by name whatever was left out, with the reason.
 
-    read.py          any file -> the runs in it; the one entrance
-    recognise.py     what a file is, by looking into it
+    read.py          the importers, one row each; any file -> what it is -> the runs in it; the one entrance
     table.py         a CSV with one row a run
     curves.py        a CSV with one row an epoch, for one run or many
     keras.py         the file of a Keras CSVLogger
     tensorboard.py   a folder of TensorBoard event files
     mllog.py         the :::MLLOG lines of an MLPerf log
     values.py        a run as a source tells it; what was left out; what the user adds by flags
-    sheet.py         the bytes of a CSV as rows of cells, with their line numbers
-    cells.py         the text of a cell as a number, a count or a truth
-    accuracy_scale.py        accuracies: fractions, percent, or a mixture
+    sheet.py         a file's bytes; those of a CSV as rows of cells, with their line numbers
+    cells.py         the text of a cell as a number, a count or a truth; accuracies in fractions or percent
     write.py         runs to directories, all or none
 """

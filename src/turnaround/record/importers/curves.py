@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from turnaround.errors import InputError
-from turnaround.record.importers.accuracy_scale import AccuracyScale
-from turnaround.record.importers.cells import CellError, Cells
-from turnaround.record.importers.sheet import Sheet, SheetRow
+from turnaround.record.importers.cells import AccuracyScale, CellError, Cells
+from turnaround.record.importers.sheet import Sheet, SheetRow, SourceFile
 from turnaround.record.importers.table import check_columns
 from turnaround.record.importers.values import (
     MAX_EPOCHS,
-    Format,
     ImportedRun,
     ImportOptions,
     Reading,
@@ -70,8 +68,26 @@ class Curves:
     notes: tuple[str, ...]
 
 
+def is_curves(source: SourceFile) -> bool:
+    """Tell whether the CSV has an epoch in each row, and the name of its run."""
+    return {*REQUIRED} <= {*source.columns}
+
+
+def import_curves(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+    """Read curves without a table: each is a run, all of the configuration that the flags give."""
+    curves, name = read_curves(source.sheet, is_percent=is_percent), source.sheet.source
+    if given.name is not None:
+        raise InputError(f"--name is for a file of one run; {name} has a column 'name'. Leave --name out.")
+    workers, notes = assumed_workers(given)
+    runs = [
+        run_of(points, name=run, source=name, format_="curves", given=given, workers=workers)
+        for run, points in curves.points.items()
+    ]
+    return Reading(runs=tuple(runs), left_out=curves.left_out, notes=(*curves.notes, *notes))
+
+
 def read_curves(sheet: Sheet, *, is_percent: bool = False) -> Curves:
-    """The curves in the file."""
+    """Read the curves in the file, by run."""
     notes = check_columns(sheet, required=REQUIRED, known=(*REQUIRED, *METRICS, "time_s"))
     if not set(METRICS) & set(sheet.columns):
         raise InputError(f"{sheet.path} has no curve in it: add at least one of the columns {', '.join(METRICS)}.")
@@ -191,20 +207,8 @@ def _other_ends(run: ImportedRun, points: tuple[CurvePoint, ...]) -> list[str]:
     return said
 
 
-def alone(curves: Curves, given: ImportOptions, source: str) -> Reading:
-    """Curves without a table: each is a run, all of the configuration that the flags give."""
-    if given.name is not None:
-        raise InputError(f"--name is for a file of one run; {source} has a column 'name'. Leave --name out.")
-    workers, notes = assumed_workers(given)
-    runs = [
-        run_of(points, name=name, source=source, format_="curves", given=given, workers=workers)
-        for name, points in curves.points.items()
-    ]
-    return Reading(runs=tuple(runs), left_out=curves.left_out, notes=(*curves.notes, *notes))
-
-
 def run_of(
-    points: tuple[CurvePoint, ...], *, name: str, source: str, format_: Format, given: ImportOptions, workers: int
+    points: tuple[CurvePoint, ...], *, name: str, source: str, format_: str, given: ImportOptions, workers: int
 ) -> ImportedRun:
     """A run of which only a curve is known."""
     return ImportedRun(

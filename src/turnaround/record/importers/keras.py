@@ -5,31 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from turnaround.record.importers.accuracy_scale import AccuracyScale
-from turnaround.record.importers.cells import CellError, Cells
+from turnaround.record.importers.cells import AccuracyScale, CellError, Cells
 from turnaround.record.importers.curves import CurvePoint, add_point, check_accuracies, in_order, read_point, run_of
-from turnaround.record.importers.sheet import Sheet, listed
+from turnaround.record.importers.sheet import SourceFile, listed
 from turnaround.record.importers.values import ImportOptions, Reading, SkippedRow, assumed_workers, given_name
+from turnaround.record.metric_names import KERAS_ACCURACY, LEARNING_RATE, LOSS
 
-# The first one that is there counts.
-ACCURACY = ("accuracy", "acc", "categorical_accuracy", "sparse_categorical_accuracy", "binary_accuracy")
-LEARNING_RATE = ("learning_rate", "lr")
+# Our names to those that a CSVLogger may use: Keras puts "val_" before a metric, and nothing for training.
+COLUMNS = {
+    "train_accuracy": KERAS_ACCURACY,
+    "val_accuracy": tuple(f"val_{name}" for name in KERAS_ACCURACY),
+    "train_loss": (LOSS,),
+    "val_loss": (f"val_{LOSS}",),
+}
+
+
+def is_keras(source: SourceFile) -> bool:
+    """Tell whether the CSV has an epoch in each row and Keras's metrics; with names of runs it would be curves."""
+    return "epoch" in source.columns and "name" not in source.columns and bool(metric_columns(source.columns))
 
 
 def metric_columns(columns: tuple[str, ...]) -> dict[str, str]:
-    """Our names to the file's, for what is there."""
-    wanted = {
-        "train_accuracy": ACCURACY,
-        "val_accuracy": tuple(f"val_{name}" for name in ACCURACY),
-        "train_loss": ("loss",),
-        "val_loss": ("val_loss",),
-    }
-    found = {ours: next((name for name in names if name in columns), None) for ours, names in wanted.items()}
+    """Map our names to the file's, for the metrics that are there; the first alias that is there counts."""
+    found = {ours: next((name for name in names if name in columns), None) for ours, names in COLUMNS.items()}
     return {ours: name for ours, name in found.items() if name is not None}
 
 
-def read_keras(sheet: Sheet, given: ImportOptions, *, is_percent: bool = False) -> Reading:
-    """The run in the log, with the configuration that the flags give."""
+def read_keras(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+    """Read the run in the log, with the configuration that the flags give."""
+    sheet = source.sheet
     columns, shares = metric_columns(sheet.columns), AccuracyScale(is_percent=is_percent, is_curve=True)
     check_accuracies(sheet, columns, shares)
     rate = next((name for name in LEARNING_RATE if name in sheet.columns), "")

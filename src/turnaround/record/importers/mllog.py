@@ -9,14 +9,12 @@ import json
 import math
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from turnaround.errors import InputError
-from turnaround.record.importers.accuracy_scale import AccuracyScale
-from turnaround.record.importers.cells import shown
-from turnaround.record.importers.sheet import as_text
+from turnaround.record.importers.cells import AccuracyScale, shown
+from turnaround.record.importers.sheet import SourceFile, as_text, is_binary
 from turnaround.record.importers.values import (
     MAX_EPOCHS,
     MAX_WORKERS,
@@ -80,13 +78,19 @@ def whole(value: Any) -> int | None:
     return int(value) if value == int(value) else None
 
 
-def is_mllog(text: str) -> bool:
-    return LINE.search(text) is not None
+def is_mllog(source: SourceFile) -> bool:
+    """Tell whether the file is text with at least one :::MLLOG line."""
+    content = source.content or b""
+    # The search in bytes is quick and spares CSV files of 256 MiB the decoding. Binary files may hold the word too.
+    if b":::MLLOG" not in content or is_binary(content):
+        return False
+    return LINE.search(as_text(source.path, content)) is not None
 
 
-def read_mllog(path: Path, content: bytes, given: ImportOptions, *, is_percent: bool = False) -> Reading:
-    """The run in the log; what the log does not hold, the flags give."""
-    log = _parse(as_text(path, content))
+def read_mllog(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+    """Read the run in the log; what the log does not hold, the flags give."""
+    path = source.path
+    log = _parse(as_text(path, source.content or b""))
     if not log.events:
         return Reading(runs=(), left_out=tuple(log.left_out))
     starts = log.all("run_start")

@@ -1,5 +1,7 @@
 """The bytes of a CSV as rows of cells. Enters: a path. Leaves: a Sheet, or an error that says what the file is instead.
 
+`SourceFile` is what all importers get: a folder, or a file's bytes, which become a Sheet when one asks for it.
+
 Files come from spreadsheets of all countries: with or without a byte order mark, in UTF-8, UTF-16 or an old Windows
 code page, separated by commas, semicolons or tabs, with decimal points or commas.
 """
@@ -13,6 +15,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from turnaround.errors import InputError
@@ -20,6 +23,8 @@ from turnaround.errors import InputError
 MAX_FILE_BYTES = 256 * 2**20
 SEPARATORS = (",", ";", "\t")
 MAX_SHOWN = 12
+ZIP = b"PK\x03\x04"  # workbooks are ZIP archives
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # the byte order marks; "Unicode text" of spreadsheets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,31 @@ class Sheet:
     @property
     def source(self) -> str:
         return self.path.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """What the user named: a folder, or a file with its content."""
+
+    path: Path
+    content: bytes | None
+    """None for a folder."""
+
+    @classmethod
+    def load(cls, path: Path) -> SourceFile:
+        """Read the file, if it is one; InputError where it cannot be read or is empty."""
+        # os.path.isdir raises no error for a name that no file system takes; Path.is_dir does.
+        return cls(path=path, content=None if os.path.isdir(path) else read_bytes(path))
+
+    @cached_property
+    def sheet(self) -> Sheet:
+        """The file as a CSV, parsed once for all importers that look at its columns; InputError where it is no text."""
+        return read_sheet(self.path, self.content)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the CSV; a folder has none."""
+        return () if self.content is None else self.sheet.columns
 
 
 def read_bytes(path: Path) -> bytes:
@@ -102,15 +132,20 @@ def read_sheet(path: Path, content: bytes | None = None) -> Sheet:
     return Sheet(path=path, columns=columns, rows=tuple(rows), has_decimal_commas=separator != ",")
 
 
+def is_binary(content: bytes) -> bool:
+    """Tell whether the file is no text, by its first bytes: text has no NUL, except in UTF-16."""
+    return content.startswith(ZIP) or (b"\x00" in content[:4096] and not content.startswith(UTF_16))
+
+
 def as_text(path: Path, content: bytes) -> str:
     """The file as text; an error that names what it is when it is none."""
-    if content.startswith(b"PK\x03\x04"):
+    if content.startswith(ZIP):
         raise InputError(
             f"{path} is a workbook or another ZIP archive, not text. Save the table as CSV and import that."
         )
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):  # "Unicode text" of spreadsheets
+    if content.startswith(UTF_16):
         return content.decode("utf-16", "replace")
-    if b"\x00" in content[:4096]:
+    if is_binary(content):
         raise InputError(f"{path} is not text: it begins with {content[:16]!r}.")
     try:
         return content.decode("utf-8-sig")

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnaround.errors import InputError
-from turnaround.record.importers.accuracy_scale import AccuracyScale
-from turnaround.record.importers.cells import CellError, Cells
-from turnaround.record.importers.sheet import Sheet, SheetRow, listed
-from turnaround.record.importers.values import MAX_EPOCHS, MAX_WORKERS, TOLD, ImportedRun, Reading, SkippedRow
+from turnaround.record.importers.cells import AccuracyScale, CellError, Cells
+from turnaround.record.importers.sheet import Sheet, SheetRow, SourceFile, listed
+from turnaround.record.importers.values import (
+    MAX_EPOCHS,
+    MAX_WORKERS,
+    TOLD,
+    ImportedRun,
+    ImportOptions,
+    Reading,
+    SkippedRow,
+)
 from turnaround.record.layout import safe_name
 
 REQUIRED = ("name", "workers")
@@ -26,8 +33,25 @@ class _Taken:
     names: dict[str, str]
 
 
+def is_table(source: SourceFile) -> bool:
+    """Tell whether the CSV has a run in each row. One column that is there is enough: the reader names the missing."""
+    # A single column that happens to be called "name" is a list of anything.
+    return len(source.columns) > 1 and not {*REQUIRED}.isdisjoint(source.columns)
+
+
+def import_table(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+    """Read the runs of a table; InputError for flags, because one value could not be right for all rows."""
+    if given.flags():
+        flag, _ = given.flags()[0]
+        raise InputError(
+            f"{flag} is for logs that do not say it; {source.path} is a table. Write it into the table's "
+            f"column {flag.removeprefix('--').replace('-', '_')!r}, row by row."
+        )
+    return read_table(source.sheet, is_percent=is_percent)
+
+
 def read_table(sheet: Sheet, *, is_percent: bool = False) -> Reading:
-    """The runs of the table, in its order."""
+    """Read the runs of the table, in its order."""
     notes = check_columns(sheet, required=REQUIRED, known=(*REQUIRED, *OPTIONAL))
     shares = AccuracyScale(is_percent=is_percent, is_curve=False)
     for column in ACCURACIES:

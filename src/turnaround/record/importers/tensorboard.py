@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.errors import InputError, MissingPartError
-from turnaround.record.importers.accuracy_scale import AccuracyScale
-from turnaround.record.importers.cells import CellError
+from turnaround.record import metric_names
+from turnaround.record.importers.cells import AccuracyScale, CellError
 from turnaround.record.importers.curves import CurvePoint, run_of
-from turnaround.record.importers.sheet import listed
+from turnaround.record.importers.sheet import SourceFile, listed
 from turnaround.record.importers.values import (
     MAX_EPOCHS,
     ImportedRun,
@@ -34,7 +34,9 @@ from turnaround.record.importers.values import (
 from turnaround.record.layout import safe_name
 
 EVENT_FILE = re.compile(r".*\.tfevents\..*")
-TRAIN, VALIDATION = {"train", "training"}, {"val", "valid", "validation", "test", "eval", "evaluation"}
+EVENT_FILE_HEAD = b"brain.Event:"  # in the first record of every event file, which holds the version
+ACCURACY_WORDS = metric_names.single_words(metric_names.ACCURACY)
+TRAIN, VALIDATION = {*metric_names.TRAIN}, {*metric_names.VALIDATION, "evaluation"}
 # Words of series that count steps instead of epochs, or another accuracy than top-1.
 OTHER = {"batch", "iteration", "iterations", "step", "top5", "top", "topk", "k", "5"}
 MAX_DEPTH = 6
@@ -52,8 +54,17 @@ class ScalarSeries:
     instants_s: dict[int, float]
 
 
-def read_tensorboard(path: Path, given: ImportOptions, *, is_percent: bool = False) -> Reading:
-    """The runs in the folder (or in one event file), with the configuration that the flags give."""
+def is_tensorboard(source: SourceFile) -> bool:
+    """Tell whether it is an event file, whatever its name, or a folder with event files in or below it."""
+    if source.content is None:
+        return next(event_folders(source.path), None) is not None
+    # Before it stand the record's length with its checksum (12 bytes) and a few bytes of the protocol buffer.
+    return EVENT_FILE_HEAD in source.content[8:64]
+
+
+def read_tensorboard(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+    """Read the runs in the folder (or in one event file), with the configuration that the flags give."""
+    path = source.path
     if path.is_file() and "tfevents" not in path.name:
         raise InputError(
             f"{path} is an event file, which TensorBoard reads only with 'tfevents' in its name. Rename it."
@@ -110,7 +121,7 @@ def event_folders(path: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
 def metric_of(tag: str, folder: str = "") -> str | None:
     """train_accuracy, val_accuracy, train_loss or val_loss; None for every other series."""
     words = set(re.split(r"[^a-z0-9]+", tag.casefold()))
-    what = "accuracy" if words & {"accuracy", "acc", "top1"} else "loss" if "loss" in words else None
+    what = "accuracy" if words & ACCURACY_WORDS else "loss" if metric_names.LOSS in words else None
     if what is None or (words & OTHER and "1" not in words):
         return None
     if not words & (TRAIN | VALIDATION):

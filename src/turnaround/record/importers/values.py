@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
 
 from turnaround.errors import InputError
 from turnaround.record.layout import safe_name
 from turnaround.record.schema import EpochRecord, State
-
-Format = Literal["table", "curves", "keras", "tensorboard", "mllog"]
 
 MAX_WORKERS = 65_536
 MAX_EPOCHS = 100_000  # as many as a recipe may have; a curve's epoch number beyond it is a slip
@@ -24,7 +21,8 @@ class ImportedRun:
     name: str
     source: str
     """The file's name, without folders."""
-    format: Format
+    format: str
+    """The name of the importer that read it, as a row of `read.IMPORTERS` has it."""
     workers: int
     where: str = ""
     """Where in the source it stands, for messages: "line 3"."""

@@ -1,4 +1,4 @@
-"""What a file is, by looking into it."""
+"""The registry of importers: what a file is, by looking into it, and the runs in it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnaround.errors import InputError, TurnaroundError
-from turnaround.record.importers.read import read_runs
-from turnaround.record.importers.recognise import recognise
+from turnaround.record.importers.read import IMPORTERS, READABLE, read_runs, recognise
 from turnaround.record.importers.values import ImportOptions
 
 
@@ -30,7 +29,7 @@ from turnaround.record.importers.values import ImportOptions
 def test_the_content_decides(content: str, kind: str, tmp_path: Path) -> None:
     for name in ("x.csv", "x.log", "events.out.tfevents.1"):
         (tmp_path / name).write_text(content)
-        assert recognise(tmp_path / name).format == kind
+        assert recognise(tmp_path / name)[0].name == kind
 
 
 @pytest.mark.parametrize(
@@ -49,6 +48,20 @@ def test_what_is_not_known_lists_what_can_be_read(content: str, seen: str, tmp_p
     assert seen in str(caught.value)
     for kind in ("one row a run", "one row an epoch", "Keras CSVLogger", "TensorBoard", ":::MLLOG"):
         assert kind in str(caught.value)
+
+
+def test_every_importer_has_a_name_of_its_own_and_a_line_in_what_can_be_imported() -> None:
+    assert [importer.name for importer in IMPORTERS] == ["table", "curves", "keras", "tensorboard", "mllog"]
+    assert READABLE.splitlines() == ["What can be imported:", *(f"- {importer.reads}" for importer in IMPORTERS)]
+
+
+def test_a_binary_file_that_mentions_an_mllog_line_is_no_mllog(tmp_path: Path) -> None:
+    line = b'\n:::MLLOG {"key": "run_start", "time_ms": 1}\n'
+    (tmp_path / "x.log").write_bytes(b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\t\0\0\x80brain.Event:2" + line)
+    assert recognise(tmp_path / "x.log")[0].name == "tensorboard"
+    (tmp_path / "x.log").write_bytes(b"\0" + line)
+    with pytest.raises(InputError, match="is not text: it begins with"):
+        recognise(tmp_path / "x.log")
 
 
 def test_a_header_without_rows(tmp_path: Path) -> None:
