@@ -21,7 +21,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """How the processes of a run are to be started, and what they are told."""
+    """The plan of one start: processes, engine, and the start message."""
 
     directory: RunDirectory
     message: StartMessage
@@ -29,7 +29,7 @@ class LaunchPlan:
     processes: int
     engine: str = "torch"
     place: RankInfo = field(default_factory=RankInfo)
-    """Where the command itself stands: alone it starts all processes, otherwise somebody has started one for each."""
+    """Rank of the command itself: alone it starts all processes, otherwise somebody has started one for each."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the processes get whatever the user has set: the GPUs that are left after a failure."""
 
@@ -66,7 +66,7 @@ def usable_cores() -> int:
 
 
 def choose_processes(*, asked: int | None, workers: int, device: str) -> int:
-    """As many processes as there are devices, at most one a worker, each with the same number of workers."""
+    """Return as many processes as there are devices, at most one a worker, each with the same number of workers."""
     if asked is not None:
         if not 1 <= asked <= workers:
             raise InputError(

@@ -23,7 +23,7 @@ BEGUN_VARIABLE = "TURNAROUND_BEGUN_AT_S"
 
 
 def begun_at_s(variables: Mapping[str, str] = os.environ) -> float:
-    """When the program began, by this host's monotonic clock: the job's script did, or this command just now."""
+    """Return the begin of the program, by this host's monotonic clock: that of the job's script, or now."""
     try:
         ago_s = time.time() - float(variables.get(BEGUN_VARIABLE, "inf"))
     except ValueError:
@@ -32,7 +32,7 @@ def begun_at_s(variables: Mapping[str, str] = os.environ) -> float:
 
 
 def first_status(directory: RunDirectory, *, begun_at_s: float) -> Status:
-    """Of a new run: submitted when it began, or as long ago as its job was."""
+    """Return the status of a new run: submitted when it began, or as long ago as its job was."""
     ago = timedelta(seconds=time.monotonic() - begun_at_s)
     started_at = (datetime.now(UTC) - ago).isoformat(timespec="milliseconds")
     job = job_status(directory)

@@ -27,28 +27,28 @@ from turnaround.study.state import RunState, log_of, state_of
 
 POLL_S = 0.5
 URGENT_S = 5.0
-"""How long a process may take to end its own children when nobody waits any more."""
+"""Time for a process to end its own children when nobody waits any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What every run of the study has in common."""
+    """Settings that all runs of the study share."""
 
     folder: Path
     source: str = ""
-    """What is trained on; empty when the program is somebody else's."""
+    """The images to train on; empty when the program is somebody else's."""
     program: Program | None = None
     """Somebody else's, in place of `turnaround train`."""
     overrides: tuple[str, ...] = ()
     device: str = "auto"
     gpus: tuple[str, ...] = ()
-    """As CUDA_VISIBLE_DEVICES names them; empty without GPUs."""
+    """GPUs as CUDA_VISIBLE_DEVICES names them; empty without GPUs."""
     retries_failed: bool = False
     budget_gpu_s: float | None = None
     """No run is started that would probably exceed it; the first one always is."""
 
     def command(self, state: RunState) -> list[str]:
-        """A new run, or the rest of one that was stopped; somebody else's program always begins anew."""
+        """Return the command for a new run, or a resume; somebody else's program always begins anew."""
         if self.program is not None:
             log = log_of(state.planned, self.folder).absolute()
             return self.program.watched(state.planned, state.directory.absolute(), log)
@@ -63,7 +63,7 @@ class Work:
         ]
 
     def shown(self, state: RunState) -> str:
-        """The command as a person would type it."""
+        """Return the command as a person would type it."""
         if self.program is not None:
             return self.program.shown(state.planned, state.directory.absolute())
         return shlex.join(self.command(state))
@@ -84,7 +84,7 @@ class Conductor:
     _stop_asked: bool = False
 
     def run(self) -> list[RunState]:
-        """To the end of the study; InterruptedRunError when asked to stop before."""
+        """Run the study to its end; raise InterruptedRunError when asked to stop before."""
         with self._listening():
             try:
                 while True:
@@ -103,7 +103,7 @@ class Conductor:
                 self._kill()
 
     def states(self) -> list[RunState]:
-        """Of every planned run; one that ended without leaving a directory has failed."""
+        """Return the state of every planned run; one that ended without leaving a directory has failed."""
         return [self._state(planned) for planned in self.planned]
 
     def _state(self, planned: PlannedRun) -> RunState:
@@ -154,6 +154,7 @@ class Conductor:
                 start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
                 preexec_fn=die_with_parent,
             )
+        # Once in each study command: a run that fails at once would otherwise be started for ever.
         self._tried.add(name)
 
     def _collect(self) -> None:
@@ -163,16 +164,17 @@ class Conductor:
                 self._gpu_of.pop(name, None)
 
     def _stop(self) -> None:
-        """Politely: each saves what it has. A second request ends the wait."""
+        """Ask all runs to stop: each saves what it has. A second request ends the wait."""
         self._stop_asked = False
         for process in self._running.values():
             process.terminate()
+        # No limit: each run may wait for its step, an evaluation and a checkpoint. A second Ctrl-C is the limit.
         while self._running and not self._stop_asked:
             time.sleep(0.1)
             self._collect()
 
     def _kill(self) -> None:
-        """At once; but a second polite request goes before, which lets each end what it has started itself."""
+        """Kill what is left, after a second SIGTERM that lets each run end the processes it has started itself."""
         for process in self._running.values():
             process.terminate()
         for process in self._running.values():
@@ -196,7 +198,7 @@ class Conductor:
 
 
 def is_paid_for(budget_gpu_s: float | None, state: RunState, states: Sequence[RunState]) -> bool:
-    """By what runs of its kind have cost so far; a rehearsal does the work of a plain run on one device."""
+    """Return whether the budget covers one more run, by the dearest of its kind so far."""
     done = [s for s in states if s.program_s]
     if budget_gpu_s is None or not done:
         return True
@@ -206,7 +208,7 @@ def is_paid_for(budget_gpu_s: float | None, state: RunState, states: Sequence[Ru
 
 
 def seconds_left(states: Sequence[RunState]) -> float | None:
-    """At the pace of the runs that are done; None before the first."""
+    """Estimate the time left from the runs that are done; None before the first."""
     done = [s.program_s for s in states if s.is_done and s.program_s]
     if not done:
         return None

@@ -39,8 +39,9 @@ from turnaround.record.schema import Status, to_json, utc_now
 from turnaround.record.writer import write_json
 from turnaround.study.program import environment
 
+# Also the limit for ending what the program has left behind (`_end_all`).
 GRACE_S = 30.0
-"""What batch systems give: time to save something after a polite request. A second request ends it."""
+"""Time to save something after a polite request, as batch systems give it. A second request ends it."""
 POLL_S = 0.05
 TAIL_LINES = 3
 TAIL_CHARACTERS = 300
@@ -62,14 +63,14 @@ class ProgramRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramResult:
-    """How it went, as seen from outside."""
+    """The end of a program, as seen from outside."""
 
     started_at: str
     wall_s: float
     exit_code: int | None
-    """As Python counts: -9 was killed by signal 9. None when it never started."""
+    """The exit status as Python counts: -9 was killed by signal 9. None when it never started."""
     was_stopped: bool = False
-    """On request: the study will start it again."""
+    """True when it was stopped on request: the study will start it again."""
     is_out_of_time: bool = False
     """Its job was warned of the end: the study will not start it again by itself."""
     refusal: str = ""
@@ -77,7 +78,7 @@ class ProgramResult:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status of the program; 75 when it was asked to stop."""
+    """Run the program and return its exit status; 75 when it was asked to stop."""
     watched = _parsed(arguments)
     requests = _StopRequests()
     try:
@@ -148,7 +149,7 @@ class _StopRequests:
         self.count += 1
 
     def _warn(self, _number: int, _frame: object) -> None:
-        """Comes again and again, in case it came too early: it is one request."""
+        """Note a warning, which comes again and again in case it came too early: it is one request."""
         self.count += not self.is_out_of_time
         self.is_out_of_time = True
 
@@ -190,6 +191,7 @@ def _wait(process: subprocess.Popen[bytes], requests: _StopRequests) -> int:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(timeout=POLL_S)
         if requests.count and not asked:
+            # Requests that came together count as one; only a later one is a second.
             asked = requests.count
             latest_s = time.monotonic() + GRACE_S
             _signal_group(process, signal.SIGTERM)
@@ -198,10 +200,12 @@ def _wait(process: subprocess.Popen[bytes], requests: _StopRequests) -> int:
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """Whatever is left: its group, and its descendants wherever they went."""
+    """Kill whatever is left: its process group, and its descendants wherever they went."""
+    # The group first, then the tree: a descendant with a session of its own is found as our child (subreaper).
     _signal_group(process, signal.SIGKILL)
     process.wait()
     latest_s = time.monotonic() + GRACE_S
+    # Again until none is left: a process may fork between the listing and its kill.
     while (left := psutil.Process().children(recursive=True)) and time.monotonic() < latest_s:
         for child in left:
             with contextlib.suppress(psutil.Error):
@@ -227,7 +231,7 @@ def _record(watched: ProgramRun, ending: ProgramResult, begins_at: int) -> None:
 
 
 def _cause(watched: ProgramRun, ending: ProgramResult, begins_at: int) -> str | None:
-    """Why it is no result; None when it is one."""
+    """Return why it is no result; None when it is one."""
     program = shlex.join(watched.words)
     if ending.was_stopped:
         return "It was stopped on request."

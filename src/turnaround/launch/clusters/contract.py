@@ -33,15 +33,15 @@ class JobState:
     reason: str | None = None
     """Why it waits or failed, as the cluster says it: Resources, Priority, NonZeroExitCode ..."""
     submitted_at: float | None = None
-    """Of a requeued job: when it was requeued, for Slurm forgets the first time."""
+    """Time of submission; of the requeue, for a requeued job, since Slurm forgets the first time."""
     started_at: float | None = None
     """The present or last start; None while it waits."""
     ended_at: float | None = None
     """None until it has ended."""
     exit_code: int | None = None
-    """Of the script, once it has ended; a signal n is -n."""
+    """Exit status of the script, once it has ended; a signal n is -n."""
     restarts: int | None = None
-    """How often it was started again; None where the source does not say."""
+    """Number of requeues; None where the source does not say."""
     hosts: tuple[str, ...] = ()
     command: str | None = None
     """The script that was submitted; None where the source does not say."""
@@ -52,12 +52,12 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
-        """Whether it will not run any more, unless somebody requeues it."""
+        """True when it will not run any more, unless somebody requeues it."""
         return not self.is_waiting and self.state not in ALIVE
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether the cluster knows nothing of it any more."""
+        """True when the cluster knows nothing of it any more."""
         return self.state == UNKNOWN
 
     @property
@@ -65,7 +65,7 @@ class JobState:
         return self.state == "COMPLETED"
 
     def queue_time_s(self, now_s: float | None = None) -> float | None:
-        """From the (last) submission to the start, or until now while it waits; None for a job that never started."""
+        """Seconds from the (last) submission to the start, or until now; None for a job that never started."""
         if self.submitted_at is None:
             return None
         if self.is_waiting:
@@ -79,7 +79,7 @@ def unknown(job_id: str, reason: str) -> JobState:
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What the user has said about the cluster; None leaves a thing to the user's settings, or to the cluster."""
+    """The user's flags about the cluster; None leaves a thing to the user's settings, or to the cluster."""
 
     gpu: str | None = None
     hosts: int | str | None = None
@@ -122,7 +122,7 @@ class ClusterJob(Protocol):
 
     @property
     def log_folder(self) -> Path:
-        """Where it prints to."""
+        """The folder for what the job prints."""
 
     @property
     def hosts(self) -> int: ...
@@ -137,7 +137,7 @@ class ClusterJob(Protocol):
 
     @property
     def has_setup(self) -> bool:
-        """Whether the script prepares its surroundings: the nodes may then have programs that are not here."""
+        """True when the script prepares its environment: the nodes may then have programs that are not here."""
 
 
 class Cluster(Protocol):

@@ -24,6 +24,7 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status
 from turnaround.words import counted
 
+# At this growth the longest pause is reached after 17 questions, about a minute.
 FIRST_POLL_S, MAX_POLL_S, GROWTH = 0.5, 10.0, 1.2
 """A controller serves a whole cluster: it is asked less often the longer nothing changes."""
 PATIENCE_S = 600.0
@@ -33,12 +34,12 @@ LATE_FILES_S = 60.0
 SECOND_THOUGHT_S = 3.0
 """After a first Ctrl-C there is so much time for the second one."""
 SETTLED_S = 10.0
-"""What has ended so long ago is not about to be requeued; the clocks of two hosts may differ by less."""
+"""A job that has ended so long ago is not about to be requeued; the clocks of two hosts may differ by less."""
 FINAL = ("finished", "failed", "diverged", "interrupted")
 
 
 class Stop:
-    """Whether somebody wants to leave, or to cancel as well: Ctrl-C once, or twice. A SIGTERM leaves at once."""
+    """The wish to leave (Ctrl-C once), or to cancel the jobs as well (twice). A SIGTERM leaves at once."""
 
     def __init__(self) -> None:
         self.interrupts, self.terminated = 0, False
@@ -48,7 +49,7 @@ class Stop:
         return self.interrupts > 0 or self.terminated
 
     def cancels(self, tell: Callable[[str], None]) -> bool:
-        """Called when it is asked: waits a moment for a second Ctrl-C."""
+        """Wait a moment for a second Ctrl-C and return whether it came; called when a stop is asked for."""
         if not self.terminated and self.interrupts == 1:
             tell(f"Leaving; the jobs go on. Ctrl-C again within {SECOND_THOUGHT_S:g} s cancels them.")
             latest_s = time.monotonic() + SECOND_THOUGHT_S
@@ -59,7 +60,7 @@ class Stop:
 
 @contextmanager
 def listening() -> Iterator[Stop]:
-    """Inside it a Ctrl-C is a question, not an end."""
+    """Yield a Stop that collects signals: inside, a Ctrl-C is a question and not an end."""
     stop = Stop()
 
     def interrupted(_number: int, _frame: object) -> None:
@@ -89,7 +90,7 @@ class JobFollower:
     _seen_over: set[str] = field(default_factory=set)
 
     def states(self, job_ids: Mapping[str, object]) -> dict[str, JobState]:
-        """Of those that are asked for; the last known ones while the cluster does not answer."""
+        """Return the states of these jobs; the last known ones while the cluster does not answer."""
         try:
             known = self.cluster.states()
             found = {number: self._sure(known.get(number) or self.cluster.state(number)) for number in job_ids}
@@ -107,17 +108,18 @@ class JobFollower:
         return found
 
     def wait(self, stop: Stop) -> None:
-        """Until it is time to ask again, or somebody wants to leave."""
+        """Sleep until it is time to ask again, or somebody wants to leave."""
         latest_s = time.monotonic() + self._wait_s
         self._wait_s = min(MAX_POLL_S, self._wait_s * GROWTH)
         while not stop.is_asked and time.monotonic() < latest_s:
             time.sleep(0.1)
 
     def _sure(self, job: JobState) -> JobState:
-        """A job that is about to be requeued may look ended for a moment: such an end is believed when seen twice."""
+        """Believe a failed end only when it is seen twice: a job that is being requeued may look ended for a moment."""
         is_old = job.ended_at is not None and time.time() - job.ended_at > SETTLED_S
         if not job.is_over or is_old or job.state in ("COMPLETED", "CANCELLED") or job.job_id in self._seen_over:
             return job
+        # The first sighting counts as still ending; the next poll decides.
         self._seen_over.add(job.job_id)
         return replace(job, state="COMPLETING")
 
@@ -139,6 +141,8 @@ def settle(
     go_on: str | None = None,
 ) -> Status:
     """Return the run's status when its job is over, with the cluster's last word; `go_on` as in `job_status.ended`."""
+    # A job that succeeded has written its end, so the file is only late; one that was killed may never have. A job
+    # without a host never ran and has nothing to wait for.
     latest_s = time.monotonic() + (patience_s if job.succeeded else min(patience_s, 5.0))
     status = status_of(directory)
     while (status is None or status.state not in FINAL) and time.monotonic() < latest_s and job.hosts:
@@ -223,6 +227,7 @@ def follow(directory: RunDirectory, job_id: str, cluster: Cluster, tell: Callabl
                 was_cancelled = True
                 cluster.cancel(job_id)
                 tell(f"Job {job_id} is cancelled; it saves what it has.")
+                # Cleared, or `wait` would return at once and the controller be asked without a pause.
                 stop.interrupts, stop.terminated = 0, False
             follower.wait(stop)
 
@@ -242,7 +247,7 @@ def _raise_unless_finished(status: Status, directory: RunDirectory, cluster: Clu
 
 
 class _Lines:
-    """A line for every change."""
+    """Prints a line for every change."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell, self.last, self.epochs = tell, "", 0
@@ -258,7 +263,7 @@ class _Lines:
 
 
 def job_line(job: JobState) -> str:
-    """Where it stands, in a few words."""
+    """Return the state of a job in a few words."""
     if job.is_waiting:
         return f"in the queue ({job.reason})" if job.reason else "in the queue"
     on = f" on {', '.join(job.hosts)}" if job.hosts else ""

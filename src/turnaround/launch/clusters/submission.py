@@ -85,6 +85,7 @@ def let_go(job: JobState, cluster: Cluster) -> None:
 
 def _release(directory: RunDirectory, cluster: Cluster, job: JobStatus, submitted_at: str) -> str:
     try:
+        # The number on disk before the release: a job that runs can always be found again by its run.
         job_status.submitted(directory, job, submitted_at=submitted_at)
     except BaseException:
         cluster.cancel(job.job_id)  # nobody would find it

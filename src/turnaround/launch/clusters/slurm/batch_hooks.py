@@ -1,4 +1,4 @@
-"""What the batch script asks before and after each start of its job; not for people.
+"""Hooks that the batch script calls before and after each start of its job; not for people.
 
     python -m turnaround.launch.clusters.slurm.batch_hooks before RUN LOGS
         frees what an earlier start of this job has locked
@@ -33,7 +33,7 @@ MAX_IN_VAIN = 3
 
 
 def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = os.environ) -> str | None:
-    """Notes this start, in the run's status too. What was freed, in a sentence: the lock of an earlier start.
+    """Note this start, in the run's status too; return a sentence when the lock of an earlier start was freed.
 
     Slurm has ended that one without a warning. The lock's own rule, never to believe that a process on another host
     is dead, does not know what Slurm knows: that it has ended every process of this job before it starts the job again.
@@ -43,6 +43,7 @@ def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = o
     freed = None
     if int(variables.get("SLURM_RESTART_COUNT", "0")) > 0:
         owner = _read(directory.lock).get("host")
+        # Only hosts of our own earlier start: a lock of any other process stays, and refuses this one.
         if owner is not None and _short(owner) in map(_short, known.get("hosts", [])):
             remove_file(directory.lock)
             freed = f"An earlier start of this job on {owner} was ended by Slurm; its lock is free again."
@@ -59,6 +60,7 @@ def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = o
     except OSError as error:
         raise storage_error("make the folder for what the job prints,", logs, error) from None
     saved = _saved(directory)
+    # The same checkpoints as at the last start: that start came to nothing.
     in_vain = int(known.get("in_vain", 0)) + 1 if known.get("saved") == saved else 0
     note_of_start = {"hosts": list(hosts), "status": _read(directory.status), "saved": saved, "in_vain": in_vain}
     write_json(note, {**known, **note_of_start})
@@ -66,18 +68,19 @@ def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = o
 
 
 def after(directory: RunDirectory, logs: Path, status: int, variables: Mapping[str, str] = os.environ) -> int:
-    """75 when this start, and not an earlier one, has left the run interrupted, 0 when it has finished it.
+    """Return 75 when this start, and not an earlier one, has left the run interrupted, 0 when it has finished it.
 
-    Otherwise the status as it is: a launcher may stumble over the end of its processes, the record does not.
+    Otherwise return the exit status as it is: a launcher may stumble over the end of its processes, the record not.
     """
     now = _read(directory.status)
+    # The status as `before` noted it is from an earlier start: its "interrupted" says nothing of this one.
     is_new = now != _read(_note(logs, variables)).get("status")
     by_record = {"interrupted": InterruptedRunError.exit_code, "finished": 0}
     return by_record.get(now.get("state", ""), status) if status != 0 and is_new else status
 
 
 def refusal(logs: Path, most: int, variables: Mapping[str, str] = os.environ) -> str | None:
-    """Why the job may not put itself back into the queue once more; if it may, that is counted."""
+    """Return why the job may not requeue itself once more; None when it may, which is counted."""
     note = _note(logs, variables)
     known = _read(note)
     count = int(known.get("requeues", 0))
@@ -91,6 +94,7 @@ def refusal(logs: Path, most: int, variables: Mapping[str, str] = os.environ) ->
             f"{MAX_IN_VAIN} starts in a row came to no checkpoint, so this job stops here. Ask for more time, for a "
             "shorter warning (signal_lead_s), or for checkpoints more often (training.checkpoint_every_s)."
         )
+    # Counted before the script calls scontrol: a job that is ended in between must not come back uncounted.
     write_json(note, {**known, "requeues": count + 1})
     return None
 
@@ -116,7 +120,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _saved(directory: RunDirectory) -> list[str]:
-    """The checkpoints that there are: any change is progress."""
+    """Return the names of the checkpoints that there are: any change is progress."""
     return names_in(directory.checkpoint, directory.path)
 
 
@@ -125,12 +129,12 @@ def _note(logs: Path, variables: Mapping[str, str]) -> Path:
 
 
 def _short(host: object) -> str:
-    """A node may call itself n1 or n1.cluster.example."""
+    """Return the host name without its domain: a node may call itself n1 or n1.cluster.example."""
     return str(host).partition(".")[0]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Nothing when it is not there, or not readable."""
+    """Return the content of a file; nothing when it is not there, or not readable."""
     try:
         return read_json(path)
     except RunDirectoryError:

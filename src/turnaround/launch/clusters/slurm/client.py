@@ -31,7 +31,7 @@ SACCT_FIELDS = "JobIDRaw,State,Submit,Start,End,ExitCode,NodeList"
 
 
 def submit(job: SlurmJob, *options: str, timeout_s: float = MAX_CALL_S) -> str:
-    """Writes the script into the run directory, makes the folder for what the job prints, and submits. The job's id."""
+    """Write the script into the run directory, make the folder for its output, submit; return the job's id."""
     require()
     _check_syntax("\n".join(job.settings.setup), timeout_s=timeout_s)
     script = RunDirectory(job.directory).job_script
@@ -45,7 +45,7 @@ def submit(job: SlurmJob, *options: str, timeout_s: float = MAX_CALL_S) -> str:
 
 
 def submit_script(script: Path, *options: str, timeout_s: float = MAX_CALL_S) -> str:
-    """The id of the job that a script has become."""
+    """Submit a script and return the id of its job."""
     done = _call("sbatch", "--parsable", *options, str(script.absolute()), timeout_s=timeout_s)
     if done.returncode != 0:
         raise InputError(f"Slurm has refused the job: {_words(done.stderr)}. The script is {script}.")
@@ -58,7 +58,7 @@ def submit_script(script: Path, *options: str, timeout_s: float = MAX_CALL_S) ->
 
 
 def job_state(job_id: str, *, timeout_s: float = MAX_CALL_S) -> JobState:
-    """Where a job stands. UNKNOWN when Slurm has forgotten it and keeps no accounts: the run's record remembers."""
+    """Return the state of a job; UNKNOWN when Slurm has forgotten it and keeps no accounts."""
     done = _call("scontrol", "show", "job", "-o", _number(job_id), timeout_s=timeout_s)
     if done.returncode == 0 and done.stdout.strip():
         return from_scontrol(done.stdout.splitlines()[0])
@@ -68,7 +68,7 @@ def job_state(job_id: str, *, timeout_s: float = MAX_CALL_S) -> JobState:
 
 
 def job_states(*, timeout_s: float = MAX_CALL_S) -> dict[str, JobState]:
-    """All of this user's jobs that Slurm still has in memory, ended ones included, by id; one call for any number."""
+    """Return this user's jobs that Slurm has in memory, ended ones included, by id; one call for any number."""
     done = _call("squeue", "--json", "--me", timeout_s=timeout_s)
     if done.returncode == 0:
         return {state.job_id: state for state in from_json(done.stdout)}
@@ -76,21 +76,21 @@ def job_states(*, timeout_s: float = MAX_CALL_S) -> dict[str, JobState]:
 
 
 def cancel(job_id: str, *, timeout_s: float = MAX_CALL_S) -> None:
-    """Ends a job; nothing happens to one that has ended already."""
+    """Cancel a job; nothing happens to one that has ended already."""
     done = _call("scancel", _number(job_id), timeout_s=timeout_s)
     if done.returncode != 0 and "already complet" not in done.stderr and "Invalid job id" not in done.stderr:
         raise InputError(f"Slurm does not cancel job {job_id}: {_words(done.stderr)}.")
 
 
 def requeue(job_id: str, *, timeout_s: float = MAX_CALL_S) -> None:
-    """Puts a running or ended job back into the queue."""
+    """Requeue a running or ended job."""
     done = _call("scontrol", "requeue", _number(job_id), timeout_s=timeout_s)
     if done.returncode != 0:
         raise InputError(f"Slurm does not requeue job {job_id}: {_words(done.stderr)}. Submit its script again.")
 
 
 def release(job_id: str, *, timeout_s: float = MAX_CALL_S) -> None:
-    """Lets a job start that was submitted with --hold."""
+    """Release a job that was submitted with --hold."""
     done = _call("scontrol", "release", _number(job_id), timeout_s=timeout_s)
     if done.returncode != 0:
         raise InputError(
@@ -99,7 +99,7 @@ def release(job_id: str, *, timeout_s: float = MAX_CALL_S) -> None:
 
 
 def require() -> None:
-    """`MissingPartError` when this machine has no Slurm."""
+    """Raise MissingPartError when this machine has no Slurm."""
     if shutil.which("sbatch") is None:
         raise MissingPartError(
             "There is no Slurm here: sbatch is not installed, or not in PATH. Run this on a login node of your cluster "
@@ -108,14 +108,14 @@ def require() -> None:
 
 
 def _number(job_id: str) -> str:
-    """It may come from a file that anybody has written: it must not become an option."""
+    """Return a checked job id: it may come from a file that anybody has written, and must not become an option."""
     if not re.fullmatch(r"[0-9]{1,19}", job_id):
         raise InputError(f"{job_id[:100]!r} is no job's number. If it stands in a run's status.json, that is damaged.")
     return job_id
 
 
 def call(name: str, *arguments: str, timeout_s: float = MAX_CALL_S) -> str:
-    """What one of Slurm's commands prints, or `InputError` with its own words."""
+    """Return what one of Slurm's commands prints; raise InputError with its own words."""
     done = _call(name, *arguments, timeout_s=timeout_s)
     if done.returncode != 0:
         raise InputError(f"`{name}` has failed: {_words(done.stderr)}.")
@@ -159,13 +159,13 @@ def _from_accounts(job_id: str, *, timeout_s: float) -> JobState:
 
 
 def _from_table(*, timeout_s: float) -> dict[str, JobState]:
-    """Slurm before 21.08, or built without JSON."""
+    """Return the jobs where squeue has no JSON: Slurm before 21.08, or built without it."""
     numbers = call("squeue", "--me", "--noheader", "--states=all", "--format=%A", timeout_s=timeout_s).split()
     return {job_id: job_state(job_id, timeout_s=timeout_s) for job_id in dict.fromkeys(numbers)}
 
 
 def _check_syntax(setup: str, *, timeout_s: float) -> None:
-    """A set-up line with an open quote is better found now than after a night in the queue."""
+    """Raise InputError for set-up lines that bash cannot parse: better now than after a night in the queue."""
     bash = shutil.which("bash")
     if bash is None:
         return
@@ -175,7 +175,7 @@ def _check_syntax(setup: str, *, timeout_s: float) -> None:
 
 
 def _words(text: str) -> str:
-    """What Slurm said, without its prefixes, in one short line."""
+    """Return what Slurm said, without its prefixes, in one short line."""
     lines = [re.sub(r"^\w+: (error|fatal): ", "", line).strip() for line in text.splitlines()]
     said = "; ".join(dict.fromkeys(line for line in lines if line)) or "no reason given"
     return (said if len(said) <= MAX_QUOTE else said[: MAX_QUOTE - 3] + "...").rstrip(".")

@@ -14,7 +14,7 @@ from turnaround.launch.clusters.slurm.settings import SlurmSettings, parsed
 from turnaround.record.files import read_bytes, replace_file
 
 HELD = "JobHeldUser"
-"""As we submit a job. One that an administrator holds is not ours to release."""
+"""The reason that squeue gives for a job as we submit it. One that an administrator holds is not ours to release."""
 
 MOVED = {
     "turnaround.launch.slurm.starts": "turnaround.launch.clusters.slurm.batch_hooks",

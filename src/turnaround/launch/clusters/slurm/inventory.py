@@ -25,14 +25,14 @@ ANY_KIND = "gpu"
 class Node:
     name: str
     gpus: dict[str, int]
-    """How many of each kind."""
+    """Number of GPUs of each kind."""
     cpus: int
     memory_mb: int
     state: str
 
     @property
     def is_usable(self) -> bool:
-        """Whether jobs can run there, now or when others have ended."""
+        """True when jobs can run there, now or when others have ended."""
         return not self.state.startswith(("down", "drain", "fail", "unk", "inval", "error"))
 
 
@@ -55,7 +55,7 @@ def partitions(*, timeout_s: float = 30.0) -> dict[str, Partition]:
 
 
 def parse(text: str) -> dict[str, Partition]:
-    """What sinfo prints: one line for each node in each partition."""
+    """Parse what sinfo prints: one line for each node in each partition."""
     found: dict[str, tuple[str, dict[str, Node]]] = {}
     defaults = set()
     for line in text.splitlines():

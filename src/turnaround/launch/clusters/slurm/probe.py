@@ -29,11 +29,11 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class VisiblePaths:
-    """What the probe found out."""
+    """The answer of the probe."""
 
     answer: Literal["yes", "no", "unknown"]
     hosts: tuple[str, ...] = ()
-    """Where it has looked."""
+    """The hosts on which it has looked."""
     reason: str | None = None
     """Why the answer is unknown."""
 

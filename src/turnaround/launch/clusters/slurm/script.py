@@ -42,7 +42,7 @@ class SlurmJob:
     train: tuple[str, ...]
     """The words after `turnaround train`, without --out, --processes and --device."""
     working_directory: Path
-    """Where relative paths in `train` begin; absolute."""
+    """The folder where relative paths in `train` begin; absolute."""
     settings: SlurmSettings
     watcher: tuple[str, ...] = ()
     """Instead of `train`: the words after `python` that run somebody else's program and leave a run of it."""
@@ -87,7 +87,7 @@ class SlurmJob:
 
     @property
     def name(self) -> str:
-        """As squeue shows it."""
+        """The job's name as squeue shows it."""
         return re.sub(r"[^A-Za-z0-9._+]+", "-", self.directory.name).strip("-")[:60] or "turnaround"
 
     def program(self, verb: str, *words: str) -> list[str]:
@@ -145,7 +145,7 @@ def _header(job: SlurmJob) -> str:
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether sbatch reads the path in a header line as we mean it: it has its own rules for %, \\ and quotes."""
+    """Return whether sbatch reads a path in a header line as we mean it: it has its own rules for %, \\ and quotes."""
     return re.fullmatch(r"[\w./+=:@, -]+", str(path)) is not None
 
 
@@ -257,7 +257,7 @@ def _run(job: SlurmJob) -> str:
 
 
 def _waited_for(job: SlurmJob, command: str) -> str:
-    """Starts the command, passes warnings on to it, and leaves its exit status in `status`."""
+    """Return lines that start the command, pass warnings on to it, and leave its exit status in `status`."""
     return f"""\
 # Slurm sends USR2 to this script {job.settings.signal_lead_s} s before the time limit, and on many clusters before a
 # pre-emption. TERM comes with scancel, to the processes too: they end by themselves, and this script waits for them.

@@ -68,7 +68,7 @@ class SlurmSettings:
     """0 trains on CPUs."""
     hosts: int = 1
     cpus_per_gpu: int | None = None
-    """Of each GPU; without GPUs, of each process."""
+    """CPUs for each GPU; without GPUs, for each process."""
     memory_per_gpu: str | None = None
     """The same for memory: 32G, 800M."""
     signal_lead_s: int = 120
@@ -131,7 +131,7 @@ def _said(overrides: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def own_file() -> Path:
-    """Where a user keeps settings for a cluster; it need not exist."""
+    """Return the user's file of settings for a cluster; it need not exist."""
     folder = os.environ.get("TURNAROUND_CONFIG")
     return (Path(folder).expanduser() if folder else Path.home() / ".config" / "turnaround") / "slurm.toml"
 

@@ -1,4 +1,4 @@
-"""Where a job stands, read from what scontrol, squeue and sacct print; and its hosts, which Slurm writes in short."""
+"""Parsers for the job states that scontrol, squeue and sacct print, and for Slurm's short form of host lists."""
 
 from __future__ import annotations
 
