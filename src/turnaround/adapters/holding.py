@@ -16,7 +16,7 @@ Kind = TypeVar("Kind", bound=type)
 
 
 class Holder:
-    """What the user gave, and the recorder of the training that is under way."""
+    """Holds the user's facts, and the recorder of the training that is under way."""
 
     def __init__(self, path: str | os.PathLike[str] | None, **given: Any) -> None:
         self.path, self.given = path, {name: value for name, value in given.items() if value is not None}

@@ -117,6 +117,6 @@ def _trainer() -> Any:
 
 
 def _classes(names: dict[int, str]) -> int | list[str]:
-    """How many, where nobody has named them."""
+    """Return the names of the classes, or their number where nobody has named them."""
     is_unnamed = all(name == f"LABEL_{number}" for number, name in names.items())
     return len(names) if is_unnamed else list(names.values())

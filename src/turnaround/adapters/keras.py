@@ -142,7 +142,7 @@ def learning_rate(optimizer: Any) -> float:
 
 
 def _inner(optimizer: Any) -> Any:
-    """Of a wrapper for mixed precision, what is inside."""
+    """Return the optimizer inside a wrapper for mixed precision, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 

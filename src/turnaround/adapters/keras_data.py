@@ -32,7 +32,7 @@ def batch_of(data: Any, given: Any) -> int | None:
 
 
 def num_images(data: Any) -> int | None:
-    """Of an array, of a generator of Keras, of a dataset in batches of known length; None where nobody can tell."""
+    """Return the images of an array, a Keras generator or a dataset of known length; None where nobody can tell."""
     if (rows := _num_rows(data)) is not None:
         return rows
     for name in ("samples", "n", "num_samples"):  # an iterator of ImageDataGenerator
@@ -70,7 +70,7 @@ def _first(data: Any) -> Any:
 
 
 def _num_rows(data: Any) -> int | None:
-    """Of an array or tensor, or of several beside each other."""
+    """Return the rows of an array or tensor, or of several beside each other."""
     return ask(lambda: int(_first(data).shape[0]))
 
 

@@ -19,7 +19,7 @@ RING = 64
 
 
 class Arrivals:
-    """When the batches of a fit arrived; knows nothing where `fit` fetches them in another way."""
+    """Arrival times of the batches of a fit; empty where `fit` fetches them in another way."""
 
     def __init__(self) -> None:
         self._times: Any = None
@@ -27,12 +27,12 @@ class Arrivals:
         """The model, between the beginning of an epoch and that of its first step."""
         self._iterator: Any = None
         self._position = 0
-        """Of the next batch in its iterator."""
+        """Index of the next batch in its iterator."""
         self._began_s = 0.0
 
     @classmethod
     def of(cls, model: Any) -> Arrivals:
-        """Of the fit of this model that has just begun: to be called before its first batch."""
+        """Observe the fit of this model that has just begun; to be called before its first batch."""
         arrivals = cls()
         ask(lambda: arrivals._observe(fit_of(model)))
         return arrivals
@@ -47,6 +47,7 @@ class Arrivals:
             dataset = getattr(holder, attribute, None)
             if isinstance(dataset, tensorflow.data.Dataset) and _steps_at_once(holder) == 1:
                 observed, times = stamped(dataset, tensorflow)
+                # Otherwise it stays as it is: a compiled step must not see another shape or type because of us.
                 if observed.element_spec == dataset.element_spec:
                     setattr(holder, attribute, observed)
                     self._times = times
@@ -65,16 +66,17 @@ class Arrivals:
         self._began_s = time.time()
 
     def step_ends(self, *, is_sampled: bool) -> float | None:
-        """Seconds that the step waited for its batch; None when it was not asked for, or nobody knows."""
+        """Return the seconds that the step waited for its batch; None when not sampled or not known."""
         position, self._position = self._position, self._position + 1
         if self._times is None or not is_sampled:
             return None
         arrived_s = ask(lambda: float(self._times[position % RING].numpy()))
+        # A batch that was there before the step began (prefetched) has cost it no waiting.
         return None if arrived_s is None else min(max(0.0, arrived_s - self._began_s), time.time() - self._began_s)
 
 
 def fit_of(model: Any) -> FrameType | None:
-    """The call of fit that is under way."""
+    """Return the frame of the call of fit that is under way."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
@@ -84,7 +86,7 @@ def fit_of(model: Any) -> FrameType | None:
 
 
 def stamped(dataset: Any, tensorflow: Any) -> tuple[Any, Any]:
-    """The dataset, and a variable with the time at which element n has left it, at n modulo RING."""
+    """Return the dataset, and a variable with the time at which element n has left it, at n modulo RING."""
     times = tensorflow.Variable([0.0] * RING, dtype=tensorflow.float64, trainable=False)
 
     def note(number: Any, *element: Any) -> Any:
@@ -100,7 +102,7 @@ def _parts(element: Any) -> tuple[Any, ...]:
 
 
 def _steps_at_once(holder: Any) -> int:
-    """Of one call of the compiled function; with several, a single time says nothing."""
+    """Return the steps of one call of the compiled function; with several, a single time says nothing."""
     for name in ("_steps_per_execution", "steps_per_execution"):
         if (count := getattr(holder, name, None)) is not None:
             return int(count)

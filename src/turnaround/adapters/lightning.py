@@ -20,7 +20,7 @@ from turnaround.recorder.timing import NoPart, TimedPart
 
 
 def _callback_class() -> Any:
-    """Of the package that the program has imported: the two know nothing of each other's callbacks."""
+    """Return the Callback class of the package that is imported: the two know nothing of each other's callbacks."""
     if "lightning.pytorch" not in sys.modules and "pytorch_lightning" in sys.modules:
         import pytorch_lightning
 

@@ -38,9 +38,9 @@ class Facts(TypedDict, total=False):
     num_train: int
     num_validation: int
     classes: int | Iterable[str]
-    """How many, or their names."""
+    """The number of classes, or their names."""
     epochs: int
-    """As planned."""
+    """Number of epochs that are planned."""
     batch_total: int
     """The global batch, where it is no multiple of the workers."""
     optimizer: str
@@ -50,7 +50,7 @@ class Facts(TypedDict, total=False):
     precision: str
     seed: int
     augment: bool | Mapping[str, Any]
-    """Whether there is any, or what."""
+    """True or False, or the transforms and their settings."""
     gpu: str
     """Its kind, where the driver cannot be asked."""
     device: str
@@ -60,12 +60,12 @@ class Facts(TypedDict, total=False):
     engine: str
     """Framework, and how its processes agree."""
     rank: int
-    """Where this process stands; without it, what the launcher's variables say."""
+    """Rank of this process; without it, what the launcher's variables say."""
     size: int
     synchronize: Callable[[], object]
     """Waits until the device has done what it was told; called around the steps that are taken apart."""
     parameters: int
-    """Of the network."""
+    """Number of the network's parameters."""
     trainable_parameters: int
 
 
@@ -163,7 +163,7 @@ class TrainingFacts:
 
 
 def place_of(rank: Any, size: Any) -> RankInfo:
-    """Where this process stands: as given, else as its launcher says."""
+    """Return rank and size of this process: as given, else as its launcher says."""
     try:
         here = anywhere()
     except InputError as error:
@@ -179,7 +179,7 @@ def place_of(rank: Any, size: Any) -> RankInfo:
 
 
 def where_i_am(place: RankInfo) -> dict[str, Any]:
-    """What each process says about itself."""
+    """Return the note of this process: rank and host."""
     return {"rank": place.rank, "host": socket.gethostname(), "local_rank": place.local_rank}
 
 
@@ -231,7 +231,7 @@ def program_name() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the frameworks that this program has imported."""
+    """Return the versions of the frameworks that this program has imported."""
     found = {}
     for name in FRAMEWORKS:
         if name in sys.modules:

@@ -40,6 +40,7 @@ def find_directory(path: Path, *, start: str) -> RunDirectory | None:
     """Return the directory that process 0 of this start has made; None as long as there is none."""
     for candidate in _candidates(path):
         directory = RunDirectory(candidate)
+        # Both: the id of a start may come again, and a lock that is held shows that this one is alive.
         if note_of(directory, 0).get("start") == start and is_held(directory.lock):
             return directory
     return None

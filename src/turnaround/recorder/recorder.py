@@ -70,7 +70,7 @@ class Recorder:
 
     @property
     def path(self) -> Path | None:
-        """Where it is recorded; None before the start, on other processes than the first, and when there is nothing."""
+        """The run directory; None before the start, on other processes than the first, and when there is none."""
         keeper = self._keeper
         return keeper.directory.path if keeper is not None and keeper.directory is not None else None
 
@@ -80,7 +80,7 @@ class Recorder:
 
     @property
     def is_sampling(self) -> bool:
-        """Whether the step that is under way is taken apart."""
+        """True while the step that is under way is sampled."""
         return self._keeper is not None and self._timing.is_sampled
 
     # --- beginning and end
@@ -95,7 +95,7 @@ class Recorder:
         self.close(error)
 
     def start(self) -> None:
-        """Begins to record; the first call of any other method does it too."""
+        """Begin to record; the first call of any other method does it too."""
         if self._state != "new":
             return
         self._state, self._pid = "open", os.getpid()  # it may have been made in another process than it is used in
@@ -116,6 +116,7 @@ class Recorder:
         asked = Path(self._asked)
         self._keeper = BackgroundWriter(training, asked, failed=self.step_aside)
         self._keeper.start(self._status)
+        # A program that forgets to close must not leave a record that says "running" for ever.
         atexit.register(self._at_exit)
         if self.path is not None and self.path != asked:
             self._say(f"{asked} is taken: this run is recorded in {self.path}.")
@@ -142,7 +143,7 @@ class Recorder:
         return training, synchronize
 
     def _safe(self, synchronize: Callable[[], object] | None) -> Callable[[], object] | None:
-        """The user's own function, which may fail too."""
+        """Wrap the user's own function so that its failure ends the record and not the training."""
         if synchronize is None:
             return None
 
@@ -165,10 +166,11 @@ class Recorder:
             return None
 
     def close(self, error: BaseException | None = None) -> None:
-        """Ends the record: finished, or with an error failed. Closing twice is fine."""
+        """End the record: finished, or with an error failed. Closing twice is fine."""
         if self._state != "open" or self._pid != os.getpid():
             self._state = self._state if self._state == "aside" else "ended"
             return
+        # Before the writer is told: a failure in its thread sets "aside", which must not be overwritten below.
         self._state = "ending"
         atexit.unregister(self._at_exit)
         try:
@@ -188,7 +190,8 @@ class Recorder:
         return replace(self._status, state=state, cause=cause, ended_at=utc_now(), time_s=self._timing.time_s())
 
     def _at_exit(self) -> None:
-        """The program ends and nobody has closed: because of an error that nobody caught, or by forgetting."""
+        """Close a record that is still open at exit: after an error that nobody caught, or a forgotten close."""
+        # The interpreter keeps an exception that nobody caught here, and runs atexit afterwards.
         error: BaseException | None = getattr(sys, "last_value", None)
         if error is None and self._state == "open" and self._status.epochs_done < self._planned:
             error = KeyboardInterrupt(f"The program ended after {self._status.epochs_done} of {self._planned} epochs.")
@@ -233,6 +236,7 @@ class Recorder:
             first_step_at=self._status.first_step_at or utc_now(),
             time_s=timing.time_s(),
         )
+        # The line before the status: epochs_done must never count an epoch that has no line.
         self._put({**to_json(record), **({"extra": extra} if extra else {})})
         self._put(self._status)
 
@@ -320,6 +324,7 @@ class Recorder:
         """No more records. What is there stays, and says why it ends."""
         if self._state == "aside":
             return
+        # The state first: the writer thread and the training may fail at the same time, and one report is enough.
         was_open, self._state = self._state in ("open", "ending"), "aside"
         reason = str(error) if isinstance(error, TurnaroundError) else f"{type(error).__name__}: {error}"
         reason = reason.replace(" with --out", "").strip().rstrip(".")

@@ -1,4 +1,4 @@
-"""Where the time of somebody else's loop goes. Enters: the moments at which it calls. Leaves: seconds by part.
+"""Clock of somebody else's loop. Enters: the moments at which it calls. Leaves: seconds by part.
 
 Training ends with the last step of an epoch, and what follows until the epoch is told is evaluation, unless the loop
 says otherwise with spans. One step in sixteen is taken apart; of a young training more, since a short one has few.
@@ -16,6 +16,8 @@ import psutil
 
 from turnaround.record.schema import Span, TimePart
 
+# A sampled step waits for the device at each part and loses overlap, so samples are rare; 16 of the first 64 steps
+# are enough for a short training.
 SPAN_EVERY_STEPS = 16
 YOUNG_STEPS, SPAN_EVERY_YOUNG_STEPS = 64, 4
 PARTS = ("wait", "copy", "compute", "reduce", "update")
@@ -23,15 +25,16 @@ PAUSES: tuple[TimePart, ...] = ("evaluation", "checkpoint")
 
 
 def is_due(step: int) -> bool:
-    """Whether this step, counted from 0, is taken apart."""
+    """Return whether this step, counted from 0, is sampled: its parts are measured."""
     if step < YOUNG_STEPS:
+        # In the middle of each group: the very first step, which compiles and fills buffers, is never the sample.
         return step % SPAN_EVERY_YOUNG_STEPS == SPAN_EVERY_YOUNG_STEPS // 2
     return step % SPAN_EVERY_STEPS == SPAN_EVERY_STEPS // 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """Of one epoch."""
+    """Times and steps of one epoch."""
 
     training_s: float
     evaluation_s: float | None
@@ -44,7 +47,7 @@ class _OpenSpan:
     part: str
     began_s: float
     inner_s: float = 0.0
-    """Of the parts inside it that have ended."""
+    """Time of the spans inside it that have ended."""
 
 
 class Timing:
@@ -63,12 +66,12 @@ class Timing:
         self._begins()
 
     def epoch_begins(self) -> None:
-        """Before the first batch of an epoch is asked for; without it, an epoch begins where the last one ended."""
+        """Begin an epoch, before its first batch is fetched; without it, an epoch begins where the last one ended."""
         self._begins()
 
     @property
     def has_steps(self) -> bool:
-        """Whether a step of this epoch was done."""
+        """True once a step of this epoch was done."""
         return self._last_step_s is not None
 
     def _begins(self) -> None:
@@ -85,16 +88,18 @@ class Timing:
             self.synchronize()
         self._parts_s: dict[str, float] = {}
         self._open: list[_OpenSpan] = []
+        # After the synchronize: what the device still had to do belongs to the step before.
         self._step_began_s = self._mark_s = time.perf_counter()
 
     def step(self, updates: int = 1) -> Span | None:
-        """The end of a step, or of several that the framework does at once: its parts, when they were measured."""
+        """End a step, or several that the framework does at once; return its parts when they were measured."""
         span = self._span(updates) if self.is_sampled else None
         if not self._has_begun:
             self._first_step()
         self.steps += updates
         self._last_step_s = time.perf_counter()
         if self._pauses_s:
+            # Only pauses before the last step lie inside the training time and are subtracted from it.
             self._pauses_within_s = sum(self._pauses_s.values())
         self._step_begins()
         return span
@@ -104,7 +109,7 @@ class Timing:
         self.totals_s["start_up"] = max(0.0, self._epoch_began_s - self._began_s)
 
     def mark(self, part: str) -> None:
-        """What happened since the last mark, or since the step began, was this part."""
+        """Attribute the time since the last mark, or since the step began, to this part."""
         if self.is_sampled:
             if self.synchronize is not None:
                 self.synchronize()
@@ -113,12 +118,12 @@ class Timing:
             self._mark_s = now_s
 
     def add(self, part: str, seconds: float) -> None:
-        """Seconds of the step that is under way, or of a pause in the epoch."""
+        """Add seconds to a part of the step that is under way, or to a pause in the epoch."""
         into = self._pauses_s if part in PAUSES else self._parts_s
         into[part] = into.get(part, 0.0) + seconds
 
     def _span(self, updates: int) -> Span | None:
-        """None when no part was named: a step as a whole says nothing about where it went."""
+        """Return the parts of the step; None when no part was named, since a whole step has no breakdown."""
         parts_s = self._parts_s
         if not parts_s:
             return None
@@ -130,7 +135,7 @@ class Timing:
         return Span(step=self.steps + updates, epoch=self.epoch, **shares)
 
     def epoch_ends(self, *, training_s: float | None, evaluation_s: float | None) -> EpochTimes:
-        """After the evaluation of an epoch; its times as they were measured, or as the loop itself says."""
+        """End an epoch, after its evaluation; return its times as measured, or as the loop itself says."""
         now_s = time.perf_counter()
         if not self._has_begun:
             self._first_step()
@@ -150,6 +155,7 @@ class Timing:
         return times
 
     def _account(self, times: EpochTimes) -> None:
+        # The first epoch pays for compilation and cold caches: it must not enter the steady time.
         is_cold = "training_cold" not in self.totals_s
         found: dict[TimePart, float] = {
             "training_cold" if is_cold else "training_steady": times.training_s,
@@ -160,11 +166,11 @@ class Timing:
             self.totals_s[part] = self.totals_s.get(part, 0.0) + seconds
 
     def program_s(self) -> float:
-        """Since the program began; of a second training in one program, since that began."""
+        """Return the seconds since the program began; for a second training in one program, since that began."""
         return time.perf_counter() - self._began_s
 
     def time_s(self) -> dict[TimePart, float]:
-        """The totals so far, as status.json has them."""
+        """Return the totals so far, as status.json has them."""
         parts = dict(self.totals_s)
         training = parts.get("training_cold", 0.0) + parts.get("training_steady", 0.0)
         pause = parts.get("evaluation", 0.0) + parts.get("checkpoint", 0.0)
@@ -202,7 +208,7 @@ class TimedPart:
 
 
 class NoPart:
-    """Of a recorder that has stepped aside."""
+    """The span of a recorder that has stepped aside: it measures nothing."""
 
     __slots__ = ()
 
@@ -216,7 +222,7 @@ class NoPart:
 
 
 def _age_s() -> float:
-    """Of this process: importing a framework is start-up too. A notebook was open long before anybody trained."""
+    """Return the age of this process, since imports are start-up too; 0 in a notebook, which was open long before."""
     if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
         return 0.0
     try:

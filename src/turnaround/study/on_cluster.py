@@ -26,7 +26,7 @@ from turnaround.study.state import RunState, log_of, state_of
 from turnaround.words import counted
 
 BEGINS_ANEW = "The same command starts it anew; one that has failed, with --retry."
-"""Of somebody else's program, which nobody else can resume."""
+"""The advice for somebody else's program, which we cannot resume."""
 REFUSED_AGAIN_S = 60.0
 """A cluster may allow a user only so many jobs at a time: the others are tried again after this."""
 
@@ -51,7 +51,7 @@ class ClusterConductor:
         self._jobs: dict[str, JobState] = {}
 
     def run(self) -> list[RunState]:
-        """To the end of the study; InterruptedRunError when somebody leaves before."""
+        """Follow the study to its end; raise InterruptedRunError when somebody leaves before."""
         with listening() as stop:
             while True:
                 self._look()
@@ -66,18 +66,18 @@ class ClusterConductor:
                 self._follower.wait(stop)
 
     def submit(self) -> list[RunState]:
-        """What is missing, without following it."""
+        """Submit what is missing, without following it."""
         self._look()
         self._submit_what_fits(self.states())
         return self.states()
 
     def cancel(self) -> list[str]:
-        """The labels of the runs whose jobs were there; each saves what it has."""
+        """Cancel all jobs, each of which saves what it has; return the labels of their runs."""
         self._look()
         return self._cancel()
 
     def states(self) -> list[RunState]:
-        """Of every planned run: what the cluster says while its job is there, then what its record says."""
+        """Return the state of every planned run: by the cluster while its job is there, then by its record."""
         return [self._state(planned) for planned in self.planned]
 
     def _state(self, planned: PlannedRun) -> RunState:
@@ -123,6 +123,7 @@ class ClusterConductor:
     def _submit_what_fits(self, states: Sequence[RunState]) -> None:
         wanted = self._wanted(states)
         for state in wanted:
+            # With a budget one job at a time: what a run costs is known only when it has ended.
             alive = any(other.is_alive for other in self.states())
             if time.monotonic() < self._not_before_s or (alive and self.work.budget_gpu_s is not None):
                 return
@@ -136,6 +137,7 @@ class ClusterConductor:
         planned, directory = state.planned, self._directory(state.planned)
         try:
             if self.work.program is not None:
+                # Before `clear`, which moves the directory's files away: a living job still writes there.
                 refuse_living(directory, self.cluster)
                 clear(directory.path)
             if directory.is_run():
@@ -143,6 +145,7 @@ class ClusterConductor:
             else:
                 job_id = submit_run(self.jobs[planned], self.cluster)
         except InputError as error:
+            # With no other job alive a refusal cannot be the limit of jobs for each user: it would come back for ever.
             if is_alone:
                 raise
             self._not_before_s = time.monotonic() + REFUSED_AGAIN_S
@@ -164,6 +167,7 @@ class ClusterConductor:
             self.cluster.cancel(job.job_id)
         if there:
             self.tell(f"{counted(len(there), 'job')} cancelled; each saves what it has.")
+        # Until the cluster says that they have ended: they are saving, and the final status is theirs to write.
         while any(not self._jobs[name].is_over for name in there):
             time.sleep(0.5)
             self._look()
@@ -187,7 +191,7 @@ def plan_jobs(
         return cluster.job(_training(run, work), replace(plain, gpu=run.gpu, hosts=hosts), inventory)
 
     def hosts_for(run: PlannedRun) -> list[int]:
-        """As asked, without those on which a host has fewer GPUs than processes; else the fewest."""
+        """Return the numbers of hosts that were asked for and give each process a GPU; else the fewest hosts."""
         least = job(run, None).hosts
         if hosts is None:
             return [least]

@@ -35,7 +35,7 @@ class Program:
     """A command with placeholders."""
 
     template: str
-    """As it was typed."""
+    """The command as it was typed."""
     words: tuple[str, ...]
 
     @classmethod
@@ -102,7 +102,7 @@ class Program:
 
 
 def environment(workers: int, seed: int, directory: Path) -> dict[str, str]:
-    """What the program finds in its environment, whether it looks or not."""
+    """Return the variables that the program finds in its environment."""
     return {RUN_VARIABLE: str(directory), WORKERS_VARIABLE: str(workers), SEED_VARIABLE: str(seed)}
 
 

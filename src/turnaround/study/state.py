@@ -37,7 +37,7 @@ class RunState:
     epochs: int | None = None
     val_accuracy: float | None = None
     program_s: float | None = None
-    """How long its program took so far, over all starts."""
+    """Time that its program took so far, over all starts."""
 
     @property
     def is_done(self) -> bool:
@@ -45,12 +45,12 @@ class RunState:
 
     @property
     def is_alive(self) -> bool:
-        """Whether something happens by itself: it starts or runs, or waits in the queue of a cluster."""
+        """True while it starts or runs, or waits in the queue of a cluster."""
         return self.standing in ("queued", "starting", "running")
 
 
 def state_of(planned: PlannedRun, folder: Path) -> RunState:
-    """From the run's own files; `running` when a live process holds it."""
+    """Return the state of a planned run from its own files; `running` when a live process holds it."""
     path = folder / planned.name
     directory = RunDirectory(path)
     if not directory.is_run():
@@ -96,7 +96,7 @@ def _unborn(planned: PlannedRun, directory: RunDirectory) -> RunState:
 
 
 def log_of(planned: PlannedRun, folder: Path) -> Path:
-    """Where its command prints to."""
+    """Return the file for what its command prints."""
     return StudyDirectory(folder).log(planned.name)
 
 
