@@ -31,7 +31,7 @@ class Balance:
 
 
 def balance(run: Run) -> Balance | None:
-    """None for one process, or when too few steps were sampled to say anything."""
+    """Return the balance of the processes; None for one process, or where too few steps were sampled."""
     last_segment = run.epochs[-1].segment if run.epochs else 1
     first_epoch = min((e.epoch for e in run.epochs if e.segment == last_segment), default=1)
     spans: dict[int, list[float]] = {}

@@ -1,4 +1,4 @@
-"""What holds a run back, and how much faster could it be at most without it?
+"""Bottleneck of a run: the part that holds it back, and the most that could be gained without it.
 
 Every suspect has a share of the step (or of the epoch) that would go away with it. The verdict is the largest share
 among those beyond their limit:
@@ -56,7 +56,7 @@ Reason = Literal[
     "idle GPUs",
     "evaluation times",
 ]
-"""Which measurement decided the verdict."""
+"""The measurement that decided the verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +67,16 @@ class Bottleneck:
     share: float | None
     """Share of the step, or of the epoch, that it takes; 0 to 1."""
     most_gain: float | None
-    """How many times faster the run could be at most without it; None where nothing is to gain."""
+    """Upper bound of the speed-up without it, 1 / (1 - share); None where nothing is to gain."""
     reason: Reason
     figures: Mapping[str, float] = field(default_factory=dict)
     """The measured values that the reason rests on, by name."""
     damage: str = ""
-    """What is wrong with a damaged record."""
+    """The error of a damaged record."""
 
     @property
     def probes(self) -> bool:
-        """Whether a probe, which removes the suspect and measures again, says so: conclusive, unlike spans."""
+        """True where a probe decided, which removes the suspect and measures again: conclusive, unlike spans."""
         return self.reason in ("replay probe", "no-sync probe")
 
     @property
@@ -100,7 +100,7 @@ class StepPartTimes:
 
 
 def bottleneck(run: Run) -> Bottleneck:
-    """The verdict on a run that was timed here; unknown for one that nobody took apart, or whose files are damaged."""
+    """Judge a run that was timed here; unknown for one whose steps nobody timed, or whose files are damaged."""
     try:
         parts = step_parts(run)
         suspects = [suspect for find in _SUSPECTS for suspect in find(run, parts)]
@@ -117,7 +117,7 @@ def bottleneck(run: Run) -> Bottleneck:
 
 
 def step_parts(run: Run) -> StepPartTimes | None:
-    """Medians over the sampled steps of each process, without the first, which is cold; None for fewer than three."""
+    """Return medians over the sampled steps of each process but the first, which is cold; None for fewer than three."""
     by_rank = {rank: run.spans(rank)[1:] for rank in run.ranks}
     shares = [_shares(spans) for spans in by_rank.values() if len(spans) >= MIN_SPANS]
     known = [share for share in shares if share is not None]
@@ -126,6 +126,7 @@ def step_parts(run: Run) -> StepPartTimes | None:
     return StepPartTimes(
         wait=median(share["wait_s"] for share in known),
         copy=median(share["copy_s"] for share in known),
+        # An early process waits for the others inside its all-reduce; the last to arrive measures the exchange alone.
         reduce=min(share["reduce_s"] for share in known),
         num_steps=max(map(len, by_rank.values())),
     )
@@ -151,6 +152,7 @@ def _input(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     probes, rate = _probes(run), _images_per_s(run)
     replay = probes.get("replay_images_per_s")
     if replay is not None and rate is not None:
+        # stall = 1 - t_replay / t_step: the replay probe feeds cached batches, so the input costs nothing.
         if (stall := 1.0 - rate / replay) > INPUT_SHARE:
             alone = probes.get("input_images_per_s")
             own = {} if alone is None else {"input_images_per_s": alone, "input_faster": alone / rate}
@@ -163,6 +165,7 @@ def _communication(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck
     probes = _probes(run)
     replay, nosync = probes.get("replay_images_per_s"), probes.get("nosync_images_per_s")
     if replay is not None and nosync is not None:
+        # exposed = 1 - t_nosync / t_replay: both without input, so only the exchange of gradients differs.
         if (exposed := 1.0 - replay / nosync) > COMMUNICATION_SHARE:
             yield _suspect("communication", exposed, "no-sync probe", faster=nosync / replay)
     elif parts is not None and parts.reduce > COMMUNICATION_SHARE:
@@ -174,12 +177,13 @@ def _straggler(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
         found = balance(run)
     except (KeyError, TypeError, ZeroDivisionError):  # ranks or spans that are not ours
         return
+    # ratio = slowest / median compute time: all wait for the slowest, so 1 - 1 / ratio of the step would go.
     if found is not None and found.has_straggler:
         yield _suspect("straggler", 1.0 - 1.0 / found.ratio, "slow process", rank=found.slowest_rank, ratio=found.ratio)
 
 
 def _host(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
-    """A GPU that is idle though the input is there: small kernels, launched too slowly."""
+    """Suspect the host where a GPU is idle though the input is there: small kernels, launched too slowly."""
     busy = gpu_busy(run)
     is_input = any(True for _ in _input(run, parts))
     if busy is not None and not is_input and 1.0 - busy > IDLE_SHARE:
@@ -202,7 +206,7 @@ _SUSPECTS = (_input, _communication, _straggler, _host, _evaluation)
 
 
 def gpu_busy(run: Run) -> float | None:
-    """Mean share of the time in which the run's GPUs computed, from its first step on; None without telemetry."""
+    """Return the mean share of the time in which the GPUs computed, from the first step on; None without telemetry."""
     begun_at = run.status.first_step_at or ""
     means: list[float] = []
     for host, samples in run.telemetry().items():
@@ -238,7 +242,7 @@ def _images_per_s(run: Run) -> float | None:
 # --- the same question for a machine, from the rates of a training's parts, each measured alone by `turnaround bench`
 
 GOOD_SHARE = 0.95
-"""Of the model's own rate: what the project asks of itself (docs/architecture.md)."""
+"""Share of the model's own rate that the project asks of itself (docs/architecture.md)."""
 
 Limit = Literal["model", "input", "communication", "host"]
 
@@ -251,7 +255,7 @@ class Ceilings:
     """Training / model alone."""
     limit: Limit
     most_gain: float
-    """How many times faster training would be if what limits it were gone; 1 where it is the model."""
+    """Speed-up of training if its limit were gone; 1 where that is the model."""
 
 
 def ceilings(images_per_s: Mapping[str, float]) -> Ceilings:

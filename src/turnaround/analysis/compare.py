@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Matters = Literal["time", "accuracy", "both"]
 
 MEANT = frozenset({"workers", "GPU kind", "hosts", "processes"})
-"""What the configurations of a job are there to vary."""
+"""Facts that the configurations of a job are meant to vary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def differences(a: Run, b: Run, *, meant: frozenset[str] = MEANT) -> tuple[Diffe
 def unintended_differences(
     case_a: ConfigurationRuns, case_b: ConfigurationRuns, *, meant: frozenset[str] = MEANT
 ) -> tuple[Difference, ...]:
-    """The same for two configurations, over their repeats: with a seed in common, seeds are no difference."""
+    """Return the differences of two configurations over their repeats: with a seed in common, seeds are none."""
     return _between([run for _, run in case_a.members], [run for _, run in case_b.members], meant)
 
 
@@ -151,7 +151,7 @@ def _between(left: Sequence[Run], right: Sequence[Run], meant: frozenset[str]) -
 
 
 def _values(runs: Iterable[Run]) -> dict[str, tuple[frozenset[str], Matters]]:
-    """For each fact all its values over the runs."""
+    """Return for each fact all its values over the runs."""
     found: dict[str, tuple[frozenset[str], Matters]] = {}
     for run in runs:
         for fact in (*recipe_facts(run), *result_facts(run), *machine_facts(run)):
@@ -168,7 +168,7 @@ def value_at(content: Any, *keys: str) -> Any:
 
 
 def shared_gpu(machine: dict[str, Any]) -> str | None:
-    """In words, when several processes computed on one GPU; None when each had its own, or nobody says."""
+    """Say when several processes computed on one GPU; None when each had its own, or nobody says."""
     ranks = machine.get("ranks")
     if not isinstance(ranks, list) or not str(machine.get("device")).startswith("cuda"):
         return None

@@ -36,7 +36,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Over the values that are known; None when none is."""
+        """Return median, extremes and standard deviation of the known values; None when none is."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -107,12 +107,12 @@ class ConfigurationRuns:
 
     @cached_property
     def finished(self) -> tuple[RunSummary, ...]:
-        """The runs that came to their end."""
+        """Return the finished runs."""
         return tuple(summary for summary in self.summaries if summary.state == "finished")
 
     @cached_property
     def curves(self) -> tuple[Member, ...]:
-        """The runs whose curve counts: the finished ones; as long as there is none, those that have not diverged."""
+        """Return the runs whose curve counts: the finished ones; without any, those that have not diverged."""
         finished = tuple(member for member in self.members if member.summary.state == "finished")
         return finished or tuple(member for member in self.members if member.summary.state != "diverged")
 
@@ -130,7 +130,7 @@ class ConfigurationRuns:
 
     @cached_property
     def step_time_s(self) -> Spread | None:
-        """Epoch time by steps in an epoch: those that were counted, else images by global batch."""
+        """Return epoch time / steps of an epoch: those that were counted, else images / global batch."""
         return Spread.of(None if self.configuration.is_rehearsal else _step_time_s(*member) for member in self.members)
 
     @cached_property
@@ -147,11 +147,11 @@ class ConfigurationRuns:
 
     @cached_property
     def stable(self) -> EpochEstimate:
-        """Over the repeats; as the table states it where there is no curve."""
+        """Return the stable epoch over the repeats; as the table states it where there is no curve."""
         return stable_over_repeats([_stable(summary, run) for summary, run in self.curves])
 
     def to_target(self, target: float | None) -> EpochEstimate | None:
-        """Epochs to an accuracy, over the repeats; None without a target, or where there is no curve."""
+        """Return the epochs to an accuracy, over the repeats; None without a target, or where there is no curve."""
         if target is None:
             return None
         each = [
@@ -163,7 +163,7 @@ class ConfigurationRuns:
 
     @cached_property
     def overfitting(self) -> Overfitting:
-        """The commonest verdict over the repeats."""
+        """Return the commonest verdict over the repeats."""
         each = [overfitting(summary.curve, num_validation=summary.num_validation) for summary, _ in self.curves]
         nothing = Overfitting(
             kind="unknown", drop=None, since_epoch=None, p=None, loss_rise_percent=None, gap=None, gap_se=None
@@ -172,7 +172,7 @@ class ConfigurationRuns:
 
     @cached_property
     def bottleneck(self) -> Bottleneck | None:
-        """The commonest verdict over the repeats; None for rehearsals, imported runs, and where nothing was timed."""
+        """Return the commonest verdict over the repeats; None for rehearsals, imports, and where nothing was timed."""
         if self.configuration.is_rehearsal:
             return None
         own = (run for summary, run in self.members if not summary.is_imported)
@@ -189,11 +189,11 @@ class Workload:
 
     name: str
     configurations: tuple[ConfigurationRuns, ...]
-    """By kind of GPU and by workers; rehearsals after the real ones."""
+    """Ordered by kind of GPU and by workers; rehearsals after the real ones."""
 
     @cached_property
     def target(self) -> float | None:
-        """The accuracy that every finished configuration has reached: the lowest plateau, less its band.
+        """Return the accuracy that every finished configuration has reached: the lowest plateau, less its band.
 
         Only the epochs to one common accuracy may be multiplied by seconds an epoch to compare configurations: epochs
         to its own plateau reward the one that comes to rest early at a worse level. None when fewer than two
@@ -234,7 +234,7 @@ def _stable(summary: RunSummary, run: Run) -> EpochEstimate:
 
 
 def _commonest(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """The first verdict of the commonest kind; one that says something goes before one that does not."""
+    """Return the first verdict of the commonest kind; "unknown" counts only where there is no other."""
     known = [verdict for verdict in verdicts if verdict.kind != "unknown"]
     if not known:
         return verdicts[0] if verdicts else None

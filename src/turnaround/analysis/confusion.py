@@ -1,4 +1,4 @@
-"""Which classes are taken for which, from the evaluation after the last epoch."""
+"""Confusion of classes, from the evaluation after the last epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnaround.record.schema import Evaluation
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """The evaluation that a job's confusion is shown of."""
+    """The evaluation whose confusion matrix stands for a job."""
 
     case: ConfigurationRuns
     summary: RunSummary
@@ -35,7 +35,7 @@ class Pair:
 
 
 def best_evaluated(job: Workload) -> Confusion | None:
-    """The run whose evaluation is the most accurate; None where no run has a whole confusion matrix."""
+    """Return the evaluation of the most accurate run; None where no run has a whole confusion matrix."""
     found: list[Confusion] = []
     for case in job.configurations:
         for summary, run in case.members:
@@ -58,7 +58,7 @@ def _evaluation(run: Run) -> Evaluation | None:
 
 
 def confused_pairs(evaluation: Evaluation, *, most: int | None = None) -> tuple[Pair, ...]:
-    """Most images first; of as many, the larger share of the class."""
+    """Return the confused pairs, most images first; among equals, the larger share of the class."""
     pairs = [
         Pair(true=true, predicted=predicted, num_images=images, share=images / total)
         for true, row in enumerate(evaluation.confusion)
@@ -71,7 +71,7 @@ def confused_pairs(evaluation: Evaluation, *, most: int | None = None) -> tuple[
 
 
 def most_confused_classes(evaluation: Evaluation, *, most: int) -> list[int]:
-    """At most so many classes, in the network's order: those of the most confused pairs."""
+    """Return at most so many classes, in the network's order: those of the most confused pairs."""
     count = len(evaluation.classes)
     if count <= most:
         return list(range(count))
@@ -85,7 +85,7 @@ def most_confused_classes(evaluation: Evaluation, *, most: int) -> list[int]:
 
 
 def row_shares(evaluation: Evaluation, classes: Sequence[int]) -> list[list[float | None]]:
-    """For each true class the share of its images that each class was given; None for a class without images."""
+    """Return the matrix divided by its row sums (recall on the diagonal); None for a class without images."""
     rows = []
     for true in classes:
         row, total = evaluation.confusion[true], sum(evaluation.confusion[true])

@@ -41,7 +41,7 @@ class Reached:
     low_s: float | None = None
     high_s: float | None = None
     is_lower_bound: bool = False
-    """It had not come there by the end of its runs."""
+    """True where the goal was not reached by the end of the runs."""
 
     def device_s(self, time_s: float | None) -> float | None:
         """Return the time of all its processes together: GPU-seconds where each has a GPU."""
@@ -60,7 +60,7 @@ class Goal:
 
 
 def goals(job: Workload) -> tuple[Goal, ...]:
-    """The goals that at least one configuration has a time to, the fairest first."""
+    """Return the goals that at least one configuration has a time to, the fairest first."""
     to_target = [_reached(case, case.to_target(job.target)) for case in job.configurations]
     to_stable = [_reached(case, case.stable) for case in job.configurations]
     whole = [_whole_job(case) for case in job.configurations]
@@ -85,6 +85,7 @@ def _reached(case: ConfigurationRuns, epochs: EpochEstimate | None) -> Reached |
         return None
     return Reached(
         case=case,
+        # Fewest epochs at the shortest time, most at the longest: wider than independent errors would make it.
         value_s=epochs.epoch * time_s.value,
         low_s=None if epochs.low is None else epochs.low * time_s.low,
         high_s=None if epochs.high is None else epochs.high * time_s.high,

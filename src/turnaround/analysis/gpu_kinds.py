@@ -1,4 +1,4 @@
-"""Which GPU is it, and what does its data sheet say?
+"""Kinds of GPU and their data sheets.
 
 The names that drivers, PCI lists and people use become one short kind: "Tesla V100-SXM2-16GB", "v100" -> "V100". The
 data sheets are in gpu_kinds.toml beside this file. A user adds or corrects kinds in ~/.config/turnaround/gpus.toml (the
@@ -50,7 +50,7 @@ _KEYS = (*_NUMBERS, "source", "matches")
 
 
 def kind_of(name: str) -> str:
-    """The short name: "NVIDIA H100 80GB HBM3" -> "H100"; an unknown one is itself without its maker's name."""
+    """Return the short name: "NVIDIA H100 80GB HBM3" -> "H100"; an unknown one is itself without its maker's name."""
     spelled = _spelled(name)
     if spelled == "cpu":
         return "CPU"
@@ -67,17 +67,17 @@ def kind_of(name: str) -> str:
 
 
 def data_sheet(kind: str) -> GpuKind | None:
-    """The data sheet of a kind, by any of its names; None for one that nobody has described."""
+    """Return the data sheet of a kind, by any of its names; None for one that nobody has described."""
     return _kinds().get(kind_of(kind))
 
 
 def known_kinds() -> list[str]:
-    """All kinds with a data sheet: the user's own first."""
+    """Return all kinds with a data sheet: the user's own first."""
     return list(_kinds())
 
 
 def own_kinds_file() -> Path:
-    """Where a user describes GPUs of their own; it need not exist."""
+    """Return the file in which a user describes GPUs of their own; it need not exist."""
     folder = os.environ.get("TURNAROUND_CONFIG")
     return (Path(folder).expanduser() if folder else Path.home() / ".config" / "turnaround") / "gpus.toml"
 

@@ -1,4 +1,4 @@
-"""How far a run is, how fast, how long still, and what is going wrong: numbers and kinds, from one look to the next.
+"""Progress of a live run: position, pace, time left and troubles, as numbers and kinds.
 
 Enters: heartbeats of the processes, epochs, the recipe, the free space of the disk. Leaves: values; reporting/live puts
 them into words. Cheap enough for once a second.
@@ -55,11 +55,11 @@ class Concern:
 
     trouble: Trouble
     is_problem: bool = False
-    """Whether the run is lost, or nearly; otherwise it only loses time."""
+    """True where the run is lost, or nearly; otherwise it only loses time."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What was measured, by name."""
+    """The measured values, by name."""
     subject: str = ""
-    """Which loss, which process, or what the run itself says."""
+    """The loss, the process, or the message of the run itself."""
 
 
 class Pace:
@@ -87,7 +87,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where a training is: the steps and epochs it has done, of those it has before it."""
+    """Position of a training: steps and epochs done, and those planned."""
 
     step: int
     steps_per_epoch: int | None
@@ -120,13 +120,13 @@ class Position:
 
     @property
     def epoch(self) -> int:
-        """The one that it is in."""
+        """The current epoch, counted from 1."""
         by_steps = math.ceil(self.step / self.steps_per_epoch) if self.steps_per_epoch and self.step else 0
         epoch = max(self.epochs_done, by_steps)
         return min(epoch, self.epochs_planned or epoch)
 
     def left_s(self, epochs: Sequence[EpochRecord], steps_per_s: float | None) -> float | None:
-        """Estimate by the last epochs with their evaluations, else by the pace of the steps."""
+        """Estimate the seconds left by the last epochs with their evaluations, else by the pace of the steps."""
         if self.share is None or not self.epochs_planned:
             return None
         epochs_left = (1.0 - self.share) * self.epochs_planned
@@ -142,7 +142,7 @@ class Position:
 
 
 def loss_concerns(epochs: Sequence[EpochRecord]) -> Iterator[Concern]:
-    """A loss that is no number, or that rises far above where it has been."""
+    """Yield a loss that is no number, or that rises far above its minimum."""
     if not epochs:
         return
     last = epochs[-1]
@@ -159,7 +159,7 @@ def loss_concerns(epochs: Sequence[EpochRecord]) -> Iterator[Concern]:
 
 
 def disk_concerns(free: Sequence[tuple[float, int]], left_s: float | None) -> Iterator[Concern]:
-    """Little space, or so fast a loss of it that the run will not see its end; `free` has (seconds, bytes)."""
+    """Yield little space, or space that ends before the run at its present rate; `free` has (seconds, bytes)."""
     if not free:
         return
     (begun_s, first), (now_s, last) = free[0], free[-1]
@@ -174,7 +174,7 @@ def disk_concerns(free: Sequence[tuple[float, int]], left_s: float | None) -> It
 
 
 def stall_concerns(processes: Sequence[ProcessHeartbeat], silent_s: float) -> Iterator[Concern]:
-    """A process that has ended before the others, or none that has moved for long."""
+    """Yield a process that has ended before the others, or none that has moved for long."""
     gone = [process for process in processes if process.is_gone]
     if gone:
         yield Concern(trouble="process gone", subject=gone[0].name, is_problem=True)

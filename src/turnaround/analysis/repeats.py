@@ -23,7 +23,7 @@ class Band:
     epochs: tuple[int, ...]
     spreads: tuple[Spread, ...]
     runs: int
-    """How many runs have at least one value."""
+    """Number of runs with at least one value."""
 
 
 def curve_band(runs: Iterable[RunSummary], quantity: str, *, most: int = MAX_POINTS) -> Band | None:
@@ -38,7 +38,7 @@ def epoch_band(runs: Iterable[Run], quantity: str, *, most: int = MAX_POINTS) ->
 
 
 def drawn_runs(case: ConfigurationRuns) -> tuple[Member, ...]:
-    """The runs whose curve counts; where all have diverged, those: a curve that broke off is better than none."""
+    """Return the runs whose curve counts; where all have diverged, those: a broken curve is better than none."""
     return case.curves or case.members
 
 
@@ -56,14 +56,14 @@ def _band(curves: Iterable[dict[int, float | None]], most: int) -> Band | None:
 
 
 def evenly(items: Sequence[int], most: int) -> list[int]:
-    """All, or so many of them evenly spread, with the first and the last."""
+    """Return all items, or so many of them evenly spread, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
 def means_of_groups(values: Sequence[float | None], most: int) -> list[float | None]:
-    """At most so many values: the means of equally long groups, None for a group of which nothing is known."""
+    """Return at most so many values: means of equally long groups, None for a group without a known value."""
     size = max(1, math.ceil(len(values) / most))
     groups = (values[start : start + size] for start in range(0, len(values), size))
     return [_mean(group) for group in groups]

@@ -1,4 +1,4 @@
-"""Where the time of a configuration goes: the parts of its turnaround, and the parts of a step. Real runs only."""
+"""Parts of the time of a configuration: of its turnaround, and of a step. Real runs only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP_PARTS = ("wait", "copy", "compute", "reduce", "update")
 
 
 def turnaround_parts_s(case: ConfigurationRuns) -> dict[str, float]:
-    """The median of each part over the finished runs, or over all as long as none is; nothing for rehearsals."""
+    """Return the median of each part over the finished runs, or over all as long as none is; nothing for rehearsals."""
     if case.configuration.is_rehearsal:
         return {}
     each = [parts for run in case.finished or case.summaries if (parts := _parts_s(run))]
@@ -26,7 +26,7 @@ def turnaround_parts_s(case: ConfigurationRuns) -> dict[str, float]:
 
 
 def _parts_s(run: RunSummary) -> dict[str, float]:
-    """A table tells two parts: its epochs, and what is left of the job."""
+    """Return the parts of one run; a table tells two: its epochs, and what is left of the job."""
     if not run.is_imported:
         return run.turnaround_parts_s
     if run.job_time_s is None or run.outside_epochs_s is None:
@@ -36,7 +36,7 @@ def _parts_s(run: RunSummary) -> dict[str, float]:
 
 
 def lost_s(run: RunSummary) -> dict[str, float]:
-    """Seconds of the turnaround by part that were not steady training; empty where it is not known.
+    """Return the seconds of the turnaround by part that were not steady training; empty where it is not known.
 
     Of the cold epoch only what it took longer than a steady one. A table has one part: the job less its epochs.
     """
@@ -50,7 +50,7 @@ def lost_s(run: RunSummary) -> dict[str, float]:
 
 
 def step_parts_s(case: ConfigurationRuns) -> dict[str, float]:
-    """Seconds of a typical step by part: medians over its steps, then over processes and runs."""
+    """Return the seconds of a typical step by part: medians over its steps, then over processes and runs."""
     if case.configuration.is_rehearsal:
         return {}
     return _medians([parts for _, run in case.members for parts in _typical_steps(run)], STEP_PARTS)

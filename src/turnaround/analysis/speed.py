@@ -34,16 +34,16 @@ class Speedup:
     speedup: Spread
     efficiency: Spread
     is_superlinear: bool
-    """By more than 5 %, and by more than the rounding of a table's times can explain."""
+    """Faster than linear by more than 5 %, and by more than the rounding of a table's times can explain."""
 
 
 def speedups(job: Workload) -> dict[Configuration, Speedup]:
-    """Every configuration that has times, baselines included: the fewest workers of its kind of GPU."""
+    """Return the speed-up of every configuration with times; the baseline has the fewest workers of its kind of GPU."""
     return {case.configuration: speedup_of(group[0], case) for group in comparable_in_time(job) for case in group}
 
 
 def job_speedups(job: Workload) -> dict[Configuration, Spread]:
-    """How many times faster the whole job is than with the fewest workers, where programs were timed from outside only.
+    """Return the speed-up of whole jobs over the fewest workers, where programs were timed from outside only.
 
     Where epochs were timed they are the better measure: a job's time has its start in it, which no worker shortens.
     """
@@ -76,6 +76,8 @@ def speedup_of(baseline: ConfigurationRuns, case: ConfigurationRuns) -> Speedup:
     assert now is not None, "a case has times"
     ratio = case.configuration.workers / baseline.configuration.workers
     speedup = _ratio_of(before, now) if case is not baseline else _ratio_of(before, None)
+    # speedup = t_baseline / t, efficiency = speedup / (workers / baseline's workers). `fewest` is the least speed-up
+    # that rounded times allow.
     fewest = (before.value - _rounding_s(baseline)) / (now.value + _rounding_s(case))
     return Speedup(
         baseline=baseline.configuration,
@@ -93,7 +95,7 @@ class NoGain:
     fast: ConfigurationRuns
     bandwidth_ratio: float
     gain: float
-    """How many times faster its epochs are after all."""
+    """Speed-up of its epochs that was measured."""
 
 
 def gpu_without_gain(slow: ConfigurationRuns, fast: ConfigurationRuns) -> NoGain | None:
@@ -118,13 +120,13 @@ def _is_timed(case: ConfigurationRuns) -> bool:
 
 
 def ideal_time_s(baseline: ConfigurationRuns, workers: int) -> float:
-    """The epoch time that so many workers would have at an efficiency of 100 %."""
+    """Return the epoch time that so many workers would have at an efficiency of 100 %."""
     assert baseline.epoch_time_s is not None, "a baseline has times"
     return baseline.epoch_time_s.value * baseline.configuration.workers / workers
 
 
 def _ratio_of(above: Spread, below: Spread | None) -> Spread:
-    """The quotient, its extremes, and its standard deviation from the relative ones of both."""
+    """Return the quotient, its extremes, and its standard deviation (relative ones in quadrature)."""
     if below is None:
         return Spread(value=1.0, low=1.0, high=1.0, sd=0.0 if above.count > 1 else None, count=above.count)
     value = above.value / below.value
@@ -144,7 +146,7 @@ def _divided(spread: Spread, by: float) -> Spread:
 
 
 def _rounding_s(case: ConfigurationRuns) -> float:
-    """Tables of others have whole seconds."""
+    """Return the rounding error of a case: tables of others have whole seconds."""
     times_s: Sequence[float] = [run.epoch_time_s for run in case.summaries if run.epoch_time_s is not None]
     is_rounded = all(run.is_imported for run in case.summaries) and all(time_s == round(time_s) for time_s in times_s)
     return _WHOLE_SECOND_S if is_rounded else 0.0

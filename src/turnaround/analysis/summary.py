@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a table shows of a run; None is "not known". Times of a rehearsal are this machine's, not its workers'."""
+    """The figures of one run; None is "not known". Times of a rehearsal are this machine's, not its workers'."""
 
     directory: str
     name: str
@@ -36,13 +36,13 @@ class RunSummary:
     exit_code: int | None = None
     """Exit code of a program of somebody else: -9 was killed by signal 9."""
     job: str = ""
-    """Which work it is, for people: the images, the network, what of it learns, the size."""
+    """Name of the workload, for people: the images, the network, what of it learns, the size."""
     workers: int
     processes: int
     hosts: int = 1
     is_rehearsal: bool
     device: str
-    """As the driver names it."""
+    """The name that the driver gives."""
     gpu: str = "unknown"
     """Its kind: T4, V100, CPU."""
     batch_per_worker: int | None = None
@@ -68,7 +68,7 @@ class RunSummary:
     turnaround_s: float | None
     turnaround_parts_s: dict[str, float]
     first_step_parts_s: dict[str, float] = field(default_factory=dict)
-    """From the submission to the first step: queue, import, start_up; empty when it is not known."""
+    """Seconds from the submission to the first step: queue, import, start_up; empty when it is not known."""
     curve: Curve = field(default_factory=Curve)
     """Empty when there is none. Of a run without evaluations of the training images, its training accuracy and loss
     are the running ones."""
@@ -82,7 +82,7 @@ class RunSummary:
 
 
 def summarise(run: Run) -> RunSummary:
-    """The numbers of one run, as far as it got; RunDirectoryError names the file and the key that is damaged."""
+    """Return the numbers of one run, as far as it got; RunDirectoryError names the file and the key that is damaged."""
     run.check_epochs()
     machine = _Content(run.directory.machine, run.machine)
     recipe = _Content(run.directory.recipe, run.recipe)
@@ -131,7 +131,7 @@ def summarise(run: Run) -> RunSummary:
 
 
 def _believable(run: Run) -> list[EpochRecord]:
-    """The epochs; a number that no training has would make every curve of the run as long as itself."""
+    """Return the epochs; refuse an epoch number so large that filling the curve up to it would take all memory."""
     if run.epochs and run.epochs[-1].epoch > MAX_EPOCHS:
         raise RunDirectoryError(
             f"{run.directory.epochs} is damaged: it names epoch {run.epochs[-1].epoch:,}; a run has at most "
@@ -141,7 +141,7 @@ def _believable(run: Run) -> list[EpochRecord]:
 
 
 def curve_of(epochs: list[EpochRecord]) -> Curve:
-    """The columns of the epochs; the training ones in evaluation mode, or all of them running, never a mixture."""
+    """Return the columns of the epochs; the training ones in evaluation mode, or all running, never a mixture."""
     is_evaluated = any(e.train_eval_accuracy is not None or e.train_eval_loss is not None for e in epochs)
     return Curve(
         epochs=tuple(e.epoch for e in epochs),
@@ -157,12 +157,12 @@ def _column(values: Iterable[float | None]) -> tuple[float, ...]:
 
 
 def steady_epochs(epochs: list[EpochRecord]) -> list[EpochRecord]:
-    """All but the first of every start, which pays for compilation and cold caches."""
+    """Return all epochs but the first of every start, which pays for compilation and cold caches."""
     return [now for before, now in itertools.pairwise(epochs) if before.segment == now.segment]
 
 
 def _steady_median(epochs: list[EpochRecord], name: str) -> float | None:
-    """The median over the steady epochs that have it; without any of them, over all."""
+    """Return the median over the steady epochs that have the value; without any of them, over all."""
     for some in (steady_epochs(epochs), epochs):
         known: list[float] = [value for e in some if not math.isnan(value := getattr(e, name))]
         if known:
@@ -173,7 +173,7 @@ def _steady_median(epochs: list[EpochRecord], name: str) -> float | None:
 def _images_per_s(
     told: Imported, epochs: list[EpochRecord], images_per_epoch: int | None, epoch_time_s: float | None
 ) -> float | None:
-    """As stated, as measured, or by division."""
+    """Return the rate: the stated one, the measured one, or images / epoch time."""
     # A stated epoch time goes before the curve's times, so the rate must be that of the same epoch.
     measured = _steady_median(epochs, "images_per_s") if told.epoch_time_s is None else None
     known = _first(told.images_per_s, measured)
@@ -191,7 +191,7 @@ def _last(values: tuple[float, ...]) -> float | None:
 
 
 def device_name(machine: dict[str, Any]) -> str:
-    """The GPU's name, or the processor's."""
+    """Return the GPU's name, or the processor's."""
     gpus, device = machine.get("gpus"), machine.get("device")
     if str(device).startswith("cuda") and isinstance(gpus, list) and gpus and isinstance(gpus[0], dict):
         return str(gpus[0].get("name"))
@@ -222,7 +222,7 @@ def _exit_code(run: Run) -> int | None:
 
 
 def _hosts(machine: _Content) -> int:
-    """As stated, or as many as the processes were on."""
+    """Return the number of hosts: the stated one, or that of the processes."""
     ranks = machine.value("ranks", is_optional=True)
     names = {str(rank.get("host")) for rank in ranks if isinstance(rank, dict)} if isinstance(ranks, list) else set()
     return machine.whole("hosts", is_optional=True) or len(names) or 1

@@ -1,4 +1,4 @@
-"""How busy each GPU was over time, from telemetry; of hosts without GPUs, how busy their cores were."""
+"""Utilisation of each GPU over time, from telemetry; of the processor on hosts without GPUs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Usage:
 
 
 def usages(run: Run, *, most: int = MAX_POINTS) -> tuple[Usage, ...]:
-    """Every GPU of every host, or its processor where it has none; each point is the mean of a group of samples."""
+    """Return every GPU of every host, or its processor without one; each point is the mean of a group of samples."""
     found: list[Usage] = []
     try:
         by_host = run.telemetry()
@@ -88,7 +88,7 @@ def _host_usages(host: str, samples: Sequence[TelemetrySample], most: int, *, is
 
 
 def _seconds(samples: Sequence[TelemetrySample]) -> list[float | None]:
-    """By the clock where all instants can be read, else by the samples' own seconds."""
+    """Return seconds by the clock where all instants can be read, else by the samples' own seconds."""
     try:
         instants = [datetime.fromisoformat(sample.at) for sample in samples]
         return [(instant - instants[0]).total_seconds() for instant in instants]

@@ -65,11 +65,11 @@ class Survey:
     running: tuple[str, ...] = ()
     """The names of runs that are still going: they are in their jobs with what they have."""
     gaps: tuple[RecordGap, ...] = ()
-    """What could not be read inside runs that could."""
+    """Parts that could not be read of runs that could."""
 
 
 def survey(paths: Sequence[Path]) -> Survey:
-    """Every run at or below the paths, each once; RunDirectoryError for a path that holds none."""
+    """Return every run at or below the paths, each once; RunDirectoryError for a path that holds none."""
     found: dict[Path, Path] = {}
     for path in paths:
         here = find_runs(Path(path))
@@ -80,7 +80,7 @@ def survey(paths: Sequence[Path]) -> Survey:
 
 
 def survey_runs(runs: Sequence[Run]) -> Survey:
-    """The runs by job and configuration. What is damaged, foreign or has not begun is left out with its reason."""
+    """Group the runs by job and configuration. Leave out the damaged, foreign or not yet begun, with the reason."""
     read: list[Member] = []
     left_out: list[LeftOut] = []
     for run in runs:
@@ -101,7 +101,7 @@ def survey_runs(runs: Sequence[Run]) -> Survey:
 
 
 def _reason(run: Run, error: RunDirectoryError) -> str:
-    """Why it was left out; of a run that never began also how it ended."""
+    """Return the reason for leaving a run out; for one that never began also its end."""
     try:
         status = run.status
     except RunDirectoryError:
@@ -145,7 +145,7 @@ def _workload(name: str, members: Sequence[Member]) -> Workload:
 
 
 def _settings(runs: Sequence[Run]) -> list[tuple[Fact, ...]]:
-    """For each run the facts in which the runs of its job differ."""
+    """Return for each run the facts in which the runs of its job differ."""
     facts = [(*recipe_facts(run), *_images(run), *_nodes(run), *_sharing(run)) for run in runs]
     values: defaultdict[str, set[str]] = defaultdict(set)
     for fact in (fact for own in facts for fact in own):
@@ -196,7 +196,7 @@ def _order(c: Configuration) -> tuple[object, ...]:
 
 
 def survey_of(directories: Sequence[Path]) -> Survey:
-    """All runs at or below the directories. What holds none is left out, unless nothing else is there."""
+    """Return all runs at or below the directories. What holds none is left out, unless nothing else is there."""
     # By name: a folder may be given beside the one that it lies in.
     without = list({item.directory: item for directory in directories for item in _without_runs(directory)}.values())
     names = {item.directory for item in without}
@@ -212,7 +212,7 @@ def survey_of(directories: Sequence[Path]) -> Survey:
 
 
 def _without_runs(directory: Path) -> Iterator[LeftOut]:
-    """The directory itself when no run is in it, else those of its folders in which none is."""
+    """Return the directory itself when no run is in it, else those of its folders in which none is."""
     if find_runs(directory) == [directory]:  # raises when there is no such directory
         return
     try:
@@ -229,7 +229,7 @@ def _without_runs(directory: Path) -> Iterator[LeftOut]:
 
 
 def filter_jobs(found: Survey, wanted: str) -> Survey:
-    """The jobs of exactly this name; else those whose name contains it, in any case."""
+    """Return the jobs of exactly this name; else those whose name contains it, in any case."""
     jobs = [job for job in found.workloads if job.name == wanted]
     jobs = jobs or [job for job in found.workloads if wanted.casefold() in job.name.casefold()]
     if not jobs:
