@@ -87,7 +87,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class ClusterFlags:
-    """What was said about the cluster; InputError for what makes no sense on this machine."""
+    """The flags about the cluster; InputError for what makes no sense on this machine."""
 
     on: str = LOCAL
     gpu: str | None = None
@@ -98,7 +98,7 @@ class ClusterFlags:
     more: tuple[str, ...] = ()
     no_wait: bool = False
     cancel: bool = False
-    """Of a study: its jobs are to end."""
+    """True when the jobs of a study are to be cancelled."""
 
     def __post_init__(self) -> None:
         from turnaround.launch.clusters import CLUSTERS

@@ -101,7 +101,7 @@ def _with_next_run(forecaster: Forecaster, workers: int) -> Prediction:
 
 
 def _tell(found: Survey) -> None:
-    """What could not be read, on stderr: stdout may go into a pipe."""
+    """Print what could not be read on stderr: stdout may go into a pipe."""
     from rich.text import Text
 
     from turnaround.reporting.terminal import err
@@ -144,7 +144,7 @@ def _print_text(predictions: Sequence[Prediction], question: Question) -> None:
 
 
 def _print_scores(directories: Sequence[Path], found: Survey) -> None:
-    """How good the forecasts that were saved here have been, as far as runs have come since."""
+    """Print how good the saved forecasts have been, as far as runs have come since."""
     from rich.text import Text
 
     from turnaround.findings.forecasts import track_record_text

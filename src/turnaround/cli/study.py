@@ -192,18 +192,18 @@ class _Asked:
     device: str
     gpus: tuple[str, ...]
     settings: tuple[str, ...]
-    """Of --set."""
+    """The settings of --set."""
     flags: ClusterFlags
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is studied: a recipe, or a program of somebody else."""
+    """The subject of a study: a recipe, or a program of somebody else."""
 
     name: str
     planned: tuple[PlannedRun, ...]
     compared: dict[str, object]
-    """What all runs of the study share; the same command goes on only with the same."""
+    """Settings that all runs of the study share; the same command goes on only with the same."""
     recipe: Recipe | None = None
     program: Program | None = None
 
@@ -253,7 +253,7 @@ def _of_recipe(source: str, asked: _Asked) -> Subject:
 
 
 def _of_program(command: str, asked: _Asked) -> Subject:
-    """How many workers its machine can carry, only the program knows: there is no limit to them here."""
+    """Plan the runs of a program; without a limit of workers, since only the program knows its machine."""
     from turnaround.errors import InputError
     from turnaround.study.plan import plan
     from turnaround.study.program import Program
@@ -285,7 +285,7 @@ def _devices(asked: _Asked) -> int:
 
 
 def _compared(recipe: Recipe) -> dict[str, object]:
-    """What all runs of a study share: everything but seed and workers."""
+    """Return what all runs of a study share: everything but seed and workers."""
     values = recipe.replace("training", seed=0).replace("workers", count=1).to_dict()
     return {section: content for section, content in values.items() if section != "name"}
 
@@ -376,7 +376,7 @@ def tell_end(folder: Path, conductor: Conductor | ClusterConductor) -> None:
 
 
 def _forecast(folder: Path, *, most: int) -> None:
-    """What the numbers of workers up to twice the largest would do, where the runs allow a forecast."""
+    """Forecast the numbers of workers up to twice the largest, where the runs allow it."""
     from contextlib import suppress
 
     from turnaround.cli.predict import predict

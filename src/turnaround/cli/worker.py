@@ -61,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             train(assignment, here, progress, heartbeat=heartbeat, stop_asked=lambda: bool(stop_requests))
     except BaseException as error:
         if directory.logs.is_dir():  # else process 0 has given the run up
+            # Before the process ends: then its connections close, and the launcher looks for the root cause here.
             failure.write_failure(directory, rank=here.rank, error=error, step=heartbeat.step)
         if isinstance(error, TurnaroundError):
             return error.exit_code
@@ -94,14 +95,15 @@ def _assignment(
 
 
 def _age_s() -> float:
-    """Since this process began: called when everything is imported, that is how long imports took."""
+    """Return the age of this process: called when everything is imported, that is how long imports took."""
     import psutil
 
     return max(0.0, time.time() - psutil.Process().create_time())
 
 
 def _listen() -> list[int]:
-    """A list that is empty until somebody asks us to stop. A handler only notes it: the loop acts on it."""
+    """Return a list that is empty until somebody asks us to stop. A handler only notes it: the loop acts on it."""
+    # A request during the imports must not kill a process that the others wait for, so this comes before them.
     received: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, lambda number, _frame: received.append(number))

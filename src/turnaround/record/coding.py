@@ -91,13 +91,13 @@ class _Field(NamedTuple):
     key: str
     is_required: bool
     is_number: bool
-    """Whether a float of JSON is the value as it stands: most are, and 100,000 lines have two million of them."""
+    """True when a float of JSON is taken as it is: most values are, and 100,000 lines have two million of them."""
     read: _Read
 
 
 @cache
 def _fields(kind: type) -> tuple[_Field, ...]:
-    """How to read each field, worked out once for each kind of record: annotations are slow to look through."""
+    """Return how to read each field; cached for each kind of record, since annotations are slow to inspect."""
     hints = get_type_hints(kind)
     return tuple(
         _Field(
@@ -128,7 +128,7 @@ def _record(kind: type[Record], payload: object, where: str) -> Record:
 
 
 def _reader(hint: Any) -> _Read:
-    """What reads a value of this annotation, or raises RunDirectoryError."""
+    """Return the function that reads a value of this annotation, or raises RunDirectoryError."""
     if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):
         return partial(_record, hint) if dataclasses.is_dataclass(hint) else partial(_scalar, hint)
     origin, arguments = get_origin(hint), get_args(hint)

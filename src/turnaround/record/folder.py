@@ -19,9 +19,10 @@ MAX_FOLDERS = 20_000
 MAX_DEPTH = 6
 FIRST_BYTES, BYTES_A_LOOK = 64 * 2**20, 4 * 2**20
 """At the start everything that an ordinary study has; later a look stays short, whatever grows."""
+# A walk that takes long comes less often: took_s / SCAN_SHARE is the pause that keeps it at this share of a core.
 SCAN_EVERY_S = 2.0
 SCAN_SHARE = 0.02
-"""Of one core, at most, for finding new runs."""
+"""Largest share of one core for finding new runs."""
 NAMES = RunDirectory(Path())  # only for the names of its files
 MAKE_A_RUN = (NAMES.recipe.name, NAMES.status.name, NAMES.lock.name)
 
@@ -29,7 +30,7 @@ Parts = tuple[str, ...]
 
 
 class FollowedFolder:
-    """What `turnaround watch` looks at, once a second."""
+    """The folder of runs that `turnaround watch` looks at, once a second."""
 
     def __init__(self, root: Path, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.given = root
@@ -41,7 +42,7 @@ class FollowedFolder:
             raise RunDirectoryError(f"{root} cannot be watched: {reason}. Give a run, or a folder of runs.") from error
         self.now_s = now_s
         self.notes: tuple[str, ...] = ()
-        """What of the folder is not shown, in sentences."""
+        """A sentence for each part of the folder that is not shown."""
         self._all: dict[Parts, FollowedRun] = {}
         self._next_scan_s = 0.0
         self._budget_bytes = FIRST_BYTES
@@ -52,7 +53,7 @@ class FollowedFolder:
         return [self._all[parts] for parts in sorted(self._all, key=_natural) if self._all[parts].is_there]
 
     def look(self) -> None:
-        """Reads what is new. OSError: the folder itself is gone, or cannot be read just now."""
+        """Read what is new. OSError means that the folder itself is gone, or cannot be read just now."""
         if self.now_s() >= self._next_scan_s:
             self._scan()
         budget_bytes = self._budget_bytes
@@ -72,6 +73,7 @@ class FollowedFolder:
         finally:
             os.close(root)
         found = sorted(scan.found, key=lambda item: -item[1])
+        # Those that changed last: what trains now is shown, whatever lies around it.
         kept = {parts for parts, _ in found[:MAX_RUNS]}
         self._all = {parts: run for parts, run in self._all.items() if parts in kept}
         for parts in kept - set(self._all):

@@ -30,15 +30,16 @@ MAX_EPOCHS = 100_000
 MAX_SAMPLES, MIN_SAMPLES = 2000, 100
 """Kept of each of up to eight processes or hosts; of more of them fewer each."""
 MAX_HEARTBEAT_BYTES = 64 * 1024  # ours have 200; they are read every second
+# A status and a lock are two files: read one after the other, they may for a moment belong to two starts.
 GONE_AFTER_S = 2.0
-"""How long nobody must hold the lock of a run that says it runs, before it counts as dead."""
+"""A run that says it runs counts as dead once nobody has held its lock for so long."""
 KILLED = "Killed without a word, or its machine went down"
 UNDER_WAY = ("queued", "running")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What the files of a run held, by their names."""
+    """The contents of a run's files, by their names."""
 
     whole: dict[str, dict[str, Any] | RunDirectoryError | None] = field(default_factory=dict)
     """Files that are replaced as a whole: the object, or what is wrong with it; None when there is none."""
@@ -56,7 +57,7 @@ class RunSnapshot(Run):
 
     @cached_property
     def status(self) -> Status:
-        """What its status file says, unless it says that it runs and nobody does."""
+        """The status as its file says, unless it says that it runs and nobody does."""
         status = self._record(Status, self.directory.status)
         if self.content.cause_of_end is not None:
             return replace(status, state="interrupted", cause=self.content.cause_of_end)
@@ -95,7 +96,7 @@ class FollowedRun:
         self.root, self.parts, self.now_s = root, parts, now_s
         self.directory = RunDirectory(root.joinpath(*parts))
         self.id = hashlib.sha256(os.fsencode("/".join(parts))).hexdigest()[:12]
-        """What the page calls it: no request ever names a path."""
+        """The id by which the page requests it: no request ever names a path."""
         paths = self.directory
         whole = (paths.recipe, paths.machine, paths.status, paths.imported, paths.evaluation)
         self.whole = {path.name: JsonFile(path.name) for path in whole}
@@ -111,36 +112,36 @@ class FollowedRun:
 
     @property
     def name(self) -> str:
-        """As its folder is called."""
+        """The name of its folder."""
         return self.directory.path.name
 
     @property
     def label(self) -> str:
-        """Where it lies below what is watched: distinct, and a person finds it; a single run by its folder's name."""
+        """Its path below the folder that is watched; for a single run its folder's name."""
         return "/".join(self.parts) or self.name
 
     @property
     def snapshot(self) -> RunSnapshot:
-        """As of the last look; the same object as long as nothing has changed."""
+        """The run as of the last look; the same object as long as nothing has changed."""
         if self._snapshot is None:
             self._snapshot = RunSnapshot(self.directory, self._content())
         return self._snapshot
 
     @property
     def state(self) -> str | None:
-        """What its status says; None while that cannot be read."""
+        """The state in its status file; None while that cannot be read."""
         content = self.whole[self.directory.status.name].content
         state = content.get("state") if isinstance(content, dict) else None
         return state if isinstance(state, str) else None
 
     @property
     def has_recipe(self) -> bool:
-        """Whether there is a recipe, readable or not: it makes a directory a run."""
+        """True when there is a recipe, readable or not: it makes a directory a run."""
         return self.whole[self.directory.recipe.name].content is not None
 
     @property
     def status_error(self) -> RunDirectoryError | None:
-        """What is wrong with its status file."""
+        """The error that its status file gives; None when it can be read."""
         content = self.whole[self.directory.status.name].content
         return content if isinstance(content, RunDirectoryError) else None
 
@@ -150,8 +151,9 @@ class FollowedRun:
         return self.has_recipe or self.state in get_args(State) or self.is_held
 
     def look(self, budget_bytes: int) -> int:
-        """Reads what is new, at most so much; returns how much that was. OSError: the folder is gone."""
+        """Read what is new, at most so much; return how much that was. OSError means that the folder is gone."""
         with folder_below(self.root, self.parts) as folder:
+            # A sum and not any(): every file must be looked at, also behind one that has changed.
             is_changed = sum(file.look(folder) for file in self.whole.values()) > 0
             self._find_parts(folder)
             before, revision = budget_bytes, self._revision
@@ -176,7 +178,7 @@ class FollowedRun:
 
     @property
     def has_more(self) -> bool:
-        """Whether not everything that is there was read."""
+        """True when not everything that is there was read."""
         return any(file.has_more for file in self._lines)
 
     def _find_parts(self, folder: int) -> None:
@@ -192,10 +194,11 @@ class FollowedRun:
                 self.telemetry[host] = LinesFile(name, read_sample, max_records=MAX_SAMPLES, now_s=self.now_s)
         for files in (self.spans, self.telemetry):
             for each in files.values():
+                # The memory for one run stays the same from 8 processes on, down to MIN_SAMPLES for each.
                 each.max_records = max(MIN_SAMPLES, min(MAX_SAMPLES, 8 * MAX_SAMPLES // len(files)))
 
     def _look_alive(self) -> bool:
-        """Whether it has turned out that nobody runs it any more, or that somebody does again."""
+        """Check the lock; return whether the run turned out to be dead, or alive again."""
         before = self.cause_of_end
         self.is_held = self.state in (None, *UNDER_WAY) and _is_held(self.directory)
         if self.is_held or self.state not in UNDER_WAY or self._waits_in_a_queue():
@@ -255,7 +258,7 @@ class FollowedRun:
         return RunSnapshot(self.directory, replace(content, lines=lines))
 
     def left_out(self) -> Iterator[str]:
-        """What of its files is not shown, in sentences."""
+        """Yield a sentence for each file that is not shown whole."""
         for file in self._lines:
             if file.is_too_large:
                 yield f"{self.name}: of {file.name} only the first GiB is read."

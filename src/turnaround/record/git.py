@@ -34,7 +34,7 @@ _FILTER_ATTRIBUTE = re.compile(r"\bfilter\b")  # the others in a work tree's .gi
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """Where the parts of a repository lie."""
+    """The folders of a repository."""
 
     top: Path
     """The folder of the work tree, which holds `.git`."""
@@ -167,6 +167,8 @@ def _git(repository: Repository, commit: str | None, *arguments: str) -> str | N
     with tempfile.TemporaryDirectory(prefix="turnaround-git-", ignore_cleanup_errors=True) as folder:
         git_dir = Path(folder)
         try:
+            # A git directory of our own around the objects and the index of theirs: git then reads no settings of a
+            # repository that somebody else has made, and settings can name programs to run.
             (git_dir / "refs").mkdir()
             (git_dir / "HEAD").write_text(f"{commit}\n" if commit else "ref: refs/heads/none\n", encoding="ascii")
             done = subprocess.run(

@@ -85,7 +85,7 @@ def describe_gpus(nvml: Nvml | None = None) -> list[dict[str, Any]]:
 
 
 def sample_gpu(nvml: Nvml, index: int, handle: Any) -> GpuSample:
-    """What the GPU does at this moment."""
+    """Return load, memory and power of the GPU at this moment."""
     utilisation = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     power_mw = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
@@ -99,7 +99,7 @@ def sample_gpu(nvml: Nvml, index: int, handle: Any) -> GpuSample:
 
 
 def ask(question: Callable[[], Any]) -> Any:
-    """The answer, or None: not every GPU supports every question, a lost one none, an old pynvml not all."""
+    """Return the answer, or None: not every GPU supports every question, a lost one none, an old pynvml not all."""
     try:
         return question()
     except Exception:
@@ -120,5 +120,5 @@ def _total_gib(nvml: Nvml, handle: Any) -> float | None:
 
 
 def _text(answer: Any) -> str:
-    """Old versions of pynvml answer in bytes."""
+    """Return the answer as text: old versions of pynvml answer in bytes."""
     return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer or "")

@@ -104,7 +104,7 @@ class StudyDirectory:
 
     @property
     def study(self) -> Path:
-        """What was asked for, and the runs that were planned."""
+        """The request of the study, and the runs that were planned."""
         return self.path / "study.json"
 
     @property
@@ -118,7 +118,7 @@ class StudyDirectory:
         return self.path / ".earlier"
 
     def log(self, run: str) -> Path:
-        """What the command of the run of this name has printed."""
+        """The output of the command of the run of this name."""
         return self.path / f"{run}.log"
 
     def has_job_notes(self) -> bool:
@@ -134,17 +134,17 @@ class RunDirectory:
 
     @property
     def recipe(self) -> Path:
-        """What was trained, resolved. Its presence makes a directory a run directory."""
+        """The resolved recipe. Its presence makes a directory a run directory."""
         return self.path / "recipe.json"
 
     @property
     def machine(self) -> Path:
-        """What it ran on."""
+        """The machine that it ran on."""
         return self.path / "machine.json"
 
     @property
     def status(self) -> Path:
-        """Where the run stands."""
+        """The state of the run."""
         return self.path / "status.json"
 
     @property
@@ -159,7 +159,7 @@ class RunDirectory:
 
     @property
     def imported(self) -> Path:
-        """What a table or a log of somebody else states; only an imported run has it."""
+        """The figures of somebody else's table or log; only an imported run has it."""
         return self.path / "imported.json"
 
     @property
@@ -169,7 +169,7 @@ class RunDirectory:
 
     @property
     def bench(self) -> Path:
-        """What `turnaround bench` measured, in a folder that lives only as long as it runs."""
+        """The measurements of `turnaround bench`, in a folder that lives only as long as it runs."""
         return self.path / "bench.json"
 
     @property
@@ -184,7 +184,7 @@ class RunDirectory:
 
     @property
     def lock(self) -> Path:
-        """Who is writing here now."""
+        """The lock of the process that is writing here now."""
         return self.path / "run.lock"
 
     @property
@@ -199,12 +199,12 @@ class RunDirectory:
 
     @property
     def process_log(self) -> Path:
-        """What the training processes of all starts have printed."""
+        """The output of the training processes of all starts."""
         return self.logs / "processes.log"
 
     @property
     def start_message(self) -> Path:
-        """What every process of the present start is told (launch/handshake.py)."""
+        """The start message of the present start (launch/handshake.py)."""
         return self.logs / "start.json"
 
     @property
@@ -228,7 +228,7 @@ class RunDirectory:
         return self.path / f"telemetry-{re.sub(r'[^A-Za-z0-9._-]', '_', host)}.jsonl"
 
     def heartbeat(self, rank: int) -> Path:
-        """Where process `rank` is, rewritten once a second."""
+        """The heartbeat of process `rank`, rewritten once a second."""
         return self.logs / f"pulse-{rank}.json"
 
     def failure(self, rank: int) -> Path:
@@ -236,7 +236,7 @@ class RunDirectory:
         return self.logs / f"failure-{rank}.json"
 
     def rank_note(self, rank: int) -> Path:
-        """Where process `rank` of a recorded program runs."""
+        """The note of process `rank` of a recorded program: its host."""
         return self.logs / f"rank-{rank}.json"
 
     def span_ranks(self, names: Sequence[str] | None = None) -> list[int]:
@@ -265,7 +265,7 @@ class RunDirectory:
         return _numbers(_RANK_NOTE, self._log_names())
 
     def other_logs(self) -> list[Path]:
-        """What lies in the logs besides the output and the notes of the jobs of a cluster."""
+        """Return the logs besides the output and the notes of the jobs of a cluster."""
         return [self.logs / name for name in self._log_names() if not _JOB.fullmatch(name)]
 
     def job_notes(self) -> list[Path]:
@@ -284,7 +284,7 @@ class RunDirectory:
         return names_in(self.logs, below=self.path)
 
     def is_run(self) -> bool:
-        """Whether a run is recorded here."""
+        """Return whether a run is recorded here."""
         try:
             return self.recipe.is_file()
         except (OSError, ValueError):
@@ -418,7 +418,7 @@ def _summary(directory: RunDirectory) -> str:
 
 
 def _not_a_run(path: Path) -> str:
-    """Why this is no run directory, and what was probably meant."""
+    """Return why this is no run directory, and what was probably meant."""
     try:
         kind = "it is a file" if path.is_file() else "no recipe.json" if path.is_dir() else "no such directory"
     except (OSError, ValueError):

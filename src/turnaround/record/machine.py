@@ -24,7 +24,7 @@ COMPARED = (
     *("processes", "engine", "device", "cpu", "gpus", "turnaround_git.commit"),
     *(f"versions.{name}" for name in PACKAGES),
 )
-"""What may change the last bits of a training when it changes between two starts."""
+"""Facts that may change the last bits of a training when they change between two starts."""
 
 
 def describe(
@@ -66,7 +66,7 @@ def describe(
 
 
 def changed_since(path: Path, now: Mapping[str, Any], *, start: int) -> list[str]:
-    """What differs from the start before, whose machine.json is at `path`; and what differed before that.
+    """Return what differs from the start before, whose machine.json is at `path`, and what differed before that.
 
     The training stays the same; its last bits may not.
     """
@@ -81,7 +81,7 @@ def changed_since(path: Path, now: Mapping[str, Any], *, start: int) -> list[str
 
 
 def _fact(machine: Mapping[str, Any], what: str) -> str:
-    """As text: "versions.torch" is machine["versions"]["torch"]."""
+    """Return a fact as text: "versions.torch" is machine["versions"]["torch"]."""
     value: Any = machine
     for key in what.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

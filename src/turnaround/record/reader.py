@@ -36,7 +36,7 @@ Line = TypeVar("Line")
 MAX_NOTE = 1000
 """Characters of a telemetry note: it is shown to people."""
 MAX_BAD_SHARE = 0.01
-"""Of the lines of epochs.jsonl: with more damage than that no figure is computed from the rest."""
+"""Largest share of bad lines in epochs.jsonl: with more damage no figure is computed from the rest."""
 
 
 class Run:
@@ -106,7 +106,7 @@ class Run:
 
     @property
     def is_of_others(self) -> bool:
-        """Whether another program has trained it, with our recorder or without."""
+        """True when another program has trained it, with our recorder or without."""
         return any(key in self.recipe for key in ("recorded_by", "program"))
 
     @cached_property
@@ -139,7 +139,7 @@ class Run:
 
     @property
     def is_torn(self) -> bool:
-        """Whether epochs.jsonl ends in an incomplete line: being written just now, or cut off by a kill."""
+        """True when epochs.jsonl ends in a torn line: being written just now, or cut off by a kill."""
         return self._epoch_lines.is_torn
 
     @cached_property
@@ -162,7 +162,7 @@ class Run:
         return {host: [line for line in each if not isinstance(line, str)] for host, each in lines.items()}
 
     def telemetry_notes(self) -> dict[str, list[str]]:
-        """What could not be sampled, by host, in words."""
+        """The telemetry's notes by host: what could not be sampled."""
         lines = self._telemetry_lines()
         return {host: [line for line in each if isinstance(line, str)] for host, each in lines.items()}
 
@@ -183,7 +183,7 @@ class Run:
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether a process hosted several workers: the accuracy is that of `workers`, the times are not."""
+        """True when a process hosted several workers: the accuracy is that of `workers`, the times are not."""
         workers, processes = (self.machine.get(key) for key in ("workers", "processes"))
         if not isinstance(workers, int) or not isinstance(processes, int):
             raise RunDirectoryError(f"{self.directory.machine}: workers and processes must be whole numbers.")
@@ -241,6 +241,7 @@ def read_sample(line: dict[str, Any]) -> TelemetrySample | str:
 
 def in_order(records: Iterable[EpochRecord]) -> list[EpochRecord]:
     """Return one record an epoch, in order; of a repeated epoch the last line."""
+    # A later line overwrites an earlier one: an epoch that was repeated after a restart is the one that counts.
     by_epoch = {record.epoch: record for record in records if record.epoch >= 1}
     return [by_epoch[epoch] for epoch in sorted(by_epoch)]
 

@@ -101,23 +101,23 @@ class JobStatus:
     """In status.json: the job of a cluster, as it was when somebody last asked."""
 
     job_id: str
-    """As the cluster shows it; of a run that was submitted again, the last one."""
+    """The number as the cluster shows it; the last one of a run that was submitted again."""
     state: str = "PENDING"
     """The cluster's own word: of Slurm PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL ..."""
     reason: str | None = None
     """Why it waits or has failed, in the cluster's words."""
     exit_code: int | None = None
-    """Of the batch script once it has ended; a signal n is -n."""
+    """Exit status of the batch script once it has ended; a signal n is -n."""
     starts: int = 0
-    """How often the cluster has started this job: 1 plus its requeues."""
+    """Number of starts of this job: 1 plus its requeues."""
     requeued_s: float = 0.0
     """In the queue again after the first start, over all requeues."""
     hosts: list[str] = dataclasses.field(default_factory=list)
-    """Of the last start."""
+    """Hosts of the last start."""
     gpu: str | None = None
     """The kind of GPU that was asked for, as the cluster calls it."""
     cluster: str = "slurm"
-    """Whose job it is: the name after --on."""
+    """The kind of cluster: the name after --on."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,13 +129,13 @@ class Status:
     cause: str | None = None
     """Why it failed, diverged or was interrupted, in a sentence."""
     submitted_at: str | None = None
-    """When the user asked for it; a requeue does not change it."""
+    """The instant of the user's request; a requeue does not change it."""
     started_at: str | None = None
-    """When the first program started; of a job, its script."""
+    """Start of the first program; of a job, start of its script."""
     first_step_at: str | None = None
-    """When the first step of the first segment was done."""
+    """End of the first step of the first segment."""
     ended_at: str | None = None
-    """When the last program ended; None while it runs."""
+    """End of the last program; None while it runs."""
     epochs_done: int = 0
     """Whole epochs behind the last saved state."""
     segments: int = 1
@@ -198,19 +198,19 @@ class Imported:
     epochs: int | None = None
     """Epochs that were run."""
     job_time_s: float | None = None
-    """From submit to finish, or as much of it as the source saw."""
+    """Seconds from submit to finish, or as much of it as the source saw."""
     epoch_time_s: float | None = None
     """A typical epoch; whether evaluation is in it, only its author knows."""
     images_per_s: float | None = None
     """Over all workers."""
     epochs_to_stable: float | None = None
-    """As its author saw it: by eye, without an interval."""
+    """The author's own estimate: by eye, without an interval."""
     train_accuracy: float | None = None
     """At the end; mostly the running one, under augmentation."""
     val_accuracy: float | None = None
     """At the end."""
     missing: list[str] = dataclasses.field(default_factory=list)
-    """What the source leaves open, by the name of its column."""
+    """Facts that the source leaves open, by the name of its column."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ class GpuSample:
     index: int
     """NVML's number of the GPU on its host."""
     name: str
-    """As the driver names it."""
+    """The GPU's name in the driver."""
     utilisation_percent: float | None = None
     """Share of the last sampling period in which any kernel ran."""
     memory_used_gib: float | None = None
@@ -260,7 +260,7 @@ class TelemetrySample:
     cpu_percent: float | None = None
     """All cores of the host together: 0 to 100."""
     memory_used_gib: float | None = None
-    """Of the host, by all processes."""
+    """Memory of the host in use, by all processes."""
     process_rss_gib: float | None = None
     """Resident memory of the process that records."""
     gpus: list[GpuSample] = dataclasses.field(default_factory=list)

@@ -19,7 +19,7 @@ from turnaround.record.schema import FORMAT_VERSION, GpuSample, TelemetrySample,
 from turnaround.record.writer import Lines
 
 STOP_TIMEOUT_S = 2.0
-"""How long the end of a run waits for a hung driver; the thread is a daemon and dies with the process."""
+"""The end of a run waits at most so long for a hung driver; the thread is a daemon and dies with the process."""
 
 
 class Telemetry:

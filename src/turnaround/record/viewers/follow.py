@@ -19,11 +19,11 @@ from turnaround.record.schema import EpochRecord
 
 LOOK_EVERY_S = 1.0
 MAX_END_S = 20.0
-"""How long the end of a run waits for a server."""
+"""The end of a run waits at most so long for a server."""
 
 
 class Viewer(Protocol):
-    """What a viewer must do; anything it raises ends it, and nothing else."""
+    """The contract of a viewer; anything it raises ends it, and nothing else."""
 
     def begin(self, run: Run) -> set[int]: ...  # the epochs of this run that it has already
     def epoch(self, record: EpochRecord) -> None: ...
@@ -110,7 +110,7 @@ class ViewerFeed:
                 self._try(name, partial(viewer.end, run))
 
     def look(self) -> None:
-        """Hands on what is new. Of an epoch that was repeated after a restart both are shown, as they were."""
+        """Hand on what is new. Of an epoch that was repeated after a restart both are shown, as they were."""
         if not self.is_ours.is_set():
             return
         if not self._has_begun and self.directory.is_run():
@@ -129,11 +129,12 @@ class ViewerFeed:
         for record in in_order(self._epochs.records):
             for name, viewer in list(self.viewers.items()):
                 if (key := (record.segment, record.epoch)) not in self._sent[name]:
+                    # Before the call: a viewer that fails halfway must not get the epoch twice.
                     self._sent[name].add(key)
                     self._try(name, partial(viewer.epoch, record))
 
     def _begin(self, name: str, viewer: Viewer) -> None:
-        """Of a run that is resumed, a viewer hears what it missed; and what is done again, as after a restart."""
+        """Begin a viewer; for a resumed run it hears what it missed, and what is done again, as after a restart."""
         run = Run(self.directory)
         known = viewer.begin(run)
         with suppress(RunDirectoryError):  # there are no epochs yet
@@ -146,6 +147,7 @@ class ViewerFeed:
         try:
             call()
         except Exception as error:
+            # A viewer that has failed is not tried again: a server that is down would cost its timeout at every epoch.
             self.viewers.pop(name, None)
             reason = str(error).strip().splitlines()
             said = f"{type(error).__name__}: {reason[0][:300] if reason else ''}"

@@ -22,7 +22,7 @@ MAX_SETTINGS = 100  # MLflow takes no more in one call
 # A server that does not answer is given up after a few seconds; MLflow itself would try for minutes.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE")
-"""What MLflow says of a run that was deleted."""
+"""Error codes of MLflow for a run that was deleted."""
 STATES = {"finished": "FINISHED", "failed": "FAILED", "diverged": "FAILED", "interrupted": "KILLED"}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from turnaround.record.schema import TAG, EpochRecord
 
 TAGS: dict[str, str] = {field.name: field.metadata[TAG] for field in fields(EpochRecord) if TAG in field.metadata}
-"""What viewers show of an epoch, and the name under which TensorBoard draws it."""
+"""The values of an epoch that viewers show, and the name under which TensorBoard draws each."""
 SECTIONS = ("name", "data", "model", "training", "augment", "workers", "images")
 MAX_SETTING = 250
 
