@@ -1,4 +1,4 @@
-"""How a value becomes text: durations, percent, counts, lists and hardware, each by one rule for the whole package.
+"""Text of values: durations, percent, counts, lists and hardware, each by one rule for the whole package.
 
 Enters: numbers and names. Leaves: text without layout. A measured time has one text, wherever it stands:
 
@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 
 UNKNOWN = "-"
-"""For a value that nobody knows."""
+"""Text for a value that is not known."""
 MIXED_UNITS_FROM_S = 120.0
 """Seconds alone are read easily up to here; an epoch of 80 s is compared with one of 119 s."""
 ONE_UNIT_UP_TO_S = 1000.0
@@ -31,7 +31,7 @@ MAX_MORE_DIGITS = 3
 
 
 def duration(time_s: float | None) -> str:
-    """A measured time, by the rule at the head of this file."""
+    """Return a measured time as text, by the rule at the head of this file."""
     if time_s is None:
         return UNKNOWN
     return ("-" if time_s < 0 else "") + " ".join(f"{figure} {unit}" for figure, unit in _parts(abs(time_s)))
@@ -61,7 +61,7 @@ def durations(*times_s: float) -> tuple[str, ...]:
 
 
 def _parts(time_s: float) -> list[tuple[str, str]]:
-    """(figure, unit) from the largest unit down."""
+    """Return (figure, unit) from the largest unit down."""
     if 0 < time_s < 0.9995:
         return [(f"{1000 * time_s:.2g}" if time_s < 0.00995 else f"{1000 * time_s:.0f}", "ms")]
     if time_s < 9.95:
@@ -106,7 +106,7 @@ def _is_distinct(values: Sequence[float], texts: Sequence[str]) -> bool:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """A share of one as percent: "91 %"."""
+    """Return a share of one as percent: "91 %"."""
     return UNKNOWN if share is None else f"{100 * share:.{digits}f} %"
 
 
@@ -122,12 +122,12 @@ def points(difference: float) -> str:
 
 
 def factor(ratio: float) -> str:
-    """How many times: "2" where it is whole, else "2.58"."""
+    """Return a factor as text: "2" where it is whole, else "2.58"."""
     return f"{ratio:.0f}" if abs(ratio - round(ratio)) < 0.005 else f"{ratio:.2f}"
 
 
 def number(value: float, digits: int = 3) -> str:
-    """With so many significant digits, and all digits of a whole number: "209", "80.5", "1.21", "12,345"."""
+    """Return so many significant digits, and all digits of a whole number: "209", "80.5", "1.21", "12,345"."""
     if not math.isfinite(value):
         return UNKNOWN
     decimals = 0 if value == 0 else max(digits - 1 - math.floor(math.log10(abs(value))), 0)
@@ -153,7 +153,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count and its noun: "1 class", "2 classes", "1,200 images"."""
+    """Return a count and its noun: "1 class", "2 classes", "1,200 images"."""
     return f"{count:,} {plural(count, noun)}"
 
 

@@ -1,4 +1,4 @@
-"""What a careful reader would say about the runs, in sentences. Enters: a Survey. Leaves: Findings, most severe first.
+"""Findings about the runs, in sentences. Enters: a Survey. Leaves: Findings, most severe first.
 
 A rule is a row of RULES: an id, a severity, and a function that looks at one workload. What it says rests on figures
 that it hands over as evidence.
@@ -64,6 +64,6 @@ RULES = (
 
 
 def find_all(survey: Survey) -> list[Finding]:
-    """Every finding about every job, most severe first; equal ones by job and by rule."""
+    """Return every finding about every job, most severe first; equal ones by job and by rule."""
     found = [finding for job in survey.workloads for rule in RULES for finding in rule.findings(job)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

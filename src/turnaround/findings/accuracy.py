@@ -13,18 +13,19 @@ from turnaround.words import accuracy, counted, durations, factor, listed, point
 MIN_POINTS = 0.003
 """A judgement: a smaller drop is not worth a sentence, however many repeats make it certain."""
 POINTS_WITHOUT_NOISE = 0.01
-"""Where nobody knows the noise, a drop must be this large to be told, with that caveat: the band of the plateau."""
+"""Least drop to report where the noise is not known, with that caveat: the band of the plateau."""
 DISAGREEING_TIME = 0.15
-"""A judgement, of the median time of an epoch."""
+"""A judgement: range of the repeats as a share of the median epoch time."""
 DISAGREEING_NOISES = 4.0
 """Standard deviations between the best and the worst: of five repeats, chance exceeds 3.9 once in 20 (Tukey)."""
 DISAGREEING_POINTS = 0.02
 """A judgement: the noise of counting images is only a lower bound of what another seed does."""
+# Their rate scales with the square root of the batch (Malladi 2022 for Adam), so the linear rule overshoots.
 _ADAPTIVE = ("adam", "adamw", "lamb")
 
 
 def accuracy_falls_with_workers(job: Workload) -> Iterator[Draft]:
-    """The largest drop against the fewest workers, where it is more than noise, and what changed for the network."""
+    """Report the largest drop against the fewest workers, where it is more than noise, and what changed."""
     for group in groups_of(job):
         fewest, *more = group.pools
         falling = [pool for pool in more if pool.workers > fewest.workers and _drop(group, fewest, pool) is not None]
@@ -33,8 +34,9 @@ def accuracy_falls_with_workers(job: Workload) -> Iterator[Draft]:
 
 
 def _drop(group: PooledGroup, fewest: Pool, pool: Pool) -> float | None:
-    """How far below; None where chance explains it."""
+    """Return the drop of accuracy; None where chance explains it."""
     drop = fewest.accuracy - pool.accuracy
+    # One-sided t-test at 95 % with the pooled standard deviation (analysis/pools.py), and a least size.
     limit = POINTS_WITHOUT_NOISE if group.noise is None else max(group.noise.limit(fewest, pool), MIN_POINTS)
     return drop if drop > limit else None
 
@@ -68,7 +70,7 @@ def _certainty(group: PooledGroup, fewest: Pool, pool: Pool) -> str:
 
 
 def _batch_cause(fewest: Pool, pool: Pool) -> str:
-    """What the batch has to do with it."""
+    """Say what part the global batch has in the drop."""
     before, now = fewest.global_batch, pool.global_batch
     if before is None or now is None:
         return "the record does not give the batch, so the batch cannot be told from the learning rate"
@@ -80,7 +82,7 @@ def _batch_cause(fewest: Pool, pool: Pool) -> str:
 
 
 def _rate_cause(fewest: Pool, pool: Pool) -> str:
-    """What the learning rate has to do with it, as far as the record tells."""
+    """Say what part the learning rate has in the drop, as far as the record tells."""
     recipe = pool.cases[0].members[0].run.recipe
     rule, optimizer = (value_at(recipe, "training", key) for key in ("scaling", "optimizer"))
     if rule is None:
@@ -110,7 +112,7 @@ def _advice(fewest: Pool, pool: Pool) -> str:
 
 
 def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:
-    """The best and the worst are as far apart as two runs of the same work may be."""
+    """Report that chance explains the distance of the best and the worst."""
     for group in groups_of(job):
         if len(group.pools) < 2 or group.noise is None:
             continue
@@ -138,7 +140,7 @@ def _noise_source(noise: Noise) -> str:
 
 
 def one_seed_only(job: Workload) -> Iterator[Draft]:
-    """Configurations are compared of which each was run once."""
+    """Report that the configurations compared were run once each."""
     for group in groups_of(job):
         if len(group.cases) > 1 and group.is_one_run_each:
             size = "how far a second run would differ is not known"
@@ -153,7 +155,7 @@ def one_seed_only(job: Workload) -> Iterator[Draft]:
 
 
 def repeats_disagree(job: Workload) -> Iterator[Draft]:
-    """Runs of one configuration that differ by more than chance, in accuracy or in time."""
+    """Report runs of one configuration that differ by more than chance, in accuracy or in time."""
     for case in job.configurations:
         if parts := [part for part in (_accuracy_range(case), _time_range(case)) if part]:
             evidence = [

@@ -30,13 +30,13 @@ def _left_out(ranked: TimeRanking) -> str:
 
 
 def best_for_speed(job: Workload) -> Iterator[Draft]:
-    """The shortest time."""
+    """Report the shortest time."""
     if ranked := time_ranking(job):
         yield _best(ranked, "speed", ranked.time_s)
 
 
 def best_for_cost(job: Workload) -> Iterator[Draft]:
-    """The fewest GPU-seconds, or process-seconds."""
+    """Report the fewest GPU-seconds, or process-seconds."""
     if ranked := time_ranking(job):
         costs = tuple((case, device_time_s(time_s, case.configuration.processes)) for case, time_s in ranked.time_s)
         yield _best(ranked, "cost", costs)
@@ -72,7 +72,7 @@ def _device_time(value_s: float, *, unit: str) -> str:
 
 
 def _device_unit(values: Sequence[tuple[ConfigurationRuns, float]]) -> Unit:
-    """What is paid for: GPUs, or processes where some had none."""
+    """Return the unit that is paid for: GPUs, or processes where some had none."""
     kinds = {case.configuration.gpu for case, _ in values}
     return "process-seconds" if kinds & {"CPU", "unknown"} else "GPU-seconds"
 
@@ -83,7 +83,7 @@ def _prices(values: Sequence[tuple[ConfigurationRuns, float]]) -> str:
 
 
 def best_for_accuracy(job: Workload) -> Iterator[Draft]:
-    """The highest final accuracy, and which others chance alone may put below it."""
+    """Report the highest final accuracy, and which others chance alone may put below it."""
     groups = groups_of(job)
     pools = [(pool, group) for group in groups for pool in group.pools]
     if len(pools) < 2:

@@ -38,7 +38,7 @@ _KINDS: dict[Kind, tuple[str, str]] = {
 
 
 def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
-    """One finding for the job: the case that loses most, and with it the others of the same kind."""
+    """Report one finding for the job: the case that loses most, and with it the others of the same kind."""
     loses, advice = _KINDS[kind]
     found = [(case, case.bottleneck) for case in job.configurations]
     bound = [(case, verdict) for case, verdict in found if verdict is not None and verdict.kind == kind]

@@ -13,7 +13,7 @@ from turnaround.words import accuracy, listed, percent, points
 
 
 def not_yet_stable(job: Workload) -> Iterator[Draft]:
-    """One finding: the case that has come least far, and the others."""
+    """Report one finding: the case that has come least far, and the others."""
     rising = [case for case in job.configurations if case.finished and case.stable.status == "not yet stable"]
     if not rising:
         return
@@ -34,12 +34,12 @@ def not_yet_stable(job: Workload) -> Iterator[Draft]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Verdict:
-    """How one kind of overfitting is told."""
+    """Sentences for one kind of overfitting."""
 
     what: str
     size: Callable[[Overfitting], float]
     text: str
-    """With {label}, {size} and {epoch}."""
+    """Text with {label}, {size} and {epoch}."""
     advice: str
 
 
@@ -72,7 +72,7 @@ _VERDICTS: dict[Kind, _Verdict] = {
 
 
 def overfitting_of(kind: Kind, job: Workload) -> Iterator[Draft]:
-    """One finding: the case in which it is largest, and the others."""
+    """Report one finding: the case in which it is largest, and the others."""
     verdict = _VERDICTS[kind]
     found = [case for case in job.configurations if case.overfitting.kind == kind]
     if not found:
@@ -93,7 +93,7 @@ def overfitting_of(kind: Kind, job: Workload) -> Iterator[Draft]:
 
 
 def memorising(job: Workload) -> Iterator[Draft]:
-    """From the curves; where a table has none, from its two final accuracies."""
+    """Report memorising from the curves; where a table has none, from its two final accuracies."""
     yield from overfitting_of("memorising", job)
     told = [(gap, case) for case in job.configurations if (gap := _stated_gap(case)) is not None]
     if not told:
@@ -125,7 +125,7 @@ def memorising(job: Workload) -> Iterator[Draft]:
 
 
 def _stated_gap(case: ConfigurationRuns) -> float | None:
-    """Between two final accuracies without a curve, where it is larger than noise and 3 points."""
+    """Return the gap of two final accuracies without a curve, where it is above 3 points and 3 binomial sd."""
     train, val = case.final_train_accuracy, case.final_val_accuracy
     if train is None or val is None or any(run.curve.epochs for run in case.summaries):
         return None

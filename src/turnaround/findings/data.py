@@ -11,11 +11,11 @@ from turnaround.record.reader import Run
 from turnaround.words import counted, percent
 
 IMBALANCE_RATIO = 10
-"""As the scan of a folder warns (data/folder.py): with it, the rarest of two classes is below a tenth of the images."""
+"""The limit of the scan of a folder (data/folder.py): with it, the rarest of two classes is below a tenth of all."""
 
 
 def leak(job: Workload) -> Iterator[Draft]:
-    """Validation images that were trained on, as the check of the images counted them."""
+    """Report validation images that were trained on, as the check of the images counted them."""
     for name, run in _runs(job):
         leaks = value_at(run.recipe, "images", "leaks")
         num, of = value_at(leaks, "num"), value_at(leaks, "of")
@@ -34,7 +34,7 @@ def leak(job: Workload) -> Iterator[Draft]:
 
 
 def class_imbalance(job: Workload) -> Iterator[Draft]:
-    """Classes of very unequal size: one class has more than ten times the images of another."""
+    """Report classes of very unequal size: one class has more than ten times the images of another."""
     for name, run in _runs(job):
         text, evidence = _imbalance(name, run)
         if text:

@@ -1,4 +1,4 @@
-"""What every finding is: one sentence with its size, the figures it rests on, and what to do next.
+"""A finding: one sentence with its size, the figures it rests on, and what to do next.
 
 Also the evidence that most rules hand over.
 """
@@ -34,14 +34,14 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """What a rule has to say: a finding but for its id and its job, which whoever asks the rule knows."""
+    """The result of a rule: a finding without its id and its job, which the caller knows."""
 
     text: str
     evidence: tuple[Evidence, ...]
     advice: str
     """What to do next."""
     severity: Severity | None = None
-    """Where it differs from that of the rule."""
+    """Severity, where it differs from that of the rule."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from turnaround.forecast.score import Score, track_record
 from turnaround.words import counted, duration, durations, percent
 
 MAX_CASES, MAX_FACTS = 4, 3
-"""How many that were set aside are named, and settings they differ in: more would bury the reason."""
+"""Number of cases set aside that are named, and of settings they differ in: more would bury the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,12 @@ class Answer(Prediction):
 
     @property
     def basis(self) -> tuple[str, ...]:
-        """What the figures rest on."""
+        """Return the basis of the figures."""
         return tuple(basis_text(basis) for basis in self.remarks.basis)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to mind."""
+        """Return the warnings."""
         return tuple(warning_text(warning) for warning in self.remarks.warnings)
 
     @property
@@ -47,12 +47,12 @@ class Answer(Prediction):
 
     @property
     def pinned(self) -> dict[str, str]:
-        """What the runs could not tell, by law and parameter, and what stands in for it."""
+        """Return the parameters that the runs could not identify, by law, and what stands in for them."""
         return {what: pinned_text(pin) for what, pin in self.remarks.pinned}
 
     @property
     def left_open(self) -> list[str]:
-        """The same for reading: each reason once, with the law it is about."""
+        """Return the pinned parameters for reading: each reason once, with the law it is about."""
         law_by_reason: dict[str, str] = {}
         for what, reason in self.pinned.items():
             law_by_reason.setdefault(reason, what.partition(":")[0])
@@ -60,7 +60,7 @@ class Answer(Prediction):
 
     @property
     def rests_on(self) -> list[str]:
-        """The basis, and how well each measured time is forecast from the others."""
+        """Return the basis, and the leave-one-out error of each measured time."""
         if not self.leave_one_out:
             return list(self.basis)
         errors = ", ".join(f"{count}: {100 * error:+.1f} %" for count, error in sorted(self.leave_one_out.items()))

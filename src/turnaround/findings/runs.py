@@ -21,7 +21,7 @@ from turnaround.words import counted, duration, listed
 
 @dataclass(frozen=True)
 class _State:
-    """How runs in one state are told."""
+    """Sentences for runs in one state."""
 
     text: str
     advice: str
@@ -46,7 +46,7 @@ _STATES: dict[State, _State] = {
 
 
 def in_state(state: State, job: Workload) -> Iterator[Draft]:
-    """One finding for all runs of the job in one state."""
+    """Report one finding for all runs of the job in one state."""
     told = _STATES[state]
     found = [member for member in job.members if member.summary.state == state]
     if found:
@@ -137,7 +137,7 @@ def unfair_comparison(job: Workload) -> Iterator[Draft]:
 
 
 def ran_together(job: Workload) -> Iterator[Draft]:
-    """Runs that were on one host at the same time: each slowed the other down."""
+    """Report runs that were on one host at the same time: each slowed the other down."""
     spans = [(summary, span) for summary, run in job.members if (span := _span(run)) is not None]
     pairs = [
         (a, b, both_s)

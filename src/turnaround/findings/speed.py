@@ -57,7 +57,7 @@ def _no_gain(found: NoGain) -> Draft:
 
 
 def more_than_linear(job: Workload) -> Iterator[Draft]:
-    """For each case the nearest smaller one against which it is impossibly fast."""
+    """Report for each case the nearest smaller one against which it is impossibly fast."""
     for group in comparable_in_time(job):
         for number, case in enumerate(group):
             found = ((smaller, speedup_of(smaller, case)) for smaller in reversed(group[:number]))
@@ -85,7 +85,7 @@ def _superlinear(smaller: ConfigurationRuns, speedup: Speedup, case: Configurati
 
 
 def efficiency_falls(job: Workload) -> Iterator[Draft]:
-    """For each kind of GPU the case that loses most, against the baseline of its kind."""
+    """Report for each kind of GPU the case that loses most, against the baseline of its kind."""
     for group in comparable_in_time(job):
         found = [(speedup_of(group[0], case), case) for case in group[1:]]
         losing = [(speedup, case) for speedup, case in found if speedup.efficiency.value < LINEAR_EFFICIENCY]

@@ -43,7 +43,7 @@ _REMEDY = {
 
 
 def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
-    """One finding: the case that loses the largest share of its turnaround, and the others."""
+    """Report one finding: the case that loses the largest share of its turnaround, and the others."""
     losing = [(share, case) for case in job.configurations if (share := _lost_share(case)) > LOST_SHARE]
     if not losing:
         return
@@ -90,7 +90,7 @@ def _lost_share(case: ConfigurationRuns) -> float:
 
 
 def times_contradict(job: Workload) -> Iterator[Draft]:
-    """A table whose epochs take longer than the job that they are in."""
+    """Report a table whose epochs take longer than the job that they are in."""
     for case in job.configurations:
         for run in case.finished:
             if not run.is_imported or not run.epoch_time_s or not run.job_time_s:
@@ -114,7 +114,7 @@ def times_contradict(job: Workload) -> Iterator[Draft]:
 
 
 def rehearsal_times(job: Workload) -> Iterator[Draft]:
-    """Says that rehearsals have accuracies here and no times."""
+    """Report that rehearsals have accuracies here and no times."""
     rehearsed = [case for case in job.configurations if case.configuration.is_rehearsal]
     if rehearsed:
         runs = [run for case in rehearsed for run in case.summaries]

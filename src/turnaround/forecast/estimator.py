@@ -1,4 +1,4 @@
-"""What every law can be asked: fitted values end in `_`, a prediction carries its interval, doubts are values."""
+"""Interface of the laws: fitted values end in `_`, a prediction carries its interval, doubts are values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Estimator(ABC, Generic[Observation, Configuration]):
     set_aside_: tuple[Observation, ...] = ()
     """Observations that contradict the others: nothing was learnt from them."""
     exclusions_: tuple[Exclusion, ...] = ()
-    """Why, for each of them."""
+    """The reason for each of them."""
     leave_one_out_: dict[int, float]
     """Relative error at each measured count, when the law is fitted to the others."""
 

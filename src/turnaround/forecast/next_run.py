@@ -1,4 +1,4 @@
-"""Which single run would make a forecast surest, and what does it cost?
+"""The single run that would make a forecast surest, and its cost.
 
 Each candidate is tried out: an observation that lies on the law is added, the laws are fitted again, and the interval
 is looked at. The configuration that was asked for is no candidate, since running it needs no forecast; its rehearsal
@@ -19,7 +19,7 @@ from turnaround.forecast.question import NextRun, NextRunReason, Prediction
 from turnaround.forecast.turnaround import gpu_hours, job_time
 
 EPOCHS_SD = 2.0
-"""How well one run of about 30 epochs fixes the epoch from which it is stable: simulated curves of five shapes, with
+"""Standard deviation of the stable epoch of one run of about 30 epochs: simulated curves of five shapes, with
 binomial noise of 2,500 validation images and 0.3 to 0.6 points between epochs, gave 1.2 to 2.4."""
 WORTH_SAYING = 0.03
 """Least part of the interval's width that a run must take away."""
@@ -34,7 +34,7 @@ class Candidate:
 
 
 def next_run(forecaster: Forecaster, prediction: Prediction) -> NextRun | None:
-    """None where no single run helps."""
+    """Return the run that narrows the interval most; None where no single run helps."""
     laws = forecaster.laws
     if laws.time is None:
         return _next_run(forecaster, Candidate(workers=1, is_rehearsal=False), "no times")
@@ -51,7 +51,7 @@ def next_run(forecaster: Forecaster, prediction: Prediction) -> NextRun | None:
 
 
 def _candidates(laws: Laws, prediction: Prediction) -> Iterator[Candidate]:
-    """Rehearsals up to what was asked for, and real runs below it, in powers of two and in halves of it."""
+    """Yield rehearsals up to the workers asked for, and real runs below: powers of two, and half of what was asked."""
     wanted, seen = prediction.workers, laws.observations
     counts = sorted({2**k for k in range(wanted.bit_length()) if 2**k <= wanted} | {wanted, -(-wanted // 2)})
     known = set(laws.epochs.batches_) if laws.epochs else set()
@@ -63,7 +63,7 @@ def _candidates(laws: Laws, prediction: Prediction) -> Iterator[Candidate]:
 
 
 def _with(forecaster: Forecaster, candidate: Candidate) -> Forecaster:
-    """As if the candidate had been run, and had found what the laws say."""
+    """Return the forecaster refitted as if the candidate had been run and had measured what the laws predict."""
     laws, n = forecaster.laws, candidate.workers
     seen, epochs = laws.observations, laws.at_batch(laws.epochs, n)
     batch = seen.global_batch(n)
@@ -93,7 +93,7 @@ def _width(prediction: Prediction) -> float | None:
 
 
 def _next_run(forecaster: Forecaster, candidate: Candidate, reason: NextRunReason) -> NextRun:
-    """With its costs: a rehearsal takes one GPU as long as a plain run takes."""
+    """Return the run with its costs: a rehearsal takes one GPU as long as a run of one worker."""
     gpus = 1 if candidate.is_rehearsal else candidate.workers
     time_s = _time_s(forecaster.laws, gpus)
     hours = None if time_s is None else gpu_hours(time_s.value, gpus)

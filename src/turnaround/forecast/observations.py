@@ -27,20 +27,20 @@ from turnaround.forecast.time_law import TimeObservation
 
 @dataclass(frozen=True, kw_only=True)
 class Overheads:
-    """What one configuration took besides the steps, or besides the epochs where a table has only those."""
+    """Time of one configuration besides the steps, or besides the epochs where a table has only those."""
 
     processes: int
     evaluation_s: float = 0.0
-    """After each epoch."""
+    """Seconds after each epoch."""
     checkpoint_s: float = 0.0
-    """For each epoch."""
+    """Seconds for each epoch."""
     fixed_s: float | None = None
     """Start-up, decoding, the cold epoch's extra, and the rest; without the queue. None where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """What real runs of one kind of GPU say: step times where our own runs have them, else those of whole epochs."""
+    """Times of real runs on one kind of GPU: step times where our own runs have them, else those of whole epochs."""
 
     gpu: str
     cases: tuple[ConfigurationRuns, ...]
@@ -53,7 +53,7 @@ class Times:
     gradient_bytes: float | None = None
     precision: str = "amp"
     input_bound: InputBound | None = None
-    """Why these times may be those of the input and not of the GPUs."""
+    """The reason why these times may be those of the input and not of the GPUs."""
 
     @property
     def unit(self) -> Unit:
@@ -82,12 +82,12 @@ class Observations:
     images_per_epoch: int | None = None
     batch_per_worker: int | None = None
     batch_total: int | None = None
-    """Where the recipe fixes the global batch."""
+    """The global batch, where the recipe fixes it."""
     epochs_planned: int | None = None
     set_aside: tuple[SetAside, ...] = ()
     """Cases that cannot be compared with the rest, each with its reason."""
     settings: tuple[Fact, ...] = ()
-    """Those of the runs learnt from, where others were set aside."""
+    """Settings of the runs learnt from, where others were set aside."""
 
     def global_batch(self, workers: int) -> int | None:
         if self.batch_total is not None:
@@ -96,7 +96,7 @@ class Observations:
 
 
 def observe(job: Workload, *, target: float | None = None, gpu: str | None = None) -> Observations:
-    """What the runs say, about a kind of GPU; with a target, also the epochs to that validation accuracy."""
+    """Collect the observations of a job; with a target, also the epochs to that validation accuracy."""
     times, aside_in_time = _times(job)
     same, aside, settings = _same_recipe(job, times, gpu)
     runs = [run for case in same for run in case.summaries]
@@ -123,7 +123,7 @@ def observe(job: Workload, *, target: float | None = None, gpu: str | None = Non
 
 
 def _times(job: Workload) -> tuple[dict[str, Times], list[SetAside]]:
-    """By kind of GPU the largest group of cases that can be compared in time; the other groups are named."""
+    """Return by kind of GPU the largest group of cases that can be compared in time; the other groups are named."""
     chosen: dict[str, list[ConfigurationRuns]] = {}
     aside: list[SetAside] = []
     groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.configuration.workers for c in g)))
@@ -214,6 +214,7 @@ def _overheads_of(run: RunSummary, *, whole_epochs: bool) -> Overheads:
     if whole_epochs:
         rest_s = run.outside_epochs_s if run.state == "finished" else None
         return Overheads(processes=run.workers, fixed_s=rest_s if rest_s is not None and rest_s >= 0 else None)
+    # fixed = start-up + decoding + the rest + (cold epoch - steady epoch); the queue is not forecast.
     cold_s = max(parts.get("training_cold", epoch_s) - epoch_s, 0.0)
     fixed_s = sum(parts.get(part, 0.0) for part in ("start_up", "decode", "other")) + cold_s
     return Overheads(
@@ -241,16 +242,18 @@ def _input_bound(cases: Sequence[ConfigurationRuns], job: Workload) -> InputBoun
 
 
 def kinds_by_counts(times: dict[str, Times]) -> list[str]:
-    """The kinds of GPU, that with the most counts first."""
+    """Return the kinds of GPU, the one with the most counts first."""
     return sorted(times, key=lambda gpu: (-len(times[gpu].counts), -max(times[gpu].counts), gpu))
 
 
 def _same_recipe(
     job: Workload, times: dict[str, Times], gpu: str | None
 ) -> tuple[list[ConfigurationRuns], list[SetAside], tuple[Fact, ...]]:
-    """The cases whose accuracies can be compared: those of the settings that most of the cases have whose times are
-    learnt from (the batch must be theirs), then most timed cases, then most cases, then the best accuracy. Also what
-    was set aside, and the settings where there was a choice."""
+    """Return the cases whose accuracies can be compared, what was set aside, and the settings where there was a choice.
+
+    The settings chosen are those of most cases whose times are learnt from (the batch must be theirs), then of most
+    timed cases, then of most cases, then those of the best accuracy.
+    """
     groups: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
     for case in job.configurations:
         groups[case.configuration.settings_for("accuracy")].append(case)

@@ -52,7 +52,7 @@ class Forecaster:
     assumed: tuple[Assumption, ...]
 
     def predict(self, workers: int) -> Prediction:
-        """Without the next run to do, which forecast/next_run.py adds."""
+        """Forecast all figures, without the next run to do, which forecast/next_run.py adds."""
         hosts, assumed = self._hosts(workers)
         laws, question = self.laws, self.question
         parts, seen = laws.parts(workers, hosts), laws.observations
@@ -91,7 +91,7 @@ class Forecaster:
         )
 
     def _hosts(self, workers: int) -> tuple[int, tuple[Assumption, ...]]:
-        """As asked; else as many workers on each as there were at most, where runs were on several hosts; else one."""
+        """Return the hosts asked for; else by the most workers on each, where runs were on several; else one."""
         if self.question.hosts is not None:
             return min(self.question.hosts, workers), ()
         cases = self.laws.times.cases if self.laws.times else ()
@@ -202,7 +202,7 @@ def _kinds_in_words(job: Workload) -> str:
 
 
 def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tuple[Assumption, ...]]:
-    """The kind of GPU to learn times from: the one asked for, else the one with most counts."""
+    """Return the kind of GPU to learn times from: the one asked for, else the one with most counts."""
     if question.gpu and kind_of(question.gpu) in seen.times:
         return kind_of(question.gpu), ()
     kinds = kinds_by_counts(seen.times)
@@ -217,7 +217,7 @@ def _any_gpu(job: Workload) -> str:
 
 
 def best_of_range(predictions: Sequence[Prediction]) -> Best | None:
-    """By time to stable where all have it, else by job time; None where neither is known."""
+    """Rank by time to stable where all have it, else by job time; None where neither is known."""
     for by, name in (("time to stable", "time_to_stable_s"), ("job time", "job_time_s")):
         times = {p.workers: time for p in predictions if (time := p.best_known(name)) is not None}
         if times and len(times) == len(predictions):
@@ -226,7 +226,7 @@ def best_of_range(predictions: Sequence[Prediction]) -> Best | None:
 
 
 def measured_case(laws: Laws, workers: int, hosts: int | None) -> ConfigurationRuns | None:
-    """The real runs of this very configuration."""
+    """Return the real runs of this very configuration."""
     if laws.times is None or laws.is_carried_over:
         return None
     same = [case for case in laws.times.cases if case.configuration.workers == workers]
@@ -234,7 +234,7 @@ def measured_case(laws: Laws, workers: int, hosts: int | None) -> ConfigurationR
 
 
 def measured_figures(case: ConfigurationRuns, price: float | None = None) -> dict[str, Spread]:
-    """What the runs of a case measured, by the names of a prediction's figures; unknown ones are left out."""
+    """Return the measurements of a case, by the names of a prediction's figures; unknown ones are left out."""
     stable = case.stable
     job_s = Spread.of(
         None if run.job_time_s is None else run.job_time_s - run.turnaround_parts_s.get("queue", 0.0)

@@ -24,7 +24,7 @@ FIGURES = (
 
 
 NextRunReason = Literal["no times", "no stable epoch", "narrower"]
-"""It gives the first times, or the first stable epoch, or makes the interval narrower."""
+"""The run gives the first times, or the first stable epoch, or makes the interval narrower."""
 PredictionKind = Literal["forecast", "measured", "estimate from data sheets"]
 """measured: runs of this very configuration are among those learnt from; estimate from data sheets: another kind of GPU
 was measured."""
@@ -37,14 +37,14 @@ SURELY, SURELY_NOT = 0.9, 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What somebody wants to know. Checked when it is made."""
+    """A question about a configuration. Checked when it is made."""
 
     workers: int
     gpu: str | None = None
     """None: the kind that was measured."""
     hosts: int | None = None
     price: float | None = None
-    """For one GPU for one hour."""
+    """Price of one GPU for one hour."""
     job: str | None = None
     """A job's name, or a part of it."""
     target: float | None = None
@@ -78,7 +78,7 @@ class NextRun:
     gpu_hours: float | None
     cost: float | None
     width_before: float | None
-    """Of the interval of the time to stable (else of the job time, else of the epochs), relative to its value; None
+    """Relative width of the interval of the time to stable (else of the job time, else of the epochs); None
     where there is no such forecast yet."""
     width_after: float | None
 
@@ -100,31 +100,31 @@ class Prediction:
     time_to_stable_s: Interval | None = None
     job_time_s: Interval | None = None
     cost: Interval | None = None
-    """Of the job, all epochs of the recipe."""
+    """Price of the job, all epochs of the recipe."""
     val_accuracy: Interval | None = None
     reaches_stable: bool | None = None
-    """Within the epochs of the recipe; None where the one or the other is not known."""
+    """True where it is stable within the epochs of the recipe; None where the one or the other is not known."""
     epochs_to_target: Interval | None = None
     time_to_target_s: Interval | None = None
     reaches_target: bool | None = None
-    """Whether the accuracy that is forecast is the one asked for; None without one."""
+    """True where the forecast accuracy is at least the one asked for; None without one."""
     kind: PredictionKind = "forecast"
     measured: dict[str, Spread] = field(default_factory=dict)
-    """What runs of this very configuration measured, by the names of the figures."""
+    """Measurements of runs of this very configuration, by the names of the figures."""
     remarks: Remarks = field(default_factory=Remarks)
-    """What the figures rest on, what was assumed, and what to mind."""
+    """Basis of the figures, assumptions and warnings."""
     leave_one_out: dict[int, float] = field(default_factory=dict)
     """Relative error of the time at each measured count when it is left out; with four or more counts."""
     next_run: NextRun | None = None
 
     def best_known(self, figure: str) -> float | None:
-        """What runs of this configuration measured, else what the laws say."""
+        """Return the measurement of this configuration, else the forecast of the laws."""
         known = self.measured.get(figure) or getattr(self, figure)
         return None if known is None else float(known.value)
 
     @property
     def gpu_hours(self) -> float | None:
-        """Of the job, all GPUs together."""
+        """Hours of the job, all GPUs together."""
         job_s = self.best_known("job_time_s")
         return None if job_s is None else gpu_hours(job_s, self.workers)
 
@@ -138,7 +138,7 @@ class Prediction:
 
     @property
     def stable_by_end(self) -> Likelihood | None:
-        """How likely the accuracy is stable within the epochs of the recipe; None where one of both is not known."""
+        """Return the likelihood of a stable accuracy within the epochs of the recipe; None where one is not known."""
         if self.epochs_to_stable is None or self.epochs_planned is None or self.reaches_stable is None:
             return None
         chance = self.epochs_to_stable.share_below(self.epochs_planned)

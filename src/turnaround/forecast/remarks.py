@@ -1,4 +1,4 @@
-"""What must be said beside the figures of a forecast, as kinds with their figures.
+"""Remarks on a forecast, as kinds with their figures.
 
 Forecasts make no sentences: turnaround.findings.forecasts has the words for each of these.
 """
@@ -14,14 +14,14 @@ from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.gpu_kinds import GpuKind
 
 Unit = Literal["step", "epoch"]
-"""What a law of time was measured in."""
+"""Unit that a law of time was measured in."""
 
 # --- what the laws say of themselves
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pinned:
-    """Why a parameter is not the data's own."""
+    """The reason why a parameter was not identified by the data."""
 
     reason: Literal[
         "one count",
@@ -50,7 +50,7 @@ class Exclusion:
     against_processes: int
     against_time_s: float
     efficiency: float
-    """Of the larger count against the smaller: above 1."""
+    """Efficiency of the larger count against the smaller: above 1."""
     unit: Unit
 
 
@@ -151,7 +151,7 @@ class MoreProcessesThanCores:
 
 @dataclass(frozen=True, kw_only=True)
 class OneCountTimed:
-    """How times grow comes from published series alone."""
+    """The growth of times comes from published series alone (the prior)."""
 
     workers: int
 
@@ -216,7 +216,7 @@ class BatchesBasis:
     what: Literal["epochs to stable", "final accuracies"]
     batches: tuple[int, ...]
     rehearsed: int
-    """How many of them were run on fewer devices than workers only."""
+    """Number of them that were run on fewer devices than workers only."""
 
 
 Basis = TimesBasis | DataSheetBasis | BatchesBasis
@@ -232,14 +232,14 @@ class MostMeasuredKind:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsKept:
-    """Of several settings, those of the runs learnt from."""
+    """Several settings were run: those of the runs learnt from were taken."""
 
     facts: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostsAsInRuns:
-    """As many workers on a host as the runs had at most."""
+    """A host is taken to hold as many workers as the runs had at most."""
 
     hosts: int
     workers_each: int

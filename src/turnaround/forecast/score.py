@@ -36,7 +36,7 @@ class Score:
     workers: int
     gpu: str
     figure: str
-    """As `predict --json` names it."""
+    """The name that `predict --json` gives it."""
     forecast: Interval
     measured: float
     """The median over the runs that came after the forecast."""
@@ -44,12 +44,12 @@ class Score:
 
     @property
     def error(self) -> float:
-        """Relative to what was measured; above 0 when too much was forecast."""
+        """Relative error, forecast / measured - 1; above 0 when too much was forecast."""
         return self.forecast.value / self.measured - 1
 
     @property
     def is_inside(self) -> bool:
-        """Whether the interval holds what was measured."""
+        """True where the interval holds the measured value: of many, about 80 % should."""
         return self.forecast.low <= self.measured <= self.forecast.high
 
 
@@ -75,7 +75,7 @@ def save(folder: Path, question: Question, prediction: dict[str, Any], known: Su
 
 
 def scores(paths: Sequence[Path]) -> list[Score]:
-    """Every saved forecast of these folders that can be scored by now, in the order in which they were saved."""
+    """Return the scores of the saved forecasts that can be scored, in the order in which they were saved."""
     lines = [line for path in paths for line in saved_in(Path(path))]
     return scored(lines, survey(paths)) if lines else []
 
@@ -93,12 +93,12 @@ class Saved:
         return prediction
 
     def knew(self, case: ConfigurationRuns) -> bool:
-        """Whether a run of this case was there when the forecast was made."""
+        """Return whether a run of this case was known when the forecast was made."""
         return bool(_places(case.summaries, self.folder) & set(self.line["runs"]))
 
 
 def saved_in(folder: Path) -> list[Saved]:
-    """The readable lines of the folder's file; of a run's directory also those of the folder around it."""
+    """Return the readable lines of the folder's file; for a run's directory also those of the folder around it."""
     around = [folder.absolute().parent] if RunDirectory(folder).is_run() else []
     found = [
         (place, line)
@@ -109,7 +109,7 @@ def saved_in(folder: Path) -> list[Saved]:
 
 
 def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
-    """A question that was asked again before its answer was there counts once, with its last forecast."""
+    """Score the forecasts; a question that was asked again before it was measured counts once, with its last one."""
     latest: dict[tuple[Any, ...], tuple[Saved, ConfigurationRuns]] = {}
     for saved in lines:
         for case in _cases(saved, known):
@@ -123,7 +123,7 @@ def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
 
 
 def _places(runs: Iterable[RunSummary], folder: Path) -> set[str]:
-    """The runs' directories as seen from the folder: they stay when the folder is moved."""
+    """Return the runs' directories relative to the folder: they stay valid when the folder is moved."""
     here = folder.resolve()
     paths = [Path(run.directory).resolve() for run in runs]
     return {path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix() for path in paths}
@@ -131,11 +131,11 @@ def _places(runs: Iterable[RunSummary], folder: Path) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackRecord:
-    """How good the forecasts have been."""
+    """Median error and coverage of the saved forecasts."""
 
     figures: int
     median_error: float
-    """Relative, without its sign."""
+    """Median of the absolute relative errors."""
     inside: int
     """Figures inside their 80 % interval."""
 
@@ -170,7 +170,7 @@ def _score(line: dict[str, Any], case: ConfigurationRuns) -> Iterator[Score]:
 
 
 def _cases(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
-    """The real cases of the configuration that was asked about; on any number of hosts where none was asked for."""
+    """Yield the real cases of the configuration asked about; on any number of hosts where none was asked for."""
     prediction, hosts = saved.prediction, saved.line["question"].get("hosts")
     for case in (case for job in known.workloads if job.name == prediction["job"] for case in job.configurations):
         at = case.configuration
@@ -180,7 +180,7 @@ def _cases(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
 
 
 def _interval(payload: object) -> Interval | None:
-    """None for what is no interval; a NaN is in no order."""
+    """Return the interval; None for what is none: a NaN fails the comparison."""
     if not isinstance(payload, dict):
         return None
     low, value, high = (payload.get(key) for key in ("low", "value", "high"))
@@ -190,7 +190,7 @@ def _interval(payload: object) -> Interval | None:
 
 
 def _is_readable(line: dict[str, Any]) -> bool:
-    """Lines of a newer format, or of somebody else, are passed over."""
+    """Return False for lines of a newer format, or of another program."""
     try:
         check_format(line)
     except RunDirectoryError:

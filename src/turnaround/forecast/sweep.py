@@ -20,15 +20,15 @@ AHEAD = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SweepPoint:
-    """What the laws say about one number of workers."""
+    """The forecast for one number of workers."""
 
     workers: int
     prediction: Prediction
     speedup: Interval | None
-    """Against the baseline's measured epoch; None for a kind of GPU that nobody timed."""
+    """Speed-up against the baseline's measured epoch; None for a kind of GPU that nobody timed."""
     efficiency: Interval | None
     is_measured: bool
-    """Whether real runs of this kind of GPU had so many workers."""
+    """True where real runs of this kind of GPU had so many workers."""
 
     @property
     def is_shown_apart(self) -> bool:
@@ -37,8 +37,8 @@ class SweepPoint:
 
 
 def forecasters_of(job: Workload, *, price: float | None = None) -> tuple[Forecaster, ...]:
-    """One for each kind of GPU that was timed, with the job's common target; without times one for epochs and accuracy;
-    nothing where there is nothing to learn from."""
+    """Fit one forecaster for each kind of GPU that was timed, with the job's common target; without times one for
+    epochs and accuracy; nothing where there is nothing to learn from."""
     target = job.target if job.target is not None and 0 < job.target < 1 else None
     kinds = sorted({case.configuration.gpu for case in job.configurations if case.epoch_time_s is not None})
     forecasters = []
@@ -53,7 +53,7 @@ def forecasters_of(job: Workload, *, price: float | None = None) -> tuple[Foreca
 
 
 def sweep(forecaster: Forecaster) -> tuple[SweepPoint, ...]:
-    """From the fewest workers that were run to twice the most, and to what was asked for."""
+    """Return the forecasts from the fewest workers that were run to twice the most, and to the number asked for."""
     first, last = _range(forecaster)
     measured = (
         set(forecaster.laws.times.counts) if forecaster.laws.times and not forecaster.laws.is_carried_over else set()
@@ -70,14 +70,14 @@ def _range(forecaster: Forecaster) -> tuple[int, int]:
 
 
 def _counts(first: int, last: int, measured: set[int]) -> list[int]:
-    """Powers of two, what lies halfway between them, and what was measured: enough for a smooth line."""
+    """Return powers of two, what lies halfway between them, and what was measured: enough for a smooth line."""
     powers = [2**k for k in range(last.bit_length() + 1)]
     halfway = [3 * n // 2 for n in powers if n > 1]
     return sorted({n for n in (*powers, *halfway, *measured, first, last) if first <= n <= last})
 
 
 def baseline_of(forecaster: Forecaster) -> ConfigurationRuns | None:
-    """The timed case with the fewest workers."""
+    """Return the timed case with the fewest workers."""
     if forecaster.laws.times is None or forecaster.laws.is_carried_over:
         return None
     return min(forecaster.laws.times.cases, key=lambda case: case.configuration.workers)
@@ -96,8 +96,8 @@ def _point(forecaster: Forecaster, workers: int, is_measured: bool, baseline: Co
 
 
 def measured_time_to_stable(forecaster: Forecaster, case: ConfigurationRuns) -> Interval | None:
-    """Of a timed case that became stable, with start-up and evaluations as the forecast has them; the interval is that
-    of its epochs alone."""
+    """Return the time to stable of a timed case, with start-up and evaluations as the forecast has them; the interval
+    is that of its epochs alone."""
     times, stable, epoch_s = forecaster.laws.times, case.stable, case.epoch_time_s
     if times is None or stable.status != "stable" or stable.epoch is None or epoch_s is None:
         return None
@@ -117,7 +117,7 @@ def measured_time_to_stable(forecaster: Forecaster, case: ConfigurationRuns) -> 
 
 
 def set_aside(forecaster: Forecaster) -> tuple[ConfigurationRuns, ...]:
-    """Timed cases that the law of time was not fitted to."""
+    """Return the timed cases that the law of time was not fitted to."""
     if forecaster.laws.time is None or forecaster.laws.times is None:
         return ()
     aside = {observation.processes for observation in forecaster.laws.time.set_aside_}
@@ -125,6 +125,6 @@ def set_aside(forecaster: Forecaster) -> tuple[ConfigurationRuns, ...]:
 
 
 def same_epochs_law(first: Sequence[SweepPoint], second: Sequence[SweepPoint]) -> bool:
-    """Whether two forecasters say the same of the epochs wherever both speak: kinds of GPU share that law."""
+    """Return whether two sweeps forecast the same epochs wherever both have a point: kinds of GPU share that law."""
     ours = {point.workers: point.prediction.epochs_to_stable for point in first}
     return all(ours[p.workers] == p.prediction.epochs_to_stable for p in second if p.workers in ours)

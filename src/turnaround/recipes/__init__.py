@@ -1,4 +1,4 @@
-"""From what a user types to a checked recipe.
+"""Recipes by name, file or folder: turn what a user types into a checked recipe.
 
 Enters: SOURCE (a built-in name, a TOML file, or a folder of images) and `section.key=value` overrides.
 Leaves: a `Recipe`, not yet resolved, whose paths no longer depend on the current directory.
@@ -19,24 +19,24 @@ from turnaround.recipe import CACHES, DOWNLOADABLE, GENERATED, SECTIONS, Recipe
 
 
 def names() -> tuple[str, ...]:
-    """The built-in recipes."""
+    """Return the names of the built-in recipes."""
     return tuple(sorted(f.name.removesuffix(".toml") for f in files(__name__).iterdir() if f.name.endswith(".toml")))
 
 
 def text(name: str) -> str:
-    """A built-in recipe as it stands in its file, comments and all."""
+    """Return a built-in recipe as it stands in its file, comments and all."""
     if name not in names():
         raise RecipeError(one_of("recipe", name, names()))
     return files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
 def headline(name: str) -> str:
-    """The first sentence of a recipe's heading comment."""
+    """Return the first sentence of a recipe's heading comment."""
     return text(name).split("\n", 1)[0].lstrip("# ").strip()
 
 
 def find(source: str, overrides: list[str] | None = None) -> Recipe:
-    """The recipe that SOURCE stands for, with the overrides applied."""
+    """Return the recipe that SOURCE stands for, with the overrides applied."""
     values = _values(source)
     for override in overrides or []:
         section, name, value = _parsed(override)
@@ -45,7 +45,7 @@ def find(source: str, overrides: list[str] | None = None) -> Recipe:
 
 
 def _values(source: str) -> dict[str, Any]:
-    """Plain values: by built-in name, then TOML file, then folder. A name with a slash is always a path."""
+    """Return plain values: by built-in name, then TOML file, then folder. A name with a slash is always a path."""
     path = _expanded(source)
     if source in names():
         return {**tomllib.loads(text(source)), "name": source}
@@ -74,7 +74,7 @@ def _file_values(path: Path) -> dict[str, Any]:
 
 
 def _absolute(recipe: Recipe, base: Path) -> Recipe:
-    """Paths made absolute: a recipe file's are relative to the file, a flag's to the current directory."""
+    """Return the paths made absolute: a recipe file's are relative to the file, a flag's to the current directory."""
     if recipe.data.source not in GENERATED + DOWNLOADABLE:
         recipe = recipe.replace("data", source=str(base / _expanded(recipe.data.source)))
     if recipe.data.split_by_photo == "none":  # as a file may say it: TOML has no null
@@ -89,7 +89,7 @@ def _absolute(recipe: Recipe, base: Path) -> Recipe:
 
 
 def _expanded(path: str) -> Path:
-    """With ~ and ~user replaced, as a shell does."""
+    """Return the path with ~ and ~user replaced, as a shell does."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -129,7 +129,7 @@ def _typed(raw: str, hint: Any) -> Any:
 
 
 def as_toml(recipe: Recipe) -> str:
-    """A recipe as a file that `turnaround train` takes."""
+    """Return a recipe as a file that `turnaround train` takes."""
     lines = [f"# {recipe.name}"]
     for section in SECTIONS:
         lines += ["", f"[{section}]"]
@@ -140,7 +140,7 @@ def as_toml(recipe: Recipe) -> str:
 
 
 def keys_text() -> str:
-    """Every key, its default and its meaning, as a commented recipe."""
+    """Return every key, its default and its meaning, as a commented recipe."""
     lines = []
     for section, kind in SECTIONS.items():
         lines += ["", f"[{section}]  # {(kind.__doc__ or '').splitlines()[0]}"]
