@@ -13,8 +13,9 @@ import importlib
 from functools import cache
 from types import ModuleType
 
+# Characters of a reason in the record: a compiler's complaint may be pages long.
 MAX_REASON = 200
-_WRITTEN = 2
+_WRITTEN = 2  # not 0, which the memory holds before
 
 
 @cache
@@ -50,5 +51,5 @@ def run_smallest_kernel(device: str = "cuda") -> None:
 
     out = torch.zeros(1, dtype=torch.int32, device=device)
     write[(1,)](out, _WRITTEN)
-    if out.item() != _WRITTEN:
+    if out.item() != _WRITTEN:  # `item` waits for the device, so an error of the launch is raised here
         raise RuntimeError("a kernel ran, and wrote nothing")

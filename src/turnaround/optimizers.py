@@ -23,7 +23,7 @@ MOMENTUM = 0.9
 
 
 class LearningRates(NamedTuple):
-    """What we would try first, for one worker at batch 32."""
+    """The learning rates to try first, for one worker at batch 32."""
 
     from_scratch: float
     last_layer: float
@@ -34,16 +34,16 @@ class LearningRates(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerRow:
-    """What is known about one optimizer."""
+    """The facts about one optimizer."""
 
     library: Literal["torch.optim", "timm.optim"]
     class_name: str
     learning_rates: LearningRates
     auto_scaling: Literal["linear", "sqrt", "none"]
-    """How `scaling = auto` multiplies the learning rate with the workers; the reasons are in training/schedule.py."""
+    """The rule by which `scaling = auto` multiplies the learning rate; the reasons are in training/schedule.py."""
     options: dict[str, Any] = field(default_factory=dict)
     has_betas: bool = False
-    """Adam's moving averages, whose memory `scaling = auto` keeps constant in images."""
+    """True where it has Adam's moving averages, whose memory `scaling = auto` keeps constant in images."""
     can_fuse: bool = False
     """torch updates all parameters in one launch on a GPU."""
 
@@ -120,6 +120,7 @@ def make_optimizer(
     assert recipe.learning_rate is not None, "resolve the recipe first"
     row = OPTIMIZERS[recipe.optimizer]
     learning = [p for p in module.parameters() if p.requires_grad]
+    # Biases and the scales and shifts of norms are the parameters of one dimension.
     groups = [
         {"params": [p for p in learning if p.ndim > 1], "weight_decay": recipe.weight_decay},
         {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
@@ -127,10 +128,13 @@ def make_optimizer(
     options = dict(row.options)
     if row.has_betas:
         options["betas"] = betas
-    if row.can_fuse:
+    if row.can_fuse:  # all learning parameters are on one device, so the first one speaks for them
         options["fused"] = learning[0].is_cuda
     optimizer: torch.optim.Optimizer = _class_of(recipe.optimizer)(
-        [group for group in groups if group["params"]], lr=recipe.learning_rate, **options
+        # A group without parameters is left out: a network may have no norms, a last layer no bias.
+        [group for group in groups if group["params"]],
+        lr=recipe.learning_rate,
+        **options,
     )
     return optimizer
 

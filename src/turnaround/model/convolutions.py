@@ -57,16 +57,18 @@ class _Axis(NamedTuple):
     padding: int | None  # None: as much as `SAME_AS_TENSORFLOW` asks for
 
     def laid_over(self, length: int) -> tuple[int, int]:
-        """The output's length, and the zeros before the input."""
+        """Return the output's length, and the zeros before the input."""
+        # A window of k places with d - 1 gaps between them covers d (k - 1) + 1 pixels.
         covered = self.dilation * (self.window - 1) + 1
         if self.padding is not None:
             return (length + 2 * self.padding - covered) // self.stride + 1, self.padding
+        # TensorFlow's SAME: ceil(length / stride) places, and half of the zeros that the last one needs, rounded down.
         output = -(-length // self.stride)
         return output, max(0, (output - 1) * self.stride + covered - length) // 2
 
 
 class _Depthwise(_Layer):
-    """In front of a class of convolutions: the same parameters under the same names."""
+    """Mixin before a class of convolutions; parameters and their names stay the same, so checkpoints fit both."""
 
     axes: tuple[_Axis, _Axis]
     planned: frozenset[int] = frozenset()
@@ -76,6 +78,7 @@ class _Depthwise(_Layer):
         ours = _kernels_for(input, self.weight)
         if ours is None or len(input) in self.planned:
             return super().forward(input)
+        # Autocast knows torch's own convolution only, so its cast is made here.
         if torch.is_autocast_enabled(input.device.type):
             input = input.to(torch.get_autocast_dtype(input.device.type))
         window, size = _output_geometry(*self.axes, input.shape[2], input.shape[3])
@@ -84,7 +87,7 @@ class _Depthwise(_Layer):
 
 
 def compute_depthwise_ourselves(module: nn.Module) -> None:
-    """Every depthwise convolution that the kernels can compute, in place."""
+    """Change every depthwise convolution that the kernels can compute, in place."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d) and _is_depthwise(layer):
             axes = _axes_of(layer)
@@ -99,7 +102,7 @@ def has_depthwise(module: nn.Module) -> bool:
 
 
 def leave_to_library(module: nn.Module, images: Iterable[int]) -> None:
-    """Passes over so many images come often enough for a plan to pay."""
+    """Let cuDNN compute passes over these numbers of images: they come often enough for its plan to pay."""
     for layer in module.modules():
         if isinstance(layer, _Depthwise):
             layer.planned = frozenset(images)
@@ -128,7 +131,7 @@ def _depthwise_class(kind: type[nn.Conv2d]) -> type[nn.Conv2d]:
 
 @cache  # the same few pictures at every step
 def _output_geometry(down: _Axis, across: _Axis, height: int, width: int) -> tuple[Window, tuple[int, int]]:
-    """The window, and height and width of the output."""
+    """Return the window, and height and width of the output."""
     (made_height, above), (made_width, left) = down.laid_over(height), across.laid_over(width)
     window = Window(
         height=down.window,
@@ -151,18 +154,19 @@ def _kernels_for(input: Tensor, weight: Tensor) -> ModuleType | None:
 
 
 class FullWindowConv2d(nn.Conv2d):
-    """The same parameters under the same names. Pictures of another size take the ordinary way."""
+    """A convolution over a whole picture as a matrix product; pictures of another size take the ordinary way."""
 
     def forward(self, input: Tensor) -> Tensor:
         if torch._C._get_tracing_state() is not None or tuple(input.shape[-2:]) != self.kernel_size:
             return super().forward(input)
         # Channels last on both sides: in that memory format neither is copied.
+        # (N, H W C) and (out, H W C)
         rows, weight = input.permute(0, 2, 3, 1).flatten(1), self.weight.permute(0, 2, 3, 1).flatten(1)
         return F.linear(rows, weight, self.bias)[:, :, None, None]
 
 
 def multiply_full_windows(module: nn.Module) -> None:
-    """Every convolution that could see a whole picture at once, in place."""
+    """Change every convolution that could see a whole picture at once, in place."""
     for layer in module.modules():
         if type(layer) is nn.Conv2d and _stands_for_linear(layer):
             layer.__class__ = FullWindowConv2d

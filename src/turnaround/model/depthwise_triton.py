@@ -73,7 +73,7 @@ def _slide(source: Tensor, weight: Tensor, made: Tensor, window: Window, *, back
 
 
 def _gradient_of_weight(x: Tensor, grad: Tensor, window: Window) -> Tensor:
-    """(channels, places of the window)."""
+    """Return the weight's gradient, (channels, places of the window)."""
     count, channels, height, width = grad.shape
     pixels, blocks = count * height * width, triton.cdiv(channels, BLOCK_CHANNELS)
     places = triton.next_power_of_2(window.width)
@@ -88,11 +88,11 @@ def _gradient_of_weight(x: Tensor, grad: Tensor, window: Window) -> Tensor:
         PLACES=places,
         BLOCK_PIXELS=at_once,
     )
-    return sums.sum(dim=0)
+    return sums.sum(dim=0)  # over parts, in a fixed order: atomic additions would depend on timing
 
 
 def _sizes(window: Window, *tensors: Tensor) -> dict[str, int | bool]:
-    """The channels, and what code is compiled for.
+    """Return the channels, and the constants that code is compiled for.
 
     A thread loads as many channels at once as their number is known to be divisible by. The zeros around the picture
     may vary with its size, so they are no constant.
@@ -125,7 +125,7 @@ SAME_CODE_FOR_ALL = [
 
 @triton.jit
 def _start(pixel, channels, IS_LARGE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the channels of a pixel begin."""
+    """Return the offset of a pixel's first channel."""
     return (pixel.to(tl.int64) if IS_LARGE else pixel) * channels
 
 
@@ -135,7 +135,7 @@ def _slide_kernel(  # type: ignore[no-untyped-def]
     TOGETHER: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, DILATION: tl.constexpr,
     IS_LARGE: tl.constexpr, BACKWARDS: tl.constexpr, BLOCK_PIXELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """made = source under the window; BACKWARDS: source is the gradient of an output, made that of its input.
+    """Convolve: made = source under the window; BACKWARDS: source is an output's gradient, made that of its input.
 
     Backwards a program makes every STRIDE-th pixel, and leaves out the places of the window that never lie on them.
     """
@@ -174,7 +174,7 @@ def _gradient_of_weight_kernel(  # type: ignore[no-untyped-def]
     TOGETHER: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, DILATION: tl.constexpr,
     IS_LARGE: tl.constexpr, PLACES: tl.constexpr, BLOCK_PIXELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Sums of gradient x input over some of the output's pixels, for one row of the window; PLACES >= WIDTH."""
+    """Sum gradient x input over some of the output's pixels, for one row of the window; PLACES >= WIDTH."""
     channels = bundles * TOGETHER
     ky, part = tl.program_id(0), tl.program_id(2)
     columns = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)

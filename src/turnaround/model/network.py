@@ -38,12 +38,12 @@ class Network:
     fine_tune: bool
 
     def train_mode(self) -> None:
-        """Training mode; a frozen backbone stays in eval mode, so that its batch norms do not drift."""
+        """Switch to training mode; a frozen backbone stays in eval mode, so that its batch norms do not drift."""
         self.module.train(self.fine_tune)
         classifier_of(self.module).train()
 
     def batch_norms(self) -> list[nn.Module]:
-        """The batch norms that compute statistics over a worker's images while training."""
+        """Return the batch norms that compute statistics over a worker's images while training."""
         return [m for m in self._in_training().modules() if isinstance(m, _BATCH_NORMS)]
 
     def is_random(self) -> bool:
@@ -51,7 +51,7 @@ class Network:
         return any(_drops(m) for m in self._in_training().modules())
 
     def _in_training(self) -> nn.Module:
-        """Return what is in training mode: everything, or the last layer, which may hold a batch norm too (LeViT)."""
+        """Return the part in training mode: everything, or the last layer, which may hold a batch norm too (LeViT)."""
         return self.module if self.fine_tune else classifier_of(self.module)
 
     def couples_images(self) -> bool:
@@ -60,7 +60,7 @@ class Network:
 
 
 def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
-    """The network of a recipe. The new layers depend on `seed` alone, so every process makes the same ones."""
+    """Build the network of a recipe. The new layers depend on `seed` alone, so every process makes the same ones."""
     torch.manual_seed(seed)  # whatever was drawn before: a resumed process builds the same last layer
     if recipe.name == SMALL_NETWORK:
         if recipe.weights == "imagenet":
@@ -90,7 +90,7 @@ def load_code(name: str) -> None:
 
 
 def classifier_of(module: nn.Module) -> nn.Module:
-    """The last layer."""
+    """Return the last layer; raise ModelError where there is none that could be replaced."""
     classifier: Any = module.get_classifier()  # type: ignore[operator]  # both SmallNetwork and timm have it
     if isinstance(classifier, tuple | list):  # distilled networks have two heads
         classifier = nn.ModuleList(classifier)
@@ -102,8 +102,11 @@ def classifier_of(module: nn.Module) -> nn.Module:
 
 
 def _start_near_zero(classifier: nn.Module) -> None:
-    """On trained features a large random last layer must be unlearned first: 768 fruit photos, six epochs of a frozen
-    tf_efficientnet_lite0 gave 84 % with the layer as timm makes it (standard deviation 0.24) and 94 % like this."""
+    """Initialise the last layer with small weights.
+
+    On trained features a large random one must be unlearned first: 768 fruit photos, six epochs of a frozen
+    tf_efficientnet_lite0 gave 84 % with the layer as timm makes it (standard deviation 0.24) and 94 % like this.
+    """
     for layer in classifier.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.normal_(layer.weight, std=0.01)
@@ -138,8 +141,11 @@ def _timm_module(recipe: ModelRecipe, *, num_classes: int) -> nn.Module:
 
 
 def _stay_offline_without_network() -> None:
-    """The hub client retries for 46 s before it says that there is no network; told to stay offline, it uses what
-    it has downloaded before and otherwise fails at once. Behind a proxy only the client itself can know."""
+    """Tell the hub client to stay offline where there is no network.
+
+    It would retry for 46 s before it says so; offline, it uses what it has downloaded before and otherwise fails at
+    once. Behind a proxy only the client itself can know.
+    """
     from huggingface_hub import constants
 
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):

@@ -56,14 +56,14 @@ class SmallNetwork(nn.Module):
     # The names below are timm's.
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Return what the convolutions make of the images: (N, 128, H / 16, W / 16)."""
+        """Return the feature maps of the images: (N, 128, H / 16, W / 16)."""
         return cast(Tensor, self.stages(F.relu(self.norm(self.stem(x)))))
 
     def forward_head(self, x: Tensor, *, pre_logits: bool = False) -> Tensor:
-        """The mean over the image, and the last layer unless it is left out."""
-        pooled = torch.mean(x, dim=(2, 3))
+        """Apply global average pooling and, unless `pre_logits`, the last layer."""
+        pooled = torch.mean(x, dim=(2, 3))  # (N, 128)
         return pooled if pre_logits else cast(Tensor, self.head(pooled))
 
     def get_classifier(self) -> nn.Module:
-        """The last layer."""
+        """Return the last layer."""
         return self.head

@@ -48,7 +48,7 @@ from turnaround.workers.environment import RankInfo
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessWorkload:
-    """How much this process will compute; what is chosen depends on it."""
+    """The amount that this process will compute; several choices depend on it."""
 
     size_px: int
     images_per_step: int
@@ -59,11 +59,11 @@ class ProcessWorkload:
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """The part of the network that learns, and what feeds it."""
+    """The part of the network that learns, and the frozen backbone before it, if any."""
 
     module: nn.Module
     wrapped: nn.Module
-    """The same, as the engine has wrapped it."""
+    """The module as the engine has wrapped it: its backward pass averages gradients over processes."""
     backbone: FrozenBackbone | None
     compiled: Choice[bool]
 
@@ -75,7 +75,7 @@ class Learner:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCore:
-    """What a checkpoint is restored into, and the choices it was made by."""
+    """The objects that a checkpoint is restored into, and the choices they were made by."""
 
     recipe: Recipe
     workers: Workers

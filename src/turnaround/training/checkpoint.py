@@ -199,7 +199,7 @@ def write(folder: Path, state: StateSnapshot) -> Path:
         raise storage_error("save a checkpoint", target, cause if isinstance(cause, OSError) else error) from error
     # Not simply the last names: a later name than ours may be a damaged checkpoint that a resume has passed over.
     others = [path for path in checkpoints(folder) if path != target]
-    for old in others[: -(KEPT - 1)]:  # only after ours is in place: at no moment are there fewer than before
+    for old in others[: -(KEPT - 1)]:  # after ours is in place: a write that fails removes none
         remove_folder(old, run)
     return target
 

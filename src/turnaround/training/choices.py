@@ -36,7 +36,7 @@ class ProcessDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """Arithmetic of the passes: `parameters` is what weights are kept in, `autocast` what passes may use."""
+    """Arithmetic of the passes: `parameters` is the dtype of the weights, `autocast` the one that passes may use."""
 
     name: str
     parameters: torch.dtype
@@ -49,7 +49,7 @@ class Precision:
 
 
 class DepthwiseKernels(StrEnum):
-    """Who computes the depthwise convolutions of full passes, as the record says it."""
+    """The kernels of depthwise convolutions in full passes, as the record names them."""
 
     CUDNN = "cuDNN for full passes"
     OURS = "our kernels"

@@ -1,4 +1,4 @@
-"""Where the time goes: the parts of a run (`Clock`), and the parts of a sampled step (`StepTimer`).
+"""Timing: the parts of a run (`Clock`), and the parts of a sampled step (`StepTimer`).
 
 Parts of a run: monotonic clocks only, and the device is waited for on both sides of what is timed. Three kinds of time:
 *training* (steps), *pause* (evaluation, checkpoint: the model does not learn), *program* (everything from the start of
@@ -39,6 +39,7 @@ def synchronize(device: torch.device) -> None:
 
 def with_lost(saved_s: dict[TimePart, float], *, until_s: float) -> dict[TimePart, float]:
     """Return a checkpoint's totals, and as `lost` what the program did after it, until it ended."""
+    # `until_s` is the program's time when it ended, `program` the same at the save: the difference was not kept.
     program_s = saved_s.get("program", 0.0)
     lost_s = max(0.0, until_s - program_s)
     return {**saved_s, "lost": saved_s.get("lost", 0.0) + lost_s, "program": program_s + lost_s} if lost_s else saved_s
@@ -85,25 +86,26 @@ class Clock:
         """Return the time so far of the parts that have begun and not ended."""
         found: dict[TimePart, float] = {}
         until_s = time.perf_counter()
+        # From the innermost outwards: an outer part counts only until the one inside it began.
         for part in reversed(self._open):
             found[part.name] = found.get(part.name, 0.0) + until_s - part.begun_s - part.inner_s
             until_s = part.begun_s
         return found
 
     def add(self, name: TimePart, seconds: float) -> None:
-        """Adds seconds that were measured elsewhere."""
+        """Add seconds that were measured elsewhere."""
         self.parts_s[name] = self.parts_s.get(name, 0.0) + seconds
 
     def program_s(self) -> float:
-        """Since the user's command began, imports included."""
+        """Return the seconds since the user's command began, imports included."""
         return time.perf_counter() - self._begun_s
 
     def total_program_s(self) -> float:
-        """The same with the earlier segments."""
+        """Return `program_s` with the earlier segments."""
         return self._earlier_program_s + self.program_s()
 
     def totals_s(self) -> dict[TimePart, float]:
-        """Every part, and the three kinds."""
+        """Return the seconds of every part, and of the three kinds."""
         parts = dict(self.parts_s)
         for name, seconds in self.open_s().items():
             parts[name] = parts.get(name, 0.0) + seconds
@@ -236,6 +238,7 @@ class StepTimer:
 
     def _now(self) -> Instant:
         if self.device.type == "cuda":
+            # Recorded without waiting; `elapsed_time` is asked only when `is_over` has seen the last one passed.
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             return event

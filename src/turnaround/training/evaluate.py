@@ -60,7 +60,7 @@ class Evaluator:
         return self._counts(self.feed.validation(), with_confusion=with_confusion)
 
     def train_sample(self) -> Counts:
-        """Evaluate a fixed sample of the training images, as they are: what augmentation and dropout hide."""
+        """Evaluate a fixed sample of the training images: the accuracy that augmentation and dropout hide."""
         return self._counts(self.feed.train_sample(), with_confusion=False)
 
     def _counts(self, batches: Iterator[EvaluationBatch], *, with_confusion: bool) -> Counts:
@@ -75,7 +75,7 @@ class Evaluator:
         for batch in batches:
             self.heartbeat.beat("evaluates")
             yield batch
-        self.heartbeat.waits()
+        self.heartbeat.waits()  # for the other processes, in the sum that follows
 
 
 @torch.no_grad()
@@ -93,15 +93,18 @@ def evaluate(
     for batch in batches:
         images = components.inputs.plain(batch) if batch.features is None else batch.features
         with autocast(workers.device, components.precision):
+            # The learner itself, not the engine's wrapper: processes may have different numbers of batches, so nothing
+            # may be agreed upon batch by batch.
             logits = components.learner(images)
         logits = logits.to(components.precision.parameters)  # (N, classes)
-        best = logits.topk(min(5, num_classes), dim=1).indices
-        hits = best == batch.labels[:, None]
+        best = logits.topk(min(5, num_classes), dim=1).indices  # (N, 5), the most probable first
+        hits = best == batch.labels[:, None]  # (N, 5), at most one in a row
         loss = loss_sum(logits, batch.labels, components.recipe)
         sums += torch.stack(
             [sums.new_full((), len(best)), loss.to(sums), hits[:, 0].sum().to(sums), hits.sum().to(sums)]
         )
         if with_confusion:
+            # One index for the cell (true class, column), so that one bincount fills the matrix.
             column = best[:, 0] if columns > 2 or num_classes == 2 else hits[:, 0].long()
             confusion += torch.bincount(batch.labels * columns + column, minlength=len(confusion))
     # Counts are summed, not means: processes may have had different numbers of images.
@@ -123,8 +126,8 @@ def final_evaluation(counts: Counts, *, epoch: int, classes: tuple[str, ...]) ->
     """Return the counts as the record keeps them."""
     assert counts.confusion is not None
     is_full = counts.confusion.shape[1] == len(classes)
-    right = counts.confusion.diagonal() if is_full else counts.confusion[:, 1]
-    totals = counts.confusion.sum(dim=1)
+    right = counts.confusion.diagonal() if is_full else counts.confusion[:, 1]  # (classes,)
+    totals = counts.confusion.sum(dim=1)  # (classes,), images of each
     per_class = [
         ClassResult(name=name, num_images=n, accuracy=r / n if n else None)
         for name, n, r in zip(classes, totals.tolist(), right.tolist(), strict=True)

@@ -25,7 +25,7 @@ from turnaround.workers.contract import Workers
 
 
 class Progress(Protocol):
-    """Who shows it to a person; the training side does not print."""
+    """Shows the progress to a person; the training side does not print."""
 
     def epoch_begins(self, *, epoch: int, epochs: int, steps: int) -> None: ...
     def step_done(self, *, images: int) -> None: ...
@@ -34,7 +34,7 @@ class Progress(Protocol):
 
 
 class RunRecorder:
-    """The loop's recorder on one process."""
+    """The `EpochRecorder` of one process."""
 
     def __init__(
         self,

@@ -48,18 +48,18 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What the launcher tells every process."""
+    """The launcher's message to every process."""
 
     directory: RunDirectory
     pixels_dir: Path
     device: str = "auto"
     launch: str = "local"
     begun_at_s: float
-    """When the user's command began, by this host's monotonic clock: imports and scanning are start-up too."""
+    """Start of the user's command by this host's monotonic clock: imports and scanning are start-up too."""
     decode_time_s: float = 0.0
-    """How long decoding was waited for: what this process loaded meanwhile is start-up."""
+    """Seconds spent waiting for decoding; code that was loaded meanwhile counts as start-up."""
     import_time_s: float = 0.0
-    """From the start of this process until all its code was loaded."""
+    """Seconds from the start of this process until all its code was loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)

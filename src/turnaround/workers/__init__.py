@@ -1,4 +1,4 @@
-"""How processes agree.
+"""Workers, processes, and the engines through which processes communicate.
 
 A *worker* is one data-parallel replica: its slice of every global batch, its augmentation, its batch-norm statistics.
 A *process* is one operating-system process with one device; it hosts one or more workers.

@@ -1,4 +1,4 @@
-"""What an engine must do. One process is not a special case: its collectives are the identity."""
+"""The contract of an engine. One process is not a special case: its collectives are the identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from turnaround.errors import InputError
 
 
 def hosted_range(*, rank: int, size: int, count: int) -> range:
-    """The workers of process `rank`: contiguous, so that its images are one slice of the global batch."""
+    """Return the workers of process `rank`: contiguous, so that its images are one slice of the global batch."""
+    # Cut like this the numbers differ by one at most where `count` cannot be divided by `size`.
     return range(rank * count // size, (rank + 1) * count // size)
 
 
@@ -22,7 +23,7 @@ class Workers(ABC):
     """`count` workers on `size` processes; this process is `rank` and hosts the workers `hosted`."""
 
     backend = ""
-    """What carries the messages of this engine, for the record: nccl, gloo, mpi."""
+    """The library that carries the messages of this engine, for the record: nccl, gloo, mpi."""
 
     def __init__(self, *, rank: int, size: int, count: int, device: torch.device) -> None:
         if size > count:
@@ -35,32 +36,32 @@ class Workers(ABC):
 
     @abstractmethod
     def wrap(self, module: nn.Module, *, on_last_gradient: Callable[[], None]) -> nn.Module:
-        """The module whose backward pass leaves the mean over processes in `.grad`, overlapped with the pass.
+        """Return a module whose backward pass leaves the mean over processes in `.grad` (all-reduce, overlapped).
 
-        `on_last_gradient` is called when this process has computed its last gradient: what is waited for after that
-        is communication that nothing hides.
+        `on_last_gradient` is called when this process has computed its last gradient: the time after that is exposed
+        communication.
         """
 
     @abstractmethod
     def deferred(self, wrapped: nn.Module) -> AbstractContextManager[Any]:
-        """Let gradients add up in this process only, inside it: for all passes of a step but the last."""
+        """Return a context in which gradients add up in this process only: for all passes of a step but the last."""
 
     @abstractmethod
     def sum(self, tensor: Tensor) -> None:
-        """In place, over processes."""
+        """Sum a tensor over processes, in place (all-reduce)."""
 
     @abstractmethod
     def broadcast(self, tensor: Tensor) -> None:
-        """In place, from process 0."""
+        """Overwrite a tensor with that of process 0, in place."""
 
     @abstractmethod
     def gather(self, value: str) -> list[str]:
-        """Every process's text, by rank, for comparing what must agree."""
+        """Return every process's text, by rank, for comparing what must agree."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Waits for every process."""
+        """Wait for every process."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the conversation."""
+        """Leave the process group."""

@@ -1,4 +1,4 @@
-"""The engines, one row each: how the processes of a training are started, told apart, and connected.
+"""The engines, one row each: the way in which the processes of a training are started, told apart, and connected.
 
 A new engine is a file with a `connect` function beside this one, and a row in `ENGINES`; the recipe, the launcher, the
 reader of the environment and the training read it from here. No torch: `turnaround train` asks whether an engine is
@@ -72,18 +72,18 @@ def _torch_run(processes: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What is known about one engine."""
+    """The facts about one engine."""
 
     module: str
-    """Has `connect(place=, count=, device=, shares_device=) -> Workers`; imports torch, so it is loaded late."""
+    """The module with `connect(place=, count=, device=, shares_device=) -> Workers`; imports torch, so loaded late."""
     launcher: str
     """The command by which people start its processes."""
     rank_variables: tuple[str, str, str, str]
-    """What that launcher sets: rank, size, rank on this host, size on this host."""
+    """The variables that its launcher sets: rank, size, rank on this host, size on this host."""
     meeting_point: tuple[str, ...]
-    """What it sets to tell one start from another."""
+    """The variables that tell one start from another."""
     spread: Callable[[int], list[str]]
-    """By number of processes: what follows `python -m` to run a module, named next, so many times on this machine."""
+    """Returns the arguments after `python -m` that run a module, named next, in so many processes on this machine."""
     require: Callable[[], None] = lambda: None
 
 

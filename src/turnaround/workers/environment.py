@@ -54,7 +54,7 @@ RUN_DIR_VARIABLE = "TURNAROUND_RUN_DIR"
 
 @dataclass(frozen=True, kw_only=True)
 class RankInfo:
-    """Where this process stands among all."""
+    """The rank of this process among all, and on its host."""
 
     rank: int = 0
     size: int = 1
@@ -63,7 +63,7 @@ class RankInfo:
     engines: tuple[str, ...] = ()
     """The engines whose launcher has set its variables; none when this process was started by hand."""
     start: str = ""
-    """The same in all processes of one start; another start has, as a rule, another one."""
+    """Identifies a start: the same in all its processes; another start has, as a rule, another one."""
 
     @property
     def is_alone(self) -> bool:
@@ -72,7 +72,7 @@ class RankInfo:
 
 
 def place(variables: Mapping[str, str] = os.environ) -> RankInfo:
-    """This process's place, or `InputError` when the launchers' variables contradict each other."""
+    """Return this process's rank; raise InputError when the launchers' variables contradict each other."""
     found = [place for engine in VARIABLES if (place := _place(engine, variables)) is not None]
     if not found:
         return RankInfo()
@@ -112,7 +112,7 @@ def _place(engine: str, variables: Mapping[str, str]) -> RankInfo | None:
 
 
 def anywhere(variables: Mapping[str, str] = os.environ) -> RankInfo:
-    """This process's place under any launcher that is known, ours or another; `engines` has the launcher's name."""
+    """Return this process's rank under any known launcher, ours or another; `engines` has the launcher's name."""
     ours = place(variables)
     if ours.engines:
         return ours
@@ -121,7 +121,7 @@ def anywhere(variables: Mapping[str, str] = os.environ) -> RankInfo:
 
 
 def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) -> RankInfo | None:
-    """None where it has set nothing, or nonsense: what is left over from elsewhere must not stop anybody."""
+    """Read another launcher's variables; None where they are missing or nonsense: leftovers must not stop anybody."""
     try:
         rank, size = int(variables[names[0]]), int(variables[names[1]])
         local_rank = int(variables.get(names[2], "0"))
@@ -137,7 +137,7 @@ def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) 
 
 
 def _tf_config(variables: Mapping[str, str]) -> RankInfo | None:
-    """The chief is process 0, and the workers follow; the same on all hosts is where they are."""
+    """Read TensorFlow's cluster: the chief is process 0, and the workers follow; its addresses identify the start."""
     try:
         config = json.loads(variables["TF_CONFIG"])
         cluster, task = config["cluster"], config["task"]

@@ -20,7 +20,7 @@ from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
 
 TIMEOUT_S = 600
-"""How long a message waits for a silent process, as with the other engine; Horovod's own 30 s are short for a start
+"""Time that a message waits for a silent process, as with the other engine; Horovod's own 30 s are short for a start
 on a busy machine, and a stalled message would only be warned about."""
 
 
@@ -35,6 +35,7 @@ class Horovod(Workers):
 
     def __init__(self, *, place: RankInfo, count: int, device: torch.device) -> None:
         super().__init__(rank=place.rank, size=place.size, count=count, device=device)
+        # Before `init`, which reads them.
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(TIMEOUT_S))
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(TIMEOUT_S))
         self._hvd = _horovod()
@@ -132,7 +133,7 @@ class _Averaged(nn.Module):
         return gradient_is_complete
 
     def _finish(self) -> None:
-        """At the end of the backward pass: nothing is left to compute, so what is waited for now is not hidden."""
+        """Wait for the all-reduces at the end of the backward pass: nothing is left to compute that could hide them."""
         self._on_last_gradient()
         under_way, self._under_way = self._under_way, []
         for handle in under_way:
@@ -140,7 +141,7 @@ class _Averaged(nn.Module):
 
 
 def _horovod() -> Any:
-    """horovod.torch, whole; its Python part imports without the compiled one."""
+    """Return horovod.torch, or raise MissingPartError: its Python part imports without the compiled one."""
     engines.require("horovod")
     try:
         import horovod.torch as hvd
@@ -152,8 +153,12 @@ def _horovod() -> Any:
 
 
 def _in_memory_order(gradient: Tensor) -> Tensor:
-    """A flat view: Horovod takes contiguous tensors only, and gradients are laid out like their parameters (channels
-    last). The layout is the same on every process."""
+    """Return a flat view of a gradient.
+
+    Horovod takes contiguous tensors only, and gradients are laid out like their parameters (channels last). The layout
+    is the same on every process.
+    """
+    # Dimensions from the largest stride to the smallest: in that order a dense tensor is contiguous.
     by_stride = sorted(range(gradient.dim()), key=gradient.stride, reverse=True)
     return gradient.permute(by_stride).view(-1)
 

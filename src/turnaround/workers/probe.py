@@ -25,13 +25,14 @@ def main(answer: Path) -> None:
     has_gpus = torch.cuda.device_count() >= here.local_size
     device = torch.device("cuda", here.local_rank) if has_gpus else torch.device("cpu")
     workers = TorchDDP(place=here, count=here.size, device=device, shares_device=not has_gpus)
-    tensor = torch.full((MESSAGE_MB * 250_000,), float(here.rank + 1), device=device)
+    tensor = torch.full((MESSAGE_MB * 250_000,), float(here.rank + 1), device=device)  # float32: 4 bytes each
     workers.sum(tensor.clone())  # the first message opens the connections
     start = time.perf_counter()
     workers.sum(tensor)
     total = tensor[-1].item()  # waits for the device too
     elapsed_s = time.perf_counter() - start
     if here.rank == 0:
+        # Process r has sent r + 1, so the sum is 1 + 2 + ... + size.
         expected = here.size * (here.size + 1) / 2
         facts = {
             "backend": workers.backend,

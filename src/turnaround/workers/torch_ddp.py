@@ -18,7 +18,7 @@ from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a collective waits for a silent process."""
+"""Time that a collective waits for a silent process."""
 
 
 # The same setting under its new name, and under the one it had before torch 2.14.
@@ -50,11 +50,12 @@ class TorchDDP(Workers):
         wrapped = DistributedDataParallel(
             module,
             device_ids=[self.device] if self.device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
+            gradient_as_bucket_view=True,  # `.grad` is the message itself: no copy, and no second set of gradients
             **_KEEP_BUFFERS,
         )
 
         def reduce(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
+            # Buckets are sent while the backward pass computes the next; with the last one it has ended.
             if bucket.is_last():
                 on_last_gradient()
             return allreduce_hook(group, bucket)
@@ -76,9 +77,11 @@ class TorchDDP(Workers):
     def gather(self, value: str) -> list[str]:
         # As bytes in a tensor: torch's own gather of objects pickles them.
         mine = torch.tensor(list(value.encode()), dtype=torch.uint8, device=self.device)
-        lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        # Sums of zeros and one process's values, as a gather: rows need one length, so the lengths go first.
+        lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)  # (processes,)
         lengths[self.rank] = len(mine)
         self.sum(lengths)
+        # (processes, bytes of the longest)
         rows = torch.zeros(self.size, int(lengths.max()), dtype=torch.int32, device=self.device)
         rows[self.rank, : len(mine)] = mine.int()
         self.sum(rows)
@@ -92,7 +95,7 @@ class TorchDDP(Workers):
 
 
 def _in_place(tensor: Tensor, collective: Callable[[Tensor], Any]) -> None:
-    """On a tensor of any layout: NCCL refuses those that are not contiguous, Gloo takes them."""
+    """Apply a collective to a tensor of any layout: NCCL refuses those that are not contiguous, Gloo takes them."""
     message = tensor.detach().contiguous()
     collective(message)
     if message.data_ptr() != tensor.data_ptr():
