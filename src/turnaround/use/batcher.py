@@ -1,7 +1,7 @@
-"""Requests that come at once share a pass through the network.
+"""Dynamic batching: requests that come at once share a forward pass.
 
 One thread owns the network. It takes what waits, at most a batch, and whoever comes meanwhile waits for the next pass:
-alone, a request is not delayed; under load, batches grow by themselves.
+alone, a request is not delayed (there is no batching timeout); under load, batches grow by themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turnaround.use.images import Square
 from turnaround.use.predictor import Guess
 
 MAX_IN_BATCH = 32
-MAX_WAITING = 64
+MAX_WAITING = 64  # two batches: a request that would wait longer is refused at once (503)
 
 
 class Asks(Protocol):
@@ -25,17 +25,18 @@ class Asks(Protocol):
 
 
 class BusyError(Exception):
-    """Too many are waiting already."""
+    """The queue is full."""
 
 
 class Batcher:
-    """Between the requests and the network."""
+    """The queue between the requests and the network, and the task that empties it."""
 
     def __init__(self, predictor: Asks, *, top: int, most_in_batch: int = MAX_IN_BATCH) -> None:
         self.predictor, self.top, self.most_in_batch = predictor, top, most_in_batch
         self.batches: list[int] = []
         """The number of images of each of the last passes."""
         self._waiting: asyncio.Queue[tuple[Square, asyncio.Future[tuple[Guess, ...]]]] = asyncio.Queue(MAX_WAITING)
+        # One thread: passes through the network never run side by side, and the event loop stays free.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
         self._task: asyncio.Task[None] | None = None
 
@@ -51,7 +52,7 @@ class Batcher:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     async def ask(self, square: Square) -> tuple[Guess, ...]:
-        """The answer for one image; BusyError when too many wait."""
+        """Return the answer for one image; raise BusyError when too many wait."""
         answer: asyncio.Future[tuple[Guess, ...]] = asyncio.get_running_loop().create_future()
         try:
             self._waiting.put_nowait((square, answer))
@@ -61,7 +62,7 @@ class Batcher:
 
     async def _run(self) -> None:
         while True:
-            batch = [await self._waiting.get()]
+            batch = [await self._waiting.get()]  # sleeps until somebody asks; the rest is taken without waiting
             while len(batch) < self.most_in_batch and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
             batch = [(square, answer) for square, answer in batch if not answer.done()]  # whoever has gone is not asked

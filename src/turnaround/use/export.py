@@ -35,7 +35,7 @@ TOLERANCE = 1e-4
 """Allowed difference of a logit; relative to the largest logit where that is above 1."""
 MAX_CHECKED = 500
 DRAWN, MAX_REDRAWN = 48, 5000
-BATCH = 32
+BATCH = 32  # the last batch is mostly smaller: a graph with a fixed batch size is found out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class ExportAgreement:
     same_top1: int
     """Images for which both name the same class."""
     largest_difference: float
-    """Between two logits of one image and class."""
+    """The largest difference between two logits of one image and class, relative as TOLERANCE is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def _write_checked(
 
 
 def compare(ours: Network, theirs: Network, squares: Sequence[Square], *, pictures: str) -> ExportAgreement:
-    """Both are asked about every picture, in batches of several sizes."""
+    """Ask both networks about every picture, in batches."""
     same, largest = 0, 0.0
     for first in range(0, len(squares), BATCH):
         images = torch.from_numpy(np.stack(squares[first : first + BATCH]))
@@ -144,7 +144,7 @@ def compare(ours: Network, theirs: Network, squares: Sequence[Square], *, pictur
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
-    """The largest, relative to the largest logit where that is above 1; infinite where something is no number."""
+    """Return the largest difference, relative to the largest logit where that is above 1; infinite for NaN."""
     if one.shape != other.shape or not torch.isfinite(other).all():
         return float("inf")
     return float((one - other).abs().max() / one.abs().max().clamp(min=1.0))
@@ -161,7 +161,7 @@ def refuse_disagreement(agreement: ExportAgreement, to: str) -> None:
 
 
 def pictures_to_check(trained: Trained, show: Show) -> tuple[list[Square], str]:
-    """Validation images of the run, from all over the set; drawn ones where there are none to be had."""
+    """Return validation images of the run, from all over the set; drawn ones where there are none to be had."""
     try:
         # A split by photo is not made again: for this, any of the run's images will do.
         which = "validation images" if trained.recipe.data.split_by_photo is None else "images of the run's folder"
@@ -175,7 +175,7 @@ def pictures_to_check(trained: Trained, show: Show) -> tuple[list[Square], str]:
 
 
 def _refuse_work(data: DataRecipe) -> None:
-    """A check is not worth a download, nor hours of drawing."""
+    """Refuse a download, or hours of drawing: a check is not worth them."""
     if data.source in DOWNLOADABLE or (data.source in GENERATED and data.images > MAX_REDRAWN):
         raise InputError(f"{data.source} would have to be made again")
 
@@ -191,6 +191,7 @@ def _validation_images(trained: Trained, show: Show) -> list[Square]:
     )
     table = scan(folder, holdout=recipe.data.holdout, seed=recipe.training.seed)
     files = table.files[table.num_train :]
+    # Every k-th, rounded up, since files are sorted by class: the first 500 would be those of a few classes.
     files = files[:: -(-len(files) // MAX_CHECKED)]
     squares = []
     for number, file in enumerate(files, start=1):

@@ -32,7 +32,7 @@ Square: TypeAlias = NDArray[np.uint8]
 Picture: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8]
 
 STANDARD_INPUT = Path("-")
-MAX_DECODERS = 8
+MAX_DECODERS = 8  # threads; each may hold a decoded picture of up to 0.7 GB (data/decode.py)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class DecodedImage:
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
-    """The files to classify, in order: a folder stands for all images below it. Nothing is opened here."""
+    """Return the files to classify, in order: a folder stands for all images below it. Nothing is opened here."""
     found: list[Path] = []
     for path in paths:
         if path == STANDARD_INPUT or not path.is_dir():
@@ -59,7 +59,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 
 
 def _images_below(folder: Path) -> Iterator[Path]:
-    """Links to folders are not followed: they may form a loop."""
+    """Yield the images below a folder. Links to folders are not followed: they may form a loop."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -68,7 +68,7 @@ def _images_below(folder: Path) -> Iterator[Path]:
 
 
 def decode_all(paths: list[Path], *, size_px: int) -> list[DecodedImage]:
-    """Several files at once: Pillow decodes outside Python's lock."""
+    """Decode several files at once, in threads: Pillow releases the GIL while it decodes."""
     num_threads = min(MAX_DECODERS, os.cpu_count() or 1)
     with without_warnings(), GuardedDecoder() as decoder, ThreadPoolExecutor(num_threads) as pool:
         try:
@@ -90,6 +90,7 @@ def without_warnings() -> Iterator[None]:
 def _decoded(path: Path, size_px: int, decoder: GuardedDecoder) -> DecodedImage:
     name = "standard input" if path == STANDARD_INPUT else str(path)
     try:
+        # One byte more than allowed: then the decoder sees that it is too large.
         data: Picture = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if path == STANDARD_INPUT else path
         square = square_of(data, size_px=size_px, name=name, decoder=decoder)
         return DecodedImage(name=name, square=square, problem=None)
@@ -117,7 +118,7 @@ def square_of(
 
 
 def _refuse_special(path: Path) -> None:
-    """A device or a pipe has no end, or none that we may wait for."""
+    """Refuse devices and pipes: they have no end, or none that we may wait for."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -137,8 +138,10 @@ def _from_array(values: NDArray[np.uint8], name: str) -> Image.Image:
 
 
 def _carried(image: Image.Image) -> bytes:
-    """Without loss, as bytes that the decoder knows; TIFF holds every mode, but neither orientation nor palettes with
-    transparency."""
+    """Return the image without loss as bytes that the decoder knows.
+
+    TIFF holds every mode, but neither the orientation nor palettes with transparency.
+    """
     upright = ImageOps.exif_transpose(image)
     if upright.has_transparency_data:
         upright = upright.convert("RGBA")

@@ -1,4 +1,4 @@
-"""The address: where it listens, and for whom; web/sockets.py bounds how many may come.
+"""The server's address and token; web/sockets.py bounds how many connections may come.
 
 It listens on this machine alone. Another address must be asked for, and then pictures are answered only to those who
 have the token in the printed address.
@@ -61,7 +61,7 @@ class Address:
 
 
 def make_server(predictor: Predictor, access: Access, limits: Limits | None = None) -> uvicorn.Server:
-    """Ready to run; nothing is bound yet."""
+    """Return a server that is ready to run; nothing is bound yet."""
     return uvicorn.Server(uvicorn.Config(application(predictor, access, limits), **settings()))
 
 

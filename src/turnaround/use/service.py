@@ -39,11 +39,13 @@ ASSETS = {
 }
 RULES = Rules(
     verb="serve",
+    # blob: and data: show the picture that was dropped on the page; nothing else comes from anywhere but this server.
     policy=(
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     posts_to=frozenset(["/classify"]),
+    # The page itself is open: its address carries the token behind #, which browsers do not send with the request.
     needs_token=frozenset(["/classify", "/about"]),
 )
 MAX_AT_ONCE = 32
@@ -51,8 +53,8 @@ MAX_AT_ONCE = 32
 MAX_DECODERS = 2
 """Pictures that are being decoded: at most 0.7 GB each (data/decode.py), and that only for those of 40 Mpx or more."""
 DECODE_CPU_LIMIT_S = 10
-"""Of computing for one picture: three times what the slowest honest one takes. Two such pictures hold up everybody else
-for less than ANSWER_TIMEOUT_S."""
+"""CPU time for one picture: three times what the slowest honest one takes. Two such pictures hold up everybody else for
+less than ANSWER_TIMEOUT_S."""
 ANSWER_TIMEOUT_S = 30.0
 BUSY = "Too many pictures at once. Try again in a second."
 
@@ -77,7 +79,7 @@ class Service:
 
     @asynccontextmanager
     async def alive(self, app: Starlette) -> AsyncIterator[None]:
-        """While the server runs."""
+        """Run the batcher and the decoders for as long as the server runs."""
         classes = len(self.predictor.trained.classes)
         with without_warnings():
             async with Batcher(self.predictor, top=classes) as self.batcher:
@@ -102,6 +104,7 @@ class Service:
         )
 
     async def classify(self, request: Request) -> Response:
+        # Before the body is read: what waits here is bounded by MAX_AT_ONCE * MAX_UPLOAD_BYTES of memory.
         if self.num_at_once >= self.limits.most_at_once:
             return error(503, BUSY, **{"retry-after": "1", "connection": "close"})
         self.num_at_once += 1
@@ -137,7 +140,7 @@ class Service:
 
 
 def application(predictor: Predictor, access: Access, limits: Limits | None = None) -> Guard:
-    """The ASGI application, guarded as a whole."""
+    """Return the ASGI application, guarded as a whole."""
     service = Service(predictor, limits or Limits())
     routes = [Route(path, _asset(*asset), methods=["GET"]) for path, asset in ASSETS.items()]
     routes += [
@@ -154,7 +157,7 @@ def application(predictor: Predictor, access: Access, limits: Limits | None = No
 
 
 def _asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    """A file of the page, read once: no request names a file."""
+    """Return the route of a file of the page, read once: no request names a file."""
     content = Path(str(files("turnaround.use") / "assets" / name)).read_bytes()
 
     async def asset(request: Request) -> Response:
@@ -164,5 +167,5 @@ def _asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _readable(name: str) -> str:
-    """Names that are no UTF-8 come as lone surrogates, which JSON cannot send."""
+    """Replace lone surrogates, which stand for names that are no UTF-8: JSON cannot send them."""
     return name.encode("utf-8", "replace").decode()

@@ -31,17 +31,17 @@ class Trained:
     recipe: Recipe
     module: nn.Module
     classes: tuple[str, ...]
-    """In the network's order."""
+    """Class names in the network's order."""
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     checkpoint: Path
-    """Where the weights come from."""
+    """The checkpoint that the weights come from."""
     passed_over: tuple[str, ...]
     """Damaged checkpoints that are newer, each in a sentence."""
 
     @property
     def name(self) -> str:
-        """The run's, by its folder."""
+        """The name of the run: that of its folder."""
         return self.run.path.resolve().name
 
     def notes(self) -> list[str]:
@@ -50,7 +50,7 @@ class Trained:
 
     @property
     def position(self) -> CheckpointName:
-        """Where in the training the weights were saved: after whole epochs, or within one."""
+        """The position in the training at which the weights were saved: after whole epochs, or within one."""
         name = CheckpointName.parse(self.checkpoint.name)
         assert name is not None, "newest_valid returns checkpoints only"
         return name
@@ -61,12 +61,12 @@ class Trained:
 
     @property
     def epoch(self) -> int:
-        """How many epochs the weights have behind them."""
+        """The number of epochs that the weights were trained for."""
         return self.position.epoch
 
 
 def load_trained(path: Path) -> Trained:
-    """The newest valid weights of a run; RunDirectoryError says what is missing."""
+    """Load the newest valid weights of a run; RunDirectoryError says what is missing."""
     run = Run.load(path)
     if run.imported is not None:
         raise RunDirectoryError(
@@ -104,7 +104,7 @@ def load_trained(path: Path) -> Trained:
 
 
 def class_names(run: Run) -> tuple[str, ...]:
-    """In the network's order: from the final evaluation, or from what the recipe's file says about the images."""
+    """Return the class names in the network's order: from the final evaluation, or from the recipe's [images]."""
     images = run.recipe.get("images")
     told = images.get("classes") if isinstance(images, dict) else None
     names = run.evaluation.classes if run.evaluation is not None else told

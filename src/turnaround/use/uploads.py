@@ -14,9 +14,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 MAX_UPLOAD_BYTES = 25_000_000
-"""Larger than a phone's photo; a picture of 50 Mpx as JPEG fits."""
+"""Largest upload: more than a phone's photo; a picture of 50 Mpx as JPEG fits."""
 UPLOAD_TIMEOUT_S = 30.0
-FORM_OVERHEAD_BYTES = 10_000
+FORM_OVERHEAD_BYTES = 10_000  # boundaries and headers of a multipart form around the file
 
 
 class RefusedUploadError(Exception):
@@ -45,7 +45,7 @@ class _InMemory(MultiPartParser):
 
 
 async def picture_of(request: Request, limits: UploadLimits) -> bytes:
-    """The image file that a request carries; RefusedUploadError when there is none, or too much of it."""
+    """Return the image file that a request carries; raise RefusedUploadError when there is none, or too much of it."""
     try:
         async with asyncio.timeout(limits.timeout_s):
             body = await _body(request, limits)
@@ -64,7 +64,7 @@ async def picture_of(request: Request, limits: UploadLimits) -> bytes:
 
 
 async def _body(request: Request, limits: UploadLimits) -> bytes:
-    """Counted while it comes: a stated length may be a lie, or missing."""
+    """Return the body, counted while it comes: a stated length may be a lie, or missing."""
     most = limits.max_bytes + FORM_OVERHEAD_BYTES
     stated = request.headers.get("content-length", "0")
     if not (stated.isascii() and stated.isdecimal()) or int(stated) > most:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK_NAMES = frozenset(["localhost"])
-MAX_PATH_CHARACTERS = 200
+MAX_PATH_CHARACTERS = 200  # every path that is answered is far shorter
 POLICY = "content-security-policy"
 
 HEADERS = {
@@ -61,7 +61,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def host_of(header: str) -> str | None:
-    """The host in a Host header, without its port; None when it is not one."""
+    """Return the host in a Host header, without its port; None when it is not one."""
     bare = header.strip()
     if bare.startswith("["):  # [::1]:8900
         address, bracket, port = bare.partition("]")
@@ -73,12 +73,12 @@ def host_of(header: str) -> str | None:
         is_whole = bool(host) and (bool(rest) or not colon)
     if not is_whole or (rest and not (rest.isascii() and rest.isdecimal())):
         return None
-    return host.lower().rstrip(".")
+    return host.lower().rstrip(".")  # "localhost." is the same name, fully qualified
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Whom the server answers."""
+    """The hosts and the token that the server answers to."""
 
     names: frozenset[str] = frozenset()
     """Names and addresses besides this machine's own that may stand in a Host header; lower case."""
@@ -89,7 +89,7 @@ class Access:
 
     @classmethod
     def of(cls, host: str, *, token: str | None, is_opened: bool) -> Access:
-        """The access of a server that listens on `host`; one that was opened answers to this machine's names."""
+        """Return the access of a server that listens on `host`; an opened one answers to this machine's names."""
         names = {host.lower(), *((socket.gethostname().lower(), socket.getfqdn().lower()) if is_opened else ())}
         return cls(names=frozenset(names), token=token, is_opened=is_opened)
 
@@ -108,6 +108,7 @@ class Access:
     def is_token(self, given: str | None) -> bool:
         if self.token is None:
             return True
+        # In constant time: how long a comparison takes must not tell how much of a guess was right.
         return given is not None and secrets.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
 
 
@@ -145,6 +146,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the answer that is given instead, if any; also to the visit that brings the token."""
+        # The Host comes first: against DNS rebinding, nothing else about a request is trusted or answered before it.
         headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
         hosts, printed = headers.getlist("host"), f"Open the address that `turnaround {self.rules.verb}` has printed."
         if len(hosts) != 1 or not self.access.allows_host(hosts[0]):
@@ -177,11 +179,12 @@ class Guard:
         return name is not None and self.access.is_token(cookie_parser(headers.get("cookie", "")).get(name))
 
     def _visit(self, scope: Scope) -> Response | None:
-        """The first visit: the token leaves the address, where histories keep it, for a cookie that no script reads."""
+        """Answer the first visit: move the token from the address, kept by histories, to a cookie that no script reads."""
         given = QueryParams(scope["query_string"]).getlist("token")
         if len(given) != 1 or not self.access.is_token(given[0]):
             return None
         answer = RedirectResponse("/", status_code=303)
+        # samesite=strict: a request that another web site causes does not carry the cookie.
         answer.set_cookie(self.rules.cookie or "", given[0], httponly=True, samesite="strict", path="/")
         return answer
 
@@ -200,12 +203,12 @@ class Guard:
 
 
 def _is_opened_by_a_person(headers: Headers) -> bool:
-    """A link somebody followed, or typed: it shows the page to its reader, and nothing of it to where it came from."""
+    """Return true for a link that was followed or typed: it shows the page to its reader alone, not to its origin."""
     return (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
 
 
 def _is_same_origin(headers: Headers, host: str) -> bool:
-    """Programs send no Origin; browsers send that of the page. An empty `null` one is a page that hides its own."""
+    """Return true for the page's own requests. Programs send no Origin; `null` is that of a page that hides its own."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return False
     origins = headers.getlist("origin")
@@ -213,5 +216,5 @@ def _is_same_origin(headers: Headers, host: str) -> bool:
 
 
 def error(status: int, reason: str, **headers: str) -> JSONResponse:
-    """Every refusal is one sentence."""
+    """Return a refusal: one sentence as JSON."""
     return JSONResponse({"error": reason}, status_code=status, headers=headers)

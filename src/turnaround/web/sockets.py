@@ -1,4 +1,4 @@
-"""Listening sockets and their limits: how many may come, how long they may take.
+"""Listening sockets and their limits: number of connections, timeouts.
 
 A client that says nothing, sends its request byte by byte, or does not take its answer is closed; more than
 MOST_CONNECTIONS at once are turned away before anything is read.
@@ -23,14 +23,14 @@ from turnaround.errors import InputError
 MAX_CONNECTIONS = 128
 REQUEST_HEAD_TIMEOUT_S = 10
 STALLED_S = 30
-"""A client may leave its answer in our memory for so long."""
-KEEP_ALIVE_S = 5
+"""Longest time that a client may leave its answer in our memory."""
+KEEP_ALIVE_S = 5  # below REQUEST_HEAD_TIMEOUT_S, which also runs between two requests of a connection
 MAX_HEAD_BYTES = 16 * 1024
 PORTS_TRIED = 20
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket: a port that is taken is found before anything is loaded."""
+    """Return a bound socket: a port that is taken is found before anything is loaded."""
     try:
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(place[:2], family=family, backlog=MAX_CONNECTIONS)
@@ -57,10 +57,10 @@ def _next_free(host: str, port: int) -> int | None:
 
 @contextmanager
 def listen_at(path: Path) -> Iterator[socket.socket]:
-    """A Unix socket that only its owner may open; a dead one of an earlier start is replaced."""
+    """Yield a Unix socket that only its owner may open; a dead one of an earlier start is replaced."""
     _clear(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
+    before = os.umask(0o177)  # not chmod after bind: between the two, others could connect
     try:
         listening.bind(str(path))
     except OSError as error:
@@ -85,6 +85,7 @@ def _clear(path: Path) -> None:
         return
     if not is_socket:
         raise InputError(f"--socket {path}: a file of that name is there already. Choose another.")
+    # A socket file outlives its process: only a connection tells whether anybody listens.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -95,14 +96,14 @@ def _clear(path: Path) -> None:
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn waits for ever for a request that never comes, a head that comes byte by byte, an answer nobody takes."""
+    """HTTP with deadlines for the request's head and for an answer that nobody takes; uvicorn alone waits for ever."""
 
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:  # abort, not close: nothing is sent or waited for
             transport.abort()
         else:
             self._deadline = self.loop.call_later(REQUEST_HEAD_TIMEOUT_S, transport.abort)
@@ -119,6 +120,7 @@ class BoundedProtocol(H11Protocol):
             self._deadline = self.loop.call_later(REQUEST_HEAD_TIMEOUT_S, self.transport.abort)
         super().on_response_complete()
 
+    # asyncio calls these two when the write buffer is above its high mark, and below its low mark again.
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stalled is None:

@@ -16,7 +16,7 @@ STATE_FOLDER = "XDG_STATE_HOME"
 
 
 def kept_token(purpose: str) -> tuple[str, bool]:
-    """The token for this purpose, and whether it will be the same at the next start."""
+    """Return the token for this purpose, and true where it will be the same at the next start."""
     name = hashlib.sha256(os.fsencode(purpose)).hexdigest()[:32]
     try:
         folder = _folder()
@@ -39,7 +39,8 @@ def _folder() -> Path:
 
 
 def _read(path: Path) -> str | None:
-    """None when there is none, or when others may have seen or written it."""
+    """Return the token; None when there is none, or when others may have seen or written it."""
+    # O_NOFOLLOW against a link planted by others; O_NONBLOCK, since opening a pipe would wait for its writer.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -53,6 +54,7 @@ def _read(path: Path) -> str | None:
 
 def _made(path: Path) -> str:
     token = secrets.token_urlsafe(24)
+    # O_EXCL with 0600 makes the file private from the start; the rename publishes it whole.
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
