@@ -71,7 +71,7 @@ class TrainedRun:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names, in the network's order."""
+        """The class names, in the network's order."""
         return self._predictor.trained.classes
 
     @cached_property
@@ -81,7 +81,7 @@ class TrainedRun:
         return Predictor.load(self.path, device=self._device)
 
     def classify(self, picture: Picture, *, top: int = 5) -> list[Guess]:
-        """The classes of one picture, the most probable first.
+        """Return the classes of one picture, the most probable first.
 
         A picture is a path, the bytes of an image file, a Pillow image, or an array: uint8, (height, width, 3), RGB.
         """
@@ -93,11 +93,11 @@ class TrainedRun:
         return list(self._predictor.classify([picture], top=top)[0])
 
     def classify_all(self, pictures: Iterable[Picture], *, top: int = 5) -> list[list[Guess]]:
-        """The same for many pictures, in batches."""
+        """Return the classes of many pictures, in batches; see `classify`."""
         return [list(guesses) for guesses in self._predictor.classify(pictures, top=top)]
 
     def export(self, to: str, out: AnyPath | None = None) -> Exported:
-        """The network as one file: onnx, torchscript, torch-export or safetensors; checked, with a model card."""
+        """Write the network as one file: onnx, torchscript, torch-export or safetensors; checked, with a model card."""
         from turnaround.use.export import export_run
 
         target = Path(out) if out is not None else None
@@ -106,20 +106,20 @@ class TrainedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What recorded runs say."""
+    """A comparison of recorded runs."""
 
     survey: Survey
     """Jobs, their configurations and their runs; what was left out, and why."""
     findings: tuple[Finding, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """What `turnaround report --json` prints."""
+        """Return what `turnaround report --json` prints."""
         from turnaround.reporting.survey_json import survey_payload
 
         return survey_payload(self.survey, self.findings)
 
     def text(self, width: int = 100) -> str:
-        """What `turnaround report` prints."""
+        """Return what `turnaround report` prints."""
         from turnaround.reporting.survey_text import Screen, survey_lines
 
         lines = survey_lines(self.survey, self.findings, Screen(width=width))
@@ -127,7 +127,7 @@ class Report:
 
 
 def load(path: AnyPath, *, device: str = "auto") -> TrainedRun:
-    """The run in a directory. `device` is where its network will compute: auto, cpu, cuda or mps."""
+    """Load the run in a directory. `device` is where its network will compute: auto, cpu, cuda or mps."""
     from turnaround.record.reader import Run
 
     return TrainedRun(Run.load(Path(path)), device=device)
@@ -143,7 +143,7 @@ def train(
     settings: Mapping[str, Setting] | None = None,
     shows_progress: bool = False,
 ) -> TrainedRun:
-    """Trains on a folder of images, a recipe file or a built-in recipe, in processes of their own.
+    """Train on a folder of images, a recipe file or a built-in recipe, in processes of their own.
 
     `settings` are keys of the recipe, as `--set` takes them: {"training.epochs": 3, "model.name": "resnet18"}.
     """
@@ -168,7 +168,7 @@ def train(
 
 
 def report(directories: AnyPath | Iterable[AnyPath], *, job: str | None = None) -> Report:
-    """Compares runs, or all runs below folders: `turnaround report`. One path, or several."""
+    """Compare runs, or all runs below folders: `turnaround report`. One path, or several."""
     from turnaround.analysis.workloads import filter_jobs, survey_of
     from turnaround.findings import find_all
 
@@ -188,7 +188,7 @@ def predict(
     job: str | None = None,
     target: float | None = None,
 ) -> Answer:
-    """Forecasts a configuration that nobody has run: `turnaround predict`. A figure has value, low and high (80 %)."""
+    """Forecast a configuration that nobody has run: `turnaround predict`. A figure has value, low and high (80 %)."""
     from dataclasses import replace
 
     from turnaround.analysis.workloads import survey_of
@@ -204,13 +204,13 @@ def predict(
 
 
 def _paths(directories: AnyPath | Iterable[AnyPath]) -> list[Path]:
-    """A text is one path, not the letters of it."""
+    """Return a list of paths; a text is one path, not the letters of it."""
     several = [directories] if isinstance(directories, str | os.PathLike) else directories
     return [Path(directory) for directory in several]
 
 
 def _as_text(value: Setting) -> str:
-    """As `--set` reads it."""
+    """Return a setting as `--set` reads it: true, false and none in lower case."""
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 

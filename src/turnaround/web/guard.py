@@ -179,7 +179,7 @@ class Guard:
         return name is not None and self.access.is_token(cookie_parser(headers.get("cookie", "")).get(name))
 
     def _visit(self, scope: Scope) -> Response | None:
-        """Answer the first visit: move the token from the address, kept by histories, to a cookie that no script reads."""
+        """Answer the first visit: move the token from the address, kept by histories, to an HttpOnly cookie."""
         given = QueryParams(scope["query_string"]).getlist("token")
         if len(given) != 1 or not self.access.is_token(given[0]):
             return None

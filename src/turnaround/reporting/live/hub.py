@@ -1,7 +1,8 @@
-"""The published blocks of the live page, and which of them each reader has not seen. Runs on the server's event loop.
+"""Incremental updates of the live page: the published blocks, and those that a reader has not seen yet.
 
 Every block has the number of the publication in which it last changed. A reader names the last one that it has heard
-of, with the server's own mark, which another start does not have; it gets the blocks that changed since, or all.
+of, with the server's own mark, which another start does not have; it gets the blocks that changed since, or all. It runs
+on the event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from turnaround.reporting.page.blocks import Block
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A block as it travels."""
+    """A block, serialised, with the digest of its content."""
 
     block: Block
     digest: str
@@ -28,7 +29,7 @@ class Packed:
 
 
 def pack(block: Block) -> Packed:
-    """Takes time for large figures: called outside the event loop."""
+    """Serialise a block. It takes time for large figures: called outside the event loop."""
     content = {
         "id": block.id,
         "html": str(block.html),
@@ -36,11 +37,12 @@ def pack(block: Block) -> Packed:
     }
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    # The digest goes into the JSON text by hand: a second dump of a large figure would cost as much as the first.
     return Packed(block=block, digest=digest, payload=f'{text[:-1]},"digest":"{digest}"}}')
 
 
 class Hub:
-    """The published blocks of two sources: where the runs stand (`now`), and the page."""
+    """The published blocks of two sources: the state of the runs (`now`), and the page."""
 
     def __init__(self) -> None:
         self.mark = secrets.token_hex(4)
@@ -53,7 +55,7 @@ class Hub:
 
     @property
     def blocks(self) -> list[Packed]:
-        """The blocks in reading order: the answer, where the runs stand, the rest of the page."""
+        """The blocks in reading order: the answer, the state of the runs, the rest of the page."""
         return [*self._page[:1], *self._now, *self._page[1:]]
 
     @property
@@ -62,14 +64,14 @@ class Hub:
         return f"{self.mark}.{self.number}"
 
     def publish(self, *, now: Sequence[Packed] | None = None, page: Sequence[Packed] | None = None) -> None:
-        """Wakes the readers when anything is other than before."""
+        """Replace the blocks of one or both sources; wake the readers when anything has changed."""
         before = {packed.block.id: packed.digest for packed in self.blocks}
         order = list(before)
         self._now = self._now if now is None else tuple(now)
         self._page = self._page if page is None else tuple(page)
         after = {packed.block.id: packed.digest for packed in self.blocks}
         changed = [name for name, digest in after.items() if before.get(name) != digest]
-        if not changed and order == list(after):
+        if not changed and order == list(after):  # a block that has gone, or moved, changes the order alone
             return
         self.number += 1
         self._changed_in = {name: self._changed_in.get(name, 0) for name in after}
@@ -77,16 +79,18 @@ class Hub:
         self._wake()
 
     def close(self) -> None:
-        """Every stream ends."""
+        """End every stream."""
         self.is_closed = True
         self._wake()
 
     def _wake(self) -> None:
+        # A new event instead of clear(): whoever waits on the old one is woken, however late it is scheduled.
         self._changed.set()
         self._changed = asyncio.Event()
 
     def since(self, heard: str | None) -> list[str]:
-        """The events that bring a reader up to date; the last one says how far it is then, and what there is."""
+        """Return the events that bring a reader up to date; the last one has its new id and the order of all blocks."""
+        # Only the last event carries an id: a reader that is cut off before it asks for all of them again.
         number = self._number_of(heard)
         if number == self.number:
             return []
@@ -100,11 +104,12 @@ class Hub:
 
     def _number_of(self, heard: str | None) -> int:
         mark, _, number = (heard or "").partition(".")
+        # Given by a client: digits alone, and few. Anything else, or a number of another start, means "send all" (-1).
         is_ours = mark == self.mark and number.isascii() and number.isdecimal() and len(number) < 10
         return int(number) if is_ours and int(number) <= self.number else -1
 
     async def news(self, heard: str | None, *, timeout_s: float) -> bool:
-        """Waits until there is something after `heard`; false when nothing came in time."""
+        """Wait until there is something after `heard`; return false when nothing came in time."""
         changed = self._changed
         if self.is_closed or self._number_of(heard) != self.number:
             return True

@@ -26,15 +26,16 @@ STATES: tuple[State, ...] = (
     "unreadable",
     "finished",
 )
-"""Sorted by how soon people want to know."""
+"""States in the order in which they are shown: those that move, those that went wrong, the finished ones."""
 OVERVIEW = "live"
-MAX_TO_COME, MAX_LABEL = 12, 100
+MAX_TO_COME, MAX_LABEL = 12, 100  # planned runs that are named; characters of a name
 
 
 def now_blocks(
     runs: Sequence[RunProgress], notes: Sequence[str], *, waiting: str, to_come: Sequence[str] = ()
 ) -> list[Block]:
-    """Over all first, then the runs: those that move, those that went wrong; those that are done in one short list."""
+    """Return the overview, a block for each run that moves or went wrong, and one short list of the finished ones."""
+    # A block for each run: an update sends that of the run that moved, not all of them.
     counted = Counter(run.state for run in runs)
     counts = [(state, counted[state]) for state in STATES if counted[state]]
     overview = _piece("overview", counts=counts, waiting=waiting, notes=notes, to_come=_shortened(to_come))
@@ -51,7 +52,7 @@ def failure_block(title: str, reason: str) -> Block:
 
 
 def mark_block(heard: str, digests: Mapping[str, str]) -> Block:
-    """Says to the page's script what the page already shows; the script takes it out."""
+    """Return a block that tells the page's script what the page already shows; the script removes it."""
     return Block(id="live/mark", html=_piece("mark", heard=heard, digests=json.dumps(digests)))
 
 
@@ -69,7 +70,7 @@ def _run(run: RunProgress) -> Markup:
 
 
 def _figures(run: RunProgress) -> Iterator[tuple[str, str]]:
-    """(what, value), in the order of interest."""
+    """Yield (what, value), in the order of interest."""
     if run.epochs and (run.epoch or run.is_under_way):
         yield f"of {run.epochs} epochs", str(run.epoch)
     if run.left_s is not None:

@@ -1,6 +1,6 @@
 """Makes the blocks of the live page, outside the event loop: the quick ones every second, the page when there is time.
 
-A record of others may break what makes the page of it: then that run is left out, and said, and the others are shown.
+A record of others may break the rendering: then that run is left out, with the reason, and the others are shown.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from turnaround.reporting.live.progress import RunProgress, RunWatch
 from turnaround.reporting.page.blocks import Block, PageView, page_blocks
 from turnaround.study.state import to_come
 
-MAX_NOTES = 20
+MAX_NOTES = 20  # a folder of thousands of damaged runs must not become a page of notes
 
 View = Callable[[Survey, tuple[str, ...]], PageView]
-"""A survey, and what is left out, as the page shows them."""
+"""(survey, notes on what is left out) -> the page's view of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Rendered:
 
 
 class PageBuilder:
-    """One thread calls `now`, another one `page`: they share nothing but snapshots, which do not change."""
+    """Builds both kinds of blocks. One thread calls `now`, another `page`: they share immutable snapshots alone."""
 
     def __init__(self, folder: FollowedFolder, view: View, *, title: str) -> None:
         self.folder, self.view, self.title = folder, view, title
@@ -41,11 +41,11 @@ class PageBuilder:
         self.notes: tuple[str, ...] = ()
         self._watches: dict[str, RunWatch] = {}
         self._judged: dict[RunSnapshot, str | None] = {}
-        """Filled after a rendering failed: why no page can be made of a run, or None where one can."""
+        """Filled after a rendering failed: the reason why a run cannot be rendered, or None where it can."""
 
     def now(self) -> Rendered:
-        """Read on in the folder, and render where every run stands."""
-        begun_s = time.thread_time()
+        """Read on in the folder, and render the state of every run."""
+        begun_s = time.thread_time()  # CPU time of this thread: what waits for the disk need not be rested from
         found: list[RunProgress] = []
         notes: list[str] = []
         try:
@@ -62,6 +62,7 @@ class PageBuilder:
 
     def _stand(self) -> list[RunProgress]:
         runs = self.folder.runs
+        # A run that was begun anew under its old name is another object, and gets a new watch.
         known = {run.id: watch for run in runs if (watch := self._watches.get(run.id)) and watch.run is run}
         self._watches = {run.id: known.get(run.id) or RunWatch(run) for run in runs}
         notes = [*self.folder.notes, *(note for run in runs for note in run.left_out())]
@@ -82,6 +83,8 @@ class PageBuilder:
         try:
             blocks = self._blocks(snapshots, notes)
         except Exception:
+            # Each run by itself, once: a snapshot that is not new keeps its verdict, so one bad run does not cost a
+            # rendering of all others every time.
             self._judged |= {run: self._why_broken(run) for run in snapshots if run not in self._judged}
             try:
                 blocks = self._blocks(snapshots, notes)

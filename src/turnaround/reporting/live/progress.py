@@ -1,4 +1,4 @@
-"""Where a run stands now: how far, how fast, how long still, what holds it back, what is going wrong, in words.
+"""The progress of a run, in words: position, speed, time left, bottleneck, warnings.
 
 Cheap, once a second for every run: it rests on the heartbeats of the processes, the status, and the last epochs; the
 numbers are those of analysis/progress.py. The whole analysis is the page's, and comes less often.
@@ -35,10 +35,10 @@ State = Literal["preparing", "queued", "running", "finished", "failed", "diverge
 
 LAST_SPANS = 100
 LAST_SAMPLES = 30
-"""Of the telemetry, one a second: what a GPU does now, not what it did an hour ago."""
+"""Samples of the telemetry that count, one a second: what a GPU does now, not what it did an hour ago."""
 BOTTLENECK_EVERY_S = 5.0
-"""The verdict reads all spans: cheap, but not once a second for a hundred runs."""
-MAX_CAUSE_LETTERS = 2000
+"""Shortest time between two verdicts: one reads LAST_SPANS spans, too much once a second for a hundred runs."""
+MAX_CAUSE_LETTERS = 2000  # the cause comes from a record of others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Warn:
     kind: Kind
     text: str
     is_problem: bool = False
-    """Whether the run is lost, or nearly; otherwise it only loses time."""
+    """True where the run is lost, or nearly; otherwise it only loses time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,10 @@ class RunProgress:
     cause: str | None = None
     doing: str | None = None
     epoch: int = 0
-    """The one that it is in; of a run that has ended, the last one."""
+    """The current epoch; of a run that has ended, the last one."""
     epochs: int | None = None
     share: float | None = None
-    """Of the whole training, 0 to 1."""
+    """Fraction of the whole training that is done, 0 to 1."""
     images_per_s: float | None = None
     left_s: float | None = None
     val_accuracy: float | None = None
@@ -119,19 +119,19 @@ def warning(concern: Concern) -> Warn:
 
 
 class RunWatch:
-    """One run over time: what a single look cannot tell."""
+    """One run over time: keeps what a single look cannot tell, such as pace, silence and the disk's filling."""
 
     def __init__(self, run: FollowedRun, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.run, self.now_s = run, now_s
         self.pace = Pace()
         self._beats: dict[int, int] = {}
         self._moved_s = now_s()
-        self._free: deque[tuple[float, int]] = deque(maxlen=120)
+        self._free: deque[tuple[float, int]] = deque(maxlen=120)  # (time, free bytes): two minutes of one look a second
         self._held_back: Bottleneck | None = None
         self._judged: tuple[float, object] = (-math.inf, None)
 
     def look(self) -> RunProgress:
-        """After the run itself was looked at."""
+        """Return the progress; the caller has read on in the run before."""
         run, state = self.run, self._state()
         snapshot = run.snapshot
         recipe, epochs = _or_none(lambda: snapshot.recipe), _or_none(lambda: snapshot.epochs) or []
@@ -166,6 +166,7 @@ class RunWatch:
             state: State = run.snapshot.status.state
         except RunDirectoryError:
             return "unreadable"
+        # A queued job that beats has started, whatever its status still says.
         return "running" if state == "queued" and run.heartbeats else state
 
     def _cause(self, state: State) -> str | None:
@@ -190,7 +191,7 @@ class RunWatch:
             self._free.append((now_s, self.run.free_bytes))
 
     def _bottleneck(self) -> Bottleneck | None:
-        """By its last steps; the verdict is looked for anew every few seconds, when there are new ones."""
+        """Return the bottleneck of the last steps; judged again every few seconds, when there are new ones."""
         snapshot, now_s = self.run.snapshot, self.now_s()
         if self._judged[1] is not snapshot and now_s - self._judged[0] >= BOTTLENECK_EVERY_S:
             self._judged = (now_s, snapshot)
@@ -220,7 +221,7 @@ class RunWatch:
 
 
 def _or_none(read: Callable[[], Any]) -> Any:
-    """A record of others: what cannot be read, or is of an unlikely kind, is not known."""
+    """Return None for what cannot be read, or is of an unlikely kind: the record may be that of others."""
     try:
         return read()
     except (RunDirectoryError, ValueError, TypeError, KeyError, ArithmeticError, AttributeError, IndexError):
@@ -228,7 +229,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 
 def _doing(processes: list[ProcessHeartbeat]) -> str | None:
-    """What process 0 does; waiting for the others is training too."""
+    """Return the activity of process 0; waiting for the others is training too."""
     if not processes:
         return None
     doing = processes[0].doing

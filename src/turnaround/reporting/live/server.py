@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 STRICT = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""The content policy of every answer but the page, which names its own scripts."""
+"""The content security policy of every answer but the page, which names its own scripts by their hashes."""
 COOKIE = "turnaround-watch"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pacing:
-    """Limits: how often the page is rendered, and for how many readers."""
+    """Rate limits of rendering, and the number of readers."""
 
-    most_streams: int = 64
-    heartbeat_s: float = 15.0
+    most_streams: int = 64  # half of web/sockets.MAX_CONNECTIONS: pages and errors can still be answered
+    heartbeat_s: float = 15.0  # a comment line after so much silence, so that a dead connection is noticed
     now_every_s: float = 1.0
     now_rest: float = 30.0
-    """Wait so many times the CPU time of a quick rendering: 3 % of a core."""
+    """Cooldown after a quick rendering, in multiples of its CPU time: 1 / 31, 3 % of a core."""
     page_every_s: float = 1.0
     page_rest: float = 16.0
-    """The same after the whole analysis: 6 % of a core."""
+    """Cooldown after the whole analysis: 1 / 17, 6 % of a core."""
     first_page_s: float = 20.0
-    """The first visitor waits at most so long for the first analysis."""
-    retry_ms: int = 2000
+    """Longest time that the first visitor waits for the first analysis."""
+    retry_ms: int = 2000  # after which a browser connects again
 
 
 class Cooldown:
@@ -71,18 +71,19 @@ class Cooldown:
 
 
 class LiveService:
-    """The routes, and the two turns of the builder."""
+    """The routes, and the two loops that render."""
 
     def __init__(self, builder: PageBuilder, pacing: Pacing) -> None:
         self.builder, self.pacing, self.hub = builder, pacing, Hub()
         self.num_streams = 0
         self._first_page = asyncio.Event()
-        self._rendered: tuple[str, bytes] = ("", b"")
+        self._rendered: tuple[str, bytes] = ("", b"")  # the event id of the last page, and its text
+        # One thread for each of the two loops, and one for the page of a visitor.
         self._pool = ThreadPoolExecutor(3, thread_name_prefix="live")
 
     @asynccontextmanager
     async def alive(self, app: Starlette) -> AsyncIterator[None]:
-        """While the server runs."""
+        """Run both loops for as long as the server runs."""
         loops = [asyncio.create_task(self._render_now()), asyncio.create_task(self._render_page())]
         try:
             yield
@@ -106,7 +107,7 @@ class LiveService:
         shown: object = None
         while True:
             wanted = (self.builder.snapshots, self.builder.notes)
-            if not self.hub.blocks:  # nobody has looked yet
+            if not self.hub.blocks:  # the folder has not been read yet: the first `now` is on its way
                 await asyncio.sleep(0.05)
             elif _is_same(wanted, shown):
                 await asyncio.sleep(self.pacing.page_every_s)
@@ -120,7 +121,7 @@ class LiveService:
     async def page(self, request: Request) -> Response:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._first_page.wait(), self.pacing.first_page_s)
-        if self._rendered[0] != self.hub.id:
+        if self._rendered[0] != self.hub.id:  # rendered once for all visitors between two publications
             packed, heard = self.hub.blocks, self.hub.id
             blocks = [*(one.block for one in packed), mark_block(heard, {one.block.id: one.digest for one in packed})]
             title = f"{self.builder.title} · turnaround"
@@ -131,8 +132,10 @@ class LiveService:
         return Response(self._rendered[1], media_type="text/html", headers={POLICY: policy})
 
     async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An ASGI application of its own: it must see its reader go, and a reader that takes nothing is closed by
-        web/sockets.py."""
+        """Stream server-sent events; an ASGI application of its own, since it must see its reader go.
+
+        A reader that takes nothing is closed by web/sockets.py.
+        """
         request = Request(scope, receive)
         if self.num_streams >= self.pacing.most_streams:
             busy = "Too many pages are open on this server. Close one, or try again later."
@@ -151,6 +154,7 @@ class LiveService:
         return None
 
     async def _stream(self, request: Request, send: Send, left: asyncio.Task[None]) -> None:
+        # A browser that connects again sends the id of its last event; the first time, the page names what it shows.
         heard = request.headers.get("last-event-id") or request.query_params.get("since")
         text = f"retry: {self.pacing.retry_ms}\n\n"
         while not (left.done() or self.hub.is_closed):
@@ -171,7 +175,7 @@ class LiveService:
 
 
 def _is_same(wanted: tuple[tuple[object, ...], tuple[str, ...]], shown: object) -> bool:
-    """Snapshots are the same objects as long as nothing has changed."""
+    """Compare by identity: snapshots are the same objects as long as nothing has changed."""
     if not isinstance(shown, tuple) or wanted[1] != shown[1]:
         return False
     return len(wanted[0]) == len(shown[0]) and all(a is b for a, b in zip(wanted[0], shown[0], strict=True))
@@ -183,7 +187,7 @@ async def _left(receive: Receive) -> None:
 
 
 class _Events:
-    """A class, since starlette takes a function for one that answers a request, not for an application."""
+    """The events as an ASGI application; a class, since starlette takes a function for one that answers a request."""
 
     def __init__(self, service: LiveService) -> None:
         self.service = service
@@ -193,7 +197,7 @@ class _Events:
 
 
 def application(service: LiveService, access: Access, *, cookie: str = COOKIE) -> Guard:
-    """The ASGI application, guarded as a whole."""
+    """Return the ASGI application, guarded as a whole."""
     routes = [
         Route("/", service.page, methods=["GET"]),
         Route("/events", _Events(service), methods=["GET"]),
@@ -209,7 +213,7 @@ def application(service: LiveService, access: Access, *, cookie: str = COOKIE) -
 
 
 class LiveServer(uvicorn.Server):
-    """Ends its streams before it waits for its connections."""
+    """A server that ends its streams before it waits for its connections."""
 
     def __init__(self, service: LiveService, access: Access, *, cookie: str = COOKIE) -> None:
         super().__init__(uvicorn.Config(application(service, access, cookie=cookie), **settings()))

@@ -1,4 +1,4 @@
-"""A survey of runs that train -> what the live page tells of it; forecasts are made anew only when a run has ended."""
+"""A survey of runs that train -> the PageView of the live page; forecasts are renewed only when a run has finished."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnaround.reporting.page.blocks import PageView
 from turnaround.reporting.page.build import PageOptions, page_view
 
 MAX_SCORED_BYTES = 2**20
-"""A larger file of saved forecasts is not read: it lies in a folder of others, and is read whole."""
+"""Largest file of saved forecasts that is read: it may lie in a folder of others, and is read whole."""
 
 
 class LiveView:
