@@ -1,8 +1,8 @@
 """Incremental updates of the live page: the published blocks, and those that a reader has not seen yet.
 
 Every block has the number of the publication in which it last changed. A reader names the last one that it has heard
-of, with the server's own mark, which another start does not have; it gets the blocks that changed since, or all. It runs
-on the event loop.
+of, with the server's own mark, which another start does not have; it gets the blocks that changed since, or all. It
+runs on the event loop.
 """
 
 from __future__ import annotations
