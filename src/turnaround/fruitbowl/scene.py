@@ -45,7 +45,7 @@ WOOD: Colour = (0.30, 0.20, 0.10)
 
 
 class _Fruit(NamedTuple):
-    """What a fruit is made of, before it is painted."""
+    """The layers of a fruit, before it is painted; a Plane is (rows, columns)."""
 
     skin: Planes
     inside: Plane  # 1 inside, 0 outside, between on the outline
@@ -170,7 +170,10 @@ _DRAW: tuple[Callable[[Frame, Dice, int], _Fruit], ...] = (_apple, _banana, _ora
 
 
 def _rot_degree(dice: Dice, *, rotten: bool) -> float:
-    """Fresh: 0 to 0.45, mostly little. Rotten: 0.38 to 1, mostly much. In between nobody can tell."""
+    """Return 0 to 0.45, mostly little, for fresh fruit; 0.38 to 1, mostly much, for rotten fruit.
+
+    Where the two overlap nobody can tell: that bounds the accuracy of any network below 100 %.
+    """
     one, other = dice.between(0.0, 1.0), dice.between(0.0, 1.0)
     return 0.38 + 0.62 * max(one, other) if rotten else 0.45 * one * other
 
@@ -240,16 +243,21 @@ class _Scene:
         exposure = dice.between(0.75, 1.2)
         tint = (exposure * dice.between(0.9, 1.08), exposure, exposure * dice.between(0.85, 1.08))
         fine = np.clip(self.canvas * (column(tint) * 255.0), 0.0, 255.0).astype(np.int32)
+        # In integers, whose sums are exact in any order: a mean of floats may differ between machines.
         total = fine[:, ::2, ::2] + fine[:, 1::2, ::2] + fine[:, ::2, 1::2] + fine[:, 1::2, 1::2]
         size = self.size // SUPERSAMPLING
         strength = dice.between(2.0, 16.0)
+        # The sum of two uniform numbers has a triangular distribution: near enough to a camera's noise, and exact.
         grain = (dice.plane(3 * size, size) + dice.plane(3 * size, size) - 1.0) * strength
         noisy = (total + 2) // 4 + grain.astype(np.int32).reshape(3, size, size)
         return np.ascontiguousarray(np.clip(noisy, 0, 255).astype(np.uint8).transpose(1, 2, 0))
 
 
 def draw(*, label: int, index: int, seed: int, size_px: int) -> npt.NDArray[np.uint8]:
-    """Image `index` of class `label` as (rows, columns, 3). Depends on nothing but its arguments."""
+    """Return image `index` of class `label` as (rows, columns, 3). It depends on nothing but its arguments.
+
+    The order of the calls to `dice` is part of the data set: another order is another set (fruitbowl.VERSION).
+    """
     assert 0 <= label < len(CLASSES)
     assert 0 <= index < 2**32
     dice = Dice(label=label, index=index, seed=seed)

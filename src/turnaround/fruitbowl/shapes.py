@@ -1,4 +1,4 @@
-"""What fruitbowl draws with: random numbers and shapes that are the same to the last bit on every machine.
+"""Random numbers and shapes of fruitbowl, which are the same to the last bit on every machine.
 
 Enters: a key; coordinates. Leaves: uniform numbers; planes with 1 inside a shape and 0 outside of it. Only
 operations that IEEE 754 defines to the last bit (+ - * / sqrt, comparisons, integers), no sum whose order a
@@ -23,22 +23,25 @@ class Dice:
 
     def between(self, low: float, high: float) -> float:
         raw: int = self._stream.random_raw()
-        return low + (high - low) * ((raw >> 11) * 2.0**-53)
+        return low + (high - low) * ((raw >> 11) * 2.0**-53)  # 53 bits: what a double holds
 
     def chance(self, probability: float) -> bool:
         return self.between(0.0, 1.0) < probability
 
     def plane(self, rows: int, columns: int) -> Plane:
-        raw = self._stream.random_raw(rows * columns) >> np.uint64(40)
+        raw = self._stream.random_raw(rows * columns) >> np.uint64(40)  # 24 bits: what a float32 holds
         return (raw.astype(np.float32) * np.float32(2.0**-24)).reshape(rows, columns)
 
     def turn(self, reach: float) -> tuple[float, float]:
-        """(cos, sin) of a random angle, within +-90 degrees for reach 1; from a ratio, as cosines differ."""
+        """Return (cos, sin) of a random angle, within +-90 degrees for reach 1.
+
+        By the rational parametrisation of the circle: libraries' cosines differ in the last bit.
+        """
         t = self.between(-reach, reach)
         return (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
 
     def shade_of(self, stops: tuple[Colour, ...], spread: float = 0.05) -> Colour:
-        """A colour from anywhere along a row of colours, each channel a little off."""
+        """Return a colour from anywhere along a row of colours, each channel a little off."""
         place = self.between(0, len(stops) - 1)
         at = min(int(place), len(stops) - 2)
         red, green, blue = mix(stops[at], stops[at + 1], place - at)
@@ -56,7 +59,7 @@ class Frame(NamedTuple):
 
 
 def soft(depth: Plane, width: float) -> Plane:
-    """0 to 1 while `depth` goes from 0 to `width`, smooth at both ends."""
+    """Return 0 to 1 while `depth` goes from 0 to `width`, smooth at both ends (smoothstep)."""
     t: Plane = np.clip(depth * (1.0 / width), 0.0, 1.0)
     return t * t * (3.0 - 2.0 * t)
 
@@ -67,7 +70,7 @@ def disc(frame: Frame, u: float, v: float, radius: float, softness: float = 0.0)
 
 
 def stroke(frame: Frame, start: tuple[float, float], end: tuple[float, float], width: float) -> Plane:
-    """A round-ended line: all points nearer than half its width to the segment."""
+    """Return a round-ended line: all points nearer than half its width to the segment."""
     along_u, along_v = end[0] - start[0], end[1] - start[1]
     du, dv = frame.u - start[0], frame.v - start[1]
     t = np.clip((du * along_u + dv * along_v) / (along_u * along_u + along_v * along_v), 0.0, 1.0)
@@ -76,7 +79,7 @@ def stroke(frame: Frame, start: tuple[float, float], end: tuple[float, float], w
 
 
 def lens(frame: Frame, u: float, v: float, turn: tuple[float, float], length: float) -> Plane:
-    """A leaf: where two discs overlap. Starts at (u, v) and goes `length` along `turn`."""
+    """Return a leaf, the overlap of two discs; it starts at (u, v) and goes `length` along `turn`."""
     du, dv = frame.u - u, frame.v - v
     p = (du * turn[0] + dv * turn[1]) / length - 0.5
     q = np.abs(dv * turn[0] - du * turn[1]) / length + 0.4
@@ -84,7 +87,7 @@ def lens(frame: Frame, u: float, v: float, turn: tuple[float, float], length: fl
 
 
 def noise(dice: Dice, size: int, columns: int, rows: int) -> Plane:
-    """Cloudy noise in 0..1: random numbers on a coarse grid, blended between the grid's points."""
+    """Return value noise in 0..1: random numbers on a coarse grid, interpolated between its points, (size, size)."""
     return _stretch(_stretch(dice.plane(rows + 1, columns + 1), size).T, size).T
 
 

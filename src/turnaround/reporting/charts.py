@@ -42,7 +42,7 @@ ASCII = Glyphs(levels="_.:-=+*#", eighths="", full="#", mark="|", rule="-")
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
-    """Blocks where the terminal's encoding has them."""
+    """Return blocks where the terminal's encoding has them, else ASCII."""
     everything = BLOCKS.levels + BLOCKS.eighths + BLOCKS.full + BLOCKS.mark + BLOCKS.rule
     try:
         everything.encode(encoding or "ascii")
@@ -54,7 +54,7 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 def sparkline(
     values: Sequence[float], *, low: float, high: float, glyphs: Glyphs = BLOCKS, values_per_cell: int = 1
 ) -> str:
-    """One cell for each `values_per_cell` values, drawn by their mean; a blank where there is no number."""
+    """Return a cell for each `values_per_cell` values, drawn by their mean; a blank where there is no number."""
     groups = [values[start : start + values_per_cell] for start in range(0, len(values), values_per_cell)]
     return "".join(_level(group, low, high, glyphs) for group in groups)
 
@@ -68,8 +68,8 @@ def _level(group: Sequence[float], low: float, high: float, glyphs: Glyphs) -> s
 
 
 def bar(value: float, *, longest: float, cells: int, glyphs: Glyphs = BLOCKS, mark: float | None = None) -> str:
-    """A bar of at most `cells` cells for `longest`, with a mark where another value would end."""
-    parts = max(len(glyphs.eighths) + 1, 1)
+    """Return a bar of at most `cells` cells for `longest`, with a mark where another value would end."""
+    parts = max(len(glyphs.eighths) + 1, 1)  # of a cell: 8 with blocks, 1 in ASCII
     filled, rest = divmod(round(_share(value, longest) * cells * parts), parts)
     drawn = glyphs.full * filled + (glyphs.eighths[rest - 1] if rest else "")
     if not drawn and value > 0:
@@ -103,7 +103,7 @@ class ChartRow:
 
 
 def accuracy_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
-    """A curve for each configuration, all on one scale; of repeats the first that has one."""
+    """Return a sparkline for each configuration, all on one scale; of repeats the first that has a curve."""
     curves = [
         (name, curve)
         for name, case in zip(case_names(job), job.configurations, strict=True)
@@ -145,14 +145,14 @@ def _curve_end(curve: Sequence[float]) -> str:
 
 
 def _chosen(items: list[tuple[str, tuple[float, ...]]], most: int) -> list[tuple[str, tuple[float, ...]]]:
-    """All, or so many of them evenly spread from the first to the last."""
+    """Return all, or so many of them evenly spread from the first to the last."""
     if len(items) <= most:
         return items
     return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
 
 
 def time_chart(job: Workload, speedups: Mapping[Configuration, Speedup], width: int, glyphs: Glyphs) -> list[str]:
-    """Seconds an epoch; nothing for fewer than two configurations with times."""
+    """Return bars of seconds an epoch; nothing for fewer than two configurations with times."""
     rows = []
     for name, case in zip(case_names(job), job.configurations, strict=True):
         if case.epoch_time_s is None or not math.isfinite(case.epoch_time_s.value):
@@ -168,7 +168,7 @@ def time_chart(job: Workload, speedups: Mapping[Configuration, Speedup], width: 
 
 
 def stable_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
-    """Epochs to stable; nothing for fewer than two configurations that have an answer."""
+    """Return bars of epochs to stable; nothing for fewer than two configurations that have an answer."""
     rows = [
         ChartRow(name=name, value=case.stable.epoch, text=stable_text(case.stable))
         for name, case in zip(case_names(job), job.configurations, strict=True)
@@ -194,7 +194,7 @@ def _bars(title: str, rows: Sequence[ChartRow], width: int, glyphs: Glyphs) -> l
 
 
 def _padded(names: Sequence[str], most: int) -> list[str]:
-    """The names, equally wide; a longer one is cut, since the table has it in full."""
+    """Return the names, equally wide; a longer one is cut, since the table has it in full."""
     cut = [name if cell_len(name) <= most else f"{chop_cells(name, max(most - 2, 1))[0]}.." for name in names]
     widest = max(cell_len(name) for name in cut)
     return [name + " " * (widest - cell_len(name)) for name in cut]

@@ -1,4 +1,4 @@
-"""What is wrong with a folder of images: for the terminal, the worst first; and as a page with the pictures.
+"""The report of a check of images: for the terminal, the worst first; and as a page with thumbnails.
 
 Names of files and classes come from others: each is text in both, and the page runs no script at all.
 """

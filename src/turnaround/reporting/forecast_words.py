@@ -103,7 +103,7 @@ def time_text(p: Prediction, name: str) -> str:
 
 
 def next_in_words(p: Prediction) -> tuple[str, str] | None:
-    """What to run next, what it costs and why; and the command."""
+    """Return what to run next, what it costs and why; and the command."""
     run = p.next_run
     if run is None:
         return None

@@ -12,11 +12,11 @@ from rich.cells import cell_len, chop_cells
 GAP = 2
 NARROWEST = 40
 """A terminal that claims less is taken for one of this width: below, nothing can be laid out."""
-MIN_NAMES = 20
+MIN_NAMES = 20  # cells of the column of names beside a table: narrower, names fall into too many lines
 
 
 def clean(text: str) -> str:
-    """Names come from files of others: what would move the cursor, colour the screen or turn the text is shown as ?."""
+    """Replace by ? what would move the cursor, colour the screen or turn the text: names come from files of others."""
     return "".join("?" if unicodedata.category(letter) in _UNSHOWN else letter for letter in text)
 
 
@@ -25,7 +25,7 @@ _UNSHOWN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def wrapped(text: str, width: int, *, first: str = "", rest: str | None = None) -> list[str]:
-    """The text in lines of at most `width` cells. `first` stands before the first line, `rest` before the others."""
+    """Wrap the text in lines of at most `width` cells; `first` leads the first line, `rest` the others."""
     rest = " " * cell_len(first) if rest is None else rest
     lines, line, is_empty = [], first, True
     for word in _pieces(text, max(width - max(cell_len(first), cell_len(rest)), 1)):
@@ -38,7 +38,7 @@ def wrapped(text: str, width: int, *, first: str = "", rest: str | None = None) 
 
 
 def _pieces(text: str, width: int) -> Iterator[str]:
-    """The words, a number with its unit being one; a word wider than a line, such as a path, in pieces."""
+    """Yield the words, a number with its unit being one; a word wider than a line, such as a path, in pieces."""
     for word in _UNIT.sub(_TIED, " ".join(text.split())).split(" "):
         yield from (
             chop_cells(word.replace(_TIED, " "), width) if cell_len(word) > width else (word.replace(_TIED, " "),)
@@ -63,7 +63,7 @@ class TextColumn:
         return max(cell_len(line) for text in (self.heading, *self.cells) for line in text.split("\n"))
 
     def narrowed(self, width: int) -> TextColumn:
-        """The same with long cells in several lines."""
+        """Return the column with long cells in several lines."""
         cells = ("\n".join(wrapped(cell, width, rest="  ")) for cell in self.cells)
         return replace(self, cells=tuple(cells))
 
@@ -81,7 +81,7 @@ class Table:
 
 
 def tables(names: TextColumn, groups: Sequence[Sequence[TextColumn]], width: int) -> list[Table]:
-    """One table where everything fits; else at least one for each group, each with the names in front.
+    """Return one table where everything fits; else at least one for each group, each with the names in front.
 
     No cell is cut. Long names take several lines; where even those leave no room, they stand above their rows.
     """
@@ -99,7 +99,7 @@ def tables(names: TextColumn, groups: Sequence[Sequence[TextColumn]], width: int
 
 
 def _fitting(group: Sequence[TextColumn], taken: int, width: int) -> Iterator[list[TextColumn]]:
-    """The columns in as many lots as the width needs; a column wider than that comes alone."""
+    """Yield the columns in as many lots as the width needs; a column wider than that comes alone."""
     some: list[TextColumn] = []
     for column in group:
         if some and taken + _width([*some, column]) > width:
@@ -115,7 +115,7 @@ def _width(columns: Sequence[TextColumn]) -> int:
 
 
 def _table(names: TextColumn, columns: Sequence[TextColumn]) -> Table:
-    """A name of several lines has its figures in the first."""
+    """Return a table with names in front; a name of several lines has its figures in the first."""
     lines = []
     for row, name in enumerate(names.cells):
         first, *others = name.split("\n")
@@ -124,7 +124,7 @@ def _table(names: TextColumn, columns: Sequence[TextColumn]) -> Table:
 
 
 def _with_names_apart(names: TextColumn, columns: Sequence[TextColumn], width: int) -> Table:
-    """Each row under its name."""
+    """Return a table with each row under its name."""
     lines = []
     for row, name in enumerate(names.cells):
         lines += [*wrapped(name, width), _joined(columns, [column.cells[row] for column in columns])]
@@ -132,7 +132,7 @@ def _with_names_apart(names: TextColumn, columns: Sequence[TextColumn], width: i
 
 
 def _heading(columns: Sequence[TextColumn]) -> list[str]:
-    """The heading takes as many lines as its tallest column; shorter ones stand at the bottom."""
+    """Return the heading, as many lines as its tallest column has; shorter ones stand at the bottom."""
     height = max(column.heading.count("\n") for column in columns) + 1
     texts = [column.heading.split("\n") for column in columns]
     lines = zip(*([""] * (height - len(text)) + text for text in texts), strict=True)

@@ -24,7 +24,7 @@ from turnaround.reporting.survey_text import evidence_text
 
 MAX_CONFUSED = 6
 SHORT_EVIDENCE = 260
-"""Letters; longer evidence is folded away."""
+"""Characters of evidence that are shown at once; longer evidence is folded away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class PageView:
     survey: Survey
     title: str
     now: str
-    """When the page was made, for people."""
+    """The time at which the page was made, for people."""
     findings: tuple[Finding, ...] = ()
     forecasters: Mapping[str, tuple[Forecaster, ...]] = field(default_factory=dict)
     """Forecasters by the job's name, one for each kind of GPU; a job about which nothing can be forecast is missing."""

@@ -16,14 +16,14 @@ from turnaround.reporting.text_layout import clean
 from turnaround.words import duration
 
 MAX_DRAWN = 12
-"""Series that are drawn at first; the legend switches the others on."""
+"""Largest number of series drawn at first; the legend switches the others on."""
 MAX_SERIES = 40
-"""Series of one picture: a longer legend nobody reads."""
+"""Largest number of series in one figure: nobody reads a longer legend."""
 MAX_BARS = 30
 MAX_COUNTS = 8
-"""Numbers of workers that are named on an axis."""
+"""Largest number of worker counts with a tick on an axis."""
 LABEL_WIDTH = 20
-"""Letters of a line beside a bar: what a telephone has room for."""
+"""Characters of a line beside a bar: what a telephone has room for."""
 
 Trace = dict[str, Any]
 
@@ -58,7 +58,10 @@ class Figure:
 
 
 def number(value: float | None) -> float | int | None:
-    """Five digits as JSON knows them; None for what is not known or not finite."""
+    """Round to five digits for JSON; None for what is not known or not finite.
+
+    An integer where it is one: 3 is shorter than 3.0, and above 2**53 a browser would not have it exactly.
+    """
     if value is None or not math.isfinite(value):
         return None
     rounded = float(f"{value:.5g}")
@@ -70,12 +73,12 @@ def numbers(values: Iterable[float | None]) -> list[float | int | None]:
 
 
 def plain(text: str) -> str:
-    """A name that comes from others, as text: plotly would take tags in it for its own."""
+    """Escape a name that comes from others: plotly would take tags in it for its own."""
     return clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def label_lines(text: str, width: int = LABEL_WIDTH) -> str:
-    """The same in lines short enough to stand beside a bar."""
+    """Return the escaped name in lines short enough to stand beside a bar."""
     lines = textwrap.wrap(clean(text), width, break_long_words=True) or [""]
     return "<br>".join(plain(line) for line in lines)
 
@@ -121,7 +124,7 @@ def is_drawn(place: int, of: int) -> dict[str, Any]:
 
 
 def left_out(shown: int, of: int, what: str = "configurations") -> str:
-    """A sentence for the caption where not all are in the picture."""
+    """Return a sentence for the caption where not all are in the figure."""
     return f"Shown: {shown} of {of} {what}; the table has all." if shown < of else ""
 
 
@@ -130,12 +133,12 @@ def shown_at_first(count: int) -> str:
 
 
 def sentences(*parts: str) -> str:
-    """A caption."""
+    """Join the sentences of a caption; empty ones are left out."""
     return " ".join(part for part in parts if part)
 
 
 def layout(*, height: int = 380, entries: int = 0, legend_share: float = 0.45, **more: Any) -> dict[str, Any]:
-    """Room for axes and for a legend above the picture of so many entries, which the page makes as wide as it can."""
+    """Return a layout with room for axes, and for a legend of so many entries above the figure."""
     legend = {
         "orientation": "h",
         "x": 0,
@@ -147,6 +150,7 @@ def layout(*, height: int = 380, entries: int = 0, legend_share: float = 0.45, *
         "tracegroupgap": 0,
     }
     return {
+        # Twelve px for each entry after the second: the legend wraps into rows, and the plot keeps its height.
         "height": height + 12 * min(max(entries - 2, 0), MAX_DRAWN),
         "margin": {"l": 56, "r": 16, "t": 12, "b": 48},
         "showlegend": entries > 1,
@@ -161,15 +165,16 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def share_axis(title: str, **more: Any) -> dict[str, Any]:
-    """Fractions, shown in percent."""
+    """Return an axis of fractions, shown in percent."""
     return axis(title, tickformat=".3~p", **more)
 
 
 def worker_axis(counts: Iterable[int], cases: Sequence[ConfigurationRuns]) -> dict[str, Any]:
-    """Doublings have equal distances; named are powers of two and, where there is room, what was run."""
+    """Return a logarithmic axis of workers; ticks at powers of two and, where there is room, at what was run."""
     known = sorted(set(counts))
     run = {case.configuration.workers for case in cases}
     is_gpus = all(case.configuration.gpu not in ("CPU", "unknown") for case in cases)
+    # Room of 0.3 doublings at both ends; plotly takes the range of a logarithmic axis as powers of ten.
     ends = [math.log2(known[0]), math.log2(known[-1])]
     low, high = (end * math.log10(2) for end in (ends[0] - 0.3, ends[1] + 0.3))
     powers = [n for n in known if n & (n - 1) == 0]
@@ -185,9 +190,10 @@ def worker_axis(counts: Iterable[int], cases: Sequence[ConfigurationRuns]) -> di
 
 
 def log_ticks(values: Iterable[float | None]) -> dict[str, Any]:
-    """A logarithmic axis with few round ticks, and a little room at both ends."""
+    """Return a logarithmic axis with few round ticks, and a quarter more room at both ends."""
     known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
     low, high = min(known, default=1.0) / 1.25, max(known, default=10.0) * 1.25
+    # The coarsest steps that leave three ticks.
     finer = (_ticks_between(low, high, steps) for steps in LOG_STEPS)
     ticks = next((ticks for ticks in finer if len(ticks) >= 3), [low, high])
     return {
@@ -211,7 +217,7 @@ LOG_STEPS: tuple[tuple[float, ...], ...] = (
     (1, 1.5, 2, 3, 4, 5, 6, 8),
     (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3.2, 3.6, 4, 4.5, 5, 5.5, 6, 7, 8, 9),
 )
-"""Ticks within a power of ten, from few to many."""
+"""Steps of ticks within a power of ten, from few to many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,14 +245,14 @@ class TimeUnit:
 
 
 def bar_axis(labels: Sequence[str]) -> dict[str, Any]:
-    """Bars from top to bottom in the order given, each with its label; places are numbers: names may be equal."""
+    """Return an axis for bars from top to bottom as given; positions are numbers, since names may be equal."""
     return {
         "automargin": True,
         "tickmode": "array",
         "tickvals": list(range(len(labels))),
         "ticktext": [label_lines(label) for label in labels],
         "ticklabelstandoff": 4,
-        "range": [len(labels) - 0.5, -0.5],
+        "range": [len(labels) - 0.5, -0.5],  # reversed: plotly puts 0 at the bottom
         "zeroline": False,
         "showgrid": False,
     }
@@ -261,7 +267,7 @@ def bar_height(labels: Sequence[str]) -> int:
 def error_bars(
     along: str, values: Sequence[float | None], lows: Sequence[float | None], highs: Sequence[float | None]
 ) -> Trace:
-    """Along x or y. Plotly takes distances; nothing where no end is known or differs from its value."""
+    """Return error bars along x or y, as distances; empty where no end is known or differs from its value."""
     above = [_distance(value, high) for value, high in zip(values, highs, strict=True)]
     below = [_distance(low, value) for value, low in zip(values, lows, strict=True)]
     if not any(above) and not any(below):

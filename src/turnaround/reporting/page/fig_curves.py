@@ -52,7 +52,7 @@ class _Drawn:
 
 
 def curve_figure(job: Workload, quantity: Quantity) -> Figure | None:
-    """All configurations in one picture; None where no run has a curve of two epochs."""
+    """Return all configurations in one figure; None where no run has a curve of two epochs."""
     known = [one for series in series_of(job) if (one := _drawn(series, quantity)) is not None]
     if not known:
         return None
@@ -155,20 +155,20 @@ def _area(
 
 
 def _most_overfit(drawn: Sequence[_Drawn]) -> _Drawn | None:
-    """The configuration with the widest gap: several areas would lie upon each other and hide where they begin."""
+    """Return the configuration with the widest generalisation gap: several areas would hide each other."""
     overfit = [one for one in drawn if _overfit_since(one.series) is not None and _both(one)]
     return max(overfit, key=lambda one: one.series.case.overfitting.gap or 0.0, default=None)
 
 
 def _gap(one: _Drawn) -> Iterator[Trace]:
-    """Between training and validation, from where it overfits."""
+    """Yield the area between training and validation, from the epoch at which it overfits."""
     epochs, validation, train = zip(*_both(one), strict=True)
     low, high = (numbers(map(pick, validation, train)) for pick in (min, max))
     yield _area(epochs, low, high, one.series.index, "overfit") | {"legendgroup": str(one.series.index)}
 
 
 def _both(one: _Drawn) -> list[tuple[int, float, float]]:
-    """The epochs since it overfits at which both are known; nothing for fewer than two."""
+    """Return (epoch, validation, training) since it overfits, where both are known; nothing for fewer than two."""
     since = _overfit_since(one.series)
     if since is None or one.train is None or one.validation is None:
         return []
@@ -182,7 +182,7 @@ def _both(one: _Drawn) -> list[tuple[int, float, float]]:
 
 
 def _overfit_since(series: Series) -> float | None:
-    """The epoch from which it overfits; None where it does not."""
+    """Return the epoch from which it overfits; None where it does not."""
     verdict, stable = series.case.overfitting, series.case.stable
     if verdict.kind not in ("harmful", "over-confident", "memorising"):
         return None
@@ -190,7 +190,7 @@ def _overfit_since(series: Series) -> float | None:
 
 
 def _running(series: Series, quantity: Quantity) -> Iterator[Trace]:
-    """Runs under way, where others of their configuration have finished: each for itself."""
+    """Yield a line for each run under way, where others of its configuration have finished."""
     finished = {summary.directory for summary, _ in drawn_runs(series.case)}
     for run in series.case.summaries:
         if run.state != "running" or run.directory in finished:
@@ -298,7 +298,7 @@ WORDS = {"validation": "validation", "train": "training"}
 
 
 def final_accuracy_figure(job: Workload) -> Figure | None:
-    """Training and validation accuracy at the end, by configuration; None where fewer than two are known."""
+    """Return training and validation accuracy at the end, by configuration; None where fewer than two are known."""
     known = [s for s in series_of(job) if s.case.final_val_accuracy is not None]
     if len(known) < 2:
         return None

@@ -45,7 +45,7 @@ SYMBOLS = {
 
 
 def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | None:
-    """None where no run says when it became stable, or there is a single number of workers and no law."""
+    """Return the figure; None where no run became stable, or there is a single number of workers and no law."""
     known = [series for series in series_of(job) if series.case.stable.epoch is not None]
     laws = _laws(forecasters)
     counts = {s.case.configuration.workers for s in known} | {p.workers for _, law in laws for p in law}
@@ -53,7 +53,7 @@ def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | 
         return None
     behind, apart = _law_traces(laws)
     traces = [*behind, *_points(known), *apart]
-    top = max([*heights(traces), 1.0]) * 1.12
+    top = max([*heights(traces), 1.0]) * 1.12  # room above the highest mark, which is not cut in half
     planned = next((n for forecaster, _ in laws if (n := forecaster.laws.observations.epochs_planned)), None)
     return Figure(
         id="epochs-to-stable",
@@ -71,7 +71,7 @@ def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | 
 
 
 def _laws(forecasters: Sequence[Forecaster]) -> list[tuple[Forecaster, Sequence[SweepPoint]]]:
-    """Kinds of GPU mostly share the law of epochs: it is drawn once, as far as any of them goes."""
+    """Return the distinct laws: kinds of GPU mostly share that of epochs, which is drawn once, as far as any goes."""
     found: list[tuple[Forecaster, Sequence[SweepPoint]]] = []
     for forecaster in forecasters:
         own = [point for point in sweep(forecaster) if point.prediction.epochs_to_stable is not None]
@@ -85,7 +85,7 @@ def _laws(forecasters: Sequence[Forecaster]) -> list[tuple[Forecaster, Sequence[
 
 
 def _law_traces(laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]]) -> tuple[list[Trace], list[Trace]]:
-    """What lies behind the measured points, and what stands before them."""
+    """Return the traces behind the measured points (bands, lines), and those in front of them (forecasts)."""
     behind: list[Trace] = []
     apart: list[Trace] = []
     for place, (_, law) in enumerate(laws):
@@ -105,7 +105,7 @@ def _kind(case: ConfigurationRuns) -> str:
 
 
 def _points(known: Sequence[Series]) -> list[Trace]:
-    """A trace for each kind of answer, with its symbol; colours as everywhere would need one for each point."""
+    """Return a trace for each kind of answer, with its symbol; colours by series would need one for each point."""
     traces = []
     for kind, name in KINDS.items():
         own = [series for series in known if _kind(series.case) == kind]

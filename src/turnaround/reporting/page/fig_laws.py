@@ -19,7 +19,7 @@ class ScalingGroup:
 
     name: str
     series: int
-    """That of its first case."""
+    """The series of its first case."""
     cases: Sequence[ConfigurationRuns]
     forecaster: Forecaster | None
     points: Sequence[SweepPoint]
@@ -31,7 +31,7 @@ class ScalingGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class LawCurve:
-    """What one picture reads out of a group."""
+    """The functions by which one figure reads its quantity out of a group: measured, by the law, ideal."""
 
     measured: Callable[[ScalingGroup, ConfigurationRuns], Spread | Interval | None]
     law: Callable[[SweepPoint], Interval | None]
@@ -40,21 +40,22 @@ class LawCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """What one law says along the workers, ready to be drawn."""
+    """The predictions of one law along the workers, ready to be drawn."""
 
     name: str
-    """Before the words "law" and "forecast" in the legend."""
+    """The name that stands before the words "law" and "forecast" in the legend."""
     series: int
     points: Sequence[tuple[SweepPoint, Interval]]
     unit: TimeUnit
     shown: Callable[[float], str]
-    """A forecast as text."""
+    """The function that writes a forecast as text, for the tooltip."""
 
 
 def scaling_traces(
     groups: Sequence[ScalingGroup], curve: LawCurve, unit: TimeUnit, shown: Callable[[float], str]
 ) -> list[Trace]:
-    """Bands first, so that nothing lies under them; then lines, then points, measured ones first in the legend."""
+    """Return the traces from back to front: bands, lines, measured points, forecasts."""
+    # Plotly draws, and lists in the legend, in the order of the traces: nothing may lie under a band.
     layers: list[list[Trace]] = [[], [], [], []]
     for group in groups:
         along = [(p, f) for p in group.points if (f := curve.law(p)) is not None]
@@ -77,10 +78,11 @@ def scaling_traces(
 
 
 def law_traces(law: Law) -> list[Trace]:
-    """The band, the line, and the forecasts that are worth a mark of their own."""
+    """Return the band, the line, and the forecasts that have a mark of their own."""
     workers = [p.workers for p, _ in law.points]
     low, high = ([law.unit(getattr(f, end)) for _, f in law.points] for end in ("low", "high"))
     common = {"type": "scatter", "legendgroup": law.name}
+    # One closed outline: along the upper ends, and back along the lower ones.
     band = {
         "mode": "lines",
         "x": [*workers, *reversed(workers)],
@@ -144,7 +146,7 @@ def _ideal(group: ScalingGroup, ideal: Callable[[ScalingGroup, int], float], uni
 
 
 def _named_once(traces: Sequence[Trace]) -> list[Trace]:
-    """Each ideal line has its place; the legend needs the word once."""
+    """Keep one of the ideal lines in the legend; all of them are drawn."""
     first = next((trace for trace in traces if trace["meta"]["role"] == "ideal"), None)
     return [{**t, "showlegend": False} if t["meta"]["role"] == "ideal" and t is not first else t for t in traces]
 
@@ -178,7 +180,7 @@ def _runs(case: ConfigurationRuns) -> str:
 
 
 def heights(traces: Sequence[Trace]) -> list[float]:
-    """All that is drawn, with the ends of error bars; a wide band of the law may reach beyond the picture."""
+    """Return the y values that an axis must show, with error bars; a wide band may reach beyond the figure."""
     known: list[float] = []
     for trace in traces:
         if trace["meta"]["role"] == "band":

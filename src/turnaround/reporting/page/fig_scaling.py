@@ -26,7 +26,7 @@ from turnaround.words import about, duration, hardware, percent
 
 
 def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingGroup]:
-    """By kind of GPU and by what else matters for time; a law goes with the group it was learnt from."""
+    """Group the cases by kind of GPU and by what else matters for time; a law goes with the group it learnt from."""
     order = {id(case): place for place, case in enumerate(job.configurations)}
     found = []
     comparable = comparable_in_time(job)
@@ -50,7 +50,7 @@ def _is_learnt_from(forecaster: Forecaster, cases: Sequence[ConfigurationRuns]) 
 
 
 def _name(cases: Sequence[ConfigurationRuns], others: Sequence[Sequence[ConfigurationRuns]]) -> str:
-    """The kind of GPU; with the settings where another group has the same kind."""
+    """Return the kind of GPU; with the settings where another group has the same kind."""
     own = cases[0].configuration
     kind = own.gpu if own.gpu != "unknown" else "workers"
     if all(group[0].configuration.gpu != own.gpu for group in others):
@@ -59,7 +59,7 @@ def _name(cases: Sequence[ConfigurationRuns], others: Sequence[Sequence[Configur
 
 
 def scaling_figures(job: Workload, forecasters: Sequence[Forecaster]) -> list[Figure]:
-    """Nothing where no real run has times, or all have the same number of workers and there is no law."""
+    """Return the figures; none where no real run has times, or there is a single number of workers and no law."""
     groups = groups_of(job, forecasters)
     counts = {c.configuration.workers for group in groups for c in group.cases}
     counts |= {point.workers for group in groups for point in group.points}
@@ -136,12 +136,13 @@ def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
         ),
         alt=_alt(groups, curve, percent),
         data=traces,
+        # At most 250 %: one superlinear point must not press all others to the bottom.
         layout=_layout(groups, traces, share_axis("efficiency (%)", range=[0, number(min(top, 2.5))])),
     )
 
 
 def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
-    """With what the forecast counts as well, start-up and evaluations, so that both can be held together."""
+    """Return the figure of time to stable; measured times include start-up and evaluations, as the forecasts do."""
     with_law = [g for g in groups if any(point.prediction.time_to_stable_s for point in g.points)]
     if not with_law:
         return None

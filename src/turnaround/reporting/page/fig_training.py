@@ -29,7 +29,7 @@ Known = list[tuple[Series, Band]]
 
 
 def learning_rate_figure(job: Workload) -> Figure | None:
-    """At the end of each epoch; None where no run tells of two epochs."""
+    """Return the values at the end of each epoch; None where no run has two epochs."""
     known = _known(job, "learning_rate")
     if not known:
         return None

@@ -33,7 +33,7 @@ PLOTLY_CSS = ".js-plotly-plot{position:relative}"
 
 
 def render_page(blocks: Sequence[Block], *, title: str, live: bool) -> str:
-    """The html text. `live` adds what a server pushes into it."""
+    """Return the html text. `live` adds the script that takes a server's updates."""
     template = environment().get_template("page.html.j2")
     return template.render(
         title=title,
@@ -52,7 +52,7 @@ def render_page(blocks: Sequence[Block], *, title: str, live: bool) -> str:
 
 
 def block_html(block: Block) -> Markup:
-    """The block's element, as the page's script would make it."""
+    """Return the block's element, as the page's script would make it."""
     if block.figure is not None:
         return piece("figure", block=block, figure=block.figure, json=_inert(_drawn(block.figure)))
     return piece("section", block=block, anchor=anchor(block.id))
@@ -71,7 +71,8 @@ def _drawn(figure: Figure) -> dict[str, Any]:
 
 
 def content_policy(*, live: bool) -> str:
-    """Nothing from anywhere; only our own scripts and styles, each by its hash."""
+    """Return the content security policy: nothing from anywhere, our own scripts and styles alone, by their hashes."""
+    # Hashes and no nonce: the page is a file, which has no server to make a new nonce for each visit.
     scripts = [asset("page.js"), plotly_js(), *([asset("live.js")] if live else [])]
     styles = [*_styles(live=live), PLOTLY_CSS]
     return "; ".join(
@@ -94,7 +95,7 @@ def _styles(*, live: bool) -> list[str]:
 
 @cache
 def plotly_js() -> str:
-    """The library's own file, as its package brings it; the package itself is not imported, which takes seconds."""
+    """Return the library's own file from its package; the package itself is not imported, which takes seconds."""
     found = find_spec("plotly")
     path = Path(found.origin or "").parent / "package_data" / "plotly.min.js" if found else None
     if path is None or not path.is_file():
@@ -117,6 +118,6 @@ _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"
 
 
 def _inert(payload: object) -> str:
-    """JSON for a script element: no letter of it can be taken for markup."""
+    """Return JSON for a script element: no letter of it can be taken for markup."""
     text = json.dumps(plain(payload), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPED)
