@@ -136,7 +136,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def money(value: float) -> str:
-    """A cost in the currency of the price that was given: "9.33"."""
+    """Return a cost in the currency of the price that was given: "9.33"."""
     return f"{value:,.2f}"
 
 
@@ -144,7 +144,7 @@ def money(value: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """The noun as `count` wants it: "class" and "classes", "copy" and "copies", "run" and "runs"."""
+    """Return the noun as `count` wants it: "class" and "classes", "copy" and "copies", "run" and "runs"."""
     if count == 1:
         return noun
     if noun.endswith(("s", "x", "ch", "sh")) and not noun.endswith("epoch"):  # its ch is a k

@@ -18,7 +18,7 @@ MIN_SPANS = 3  # of each process: a median that one outlier does not decide
 
 @dataclass(frozen=True, kw_only=True)
 class Balance:
-    """Median seconds of computation in a step for each hosted worker, by process."""
+    """Median seconds of a step up to its exchange, for each hosted worker, by process."""
 
     compute_s: dict[int, float]
     slowest_rank: int
@@ -36,6 +36,7 @@ def balance(run: Run) -> Balance | None:
     first_epoch = min((e.epoch for e in run.epochs if e.segment == last_segment), default=1)
     spans: dict[int, list[float]] = {}
     for rank, share in enumerate(_shares(run)):
+        # The first span of a start is cold. Input counts as well as computation: the others wait for either.
         now = [s for s in run.spans(rank) if s.epoch >= first_epoch][1:]
         spans[rank] = [(s.wait_s + s.copy_s + s.compute_s) / share for s in now]
     if len(spans) < 2 or min(map(len, spans.values())) < MIN_SPANS:
@@ -46,7 +47,7 @@ def balance(run: Run) -> Balance | None:
 
 
 def _shares(run: Run) -> list[int]:
-    """Workers of each process: one that hosts twice as many has twice the work. Empty where the record does not say."""
+    """Return the workers of each process: twice as many are twice the work. Empty where the record does not say."""
     ranks = run.machine.get("ranks")
     known = ranks if isinstance(ranks, list) else []
     hosted = [facts.get("workers") if isinstance(facts, dict) else None for facts in known]

@@ -177,7 +177,7 @@ def _straggler(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
         found = balance(run)
     except (KeyError, TypeError, ZeroDivisionError):  # ranks or spans that are not ours
         return
-    # ratio = slowest / median compute time: all wait for the slowest, so 1 - 1 / ratio of the step would go.
+    # ratio = slowest / median time up to the exchange: all wait for the slowest, so 1 - 1 / ratio would go.
     if found is not None and found.has_straggler:
         yield _suspect("straggler", 1.0 - 1.0 / found.ratio, "slow process", rank=found.slowest_rank, ratio=found.ratio)
 

@@ -199,13 +199,15 @@ class Workload:
         to its own plateau reward the one that comes to rest early at a worse level. None when fewer than two
         configurations have curves.
         """
+        # T = min over configurations of (level - band); MLPerf compares by epochs to one target as well. A stated
+        # stable epoch has no fitted level.
         plateaus = [each.stable for each in self.configurations if each.finished]
         known = [s.level - s.band for s in plateaus if s.level is not None and s.method in ("smooth", "isotonic")]
         return min(known) if len(known) > 1 else None
 
     @property
     def members(self) -> Iterator[Member]:
-        """Every run, in the order of the configurations."""
+        """Return every run, in the order of the configurations."""
         return (member for each in self.configurations for member in each.members)
 
 

@@ -22,7 +22,7 @@ SILENT_S = 60.0
 SILENT_AT_FIRST_S = 900.0
 """The first step may compile for minutes."""
 LAST_EPOCHS = 5
-"""For the time of an epoch: few enough to follow a machine that gets busier."""
+"""Epochs whose median is the time of an epoch: few enough to follow a machine that gets busier."""
 PACES = 15
 """Looks at the heartbeat, a second apart, over which the median pace is taken."""
 STARVING = 0.5

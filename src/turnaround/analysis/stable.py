@@ -56,7 +56,7 @@ class EpochEstimate:
     status: Status
     """`stable` and `not yet stable` are answers of stable_epoch, `reached` and `not reached` of epochs_to_target."""
     epoch: float | None
-    """For `not yet stable` a lower bound."""
+    """The estimate; a lower bound (right-censored) where the status is `not yet stable`."""
     low: float | None
     """Lower end of the 80 % interval; None when the noise is not known."""
     high: float | None

@@ -47,7 +47,7 @@ def class_imbalance(job: Workload) -> Iterator[Draft]:
 
 
 def _imbalance(name: str, run: Run) -> tuple[str, tuple[Evidence, ...]]:
-    """By the training images of each class where the record counts them, else by the validation images."""
+    """Count by the training images of each class where the record has them, else by the validation images."""
     part, sizes = "training", _training_images(run)
     if not sizes:
         results = run.evaluation.per_class if run.evaluation else []

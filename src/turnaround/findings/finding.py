@@ -39,7 +39,7 @@ class Draft:
     text: str
     evidence: tuple[Evidence, ...]
     advice: str
-    """What to do next."""
+    """Advice: what to do next."""
     severity: Severity | None = None
     """Severity, where it differs from that of the rule."""
 

@@ -54,6 +54,7 @@ class Laws:
         if self.time is None or self.times is None:
             return None
         time_s = self.time.epoch_s(self.time.predict(self.deployment(workers, hosts)), steps=self.steps(workers))
+        # In this order: a least width, the doubt of an input-bound run, then the ratio of data sheets on top of both.
         time_s = time_s.reaching(low=time_s.value * (1 - MIN_WIDTH), high=time_s.value * (1 + MIN_WIDTH))
         if self.times.input_bound:
             time_s = time_s.widened(INPUT_BOUND)
@@ -120,6 +121,7 @@ def _epochs_law(observations: Observations) -> EpochsToStable | None:
     law = EpochsToStable(noise_scale=observations.noise_scale)
     if not observations.epochs:
         return None
+    # Censored regression in two passes: bounds that the first fit already satisfies would only pull it down.
     law.fit(observations.epochs)
     later = [o for o in observations.not_yet if o.epochs > law.predict(o.global_batch).value]
     return law.fit([*observations.epochs, *later]) if later else law

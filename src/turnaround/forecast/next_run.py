@@ -40,6 +40,7 @@ def next_run(forecaster: Forecaster, prediction: Prediction) -> NextRun | None:
         return _next_run(forecaster, Candidate(workers=1, is_rehearsal=False), "no times")
     if laws.epochs is None and laws.observations.global_batch(prediction.workers) is not None:
         return _next_run(forecaster, Candidate(workers=prediction.workers, is_rehearsal=True), "no stable epoch")
+    # Expected gain of a run: the interval's relative width after refitting with it, against the width now.
     before = _width(prediction)
     tried = [(_width(_with(forecaster, c).predict(prediction.workers)), c) for c in _candidates(laws, prediction)]
     useful = [(after, c) for after, c in tried if before and after and after < before * (1 - WORTH_SAYING)]

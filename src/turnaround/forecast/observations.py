@@ -70,7 +70,7 @@ class Observations:
 
     job: str
     times: dict[str, Times]
-    """By kind of GPU."""
+    """Times by kind of GPU."""
     epochs: tuple[EpochsObservation, ...] = ()
     not_yet: tuple[EpochsObservation, ...] = ()
     """Lower bounds: configurations that had not become stable by the end of their runs."""
@@ -280,6 +280,7 @@ def _best_accuracy(cases: Sequence[ConfigurationRuns]) -> float:
 def _epochs(stable: EpochEstimate | None, batch: int, statuses: tuple[str, ...]) -> Iterator[EpochsObservation]:
     if stable is None or stable.status not in statuses or not stable.epoch:
         return
+    # The 80 % interval as a standard deviation: its wider side / 1.2816. A lower bound has no upper end.
     ends = [abs(end - stable.epoch) for end in (stable.low, stable.high) if end is not None]
     yield EpochsObservation(global_batch=batch, epochs=stable.epoch, sd=max(ends) / Z_80 if ends else None)
 

@@ -35,7 +35,7 @@ class Pinned:
     counts: tuple[int, ...] = ()
     """The different numbers of processes that were measured."""
     noise_scale: float | None = None
-    """In images; with its factor either way."""
+    """Gradient noise scale in images; with its factor either way."""
     factor: float | None = None
     fall: float | None = None
     """Accuracy lost for each doubling of the batch."""
@@ -263,4 +263,4 @@ class Remarks:
     warnings: tuple[Warning_, ...] = ()
     assumed: tuple[Assumption, ...] = ()
     pinned: tuple[tuple[str, Pinned], ...] = ()
-    """By "time: c1" and the like: which law, and which of its parameters."""
+    """Pinned parameters by law and parameter: "time: c1" and the like."""

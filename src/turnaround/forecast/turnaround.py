@@ -25,8 +25,8 @@ Quantity = TypeVar("Quantity", float, Array)
 WORTH_IT = 0.05
 """Gain in time below which more GPUs buy nothing."""
 FIXED_SCATTER = 0.2
-"""Relative, 80 %: how far start-up and the like differ from run to run, where fewer than two were measured. A
-judgement: no series of others has these parts."""
+"""Least relative 80 % half-width of start-up and the like, from run to run. A judgement: no published series has these
+parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,7 @@ def per_epoch_overhead(measured: Sequence[Overheads], processes: int) -> Interva
     if not measured:
         return Interval.exact(0.0)
     nearest = min(measured, key=lambda o: abs(math.log(o.processes / processes)))
+    # value: evaluation n / N, all of the gain; the other end: evaluation sqrt(n / N), half of it in the exponent.
     shared = nearest.processes / processes
     low, high = sorted(nearest.evaluation_s * share for share in (shared, math.sqrt(shared)))
     return Interval(value=nearest.evaluation_s * shared, low=low, high=high).plus(nearest.checkpoint_s)
@@ -103,7 +104,7 @@ def fixed_overhead(measured: Sequence[Overheads]) -> Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """Over a range of workers, by the values of the forecasts."""
+    """The best numbers of workers of a range, by the values of the forecasts."""
 
     fastest: int
     cheapest: int
