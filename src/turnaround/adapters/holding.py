@@ -1,4 +1,4 @@
-"""What every adapter has: a recorder that begins with the training, and reading facts that cannot fail."""
+"""The base of every adapter: a recorder that begins with the training, and reading facts that cannot fail."""
 
 from __future__ import annotations
 

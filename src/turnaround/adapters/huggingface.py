@@ -112,7 +112,7 @@ def facts_of(args: Any, state: Any, parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trainer() -> Any:
-    """Which calls its callbacks and does not tell them of the images it evaluates."""
+    """Return the Trainer from the stack: it does not tell its callbacks of the images it evaluates."""
     return on_the_stack(lambda name, variables: hasattr(variables.get("self"), "eval_dataset"))["self"]
 
 

@@ -1,4 +1,4 @@
-"""What Keras does not tell its callbacks: the images of a fit.
+"""Finds the images of a fit, which Keras does not tell its callbacks.
 
 A callback sees the model and the number of steps, neither the batch size nor the data. They are the arguments of `fit`,
 which is on the stack while `on_train_begin` runs: they are looked at there, and nothing is changed.

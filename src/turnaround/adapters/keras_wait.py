@@ -1,4 +1,4 @@
-"""How long a step of Keras on TensorFlow waits for its batch: there the batch is fetched inside the step.
+"""Measures how long a step of Keras on TensorFlow waits for its batch: there the batch is fetched inside the step.
 
 `fit` hands an iterator of tf.data to a compiled function, so that no callback can see when the batch was there. The
 pipeline is made to note it: one more stage at its end writes the time at which an element passed into a variable, and

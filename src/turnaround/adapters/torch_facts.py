@@ -1,4 +1,4 @@
-"""What torch tells about a training, for the frameworks that are built on it. Each answer may be None."""
+"""Facts that torch has about a training, for the frameworks that are built on it. Each answer may be None."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def _of_program(command: str, asked: _Asked) -> Subject:
 
 
 def _devices(asked: _Asked) -> int:
-    """What there is here; what a cluster has is asked later."""
+    """Return the number of devices of this machine; a cluster is asked later."""
     from turnaround.launch.contract import usable_cores
 
     if asked.flags.on != LOCAL:

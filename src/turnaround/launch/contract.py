@@ -1,4 +1,4 @@
-"""What a launcher must do. The worker entry point is the same for all of them."""
+"""The contract of a launcher. The worker entry point is the same for all of them."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from turnaround.record.files import read_json, remove_file
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 
+# Errors of torch.distributed and Horovod, and the words of Gloo and of sockets, for "the other side is gone". They are
+# matched by name: the launcher imports neither library.
 LOST_KINDS = {"DistBackendError", "DistNetworkError", "DistStoreError", "HorovodInternalError"}
 LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "gloo/")
 MAX_REASON_S = 10.0
@@ -60,6 +62,7 @@ def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, s
 
 def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
     """Write how a process ended that could not say anything itself; called by whoever started it."""
+    # The heartbeat that the process left behind is all that is known of its host and step.
     seen = next((process for process in heartbeat.read(directory) if process.rank == rank), None)
     payload = {
         "rank": rank,
@@ -101,6 +104,7 @@ def first_cause(
         # All that is known is who lost whom: then one that wrote nothing at all was probably the first.
         written = {reason["rank"] for reason in reasons}
         silent = [process for process in heartbeat.read(directory) if process.rank not in written]
+        # One that was seen to go before the others is a better guess than all that are silent by now.
         silent = [gone] if gone is not None and gone.rank not in written else silent
         if silent or not reasons:
             # The exit status is the launcher's, unless there is one process only.

@@ -125,6 +125,7 @@ class Handshake:
             message = _read(self.directory)
             if message and self._is_ours(message) and (message.pixels_dir is not None or not for_images):
                 return message
+            # After the message: who has one goes on, and the training itself sees a request to stop.
             if self.stop_asked() or not launcher_is_alive() or not self.directory.logs.is_dir():
                 return None
             # With a token the launcher is ours, and its death is seen above.

@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     require("horovod")
     with _meeting_point(options.processes) as port:
         processes: list[subprocess.Popen[bytes]] = []
+        # Before the first process starts, or a signal in between would end us and leave it to die unasked.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, lambda *_: _ask_to_stop(processes))
         command = [sys.executable, "-m", options.module, *options.arguments]
@@ -58,6 +59,7 @@ def _write_exits(processes: list[subprocess.Popen[bytes]], arguments: list[str])
 
 def environment_of(rank: int, size: int, *, port: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of one process: Horovod's variables, and none that another launcher has left."""
+    # Variables of an outer launcher (torchrun, Slurm) would tell the worker another rank and size.
     left_over = {name for names in VARIABLES.values() for name in names}
     place = dict(zip(VARIABLES["horovod"], map(str, (rank, size, rank, size)), strict=True))
     return {
@@ -104,6 +106,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
         if failed:
             # One that was killed has said nothing: what the others would say is only that they have lost it.
             _end(processes, grace_s=GRACE_S if failed[0] > 0 else 0.0)
+            # 128 + the signal, as a shell says it: a process cannot exit with a negative status.
             return failed[0] if failed[0] > 0 else 128 - failed[0]
         if None not in states:
             return 0

@@ -1,4 +1,4 @@
-"""What a run brings along from its time in a queue: when it was submitted, as which job, when the job's script began.
+"""Facts of a run from its time in a queue: when it was submitted, as which job, when the job's script began.
 
 A run that the user starts has none of it: its status begins with it.
 """

@@ -38,11 +38,13 @@ class Restarts:
         self.num_gpus = gpus
         if plan.processes == 1:
             return plan, ""
+        # Only where each process had a GPU of its own: processes that share GPUs can go on sharing what is left.
         if plan.processes <= before and gpus < plan.processes:
             left = f"{gpus or 'no'} GPU{'s' * (gpus != 1)} of {before} {'is' if gpus == 1 else 'are'} left"
             return self._fewer(plan, at_most=max(1, gpus), why=left)
         if failed_again:
             who = " and ".join(str(rank) for rank in sorted(ranks))
+            # A failing GPU would fail under its next process too, so it goes with the rank that had it.
             without = _without_gpus(ranks, {**os.environ, **plan.environment}) if plan.processes <= gpus else {}
             why = f"process {who} failed twice in a row before anything new was saved"
             fewer = replace(plan, environment={**plan.environment, **without})

@@ -214,7 +214,7 @@ class RunDirectory:
 
     @property
     def mlflow_note(self) -> Path:
-        """Which run of which MLflow server this one is, for a resume."""
+        """The MLflow server and run that show this one, for a resume."""
         return self.logs / "mlflow.json"
 
     # --- files of which each process, host or job has one

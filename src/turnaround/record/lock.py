@@ -140,6 +140,7 @@ def _create_whole(temporary: Path, path: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
+        # What file systems without hard links answer (FAT, some network shares).
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise
         return _create_exclusive(path, read_bytes(temporary))

@@ -1,4 +1,4 @@
-"""What a run ran on. Enters: what only the caller knows. Leaves: the object for machine.json.
+"""Description of the machine of a run. Enters: what only the caller knows. Leaves: the object for machine.json.
 
 Nothing here can fail: what cannot be found out is None. No torch: versions come from the packages' metadata.
 """

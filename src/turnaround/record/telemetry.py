@@ -1,4 +1,4 @@
-"""What the host does while it trains. Enters: a path. Leaves: one line a second in telemetry-HOST.jsonl.
+"""Telemetry of the host while it trains. Enters: a path. Leaves: one line a second in telemetry-HOST.jsonl.
 
 It runs in a thread of its own and can fail in any way without harm: a probe that fails is left out, and a
 line {"note": ...} says so once.

@@ -56,6 +56,7 @@ class Lines:
         self.lost_lines = 0
         self.failure: StorageError | None = None
         self._sync = sync
+        # A line that is to be safe when `write` returns cannot wait for others.
         self._max_lines = 1 if sync else max_lines
         self._max_age_s = max_age_s
         self._waiting: list[bytes] = []
@@ -154,6 +155,7 @@ def truncate_epochs(path: Path, keep_through_epoch: int) -> int:
     # `not >` and not `<=`: an epoch that is NaN compares false with everything, and stays as evidence.
     kept = [line for line in lines if not _epoch_of(line) > keep_through_epoch]
     if torn or len(kept) < len(lines):
+        # Whole and by rename: a kill in the midst of a cut in place could lose epochs that are to be kept.
         replace_file(path, b"".join(line + b"\n" for line in kept))
     return len(lines) - len(kept)
 

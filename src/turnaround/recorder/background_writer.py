@@ -60,6 +60,7 @@ class BackgroundWriter:
         if self.is_first:
             self.directory, self._lock = folder.create_directory(self.path)
             try:
+                # Read before our first status replaces it.
                 self._of_job = job_status(self.directory)
                 self._write_status(status)
                 write_json(self.directory.recipe, {**self.training.recipe(), "name": self.directory.path.name})
@@ -105,6 +106,7 @@ class BackgroundWriter:
                     self._spans.flush()
                 continue
             if isinstance(what, _End):
+                # A short training may end within the pause between two looks for the directory.
                 self._open(is_last_chance=True)
                 self._write_machine()
                 if what.status is not None and self.is_first and self.directory is not None:
@@ -117,6 +119,7 @@ class BackgroundWriter:
             self._open()
             if self._spans is not None:
                 self._spans.write(to_json(what))
+            # The first ones are kept: a process that never finds its directory must not fill the memory.
             elif len(self._waiting) < MAX_WAITING:
                 self._waiting.append(what)
         elif self.is_first and self.directory is not None:

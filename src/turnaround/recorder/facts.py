@@ -1,4 +1,4 @@
-"""What is known about somebody else's training. Enters: what a user or a framework says. Leaves: recipe, machine."""
+"""Facts about somebody else's training. Enters: what a user or a framework says. Leaves: recipe, machine."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FRAMEWORKS = (
 
 
 class Facts(TypedDict, total=False):
-    """What `Recorder` takes besides workers and batch_per_worker; whatever else is given is kept as `extra`."""
+    """The arguments of `Recorder` besides workers and batch_per_worker; whatever else is given is kept as `extra`."""
 
     job: str
-    """Which work it is: runs of one job are compared. Without it `data`, and without that the program's name."""
+    """The name of the work: runs of one job are compared. Without it `data`, and without that the program's name."""
     data: str
     """The images: a folder, or a name."""
     model: str

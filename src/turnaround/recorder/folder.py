@@ -1,4 +1,4 @@
-"""Which directory this process writes into. Process 0 makes it; the others find it, without a word between them.
+"""The directory that this process writes into. Process 0 makes it; the others find it, without a word between them.
 
 A name that is taken is never written into: the next free one is used, NAME-2, NAME-3. So the others look for a
 directory of that name whose first process was started together with them and is not gone.

@@ -1,4 +1,4 @@
-"""What a loop says at the end of an epoch. Enters: numbers under the names of many frameworks. Leaves: ours.
+"""Measures of a loop at the end of an epoch. Enters: numbers under the names of many frameworks. Leaves: ours.
 
 What has no place among ours is kept in the line under `extra`; what is no number is left out, and said.
 """
@@ -16,7 +16,7 @@ from turnaround.record.schema import EpochRecord
 
 
 class Measures(TypedDict, total=False):
-    """What `Recorder.epoch` takes. Accuracies are fractions; whatever else is given is kept as `extra`."""
+    """The arguments of `Recorder.epoch`. Accuracies are fractions; whatever else is given is kept as `extra`."""
 
     epoch: int
     """Counted from 1; without it, one more than the last."""
@@ -51,7 +51,7 @@ _TRAIN = re.compile(rf"^({'|'.join(metric_names.TRAIN)})[_/ .-]?(?=.)")
 
 
 def our_name(name: str) -> str | None:
-    """What a framework's "val_acc", "eval_accuracy" or "lr" is called here; None for what we have no name for."""
+    """Return our name of a framework's "val_acc", "eval_accuracy" or "lr"; None where we have none."""
     if name in OURS:
         return name
     word = name.lower()
@@ -85,7 +85,7 @@ class Reader:
     is_percent: bool = False
     """Once an accuracy above 1 was seen."""
     remarks: list[str] = field(default_factory=list)
-    """What is to be said to the user, in sentences."""
+    """Sentences for the user."""
 
     def read(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The measures under our names as plain numbers, and the others."""

@@ -25,6 +25,7 @@ from turnaround.study.plan import PlannedRun
 from turnaround.study.program import Program
 from turnaround.study.state import RunState, log_of, state_of
 
+# Every look reads all run directories of the study: more often would cost the runs their disk and cores.
 POLL_S = 0.5
 URGENT_S = 5.0
 """Time for a process to end its own children when nobody waits any more."""
@@ -89,6 +90,7 @@ class Conductor:
             try:
                 while True:
                     self._collect()
+                    # After `_collect`: a run that has just ended is then read with its final status.
                     states = self.states()
                     self.on_change(states)
                     if self._stop_asked:
@@ -142,6 +144,7 @@ class Conductor:
         name = state.planned.name
         environment = dict(os.environ)
         if self.work.gpus and state.planned.processes == 1:
+            # `_has_room` allows a run only while fewer run than there are GPUs, so one is free.
             free = [gpu for gpu in self.work.gpus if gpu not in self._gpu_of.values()]
             self._gpu_of[name] = environment["CUDA_VISIBLE_DEVICES"] = free[0]
         with open_log(log_of(state.planned, self.work.folder)) as log:

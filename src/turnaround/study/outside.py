@@ -263,6 +263,7 @@ def tail(log: Path, begins_at: int) -> str:
     with contextlib.suppress(RunDirectoryError, OSError), open_file(log) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(begins_at, end - 16_384))
+        # Up to the end as it was: a log that still grows must not be read for ever.
         text = file.read(end - file.tell()).decode("utf-8", "replace")
         lines = ["".join(c if c.isprintable() else " " for c in line).strip() for line in text.splitlines()]
         return " / ".join([line for line in lines if line][-TAIL_LINES:])[-TAIL_CHARACTERS:]
@@ -276,6 +277,7 @@ def _complete(directory: RunDirectory, ending: ProgramResult, cause: str | None)
         machine = read_json(directory.machine)
     except RunDirectoryError:  # the study says which file is damaged
         return
+    # The status last: who sees the end of the run finds the rest in place.
     write_json(directory.machine, {**machine, "program": _program(ending)})
     write_json(directory.status, to_json(_completed(status, ending, cause)))
 

@@ -1,4 +1,4 @@
-"""Which runs answer the question, and in which order. Pure: no run is started here.
+"""Plans which runs answer the question, and in which order. Pure: no run is started here.
 
 Enters: the configurations somebody wants to compare. Leaves: the runs, those that answer most first:
 

@@ -1,4 +1,4 @@
-"""Where a study stands: read from its run directories every time, never remembered.
+"""The state of a study: read from its run directories every time, never remembered.
 
 STUDY/study.json           what was asked for; the same command goes on with it; and the runs that were planned
 STUDY/NAME/                a run, one for each PlannedRun

@@ -1,4 +1,4 @@
-"""What a cluster must do, and the values that pass between it and the code that knows no cluster by name.
+"""The contract of a cluster, and the values that pass between it and the code that knows no cluster by name.
 
 Enters: a training and the user's wishes. Leaves: a readable script, a job, and its `JobState` whenever it is asked for.
 Everything else (a run becomes a job once, who follows may leave and come back, a study is many jobs) is written once,

@@ -1,4 +1,4 @@
-"""What a cluster says of a job, in the run's status.json. Enters: a JobState, or a start. Leaves: the run's Status.
+"""The state of a cluster's job in the run's status.json. Enters: a JobState, or a start. Leaves: the run's Status.
 
 Written only while no process of the job can run: before it is released, at the beginning of its script, after its end.
 Between those the training alone writes there. The first submission's time stays, whatever is requeued.
@@ -38,6 +38,7 @@ def started(directory: RunDirectory, start: JobStart, *, cluster: str, seen: Job
     job = status.job
     if job is None or job.job_id != start.job_id:
         job = JobStatus(job_id=start.job_id, cluster=cluster)
+    # Of the first start the wait is submitted_at to started_at already; only later ones add to it.
     waited_again_s = (seen.queue_time_s() if seen else None) or 0.0
     job = replace(
         job,
@@ -67,6 +68,7 @@ def ended(directory: RunDirectory, job: JobState, cluster: Cluster, *, go_on: st
         hosts=list(job.hosts) or before.hosts,
     )
     status = replace(status, job=after)
+    # A run that has written its own end knows the cause better than the cluster does.
     if status.state in ("queued", "running"):
         go_on = go_on or f"The last checkpoint is kept. Go on with {how_to_rejoin(directory, cluster)}."
         error = cluster.why_lost(job, go_on=go_on) or InterruptedRunError(

@@ -39,6 +39,7 @@ def submit_again(directory: RunDirectory, cluster: Cluster) -> str:
             f"`turnaround resume {shlex.quote(str(directory.path))}` on a machine that can train."
         )
     _clear_held(directory, cluster)
+    # Taken before the call: a slow controller is a part of the wait.
     status, submitted_at = status_of(directory), utc_now()
     gpu = status.job.gpu if status and status.job else None
     job_id = cluster.submit_script(directory.job_script)

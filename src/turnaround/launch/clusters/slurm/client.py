@@ -62,6 +62,7 @@ def job_state(job_id: str, *, timeout_s: float = MAX_CALL_S) -> JobState:
     done = _call("scontrol", "show", "job", "-o", _number(job_id), timeout_s=timeout_s)
     if done.returncode == 0 and done.stdout.strip():
         return from_scontrol(done.stdout.splitlines()[0])
+    # Only this answer means "forgotten"; a controller that is down must not make a living job look ended.
     if "Invalid job id" not in done.stderr:
         raise InputError(f"Slurm does not say where job {job_id} stands: {_words(done.stderr)}. Try again.")
     return _from_accounts(job_id, timeout_s=timeout_s)

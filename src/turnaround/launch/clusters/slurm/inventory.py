@@ -1,4 +1,4 @@
-"""What a cluster has (sinfo), and whether a job's wishes can ever be met there.
+"""The nodes of a cluster (sinfo), and whether a job's wishes can ever be met there.
 
 Slurm accepts some jobs that can never start and leaves them in the queue, or refuses them with "Requested node
 configuration is not available". The same questions asked before have answers that help.

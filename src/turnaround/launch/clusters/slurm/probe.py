@@ -94,6 +94,7 @@ def _look(file: Path, settings: SlurmSettings, *, patience_s: float) -> VisibleP
         script = Path(folder) / "probe.sh"
         script.write_text(probe_script(file, settings), encoding="utf-8", errors="surrogateescape")
         try:
+            # sbatch copies the script: the folder may go as soon as it has answered.
             job_id = client.submit_script(script)
         except InputError as error:
             return VisiblePaths(answer="unknown", reason=str(error))
@@ -103,6 +104,7 @@ def _look(file: Path, settings: SlurmSettings, *, patience_s: float) -> VisibleP
             time.sleep(POLL_S)
             state = client.job_state(job_id)
     finally:
+        # Harmless after its end; when we give up or are interrupted, the probe must not stay in the queue.
         client.cancel(job_id)
     return _answer(state, patience_s=patience_s)
 

@@ -1,4 +1,4 @@
-"""What a job asks the cluster for: from the user's file, overridden by flags.
+"""The resources that a job asks the cluster for: from the user's file, overridden by flags.
 
 ~/.config/turnaround/slurm.toml (the folder can be set with TURNAROUND_CONFIG), every key optional:
 
