@@ -249,7 +249,8 @@ def _reuse(entry: Path) -> Pixels | None:
 
 
 def key_of(table: ImageTable, *, size_px: int, skip_bad: bool | None) -> str:
-    """All that decides the entry's contents, as far as it is known without opening a file."""
+    """Return a digest of all that decides the entry's contents, as far as it is known without opening a file."""
+    # Every field is hashed by itself first: joined bytes could be divided in another way and give the same digest.
     digest = hashlib.sha256()
     root = os.path.realpath(table.root)
     settings = [FORMAT_VERSION, root, table.num_train, size_px, skip_bad, table.classes]
@@ -290,6 +291,7 @@ class _Build:
             manifest = self._manifest(decoded, keep, decode_time_s=time.perf_counter() - started_s)
             manifest["checksums"] = {name: digest_of((place / name).read_bytes()).hex() for name in _ARRAYS}
             manifest["images_mtime_ns"] = images.stat().st_mtime_ns if images is not None else None
+            # As it will be read back: JSON makes lists of tuples.
             manifest["checksum"] = _checksum_of(json.loads(json.dumps(manifest)))
             (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
             publish(place, entry, is_whole=lambda other: _reuse(other) is not None)
@@ -314,6 +316,7 @@ class _Build:
     def _make_room(self, images: Path) -> Path:
         header = self._header(len(self.table.files))
         images.write_bytes(header)
+        # A sparse file of the final size: every process that decodes writes its own rows at their places.
         os.truncate(images, len(header) + num_bytes_of(len(self.table.files), self.size_px))
         return images
 

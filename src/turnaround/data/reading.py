@@ -37,7 +37,7 @@ _SLOTS_PER_PROCESS = 3  # one is filled, one waits to be filled, one is emptied
 
 
 class _Rows(ABC):
-    """A source of rows, and how fast it was so far."""
+    """A source of rows that measures its own rate."""
 
     def __init__(self, num_rows: int, size_px: int) -> None:
         self.num_rows, self.size_px = num_rows, size_px
@@ -46,7 +46,7 @@ class _Rows(ABC):
         self._lock = threading.Lock()
 
     def take(self, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """Fills out[i] with image ids[i]. One call at a time: a second waits."""
+        """Fill out[i] with image ids[i]. One call at a time: a second waits."""
         shape = (len(ids), self.size_px, self.size_px, 3)
         if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous or not out.flags.writeable:
             raise ValueError(f"out must be a writable contiguous uint8 array of {shape}, not {out.dtype} {out.shape}")
@@ -60,7 +60,7 @@ class _Rows(ABC):
 
     @property
     def images_per_s(self) -> float:
-        """Over all calls of `take`, while they lasted; 0 before the first."""
+        """Rate over all calls of `take`, while they lasted; 0 before the first."""
         return self.num_taken / self.take_time_s if self.take_time_s else 0.0
 
     @abstractmethod
@@ -68,7 +68,7 @@ class _Rows(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends threads and processes; nothing can be taken afterwards."""
+        """End threads and processes; nothing can be taken afterwards."""
 
 
 class MappedRows(_Rows):
@@ -94,6 +94,7 @@ class MappedRows(_Rows):
         if not hasattr(os, "preadv"):
             out[...] = self._images[ids]
             return
+        # In the order of the file, neighbours in one read; `order` leads back to the rows of `out`.
         order = np.argsort(ids, kind="stable")
         runs = _runs(ids[order], self._run_rows)
         num_tasks = min(self._num_threads, len(runs))
@@ -109,7 +110,7 @@ class MappedRows(_Rows):
         order: NDArray[np.intp],
         out: NDArray[np.uint8],
     ) -> None:
-        """Each run is one stretch of the file, scattered over its rows of `out` by one call."""
+        """Read some runs: each is one stretch of the file, scattered over its rows of `out` by one call."""
         places = [self._images.offset + int(ids[order[start]]) * self._row_bytes for start, _ in runs]
         try:
             if hasattr(os, "posix_fadvise"):  # all are asked for before the first is waited for
@@ -146,9 +147,10 @@ class MappedRows(_Rows):
 
 
 def _runs(ascending: NDArray[np.int64], most: int) -> list[tuple[int, int]]:
-    """Start and stop of stretches of neighbours, each of at most `most` rows."""
+    """Return start and stop of stretches of neighbours, each of at most `most` rows."""
     if not len(ascending):
         return []
+    # A stretch ends where the next number is not the following one.
     edges = [0, *(np.flatnonzero(np.diff(ascending) != 1) + 1).tolist(), len(ascending)]
     return [
         (start, min(start + most, stop))
@@ -214,6 +216,7 @@ class DecodedRows(_Rows):
                     place, reason = blame(outcome.death, num_processes=self.num_processes, cpu_limit_s=CPU_LIMIT_S)
                     raise self._changed(int(mine[place]), reason)
                 self._check(mine, outcome.result)
+                # Copied out of shared memory before the slot is free again: the next task writes into it.
                 out[start : start + step] = self._slots[slot, : len(mine)]
                 free.append(slot)
         finally:

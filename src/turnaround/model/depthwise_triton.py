@@ -22,6 +22,7 @@ from torch import Tensor
 
 from turnaround.model.convolutions import Window
 
+# Of 16 to 256 pixels x 16, 32 or 64 channels and 1 to 8 warps, 64 x 32 with 2 warps was best or close (docs/LOG.md).
 BLOCK_CHANNELS = 32
 BLOCK_PIXELS = 64
 SUMMED_AT_ONCE = 128
@@ -61,6 +62,8 @@ class DepthwiseConvolution(torch.autograd.Function):
 
 def _slide(source: Tensor, weight: Tensor, made: Tensor, window: Window, *, backwards: bool) -> None:
     count, channels, height, width = made.shape
+    # Backwards, the pixels that share a remainder by the stride lie under the same places of the window: one program
+    # makes pixels of one remainder, and there are stride x stride of them.
     step = window.stride if backwards else 1
     pixels = count * triton.cdiv(height, step) * triton.cdiv(width, step)
     grid = (triton.cdiv(channels, BLOCK_CHANNELS) * triton.cdiv(pixels, BLOCK_PIXELS), step * step)
@@ -81,6 +84,7 @@ def _gradient_of_weight(x: Tensor, grad: Tensor, window: Window) -> Tensor:
     parts = max(1, min(_programs(x.device) // (blocks * window.height), triton.cdiv(pixels, at_once)))
     pixels_per_part = max(1, triton.cdiv(triton.cdiv(pixels, parts), at_once)) * at_once
     parts = max(1, triton.cdiv(pixels, pixels_per_part))  # without images too: a part that adds up nothing
+    # float32 whatever the precision of the input: (parts, channels, places of the window)
     sums = torch.empty((parts, channels, window.height * window.width), device=x.device)
     _gradient_of_weight_kernel[(window.height, blocks, parts)](
         *(x, grad, sums, pixels, pixels_per_part, *x.shape[2:], height, width, window.above, window.left),
@@ -98,6 +102,8 @@ def _sizes(window: Window, *tensors: Tensor) -> dict[str, int | bool]:
     may vary with its size, so they are no constant.
     """
     channels = tensors[0].shape[1]
+    # `bundles * TOGETHER` instead of the number itself: so the compiler knows that it can be divided. Without it loads
+    # were four times slower (docs/LOG.md).
     together = math.gcd(channels, MAX_LOADED_AT_ONCE)
     return {
         "bundles": channels // together,

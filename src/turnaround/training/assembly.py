@@ -104,7 +104,7 @@ class Assembly:
     slicing: Slicing
     feed: Feed
     depthwise: Choice[DepthwiseKernels] | None
-    """None where there are no depthwise convolutions of ours to choose about."""
+    """The kernels of depthwise convolutions; None where there are none to choose about."""
 
     def choices(self) -> dict[str, Choice[Any]]:
         """Return what was chosen for the user, by its name in the record."""
@@ -213,7 +213,7 @@ def warm_up(core: TrainingCore) -> Assembly:
 
 
 def choose_depthwise_kernels(core: TrainingCore, batch: StepBatch) -> Choice[DepthwiseKernels] | None:
-    """Choose who computes depthwise convolutions; a compiled network leaves them to the library whatever is chosen."""
+    """Choose the kernels of depthwise convolutions; a compiled network takes cuDNN's whatever is chosen."""
     if not has_depthwise(core.network.module) or core.learner.compiled.value:
         return None
     backbone, images = core.learner.backbone, core.workload.images_in_all
@@ -225,14 +225,18 @@ def choose_depthwise_kernels(core: TrainingCore, batch: StepBatch) -> Choice[Dep
         can_capture=backbone is not None or core.step.can_capture_graph(batch),
     )
     if choice.value is DepthwiseKernels.CUDNN:
+        # Full passes only: other numbers of images come less often, and each would cost a plan of its own.
         full_passes = core.step.pass_images(batch) if backbone is None else [backbone.pass_images]
         leave_to_library(core.network.module, full_passes)
     return choice
 
 
 class CompiledForOneShape(nn.Module):
-    """Compiled for full batches. The last batch of an epoch is smaller: it would be compiled for again, or make all of
-    it compile for any size, which is slower; so it takes the plain way."""
+    """A module that is compiled for full batches.
+
+    The last batch of an epoch is smaller: it would be compiled for again, or make all of it compile for any size, which
+    is slower; so it takes the plain way.
+    """
 
     def __init__(self, module: nn.Module, *, images: int) -> None:
         super().__init__()
@@ -240,6 +244,7 @@ class CompiledForOneShape(nn.Module):
         self._compiled: Callable[[Tensor], Tensor] = torch.compile(module, dynamic=False)
 
     def forward(self, images: Tensor) -> Tensor:
+        # Not under no_grad either: torch.compile would compile once more for it.
         run = self._compiled if len(images) == self.images and torch.is_grad_enabled() else self.module
         return run(images)
 
@@ -292,6 +297,7 @@ def _network(
     for tensor in network.module.state_dict().values():
         workers.broadcast(tensor)
     for norm in network.batch_norms():
+        # A momentum of None is torch's cumulative average, which has no memory to keep constant.
         if isinstance(norm.momentum, float):
             norm.momentum = scaling.norm_momentum(norm.momentum)  # type: ignore[assignment]
     return network, its_cost
@@ -319,7 +325,7 @@ def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice
 
 def _noise_meter(network: Network, workers: Workers, learner: Learner, *, steps_in_all: int) -> NoiseMeter:
     """Make a meter that looks back over a tenth of the training."""
-    # Measured passes have other shapes, which are not compiled for.
+    # Measured passes have other shapes, which are not compiled for (CompiledForOneShape).
     is_expensive = needs_probe(network, workers) or learner.is_compiled
     return NoiseMeter(
         window_steps=steps_in_all // 10,

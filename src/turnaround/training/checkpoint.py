@@ -118,6 +118,7 @@ class Manifest:
             all(type(count) is int and count >= 0 for count in (at.epochs_done, at.step_in_epoch, at.global_step))
             and isinstance(self.scaler, dict)
             and isinstance(self.recipe, dict)
+            # By type(), not isinstance: JSON's true would pass for a number.
             and all(type(seconds) in (int, float) and 0 <= seconds < math.inf for seconds in times)
             and all(len(row) == 3 and all(type(value) in (int, float, NoneType) for value in row) for row in rows)
         )
@@ -166,6 +167,7 @@ def require_room(folder: Path, module: nn.Module) -> None:
     moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)  # no optimiser keeps more
     # What is there already is overwritten in turn, so it counts as room.
     there = sum(size_of(path, folder.parent) for files in CheckpointFiles.all_in(folder) for path in files.tensors)
+    # Those kept and the one being written exist at the same time: the oldest goes only when the new one is in place.
     needed, free = (KEPT + 1) * (weights + moments) - there, shutil.disk_usage(folder.parent).free
     if free < needed:
         raise DiskFullError(
@@ -212,7 +214,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
     """Return the newest checkpoint whose files are what its manifest says, and a sentence for each one passed over."""
     damaged: list[str] = []
-    for path in reversed(checkpoints(folder)):
+    for path in reversed(checkpoints(folder)):  # from the newest: usually only one is read and hashed
         problem = _problem(path)
         if problem is None:
             return path, damaged
@@ -286,6 +288,7 @@ def _restore_layout(optimizer: torch.optim.Optimizer) -> None:
     """Lay moments out in memory as their parameters are: norms over them (LAMB) then round as before, to the bit."""
     for parameter, entry in optimizer.state.items():
         for key, value in entry.items():
+            # safetensors stores contiguous tensors, so channels-last moments come back in another order of memory.
             if isinstance(value, Tensor) and value.shape == parameter.shape:
                 entry[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
@@ -373,6 +376,7 @@ class CheckpointSchedule:
 
     def within_epoch(self, *, rest_s: float) -> bool:
         """Tell whether to save now; `rest_s` is the epoch's remaining time. An interval of 0 means every epoch."""
+        # An epoch that is nearly over is saved at its end, where there are no sums to keep.
         return self.every_s > 0 and self.after_epoch() and rest_s > SHORT_REST * self.every_s
 
     def after_step(self, position: TrainingPosition) -> bool:

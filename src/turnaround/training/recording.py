@@ -93,8 +93,8 @@ class RunRecorder:
         self.progress.epoch_begins(epoch=epoch, epochs=self.epochs_in_all, steps=steps)
 
     def step_done(self, batch: StepBatch) -> None:
-        self.saver.check()
-        self._write_spans()
+        self.saver.check()  # a write that failed in its thread is raised here, at the next step
+        self._write_spans()  # without waiting: a step whose events the GPU has not passed yet is written later
         if self.status.first_step_at is None:
             self.set_status(first_step_at=utc_now())
         self.progress.step_done(images=batch.global_size)
@@ -124,7 +124,7 @@ class RunRecorder:
                 recipe=self.deciding_keys,
             )
             self.saver.begin(self.step.snapshot(manifest))
-        if waits:
+        if waits:  # process 0 alone has something to wait for; the barrier makes the others wait with it
             self.saver.wait(must_hold=True)
             self.workers.barrier()  # nobody goes on, or ends, before it is there
         self.set_status()

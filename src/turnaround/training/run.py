@@ -178,7 +178,8 @@ def _restore(assignment: Assignment, core: TrainingCore) -> Segment:
     status = _status(directory)
     start = Manifest() if path is None else core.step.restore(path)
     epochs_done = start.position.epochs_done
-    workers.barrier()  # nobody looks for checkpoints any more
+    # Nobody looks for checkpoints any more, so process 0 may remove what a killed save left behind.
+    workers.barrier()
     if workers.rank == 0:
         checkpoint.remove_leftovers(directory.checkpoint)
         checkpoint.require_room(directory.checkpoint, core.network.module)
@@ -250,6 +251,7 @@ def _train_segment(
         steps_per_epoch=core.steps_per_epoch,
         segment=segment.status.segments,
     )
+    # Everything since the command began, except waiting for decoding, which has a part of its own.
     clock.add("start_up", clock.program_s() - assignment.decode_time_s)
     clock.add("import", assignment.import_time_s)
     recorder.set_status()
@@ -278,7 +280,7 @@ def out_of_memory_explained(recipe: Recipe, workers: Workers, heartbeat: Heartbe
 def too_large(recipe: Recipe, device: torch.device, *, hosted: int, step: int) -> TrainingError:
     """Return the message for a process that hosts so many workers."""
     batch = recipe.training.batch_per_worker
-    smaller = max(1, 2 ** ((batch - 1).bit_length() - 1))
+    smaller = max(1, 2 ** ((batch - 1).bit_length() - 1))  # the next smaller power of two
     when = f"at step {step}" if step else "before the first step"
     tried = f"batch_per_worker = {batch}, {hosted} worker{'s' * (hosted > 1)} on this process, {recipe.size_px} px"
     advice = [f"`--set training.batch_per_worker={smaller}`"] if batch > 1 else []
