@@ -34,7 +34,7 @@ def can_handle(input: Tensor, sizes: tuple[int, ...], weight: Tensor | None, bia
         input.is_cuda
         and input.dim() in (2, 4)
         and input.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        and len(set(sizes)) == 1
+        and len(set(sizes)) == 1  # (G, R, C) has one R
         and weight is not None
         and bias is not None
     )
@@ -156,7 +156,7 @@ def _move_running(  # type: ignore[no-untyped-def]
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = columns < channels
     new_mean, new_var = tl.zeros([BLOCK_C], tl.float32), tl.zeros([BLOCK_C], tl.float32)
-    for group in range(groups):
+    for group in range(groups):  # (groups, channels) -> (channels,), in a fixed order
         new_mean += tl.load(mean + group * channels + columns, mask=mask, other=0.0)
         new_var += tl.load(variance + group * channels + columns, mask=mask, other=0.0)
     old_mean = tl.load(running_mean + columns, mask=mask, other=0.0)
@@ -194,8 +194,8 @@ def _moments(x, part_mean, part_m2, rows, channels, rows_per_part, BLOCK_R: tl.c
     for row in range(first, last, BLOCK_R):
         offsets, mask = _tile(row, last, channels, base, BLOCK_R, BLOCK_C)
         values = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
-        size = tl.minimum(BLOCK_R, last - row).to(tl.float32)
-        tile_mean = tl.sum(values, 0) / size
+        size = tl.minimum(BLOCK_R, last - row).to(tl.float32)  # rows that are not masked
+        tile_mean = tl.sum(values, 0) / size  # (BLOCK_C,)
         # Masked rows load as 0, which adds nothing to a sum, but their deviation would be -tile_mean.
         deviations = tl.where(mask, values - tile_mean[None, :], 0.0)
         step, total = tile_mean - mean, count + size
@@ -220,13 +220,13 @@ def _join_moments(  # type: ignore[no-untyped-def]
     count = 0.0
     for part in range(parts):
         place = (part * tl.num_programs(0) + group) * channels + columns
-        size = tl.minimum(rows_per_part, rows - part * rows_per_part).to(tl.float32)
+        size = tl.minimum(rows_per_part, rows - part * rows_per_part).to(tl.float32)  # the last part may be shorter
         own_mean = tl.load(part_mean + place, mask=mask, other=0.0)
         step, total = own_mean - mean, count + size
         mean += step * (size / total)
         m2 += tl.load(part_m2 + place, mask=mask, other=0.0) + step * step * (count * size / total)
         count = total
-    variance = m2 / rows
+    variance = m2 / rows  # biased, as torch normalises
     # weight (x - mean) / sqrt(variance + eps) + bias = x scale + shift: one multiply-add for each value.
     scale = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32) * tl.rsqrt(variance + eps)
     shift = tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32) - mean * scale
@@ -262,6 +262,7 @@ def _gradient_moments(  # type: ignore[no-untyped-def]
     group, part = tl.program_id(0), tl.program_id(2)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     centre = tl.load(mean + group * channels + columns, mask=columns < channels, other=0.0)
+    # other=1.0: a masked channel must not be divided by sqrt(eps), nor by 0 where eps is 0.
     spread = tl.load(variance + group * channels + columns, mask=columns < channels, other=1.0)
     factor = tl.rsqrt(spread + eps)
     base = group.to(tl.int64) * rows * channels

@@ -160,7 +160,7 @@ class Step:
         self.timer.mark("update")
 
     def warm_up(self, batch: StepBatch) -> None:
-        """Run forward and backward over a full batch and leave nothing behind: statistics, gradients, totals, update.
+        """Run forward and backward over a full batch; keep no statistics, gradients or totals, and make no update.
 
         The first round loads and compiles, the second is timed, and where the host is the limit a third is captured.
         """
