@@ -67,7 +67,7 @@ def _round_shadow(frame: Frame) -> Plane:
 
 
 def _apple(frame: Frame, dice: Dice, size: int) -> _Fruit:
-    """Two discs side by side, narrower below: the dents at both ends come by themselves."""
+    """Draw two discs side by side, narrower below: the dents at both ends come by themselves."""
     lobe, height, narrowing = dice.between(0.24, 0.32), dice.between(1.1, 1.32), dice.between(0.06, 0.22)
     u = frame.u / (1.0 - narrowing * np.clip(frame.v, -1.5, 1.5))
     v = frame.v / height
@@ -87,7 +87,7 @@ def _apple(frame: Frame, dice: Dice, size: int) -> _Fruit:
 
 
 def _orange(frame: Frame, dice: Dice, size: int) -> _Fruit:
-    """A ball with a pitted skin and the small green button of its stem."""
+    """Draw a ball with a pitted skin and the small green button of its stem."""
     height = dice.between(0.90, 1.0)
     u, v = frame.u / 0.92, frame.v / (0.92 * height)
     inside = soft(1.0 - np.sqrt(u * u + v * v), frame.edge)
@@ -113,7 +113,7 @@ class _Arc(NamedTuple):
         return self.radius - math.sqrt(self.radius * self.radius - u * u)
 
     def offset(self, u: Plane, v: Plane) -> Plane:
-        """Across the banana: -1 on its inner rim, 0 on the spine, 1 on its outer rim; beyond 1 outside."""
+        """Return the position across: -1 on the inner rim, 0 on the spine, 1 on the outer rim; beyond 1 outside."""
         s = u / self.half_length
         s4 = np.minimum(s * s * s * s, 1.0)
         below = v - self.radius
@@ -122,7 +122,7 @@ class _Arc(NamedTuple):
 
 
 def _banana(frame: Frame, dice: Dice, size: int) -> _Fruit:
-    """All points near an arc, thinner towards its ends; a ridge runs along it, both ends are dark."""
+    """Draw all points near an arc, thinner towards its ends; a ridge runs along it, both ends are dark."""
     arc = _Arc(radius=dice.between(0.95, 1.5), thick=dice.between(0.23, 0.33))
     middle = arc.v(arc.half_length) / 2  # moves the arc so that its box is centred
     u, v = frame.u, frame.v + middle

@@ -33,7 +33,7 @@ LIMITS = {
 
 
 MAX_OF_CEILING = 1.05
-"""More than this of what the model does alone, training cannot reach: then something else was measured."""
+"""Largest plausible share of the model's own rate: training cannot be faster, so above this the measurement is off."""
 UNSTEADY = (
     "Training came out at {share} of what the model does alone, which cannot be: this machine was busy with something "
     "else, or each part was measured for too short a time. Measure again when it is quiet, with more --seconds."
@@ -41,7 +41,7 @@ UNSTEADY = (
 
 
 def rates_of(facts: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """All rates by part, decoding among them."""
+    """Return all rates by part, decoding among them."""
     return {"decode": facts["decode"], **facts["rates"]}
 
 
@@ -50,7 +50,7 @@ def verdict(facts: Mapping[str, Any]) -> Ceilings:
 
 
 def bench_table(facts: Mapping[str, Any]) -> RenderableType:
-    """Every part with its spread over the rounds, then the verdict."""
+    """Return every part with its spread over the rounds, then the verdict."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("")
     for heading in ("images/s", "slowest", "fastest"):

@@ -31,7 +31,7 @@ Payload = Mapping[str, Any]
 
 
 def check_lines(payload: Payload, *, width: int) -> Iterator[Text]:
-    """Everything, in lines no wider than the terminal."""
+    """Yield everything, in lines no wider than the terminal."""
     width = max(width, NARROWEST)
     for style, head, body, following in _paragraphs(payload):
         for line in wrapped(clean(head), width):
@@ -43,7 +43,7 @@ def check_lines(payload: Payload, *, width: int) -> Iterator[Text]:
 
 
 def _paragraphs(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
-    """Style, first sentence, examples, what to do."""
+    """Yield style, first sentence, examples, what to do."""
     classes, num = payload["classes"], payload["num_train"] + payload["num_validation"]
     yield (
         "bold",
@@ -100,7 +100,7 @@ def _contradictions(payload: Payload) -> Iterator[tuple[str, str, list[str], str
 
 
 def _copies(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
-    """Groups that do no harm to the split or to the labels."""
+    """Yield groups that do no harm to the split or to the labels."""
     for kind, words in KINDS.items():
         groups = [
             one
@@ -114,7 +114,7 @@ def _copies(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
 
 
 def _example(one: Payload) -> str:
-    """Two files of a group, on different sides or under different classes where there are such."""
+    """Return two files of a group, on different sides or under different classes where there are such."""
     files, link = one["files"], one["links"][0]
     if one["crosses_split"]:
         part = dict(zip(files, one["parts"], strict=True))

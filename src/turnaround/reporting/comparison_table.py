@@ -209,7 +209,7 @@ FIGURES_WITHOUT_COLUMN = ("step_time_s", "overfitting")
 
 
 def table_rows(job: Workload, ups: Mapping[Configuration, Speedup] | None = None) -> list[TableRow]:
-    """A row for each configuration, in the job's order."""
+    """Return a row for each configuration, in the job's order."""
     ups = speedups(job) if ups is None else ups
     used, of_jobs = used_baselines(job, ups), job_speedups(job)
     return [
@@ -225,13 +225,13 @@ def table_rows(job: Workload, ups: Mapping[Configuration, Speedup] | None = None
 
 
 def filled_columns(job: Workload, rows: Sequence[TableRow], *, is_filled: bool = True) -> list[Column]:
-    """The columns of which something is known, or those of which nothing is."""
+    """Return the columns of which something is known, or those of which nothing is."""
     columns = [column for column in COLUMNS if column.applies(job)]
     return [column for column in columns if any(column.text(row) != UNKNOWN for row in rows) == is_filled]
 
 
 def figures(case: ConfigurationRuns, target: float | None) -> dict[str, object]:
-    """The values behind the columns by their names in `--json`; each is None where it is not known."""
+    """Return the values behind the columns by their names in `--json`; each is None where it is not known."""
     names = [column.figure for column in COLUMNS if column.figure]
     return {
         name: case.to_target(target) if name == "to_target" else getattr(case, name)
@@ -240,7 +240,7 @@ def figures(case: ConfigurationRuns, target: float | None) -> dict[str, object]:
 
 
 def job_tables(job: Workload, ups: Mapping[Configuration, Speedup], width: int) -> list[Table]:
-    """The tables for the terminal, in lines; columns of which nothing is known are left out."""
+    """Return the tables for the terminal, in lines; columns of which nothing is known are left out."""
     rows = table_rows(job, ups)
     columns = [column for column in filled_columns(job, rows) if column.is_on_terminal]
     names = TextColumn(heading="configuration", cells=tuple(row.name for row in rows), is_left=True)
@@ -256,13 +256,13 @@ def job_tables(job: Workload, ups: Mapping[Configuration, Speedup], width: int) 
 
 
 def unknown_headings(job: Workload, ups: Mapping[Configuration, Speedup]) -> list[str]:
-    """The headings on the terminal under which nothing would stand."""
+    """Return the headings on the terminal under which nothing would stand."""
     columns = filled_columns(job, table_rows(job, ups), is_filled=False)
     return [column.heading_for(job).replace("\n", " ") for column in columns if column.is_on_terminal]
 
 
 def case_names(job: Workload) -> list[str]:
-    """The label of each configuration; where two have the same, with the batch that tells them apart."""
+    """Return the label of each configuration; where two have the same, with the batch that tells them apart."""
     labels = [clean(case.configuration.label) for case in job.configurations]
     count = Counter(labels)
     return [
@@ -272,14 +272,14 @@ def case_names(job: Workload) -> list[str]:
 
 
 def used_baselines(job: Workload, speedups: Mapping[Configuration, Speedup]) -> list[Configuration]:
-    """The configurations that another one is held against, in the job's order."""
+    """Return the configurations that another one is held against, in the job's order."""
     ups = {case.configuration: speedups.get(case.configuration) for case in job.configurations}
     used = {up.baseline for configuration, up in ups.items() if up and up.baseline != configuration}
     return [configuration for configuration in ups if configuration in used]
 
 
 def meanings(jobs: Sequence[Workload], columns: Sequence[Column]) -> list[tuple[str, str]]:
-    """Each heading that is shown, once, with its meaning."""
+    """Return each heading that is shown, once, with its meaning."""
     shown = [column for column in COLUMNS if column in columns and column.meaning]
     stable = _stable_meaning(jobs)
     return [(column.word, column.meaning + (stable if column.figure == "stable" else "")) for column in shown]
@@ -306,12 +306,12 @@ def _whole(value: int | None) -> str:
 
 
 def spread_text(spread: Spread | None) -> str:
-    """The median, and the range where repeats differ."""
+    """Return the median, and the range where repeats differ."""
     return _with_range(spread, number, number)
 
 
 def accuracy_text(spread: Spread | None) -> str:
-    """The same in percent."""
+    """Return the median in percent, and the range where repeats differ."""
     return _with_range(spread, accuracy, lambda value: f"{100 * value:.1f}")
 
 
@@ -339,13 +339,13 @@ def _job_speedup(speedup: Spread | None) -> str:
 
 
 def _exit_codes(runs: Sequence[RunSummary]) -> str:
-    """Each once: of ten repeats that ended well, one 0."""
+    """Return the distinct exit codes: of ten repeats that ended well, one 0."""
     codes = dict.fromkeys("none" if run.exit_code is None else str(run.exit_code) for run in runs)
     return ", ".join(codes) or UNKNOWN
 
 
 def stable_text(stable: EpochEstimate) -> str:
-    """The stable epoch in a table's cell."""
+    """Return the stable epoch in a table's cell."""
     if stable.status == "too short":
         return "too few epochs"
     if stable.epoch is None:
@@ -356,7 +356,7 @@ def stable_text(stable: EpochEstimate) -> str:
 
 
 def target_text(reached: EpochEstimate | None) -> str:
-    """The epoch at which the job's common target was reached, in a table's cell."""
+    """Return the epoch at which the job's common target was reached, in a table's cell."""
     if reached is None or reached.status in ("unknown", "too short"):
         return UNKNOWN
     if reached.status == "not reached" or reached.epoch is None:

@@ -20,7 +20,7 @@ from turnaround.words import accuracy as accuracy_text
 
 
 def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tuple[str, str]]:
-    """The answer first, then the figures, what they rest on, what was assumed, what to mind, what to run next."""
+    """Yield the answer first, then the figures, what they rest on, what was assumed, what to mind, what to run next."""
     yield from ((line, "bold") for line in _wrapped(headline(p, question), width))
     rows = figure_rows(p, question)
     if rows:
@@ -42,7 +42,7 @@ def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tupl
 
 
 def range_lines(predictions: Sequence[Prediction], question: Question, width: int) -> Iterator[tuple[str, str]]:
-    """The best of the range first, then a row for each number of workers."""
+    """Yield the best of the range first, then a row for each number of workers."""
     best = best_of_range(predictions)
     yield from ((line, "bold") for line in _wrapped(_best_in_words(predictions, best), width))
     yield "", ""
@@ -102,7 +102,7 @@ def _marks(workers: int, best: Best | None) -> str:
 
 
 def _is_shown(p: Prediction, predictions: Sequence[Prediction], best: Best | None) -> bool:
-    """All of a short range; of a long one the ends, powers of two, what was run, and the best."""
+    """Choose the rows: all of a short range; of a long one the ends, powers of two, what was run, and the best."""
     is_end = p.workers in (predictions[0].workers, predictions[-1].workers)
     is_power = p.workers & (p.workers - 1) == 0
     return len(predictions) <= 16 or is_end or is_power or p.kind == "measured" or bool(_marks(p.workers, best))

@@ -12,7 +12,7 @@ from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money
 
 
 def headline(p: Prediction, question: Question) -> str:
-    """The answer in one or two sentences."""
+    """Return the answer in one or two sentences."""
     said = list(_time_clauses(p))
     if p.reaches_stable is None and p.val_accuracy is not None:
         said.append(f"{accuracy(p.val_accuracy.value)} validation accuracy")
@@ -63,7 +63,7 @@ def _target_sentence(p: Prediction, target: float) -> str:
 
 
 def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, str]]:
-    """Name, value, interval, and what was measured."""
+    """Return name, value, interval, and what was measured."""
     price = f", {question.price:g} per GPU-hour" if question.price else ""
     job = f"job of {p.epochs_planned} epochs"
     rows: list[tuple[str, str, Interval | None, Callable[[float], str]]] = [
@@ -96,7 +96,7 @@ def _seen(spread: Spread | None, show: Callable[[float], str]) -> str:
 
 
 def time_text(p: Prediction, name: str) -> str:
-    """A time as it was measured, else as it is forecast."""
+    """Return a time as it was measured, else as it is forecast."""
     measured = p.measured.get(name)
     time_s = p.best_known(name)
     return duration(measured.value) if measured is not None else UNKNOWN if time_s is None else about(time_s)

@@ -120,6 +120,6 @@ class _Rate(ProgressColumn):
 
 
 def progress_for(stream: IO[str]) -> PlainProgress | BarProgress:
-    """A bar when a person looks at it."""
+    """Return a bar for a terminal, plain lines for a log or a pipe."""
     console = on_stream(stream)
     return BarProgress(console) if console.is_terminal else PlainProgress(stream)

@@ -60,7 +60,7 @@ def run_end(summary: RunSummary, run: Run, findings: Sequence[Finding] = ()) -> 
 
 
 def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Iterator[tuple[str, str | None]]:
-    """Name and text of each line; without a text there is nothing to say."""
+    """Yield name and text of each line; without a text there is nothing to say."""
     final = accuracy(summary.final_val_accuracy)
     if run.evaluation:
         final += f" of {run.evaluation.num_images:,} images"
@@ -108,7 +108,7 @@ def scaling_sentence(run: Run) -> str | None:
 
 
 def noise_sentence(run: Run) -> str | None:
-    """The gradient noise scale in words, when it was measured well enough to have an upper bound."""
+    """Return the gradient noise scale in words, when it was measured well enough to have an upper bound."""
     bounded = [e for e in run.epochs if e.noise_scale is not None and e.noise_scale_high is not None]
     if not bounded:
         return None
@@ -119,7 +119,7 @@ def noise_sentence(run: Run) -> str | None:
 
 
 def weakest_class(run: Run) -> str | None:
-    """The class that is recognised least, if there is anything to say about it."""
+    """Return the class that is recognised least, if there is anything to say about it."""
     results = [c for c in run.evaluation.per_class if c.accuracy is not None] if run.evaluation else []
     if len(results) < 2:
         return None

@@ -14,7 +14,7 @@ from turnaround.words import about, accuracy, duration
 
 
 def study_table(states: Sequence[RunState]) -> RenderableType:
-    """Every planned run and how far it is."""
+    """Return every planned run and how far it is."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in ("run", "state", "epoch", "validation", "time"):
         table.add_column(heading, justify="left" if heading in ("run", "state") else "right", no_wrap=True)

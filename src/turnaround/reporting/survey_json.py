@@ -17,7 +17,7 @@ from turnaround.reporting.comparison_table import figures
 
 
 def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Runs one by one, jobs with their configurations, findings, and what was left out."""
+    """Return runs one by one, jobs with their configurations, findings, and what was left out."""
     return {
         "runs": [asdict(run) for job in survey.workloads for case in job.configurations for run in case.summaries],
         "jobs": [_job(job) for job in survey.workloads],
@@ -38,7 +38,7 @@ def _job(job: Workload) -> dict[str, Any]:
 
 
 def _case(case: ConfigurationRuns, ups: Mapping[Configuration, Speedup], target: float | None) -> dict[str, Any]:
-    """The configuration and its figures; its runs by name, since they stand under "runs" in full."""
+    """Return the configuration and its figures; its runs by name, since they stand under "runs" in full."""
     up = ups.get(case.configuration)
     return {
         "configuration": {"label": case.label, **asdict(case.configuration)},

@@ -53,7 +53,7 @@ class Screen:
 
 
 def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) -> list[Text]:
-    """Everything, in the order in which it is read."""
+    """Return everything, in the order in which it is read."""
     screen = Screen(width=max(screen.width, NARROWEST), glyphs=screen.glyphs)
     lines: list[Text] = []
     shown: list[Column] = []
@@ -71,7 +71,7 @@ def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) ->
 
 
 def job_lines(job: Workload, ups: Mapping[Configuration, Speedup], screen: Screen) -> Iterator[Text]:
-    """The heading, the tables with their notes, and the charts."""
+    """Yield the heading, the tables with their notes, and the charts."""
     width, glyphs = screen.width, screen.glyphs
     name = clean(job.name)
     yield from _styled(wrapped(name, width), HEADING)
@@ -146,7 +146,7 @@ def _words(jobs: Sequence[Workload], shown: Sequence[Column], screen: Screen) ->
 
 
 def findings_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) -> Iterator[Text]:
-    """A heading, then each finding: sentence, evidence in brackets, what to do next."""
+    """Yield a heading, then each finding: sentence, evidence in brackets, what to do next."""
     if not findings:
         yield from _styled(wrapped("Findings: none. Nothing in these runs asks for your attention.", screen.prose))
         return
@@ -159,7 +159,7 @@ def findings_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) 
 
 
 def short_findings(findings: Sequence[Finding], screen: Screen, *, most: int) -> list[Text]:
-    """The sentences alone of the first few; what is missing is counted."""
+    """Return the sentences alone of the first few; what is missing is counted."""
     lines: list[Text] = []
     for finding in findings[:most]:
         lines += _labelled(f"{finding.severity}: ", clean(finding.text), SEVERITY_STYLES[finding.severity], screen)

@@ -92,7 +92,7 @@ def print_result(run: Run, *, as_json: bool) -> None:
 
 
 def _has_its_page(run: Run) -> bool:
-    """The page is written after everything else: a finished run that is resumed stays as it is."""
+    """Return true where the page is newer than the status: a finished run that is resumed stays as it is."""
     page = run.directory.page
     return page.is_file() and page.stat().st_mtime_ns >= run.directory.status.stat().st_mtime_ns
 

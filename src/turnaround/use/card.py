@@ -25,7 +25,7 @@ MAX_CLASSES = 200
 
 
 def card(trained: Trained, *, file: str, format_: str, agreement: ExportAgreement) -> str:
-    """The card as Markdown."""
+    """Return the card as Markdown."""
     parts = (
         f"# {text(trained.name)}",
         _what(trained),
@@ -43,7 +43,7 @@ def card(trained: Trained, *, file: str, format_: str, agreement: ExportAgreemen
 
 
 def text(name: str) -> str:
-    """A name as Markdown text: nothing in it is markup, and it stays on one line."""
+    """Return a name as Markdown text: nothing in it is markup, and it stays on one line."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in name)
     return re.sub(r"([\\`*_{}\[\]<>()#+!|&~-])", r"\\\1", plain)
 
@@ -116,7 +116,7 @@ def _class_table(evaluation: Evaluation) -> str:
 
 
 def _taken_for(evaluation: Evaluation, place: int) -> str:
-    """The class that images of this one were mistaken for most often."""
+    """Return the class that images of this one were mistaken for most often."""
     if place >= len(evaluation.confusion):
         return ""
     wrong = [0 if other == place else count for other, count in enumerate(evaluation.confusion[place])]
@@ -139,7 +139,7 @@ def _limits(trained: Trained) -> str:
 
 
 def _weak_classes(evaluation: Evaluation | None) -> str:
-    """The classes that it recognises in fewer than two of three pictures."""
+    """Return the classes that it recognises in fewer than two of three pictures."""
     if evaluation is None:
         return ""
     weak = [one for one in evaluation.per_class if one.accuracy is not None and one.accuracy < 2 / 3]

@@ -61,7 +61,7 @@ def described(trained: Trained) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporters tell of their own deprecations and of operators they do not need here."""
+    """Silence the exporters, which warn of their own deprecations and of operators that are not needed here."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
@@ -74,7 +74,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _example(trained: Trained) -> Tensor:
-    """Two images: an exporter may take a one for a constant."""
+    """Return two images: an exporter may take a one for a constant."""
     generator = torch.Generator().manual_seed(0)
     shape = (2, trained.size_px, trained.size_px, 3)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)

@@ -78,7 +78,7 @@ def _basis(ranked: TimeRanking) -> str:
 
 
 def _name(case: ConfigurationRuns) -> str:
-    """The configuration, its settings in brackets: a sentence goes on after it."""
+    """Return the configuration, its settings in brackets: a sentence goes on after it."""
     configuration = case.configuration
     settings = f" ({configuration.settings_label})" if configuration.settings else ""
     return f"{configuration.hardware_label}{settings}"

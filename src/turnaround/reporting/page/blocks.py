@@ -64,17 +64,17 @@ class PageView:
 
 
 def job_key(name: str) -> str:
-    """The part of a block's id that stands for a job: it stays when jobs are added before it."""
+    """Return the part of a block's id that stands for a job: it stays when jobs are added before it."""
     return f"job-{crc32(name.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def anchor(block_id: str) -> str:
-    """The id of the block's element."""
+    """Return the id of the block's element."""
     return block_id.replace("/", "-")
 
 
 def page_blocks(view: PageView) -> tuple[Block, ...]:
-    """The answer, then for each job its findings, table, figures, forecast and runs; what was left out."""
+    """Return the answer, then for each job its findings, table, figures, forecast and runs; what was left out."""
     jobs = [list(_job_blocks(view, job)) for job in view.survey.workloads]
     return (
         _answer(view),
@@ -107,7 +107,7 @@ _PARTS = {"findings": "what stands out", "table": "table", "forecast": "forecast
 
 
 def _contents(view: PageView, jobs: Sequence[Sequence[Block]]) -> Block:
-    """Links to where the parts of each job begin."""
+    """Return links to where the parts of each job begin."""
     linked = []
     for job, blocks in zip(view.survey.workloads, jobs, strict=True):
         names = {f"{job_key(job.name)}/{part}": text for part, text in _PARTS.items()}
@@ -146,7 +146,7 @@ def _figures(job: Workload, key: str, forecasters: tuple[Forecaster, ...], *, pr
 
 
 def _confused(view: PageView, job: Workload, key: str) -> Iterator[Block]:
-    """Pictures of the confused classes: a figure cannot show how they look."""
+    """Yield pictures of the confused classes: a figure cannot show how they look."""
     best, pictures = best_evaluated(job), view.thumbnails.get(job.name, {})
     if best is None or not pictures:
         return

@@ -39,7 +39,7 @@ class PageOptions:
 
 
 def write_page(directories: Sequence[Path], *, out: Path, options: PageOptions | None = None) -> Path:
-    """The page of all runs at or below the directories; `out` is replaced where it is such a page already."""
+    """Write the page of all runs at or below the directories; `out` is replaced where it is such a page already."""
     options = options or PageOptions()
     refuse_target(out)
     survey = survey_of(directories)
@@ -50,14 +50,14 @@ def write_page(directories: Sequence[Path], *, out: Path, options: PageOptions |
 
 
 def page_html(view: PageView) -> str:
-    """The page as html text."""
+    """Return the page as html text."""
     return render_page(page_blocks(view), title=f"{view.title} · turnaround", live=view.is_live)
 
 
 def page_view(
     survey: Survey, directories: Sequence[Path], *, options: PageOptions | None = None, out: Path | None = None
 ) -> PageView:
-    """Everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
+    """Return everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
     options = options or PageOptions()
     pictures, notes = example_pictures(survey) if options.has_pictures else ({}, [])
     forecast = survey.workloads if options.has_forecasts else ()

@@ -15,11 +15,11 @@ from turnaround.recipe import Recipe
 from turnaround.record.reader import Run
 from turnaround.reporting.page.blocks import MAX_CONFUSED
 
-MAX_PICTURES = 24
+MAX_PICTURES = 24  # on the whole page: each is a data URI inside it
 PICTURES_EACH = 2
 PICTURE_PX = 96
 MAX_SEARCHED = 50_000
-"""Images of a folder that is looked through for examples: more would keep people waiting."""
+"""Largest folder that is searched for examples, in images: more would keep people waiting."""
 
 
 def example_pictures(survey: Survey) -> tuple[dict[str, dict[str, tuple[str, ...]]], list[str]]:
@@ -41,7 +41,7 @@ def example_pictures(survey: Survey) -> tuple[dict[str, dict[str, tuple[str, ...
 
 
 def _examples(run: Run, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Drawn anew from the pixels, without the files' metadata; nothing where the folder is not as the run found it.
+    """Return thumbnails by class, without the files' metadata; none where the folder is not as the run found it.
 
     A record may come from others and name any folder: only one with the same classes and as many images is opened.
     """

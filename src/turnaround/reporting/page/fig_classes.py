@@ -20,20 +20,20 @@ from turnaround.reporting.page.fig_common import (
 )
 from turnaround.words import accuracy, percent
 
-MAX_CLASSES = 40
+MAX_CLASSES = 40  # of the confusion matrix: those that are confused most
 MAX_PAIRS = 12
 MAX_NAMED = 12
-"""Classes up to which the columns have names as well; more would lie upon each other."""
+"""Largest number of classes with names at the columns too; more would overlap."""
 SCALE = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
-"""Shares that the colour bar names."""
+"""Shares with a tick on the colour bar."""
 MAX_WRITTEN = 10
-"""Classes up to which the numbers stand in the cells."""
+"""Largest number of classes with the numbers written in the cells."""
 NAME_LENGTH = 18
 MAX_SLANTED = 6
 
 
 def class_figures(job: Workload) -> list[Figure]:
-    """The figures of the most accurate run that was evaluated; none where no run was."""
+    """Return the figures of the most accurate run that was evaluated; none where no run was."""
     best = best_evaluated(job)
     if best is None:
         return []
@@ -101,6 +101,7 @@ def _matrix(best: Confusion) -> Figure:
 
 
 def _stretched(part: float | None) -> float | None:
+    # The square root: a confusion of 1 % has a tenth of the colour scale, not a hundredth.
     return None if part is None else math.sqrt(part)
 
 

@@ -24,9 +24,9 @@ from turnaround.reporting.page.fig_common import (
 )
 
 MAX_RUNS = 6
-"""Runs of one job whose usage is drawn: the first of each configuration."""
+"""Largest number of runs of one job whose usage is drawn: the first of each configuration."""
 MAX_GPUS = 32
-"""GPUs drawn in one figure."""
+"""Largest number of GPUs drawn in one figure."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 

@@ -34,7 +34,7 @@ STEP_NAMES = {
     "update": "updating the weights",
 }
 TOLD_NAMES = {"training_steady": "epochs", "other": "the rest of the job"}
-"""The two parts that a table tells."""
+"""Names of the two parts that an imported run has."""
 PATTERNS = ("", "/", "", "\\", "", ".", "x", "", "-")
 """Patterns by part, so that neighbours differ by more than their colour."""
 
@@ -74,7 +74,7 @@ def turnaround_figure(job: Workload) -> Figure | None:
 
 
 def step_figure(job: Workload) -> Figure | None:
-    """A typical step by part; None where nobody took one apart."""
+    """Return a typical step by part; None where nobody took one apart."""
     stack, known = _stack(job, {s.index: step_parts_s(s.case) for s in series_of(job)}, STEP_NAMES)
     if stack is None:
         return None

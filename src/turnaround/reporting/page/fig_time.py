@@ -27,11 +27,11 @@ from turnaround.reporting.page.fig_common import (
 from turnaround.words import accuracy, duration
 
 Row = tuple[Series, Reached]
-SMALL_COST_S = 360.0
+SMALL_COST_S = 360.0  # 0.1 GPU-hours: below, costs are told in GPU-seconds
 
 
 def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
-    """Times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest of them."""
+    """Return the times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest."""
     by_case = {id(series.case): series for series in series_of(job)}
     by_goal = [(goal, [(by_case[id(one.case)], one) for one in goal.reached]) for goal in goals(job)]
     drawn = [(goal, rows) for goal, rows in by_goal if goal.basis != "job"] or by_goal
@@ -125,7 +125,7 @@ def _bars(
     highs: Sequence[float | int | None],
     unit: str,
 ) -> list[Trace]:
-    """A trace for each configuration, so that it has its colour."""
+    """Return a trace for each configuration, so that it has its colour."""
     traces: list[Trace] = []
     rows = zip(shown, values, lows, highs, strict=True)
     for place, ((series, one), value, low, high) in enumerate(rows):
@@ -189,7 +189,7 @@ def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | None) -> Fig
 
 
 def cost_unit(device_s: Sequence[float | None], device: str, price: float | None) -> TimeUnit:
-    """GPU-hours, or GPU-seconds where all are small; with a price, money: `seconds` are what one unit of it buys."""
+    """Return GPU-hours, or GPU-seconds where all are small; with a price, money: `seconds` is what one unit buys."""
     if price is not None:
         return TimeUnit(name=f"money, at {price:g} for a {device}-hour", seconds=3600 / price)
     most_s = max((value for value in device_s if value is not None), default=0.0)

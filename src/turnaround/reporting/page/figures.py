@@ -31,7 +31,7 @@ SECTIONS = {
 def figures_of(
     job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None = None
 ) -> tuple[Figure, ...]:
-    """The pictures of one job that have something to show, section by section."""
+    """Return the pictures of one job that have something to show, section by section."""
     found: list[Figure | None] = [
         curve_figure(job, "accuracy"),
         curve_figure(job, "loss"),

@@ -40,7 +40,7 @@ class HtmlTable:
 
 
 def comparison(job: Workload) -> HtmlTable:
-    """A row for each configuration. Columns of which nothing is known are left out."""
+    """Return a row for each configuration. Columns of which nothing is known are left out."""
     rows = table_rows(job)
     columns = filled_columns(job, rows)
     # The job's order is by kind of GPU and by workers, which the words alone would not give.
@@ -68,7 +68,7 @@ def _tag(case: ConfigurationRuns) -> str:
 
 
 def asked_counts(forecaster: Forecaster) -> list[int]:
-    """The numbers of workers that were timed, and powers of two to twice the most of them."""
+    """Return the numbers of workers that were timed, and powers of two to twice the most of them."""
     timed = forecaster.laws.times.counts if forecaster.laws.times else []
     counted = timed or sorted({case.configuration.workers for case in forecaster.job.configurations})
     return sorted({*counted, *(2**k for k in range((2 * max(counted)).bit_length()))})

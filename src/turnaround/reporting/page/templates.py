@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def asset(name: str) -> str:
-    """The text of a file in reporting/assets."""
+    """Return the text of a file in reporting/assets."""
     return (files("turnaround.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 
@@ -30,7 +30,7 @@ def content_hash(text: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """Escapes whatever is filled in, and takes out what would turn or hide text."""
+    """Return an environment that escapes whatever is filled in, and removes what would turn or hide text."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     templates = Environment(
@@ -46,9 +46,9 @@ def environment() -> Environment:
 
 
 def tied(text: str) -> str:
-    """Prose in which a number stays in one line with its unit, and a range with its end.
+    """Tie a number to its unit, and a range to its end, by non-breaking characters.
 
-    Not for what is copied, such as a command: spaces and hyphens are others than those of the text.
+    It is not for what is copied, such as a command: spaces and hyphens are others than those of the text.
     """
     return _RANGE.sub("\\1\u2011\\2", _BEFORE_UNIT.sub("\u00a0", text))
 
@@ -69,5 +69,5 @@ def _pieces() -> Any:
 
 
 def _shown(value: object) -> object:
-    """Names come from files of others; what is Markup was cleaned when it was made."""
+    """Clean plain text, since names come from files of others; what is Markup was cleaned when it was made."""
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
