@@ -82,7 +82,7 @@ def measures_of(learn: Any) -> dict[str, Any]:
 
 
 def facts_of(learn: Any) -> dict[str, Any]:
-    """All that the learner knows."""
+    """Return all facts that the learner knows."""
     more = {
         "epochs": lambda: int(learn.n_epoch),
         "batch_per_worker": lambda: int(learn.dls.train.bs),

@@ -86,7 +86,7 @@ class TurnaroundCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def facts_of(args: Any, state: Any, parts: dict[str, Any]) -> dict[str, Any]:
-    """All that the trainer knows."""
+    """Return all facts that the trainer knows."""
     found = {
         **torch_facts.of_model(parts.get("model")),
         **torch_facts.of_optimizer(parts.get("optimizer")),

@@ -134,7 +134,7 @@ def backend() -> str:
 
 
 def learning_rate(optimizer: Any) -> float:
-    """At this moment; a schedule is asked for its value now."""
+    """Return the learning rate at this moment; a schedule is asked for its value now."""
     rate = _inner(optimizer).learning_rate
     if callable(rate) and not hasattr(rate, "shape"):
         rate = rate(optimizer.iterations)

@@ -54,7 +54,7 @@ class Arrivals:
                 return
 
     def epoch_begins(self, model: Any) -> None:
-        """Before the first batch of an epoch: some pipelines begin anew then."""
+        """Note the begin of an epoch, before its first batch: some pipelines begin anew then."""
         self._new_epoch_of = model if self._times is not None else None
 
     def step_begins(self) -> None:

@@ -95,7 +95,7 @@ class TurnaroundCallback(_callback_class()):  # type: ignore[misc]
 
 
 def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
-    """All that the trainer knows."""
+    """Return all facts that the trainer knows."""
     validation = ask(lambda: trainer.val_dataloaders)
     first = validation[0] if isinstance(validation, list) and validation else validation
     found = {

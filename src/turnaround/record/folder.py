@@ -49,7 +49,7 @@ class FollowedFolder:
 
     @property
     def runs(self) -> list[FollowedRun]:
-        """Those that are there, in natural order (run-2 before run-10)."""
+        """The runs that are there, in natural order (run-2 before run-10)."""
         return [self._all[parts] for parts in sorted(self._all, key=_natural) if self._all[parts].is_there]
 
     def look(self) -> None:

@@ -40,7 +40,7 @@ def _import_nvml() -> ModuleType:
 
 
 def visible_gpus(nvml: Nvml, visible: str | None = None) -> list[tuple[int, Any]]:
-    """(index, handle) of the GPUs in CUDA_VISIBLE_DEVICES (or `visible`), all of them when it is not set.
+    """Return (index, handle) of the GPUs in CUDA_VISIBLE_DEVICES (or `visible`), all of them when it is not set.
 
     As with CUDA, an entry that names no GPU ends the list. Numbers are taken in NVML's order, that of the PCI
     bus: CUDA's own default order differs on hosts that mix GPU kinds.
@@ -68,7 +68,7 @@ def _index_of(entry: str, uuids: list[str]) -> int | None:
 
 
 def describe_gpus(nvml: Nvml | None = None) -> list[dict[str, Any]]:
-    """name, memory_gib and driver of each GPU; [] when there is none."""
+    """Return name, memory_gib and driver of each GPU; [] when there is none."""
     with nvml_session(nvml) as session:
         if session is None:
             return []

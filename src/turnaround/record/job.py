@@ -20,7 +20,7 @@ def own_job(variables: Mapping[str, str] = os.environ) -> str | None:
 
 
 def status_of(directory: RunDirectory) -> Status | None:
-    """None where there is none yet, or none that can be read."""
+    """Return the status of a run; None where there is none yet, or none that can be read."""
     try:
         return from_json(Status, read_json(directory.status))
     except RunDirectoryError:

@@ -269,15 +269,15 @@ class RunDirectory:
         return [self.logs / name for name in self._log_names() if not _JOB.fullmatch(name)]
 
     def job_notes(self) -> list[Path]:
-        """The notes of all jobs of a cluster that have started here."""
+        """Return the notes of all jobs of a cluster that have started here."""
         return [self.logs / name for name in self._log_names() if _JOB_NOTE.fullmatch(name)]
 
     def line_files(self) -> list[Path]:
-        """Every file of lines that is there: epochs, spans, telemetry."""
+        """Return every file of lines that is there: epochs, spans, telemetry."""
         return [self.path / name for name in names_in(self.path) if name.endswith(".jsonl")]
 
     def checkpoints(self) -> list[CheckpointFiles]:
-        """The visible checkpoints, in the order of the training."""
+        """Return the visible checkpoints, in the order of the training."""
         return CheckpointFiles.all_in(self.checkpoint)
 
     def _log_names(self) -> list[str]:
@@ -292,7 +292,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, *, job_id: str | None = None) -> "RunDirectory":
-        """A new, empty run directory with its logs folder.
+        """Create an empty run directory with its logs folder.
 
         What an attempt leaves that ended before its recipe was written (a lock, the logs of its start) is no run.
         Neither is what the job `job_id`, in which this process runs, has brought: its script, its status, its output.
@@ -311,7 +311,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
-        """The run directory at `path`, which must hold a run."""
+        """Return the run directory at `path`, which must hold a run."""
         directory = cls(Path(path))
         if not directory.is_run():
             raise RunDirectoryError(_not_a_run(directory.path))
@@ -374,14 +374,14 @@ def job_log(logs: Path, job_id: str) -> Path:
 
 
 def safe_name(name: str) -> str:
-    """The name as a folder may bear it: no separators or control characters, not hidden; empty if nothing is left."""
+    """Return a name for a folder: no separators or control characters, not hidden; empty if nothing is left."""
     # 200 bytes leave room for a number or a temporary ending: file systems end at 255.
     plain = re.sub(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069/\\]+", "-", name).strip(" .-")
     return plain.encode("utf-8", "replace")[:200].decode("utf-8", "ignore").strip(" .-")
 
 
 def default_run_path(root: Path, name: str) -> Path:
-    """root/NAME, or the first of NAME-2, NAME-3, ... that is free. NAME is made safe as a folder's name."""
+    """Return root/NAME, or the first of NAME-2, NAME-3, ... that is free. NAME is made safe as a folder's name."""
     taken = set(names_in(root))
     safe = safe_name(name) or "run"
     number = 1

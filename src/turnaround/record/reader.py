@@ -247,7 +247,7 @@ def in_order(records: Iterable[EpochRecord]) -> list[EpochRecord]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """`path` itself when it is a run, else every run below it, in natural order (run-2 before run-10).
+    """Return `path` itself when it is a run, else every run below it, in natural order (run-2 before run-10).
 
     A link to a run counts; other links are not followed, hidden folders and the inside of runs not searched.
     """

@@ -200,7 +200,7 @@ class Recorder:
     # --- while it trains
 
     def epoch(self, **measures: Unpack[Measures]) -> None:
-        """After the evaluation of an epoch: what was measured. Its times are measured here, unless given."""
+        """Record an epoch, after its evaluation. Its times are measured here, unless given."""
         keeper = self._keeper
         if (keeper is None or self._state != "open" or self._pid != os.getpid()) and not self._is_ready():
             return
@@ -245,12 +245,12 @@ class Recorder:
             self._keeper.put(what)
 
     def epoch_begins(self) -> None:
-        """Before the first batch of an epoch, where something lies between it and the end of the last one."""
+        """Begin an epoch, before its first batch, where something lies between it and the end of the last one."""
         if self._is_ready():
             self._timing.epoch_begins()
 
     def step(self, updates: int = 1) -> None:
-        """After an update, or after several that were done at once."""
+        """Count an update, or several that were done at once."""
         keeper = self._keeper
         if (keeper is None or self._state != "open" or self._pid != os.getpid()) and not self._is_ready():
             return
@@ -265,7 +265,7 @@ class Recorder:
             self.step_aside(error)
 
     def steps(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches of an epoch, with a step counted after each: waiting for a batch is told from computing."""
+        """Yield the batches of an epoch and count a step after each: waiting for a batch is told from computing."""
         if self._is_ready() and not self._timing.has_steps:
             self._timing.epoch_begins()
         for batch in batches:
@@ -286,7 +286,7 @@ class Recorder:
         return self._parts.setdefault(part, TimedPart(self._timing, part))
 
     def mark(self, part: str) -> None:
-        """The same for callbacks: what happened since the last mark, or since the step began, was this part."""
+        """Attribute the time since the last mark, or since the step began, to this part; for callbacks."""
         if self._keeper is None and not self._is_ready():
             return
         try:
@@ -296,7 +296,7 @@ class Recorder:
             self.step_aside(error)
 
     def add(self, part: str, seconds: float) -> None:
-        """Seconds of a part that were measured elsewhere: `rec.add("evaluation", 3.2)`."""
+        """Add seconds of a part that were measured elsewhere: `rec.add("evaluation", 3.2)`."""
         try:
             if self._is_ready() and self._knows(part):
                 self._timing.add(part, float(seconds))
@@ -321,7 +321,7 @@ class Recorder:
         return self._state == "open" and self._keeper is not None
 
     def step_aside(self, error: Exception) -> None:
-        """No more records. What is there stays, and says why it ends."""
+        """Stop recording. What is there stays, and says why it ends."""
         if self._state == "aside":
             return
         # The state first: the writer thread and the training may fail at the same time, and one report is enough.
@@ -336,7 +336,7 @@ class Recorder:
                 self._keeper.give_up(replace(self._status, state="interrupted", cause=cause, ended_at=utc_now()))
 
     def _say(self, message: str) -> None:
-        """Each thing once. Where warnings are errors they would stop the training: then it goes to stderr."""
+        """Warn of each thing once. Where warnings are errors they would stop the training: then it goes to stderr."""
         if message in self._said:
             return
         self._said.add(message)

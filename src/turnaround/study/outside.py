@@ -259,7 +259,7 @@ def _how(exit_code: int) -> str:
 
 
 def tail(log: Path, begins_at: int) -> str:
-    """The last lines of what was printed since, on one line and without what could change a terminal."""
+    """Return the last lines printed since, on one line and without what could change a terminal."""
     with contextlib.suppress(RunDirectoryError, OSError), open_file(log) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(begins_at, end - 16_384))
@@ -271,7 +271,7 @@ def tail(log: Path, begins_at: int) -> str:
 
 
 def _complete(directory: RunDirectory, ending: ProgramResult, cause: str | None) -> None:
-    """The program's own record, with what only somebody outside can know."""
+    """Complete the program's own record with what only somebody outside can know."""
     try:
         status = Run(directory).status
         machine = read_json(directory.machine)
@@ -294,7 +294,7 @@ def _completed(status: Status, ending: ProgramResult, cause: str | None) -> Stat
 
 
 def _write(directory: RunDirectory, watched: ProgramRun, ending: ProgramResult, cause: str | None) -> None:
-    """A run of a program that keeps no record: its recipe comes last, since it makes the directory a run."""
+    """Write the run of a program that keeps no record: the recipe last, since it makes the directory a run."""
     before = status_of(directory) or Status(state="running", started_at=ending.started_at)
     hosts = before.job.hosts if before.job else []
     write_json(

@@ -41,7 +41,7 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the run for people."""
         what = f"{counted(self.workers, 'worker')}{' rehearsed' if self.is_rehearsal else ''}"
         where = [f"{self.hosts} hosts"] * (self.hosts > 1) + [self.gpu] * bool(self.gpu)
         return f"{what}{' on ' * bool(where)}{' with '.join(map(str, where))}, seed {self.seed}"

@@ -56,7 +56,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """For a folder: `lab10` of `python lab10.py --gpus {workers}`."""
+        """The name for a folder: `lab10` of `python lab10.py --gpus {workers}`."""
         script = next((word for word in self.words if re.search(r"\.(py|sh)$", word)), self.words[0])
         return safe_name(Path(script).stem) or "program"
 
@@ -91,7 +91,7 @@ class Program:
             )
 
     def refuse_if_missing(self, planned: Sequence[PlannedRun], folder: Path) -> None:
-        """Before anything is started: a program that is not on this machine."""
+        """Raise InputError for a program that is not on this machine, before anything is started."""
         for run in planned:
             first = self.filled(run, folder / run.name)[0]
             if shutil.which(first) is None:

@@ -49,7 +49,7 @@ class MLflow:
         return known
 
     def _go_on(self, run: Run) -> set[int] | None:
-        """With the run that an earlier start has made on this server, if it is still there."""
+        """Go on with the run that an earlier start has made on this server, if it is still there."""
         try:
             before = read_json(run.directory.mlflow_note, run.path)
             if before.get("server") != self._server:

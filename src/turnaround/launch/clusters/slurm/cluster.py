@@ -99,7 +99,7 @@ class Slurm:
 
 
 def _overrides(wishes: Wishes) -> dict[str, Any]:
-    """For SlurmSettings: --slurm key=value first, then what has a flag of its own."""
+    """Return the overrides for SlurmSettings: --slurm key=value first, then what has a flag of its own."""
     names = ("gpu", "hosts", "partition", "account", "time")
     flags = {name: getattr(wishes, name) for name in names}
     return {**parsed(wishes.settings), **{name: value for name, value in flags.items() if value is not None}}

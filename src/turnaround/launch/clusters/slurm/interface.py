@@ -1,4 +1,4 @@
-"""Which network interface leads to the other hosts of the job?
+"""Finds the network interface that leads to the other hosts of the job.
 
     python -m turnaround.launch.clusters.slurm.interface 'n[1-4]'      prints its name
 
@@ -23,7 +23,7 @@ ANY_PORT = 9
 
 
 def towards(hosts: tuple[str, ...]) -> str:
-    """The interface with our address on the way to one of the hosts; 127.0.1.1, which leads nowhere, does not count."""
+    """Return the interface that leads to one of the hosts; 127.0.1.1, which leads nowhere, does not count."""
     unknown = []
     for host in hosts:
         try:
@@ -42,7 +42,7 @@ def towards(hosts: tuple[str, ...]) -> str:
 
 
 def _own_address(host: str) -> str:
-    """Our address as that host would see it."""
+    """Return our address as that host would see it."""
     family, kind, _, _, there = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as asking:
         asking.connect(there)

@@ -50,7 +50,7 @@ class Partition:
 
 
 def partitions(*, timeout_s: float = 30.0) -> dict[str, Partition]:
-    """All partitions of the cluster that this user may see, by name."""
+    """Return all partitions of the cluster that this user may see, by name."""
     return parse(call("sinfo", "--noheader", "--Node", f"--format={SINFO_FORMAT}", timeout_s=timeout_s))
 
 
@@ -175,7 +175,7 @@ def _having(kind: str | None, nodes: list[Node]) -> dict[str, int]:
 
 
 def _kinds(settings: SlurmSettings, chosen: list[Partition]) -> list[str]:
-    """Those that there are; InputError when the one that is asked for is not among them."""
+    """Return the kinds of GPU that there are; raise InputError when the one that is asked for is not there."""
     kinds = sorted({kind for partition in chosen for kind in partition.gpu_kinds})
     if not kinds:
         raise InputError(

@@ -39,7 +39,7 @@ class VisiblePaths:
 
 
 def require_visible(directory: Path, settings: SlurmSettings, *, patience_s: float = 60.0) -> VisiblePaths:
-    """`InputError` when compute nodes do not see the directory; a cluster too busy to answer is no reason to stop."""
+    """Raise InputError when compute nodes do not see the directory; a cluster too busy to answer does not count."""
     seen = probe(directory, settings, patience_s=patience_s)
     if seen.answer == "no":
         raise InputError(
@@ -50,7 +50,7 @@ def require_visible(directory: Path, settings: SlurmSettings, *, patience_s: flo
 
 
 def probe(directory: Path, settings: SlurmSettings, *, patience_s: float = 60.0) -> VisiblePaths:
-    """Looks on as many hosts as the job will have; gives up, and takes the job back, after `patience_s`."""
+    """Look on as many hosts as the job will have; give up, and cancel the probe, after `patience_s`."""
     directory = directory.absolute()
     file = directory / f".turnaround-probe-{secrets.token_hex(8)}"
     new = [folder for folder in (directory, *directory.parents) if not folder.exists()]
@@ -69,7 +69,7 @@ def probe(directory: Path, settings: SlurmSettings, *, patience_s: float = 60.0)
 
 
 def probe_script(file: Path, settings: SlurmSettings) -> str:
-    """Prints nothing: there may be no place that both sides see. The exit status is the answer."""
+    """Return a script whose exit status is the answer: there may be no place for output that both sides see."""
     lines = ["--job-name=turnaround-probe", *header_lines(settings), f"--nodes={settings.hosts}", "--ntasks-per-node=1"]
     lines += ["--time=1", "--chdir=/", "--output=/dev/null", "--no-requeue"]
     header = "\n".join(f"#SBATCH {line}" for line in lines)

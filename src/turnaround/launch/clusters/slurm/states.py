@@ -137,7 +137,7 @@ def _job(
 
 
 def _instant(text: str | None) -> float | None:
-    """Seconds since 1970 (SLURM_TIME_FORMAT=%s), or this machine's local time where Slurm does not know that format."""
+    """Parse seconds since 1970 (SLURM_TIME_FORMAT=%s), or local time where Slurm does not know that format."""
     if not text or text in ("Unknown", "N/A", "None", "NONE", "0"):
         return None
     if re.fullmatch(r"\d+(\.\d+)?", text):
