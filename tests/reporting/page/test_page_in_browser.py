@@ -56,7 +56,7 @@ def test_the_labs_page(browser: Any, lab: Path, width: int, scheme: str) -> None
     with opened(browser, lab, width=width, color_scheme=scheme) as page:
         answer = page.locator(".sentence").first.inner_text().replace("\u00a0", " ")
         assert answer.startswith(
-            "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy; 16 would need about 14 min"
+            "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy; 16 would need about 13 min"
         )
         assert wait_until_drawn(page) > 6
         shot(page, f"lab-{width}-{scheme}")
