@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -396,6 +397,17 @@ def test_the_files_that_documents_name_are_there(document: str) -> None:
     named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_0-9]+\.py|(?:[a-z_]+/)+)`", text))
     assert named
     assert [name for name in sorted(named) if not any((root / name).exists() for root in (PACKAGE, REPOSITORY))] == []
+
+
+def test_a_class_name_means_one_thing() -> None:
+    names = Counter(
+        node.name
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    # The adapters' callback has the same name in every framework: users import it from the framework's own module.
+    assert {name for name, count in names.items() if count > 1} <= {"TurnaroundCallback"}
 
 
 # --- (vi) no pickle

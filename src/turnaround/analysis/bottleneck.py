@@ -134,9 +134,9 @@ def step_parts(run: Run) -> StepPartTimes | None:
 
 def _shares(spans: list[Span]) -> dict[str, float] | None:
     names = ("wait_s", "copy_s", "compute_s", "reduce_s", "update_s")
-    prior_rows = {name: median(_number(getattr(span, name)) for span in spans) for name in names}
-    step_s = sum(prior_rows.values())
-    return {name: value / step_s for name, value in prior_rows.items()} if step_s > 0 else None
+    median_part_s = {name: median(_number(getattr(span, name)) for span in spans) for name in names}
+    step_s = sum(median_part_s.values())
+    return {name: value / step_s for name, value in median_part_s.items()} if step_s > 0 else None
 
 
 def _number(value: float) -> float:

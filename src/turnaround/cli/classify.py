@@ -13,7 +13,7 @@ from turnaround.words import percent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from turnaround.use.predictor import Answer, Predictor
+    from turnaround.use.predictor import ClassifiedFile, Predictor
 
 BAR_CELLS = 20
 MAX_NAME = 60
@@ -44,10 +44,10 @@ def classify(
     predictor = Predictor.load(run, device=checked_device(device))
     predictor.checked_top(top)
     print_notes(predictor.trained.notes())
-    answers: list[Answer] = []
+    answers: list[ClassifiedFile] = []
     with preparation(err(), quiet=json_ or len(files) == 1) as show:
 
-        def on_batch(batch: list[Answer]) -> None:
+        def on_batch(batch: list[ClassifiedFile]) -> None:
             answers.extend(batch)
             show("classifying images", len(answers), len(files))
 
@@ -60,7 +60,7 @@ def classify(
         raise typer.Exit(1)
 
 
-def _payload(predictor: Predictor, answers: Sequence[Answer]) -> dict[str, Any]:
+def _payload(predictor: Predictor, answers: Sequence[ClassifiedFile]) -> dict[str, Any]:
     trained = predictor.trained
     return {
         "run": str(trained.run.path),
@@ -74,7 +74,7 @@ def _payload(predictor: Predictor, answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _print_text(answers: Sequence[Answer]) -> None:
+def _print_text(answers: Sequence[ClassifiedFile]) -> None:
     """Answers on stdout; what could not be read on stderr, after them."""
     from rich.text import Text
 
@@ -94,7 +94,7 @@ def _print_text(answers: Sequence[Answer]) -> None:
         err().print(Text(f"{len(bad)} of {len(answers)} could not be read", style="bold"))
 
 
-def _bars(answer: Answer, full: str) -> Iterator[str]:
+def _bars(answer: ClassifiedFile, full: str) -> Iterator[str]:
     from turnaround.reporting.text_layout import clean
 
     names = [clean(guess.name) for guess in answer.guesses]
@@ -104,7 +104,7 @@ def _bars(answer: Answer, full: str) -> Iterator[str]:
         yield f"{name:<{width}}  {100 * guess.probability:5.1f} %  {bar}".rstrip()
 
 
-def _rows(answers: Sequence[Answer]) -> Iterator[str]:
+def _rows(answers: Sequence[ClassifiedFile]) -> Iterator[str]:
     from turnaround.reporting.text_layout import clean
 
     width = min(MAX_NAME, max((len(answer.name) for answer in answers), default=0))

@@ -177,7 +177,11 @@ Decode = Callable[..., NDArray[np.uint8]]
 
 
 def decode_rows(
-    out: NDArray[np.uint8], root: Path, task: DecodeTask, decode: Decode = decode_bytes, limits: Limits | None = None
+    out: NDArray[np.uint8],
+    root: Path,
+    task: DecodeTask,
+    decode: Decode = decode_bytes,
+    limits: DecoderLimits | None = None,
 ) -> ChunkResult:
     """Decode the files of a task into the rows of `out`; a bad one leaves zeros."""
     started_s = time.perf_counter()
@@ -199,7 +203,7 @@ def decode_rows(
 
 
 def _decode_chunk(
-    target: DecodeTarget, task: DecodeTask, decode: Decode = decode_bytes, limits: Limits | None = None
+    target: DecodeTarget, task: DecodeTask, decode: Decode = decode_bytes, limits: DecoderLimits | None = None
 ) -> ChunkResult:
     pixels = np.empty((len(task.files), target.size_px, target.size_px, 3), np.uint8)
     chunk = decode_rows(pixels, target.root, task, decode, limits)
@@ -282,7 +286,7 @@ class _Picture(NamedTuple):
 # --- in a process that decodes
 
 
-class Limits:
+class DecoderLimits:
     """Resource limits of this process, kept by the kernel: memory once and for all, CPU time anew for each picture."""
 
     def __init__(self, cpu_limit_s: int) -> None:
@@ -316,12 +320,12 @@ def _lower(limit: int, value: int) -> None:
         resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-_own: list[tuple[DecodeTarget | None, Limits]] = []
+_own: list[tuple[DecodeTarget | None, DecoderLimits]] = []
 """State of a decoding process, one entry: the destination of its pixels, and its limits."""
 
 
 def _begin(target: DecodeTarget | None, cpu_limit_s: int) -> None:
-    _own.append((target, Limits(cpu_limit_s)))
+    _own.append((target, DecoderLimits(cpu_limit_s)))
 
 
 def _decode_for_parent(task: DecodeTask) -> ChunkResult:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from turnaround import children
 from turnaround.children import ChildPool
-from turnaround.data.decoders import CPU_LIMIT_S, ChunkResult, DecodeTask, Limits, as_rows, blame, decode_rows
+from turnaround.data.decoders import CPU_LIMIT_S, ChunkResult, DecoderLimits, DecodeTask, as_rows, blame, decode_rows
 from turnaround.data.pixels import Pixels
 from turnaround.errors import DataError, StorageError
 
@@ -252,7 +252,7 @@ def rows_of(pixels: Pixels, *, processes_on_host: int = 1) -> MappedRows | Decod
 
 
 # In a process that decodes: the slots that it shares with its parent, where the files are, and its limits.
-_shared: list[tuple[NDArray[np.uint8], Path, Limits]] = []
+_shared: list[tuple[NDArray[np.uint8], Path, DecoderLimits]] = []
 
 
 class _SlotTask(NamedTuple):
@@ -261,7 +261,7 @@ class _SlotTask(NamedTuple):
 
 
 def _begin_rows(memory: Any, shape: tuple[int, ...], root: Path, cpu_limit_s: int) -> None:
-    _shared.append((_as_slots(memory, shape), root, Limits(cpu_limit_s)))
+    _shared.append((_as_slots(memory, shape), root, DecoderLimits(cpu_limit_s)))
 
 
 def _as_slots(memory: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:

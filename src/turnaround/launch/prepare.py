@@ -88,15 +88,15 @@ def _by_photo(table: ImageTable, recipe: Recipe, *, cache: Path, show: Show) -> 
     holdout, seed = recipe.data.holdout, recipe.training.seed
     # Everything that the split depends on is in the name: the check's version, both settings, the files.
     key = key_of(table, size_px=0, skip_bad=None)
-    cached_by_curve = cache.expanduser() / f"split-{CHECK_VERSION}-{holdout:g}-{seed}-{key}.json"
+    split_file = cache.expanduser() / f"split-{CHECK_VERSION}-{holdout:g}-{seed}-{key}.json"
     with suppress(DataError):  # not there yet, or damaged
-        return read_split(cached_by_curve)
+        return read_split(split_file)
     # Only here: it brings scipy, and every training would wait for it.
     from turnaround.check.dataset import check_table, split_by_photo
 
     parts = split_by_photo(check_table(table, cache=cache, show=show), holdout=holdout, seed=seed)
     with suppress(StorageError):  # a cache that cannot be written costs the next run its minutes, not this one
-        write_split(cached_by_curve, parts, holdout=holdout, seed=seed)
+        write_split(split_file, parts, holdout=holdout, seed=seed)
     return parts
 
 

@@ -29,7 +29,7 @@ class Guess:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ClassifiedFile:
     """The classes of one file, or why it could not be read."""
 
     name: str
@@ -61,8 +61,8 @@ class Predictor:
         return self.guesses(squares, top=top)
 
     def classify_files(
-        self, files: Sequence[Path], *, top: int = 5, on_batch: Callable[[list[Answer]], None] | None = None
-    ) -> list[Answer]:
+        self, files: Sequence[Path], *, top: int = 5, on_batch: Callable[[list[ClassifiedFile]], None] | None = None
+    ) -> list[ClassifiedFile]:
         """Return an answer for every file, in order, also for those that cannot be read; `on_batch` gets each batch."""
         top, answers = self.checked_top(top), []
         for first in range(0, len(files), BATCH):
@@ -73,10 +73,10 @@ class Predictor:
                 on_batch(batch)
         return answers
 
-    def _answers(self, decoded: Sequence[DecodedImage], top: int) -> list[Answer]:
+    def _answers(self, decoded: Sequence[DecodedImage], top: int) -> list[ClassifiedFile]:
         guessed = iter(self.guesses([one.square for one in decoded if one.square is not None], top=top))
         return [
-            Answer(name=one.name, guesses=() if one.square is None else next(guessed), problem=one.problem)
+            ClassifiedFile(name=one.name, guesses=() if one.square is None else next(guessed), problem=one.problem)
             for one in decoded
         ]
 
