@@ -22,10 +22,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import jinja2  # noqa: F401  # this and the next: what commands load when they need it
-import rich.progress  # noqa: F401
+import rich.progress  # noqa: F401  # this and the next: what commands load when they need it
 import scipy.stats  # noqa: F401
-import timm  # noqa: F401  # some networks are its own: every process that builds one would load it anew
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
 import turnaround
@@ -37,13 +35,15 @@ from turnaround.launch.local import GRACE_S
 LOOKS_EVERY_S = 0.02
 ROOMS = ("analysis", "check", "data", "findings", "forecast", "reporting", "study")
 """Whose modules a command loads when it needs them."""
+OPTIONAL = ("jinja2", "timm")
+"""Packages that commands load when they need them; not every environment of .ci has them."""
 
 
 def main(listening: socket.socket, python: str) -> NoReturn:
-    for module in pkgutil.walk_packages(turnaround.__path__, "turnaround."):
-        if module.name.split(".")[1] in ROOMS:
-            with contextlib.suppress(ImportError):  # of what is not installed here
-                importlib.import_module(module.name)
+    modules = [module.name for module in pkgutil.walk_packages(turnaround.__path__, "turnaround.")]
+    for name in (*OPTIONAL, *(name for name in modules if name.split(".")[1] in ROOMS)):
+        with contextlib.suppress(ImportError):  # of what is not installed here
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in one that is forked would touch, and so copy, all that was loaded here
     while True:
