@@ -74,6 +74,13 @@ def run_with(*accuracies: float | None, top5: float | None = None) -> Run:
     return cast(Run, SimpleNamespace(evaluation=evaluation if accuracies else None, machine={"workers": 1}, epochs=[]))
 
 
+def test_the_metrics_of_classes_in_one_line() -> None:
+    known = replace(SUMMARY, macro_precision=0.91, macro_recall=0.9, macro_f1=0.905, calibration_error=0.032)
+    line = "by class             precision 91.0 %, recall 90.0 %, F1 90.5 % (macro); calibration error 3.2 points"
+    assert line in shown(run_end(known, run_with(0.9)))
+    assert not any("by class" in line for line in shown(run_end(SUMMARY, run_with(0.9))))
+
+
 def epoch(**noise: float | None) -> EpochRecord:
     return EpochRecord(
         epoch=1,

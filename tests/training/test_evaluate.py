@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -202,6 +205,7 @@ def test_the_final_evaluation_says_what_was_counted() -> None:
         num_top1=7,
         num_top5=10,
         confusion=torch.tensor([[4, 1, 0], [0, 0, 0], [1, 1, 3]]),
+        num_predicted=torch.tensor([5, 2, 3]),
     )
     found = final_evaluation(counts, epoch=4, classes=("a", "b", "c"))
     assert [(c.name, c.num_images, c.accuracy) for c in found.per_class] == [
@@ -213,6 +217,77 @@ def test_the_final_evaluation_says_what_was_counted() -> None:
     assert found.top5 is None  # with three classes it says nothing
     assert found.classes == ["a", "b", "c"]
     assert found.confusion == [[4, 1, 0], [0, 0, 0], [1, 1, 3]]
+    assert [(c.num_predicted, c.precision, c.recall) for c in found.per_class] == [
+        (5, 0.8, 0.8),
+        (2, 0.0, None),
+        (3, 1.0, 0.6),
+    ]
+    assert [c.f1 for c in found.per_class] == [0.8, None, 0.75]
+    assert (found.macro_precision, found.macro_recall, found.macro_f1) == pytest.approx((0.9, 0.7, 0.775))
+    assert (found.calibration_error, found.calibration) == (None, [])
+
+
+def brute_force(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Class by class and bin by bin, image masks only: as the textbooks have it."""
+    predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    by_class = []
+    for one in range(probabilities.shape[1]):
+        hits = int(np.sum((labels == one) & (predicted == one)))
+        misses, alarms = np.sum((labels == one) & (predicted != one)), np.sum((labels != one) & (predicted == one))
+        recall = hits / (hits + misses) if np.any(labels == one) else None
+        precision = hits / (hits + alarms) if np.any(predicted == one) else None
+        f1 = 0.0 if not hits else 2 * precision * recall / (precision + recall)
+        by_class.append((precision, recall, f1 if recall is not None else None))
+    error = 0.0
+    for low, high in itertools.pairwise(np.linspace(0.0, 1.0, 16)):
+        inside = (confidence > low) & (confidence <= high)
+        if inside.any():
+            gap = abs(np.mean(predicted[inside] == labels[inside]) - np.mean(confidence[inside]))
+            error += float(np.mean(inside) * gap)
+    with_images = [row for row in by_class if row[1] is not None]
+    macro = tuple(float(np.mean([row[i] or 0.0 for row in with_images])) for i in range(3))
+    return {"by_class": by_class, "macro": macro, "error": error}
+
+
+def probabilities(made: StepComponents, num_classes: int) -> np.ndarray:
+    made.network.module.eval()
+    with torch.no_grad():
+        rows = [made.learner(made.inputs.plain(batch)).softmax(dim=1) for batch in batches(num_classes, 1)]
+    made.network.train_mode()
+    return torch.cat(rows).double().numpy()
+
+
+@pytest.mark.parametrize("is_too_large", [False, True])
+@pytest.mark.parametrize("num_classes", [2, 5, 60])  # of 60 some have no image, and some are never predicted
+def test_class_metrics_and_calibration_are_those_of_brute_force(
+    num_classes: int, is_too_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_too_large:
+        monkeypatch.setattr(evaluate_module, "MAX_CLASSES_IN_CONFUSION", 2)
+    made, names = parts(num_classes), tuple(map(str, range(num_classes)))
+    wanted = brute_force(probabilities(made, num_classes), images(num_classes)[1].numpy())
+    found = final_evaluation(counted(made, num_classes, size=7), epoch=1, classes=names)
+    for one, (precision, recall, f1) in zip(found.per_class, wanted["by_class"], strict=True):
+        for value, expected in ((one.precision, precision), (one.recall, recall), (one.f1, f1)):
+            assert value == (None if expected is None else pytest.approx(expected))
+    assert (found.macro_precision, found.macro_recall, found.macro_f1) == pytest.approx(wanted["macro"])
+    assert found.calibration_error == pytest.approx(wanted["error"], abs=1e-6)
+    assert 0.001 < wanted["error"] < 0.999
+    assert sum(one.num_images for one in found.calibration) == NUM_IMAGES
+    assert len(found.calibration) == 15
+    assert bool(found.confusion) != (is_too_large and num_classes > 2)
+
+
+def test_the_calibration_of_processes_adds_up_to_the_bit() -> None:
+    whole = counted(parts(5), 5, size=1)
+    first = Others(0, [])
+    counted(parts(5, first), 5, size=1, part=slice(0, 37))
+    second = Others(1, list(first.mine))
+    together = counted(parts(5, second), 5, size=1, part=slice(37, None))
+    names = tuple("abcde")
+    one, other = (final_evaluation(counts, epoch=1, classes=names) for counts in (whole, together))
+    assert one.calibration_error == other.calibration_error
+    assert (one.calibration, one.per_class) == (other.calibration, other.per_class)
 
 
 def test_top5_is_told_from_six_classes_on() -> None:

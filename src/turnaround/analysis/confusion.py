@@ -1,4 +1,4 @@
-"""Confusion of classes, from the evaluation after the last epoch."""
+"""Classes in the evaluation after the last epoch: their confusion, and how well each is recognised."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.summary import RunSummary
 from turnaround.errors import RunDirectoryError
+from turnaround.record.class_metrics import completed, is_square
 from turnaround.record.reader import Run
 from turnaround.record.schema import Evaluation
 
@@ -34,27 +35,29 @@ class Pair:
     """Share of the images of the true class."""
 
 
-def best_evaluated(job: Workload) -> Confusion | None:
+def best_evaluated(job: Workload, *, needs_matrix: bool = True) -> Confusion | None:
     """Return the evaluation of the most accurate run; None where no run has a whole confusion matrix."""
     found: list[Confusion] = []
     for case in job.configurations:
         for summary, run in case.members:
-            evaluation = _evaluation(run)
+            evaluation = _evaluation(run, needs_matrix=needs_matrix)
             if evaluation is not None:
                 found.append(Confusion(case=case, summary=summary, run=run, evaluation=evaluation))
     return max(found, key=lambda one: one.evaluation.top1, default=None)
 
 
-def _evaluation(run: Run) -> Evaluation | None:
+def _evaluation(run: Run, *, needs_matrix: bool) -> Evaluation | None:
     try:
         evaluation = run.evaluation
     except RunDirectoryError:  # damaged: the summary of the run says so where it matters
         return None
     if evaluation is None or not evaluation.classes:
         return None
-    count = len(evaluation.classes)
-    is_square = len(evaluation.confusion) == count and all(len(row) == count for row in evaluation.confusion)
-    return evaluation if is_square else None
+    matrix, count = evaluation.confusion, len(evaluation.classes)
+    is_whole = is_square(matrix) and len(matrix) == count == len(evaluation.per_class)
+    # Beyond 2,000 classes there is none; a matrix of any other shape is damage.
+    is_left_out = not matrix and not needs_matrix and len(evaluation.per_class) == count
+    return completed(evaluation) if is_whole or is_left_out else None
 
 
 def confused_pairs(evaluation: Evaluation, *, most: int | None = None) -> tuple[Pair, ...]:

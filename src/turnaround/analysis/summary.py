@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from turnaround.analysis.curves import Curve
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.errors import RunDirectoryError
+from turnaround.record.class_metrics import completed
 from turnaround.record.importers.values import MAX_EPOCHS
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord, Imported
@@ -59,6 +60,12 @@ class RunSummary:
     best_epoch: int | None
     final_val_accuracy: float | None
     final_top5_accuracy: float | None
+    macro_precision: float | None = None
+    """This and the next two: plain means over the classes with validation images, of the final evaluation."""
+    macro_recall: float | None = None
+    macro_f1: float | None = None
+    calibration_error: float | None = None
+    """Expected calibration error of the final evaluation, over 15 bins of equal width, as a fraction."""
     final_train_accuracy: float | None = None
     """In evaluation mode where that was measured, else the running one."""
     noise_scale: float | None = None
@@ -91,6 +98,7 @@ def summarise(run: Run) -> RunSummary:
     parts = run.turnaround_parts()
     curve, images_per_epoch = curve_of(epochs), _images_per_epoch(recipe, epochs)
     epoch_time_s = _first(told.epoch_time_s, _steady_median(epochs, "epoch_time_s"))
+    evaluation = completed(run.evaluation) if run.evaluation else None
     return RunSummary(
         directory=str(run.path),
         name=recipe.text("name") or run.path.name,
@@ -110,7 +118,7 @@ def summarise(run: Run) -> RunSummary:
         images_per_epoch=images_per_epoch,
         num_validation=_first(
             recipe.whole("images", "num_validation", is_optional=True),
-            run.evaluation.num_images if run.evaluation else None,
+            evaluation.num_images if evaluation else None,
         ),
         epochs_planned=recipe.whole("training", "epochs"),
         epochs=_first(told.epochs, len(epochs)) or 0,
@@ -119,7 +127,11 @@ def summarise(run: Run) -> RunSummary:
         best_val_accuracy=run.best,
         best_epoch=best.epoch if best else None,
         final_val_accuracy=_first(run.final, told.val_accuracy),
-        final_top5_accuracy=run.evaluation.top5 if run.evaluation else None,
+        final_top5_accuracy=evaluation.top5 if evaluation else None,
+        macro_precision=evaluation.macro_precision if evaluation else None,
+        macro_recall=evaluation.macro_recall if evaluation else None,
+        macro_f1=evaluation.macro_f1 if evaluation else None,
+        calibration_error=evaluation.calibration_error if evaluation else None,
         final_train_accuracy=_first(_last(curve.train_accuracy), told.train_accuracy),
         noise_scale=next((e.noise_scale for e in reversed(epochs) if e.noise_scale is not None), None),
         job_time_s=_first(told.job_time_s, sum(parts.values()) or None),

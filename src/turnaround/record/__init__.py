@@ -5,6 +5,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
 
     schema.py      the values in the files, field by field
     metric_names.py    metric aliases: what training programs call accuracy, loss and learning rate
+    class_metrics.py   precision, recall and F1 of classes, from counts
     coding.py      values to JSON objects and back; the format version
     files.py       the one safe opener: no links, regular files, limits; bytes to JSON objects
     growing.py     files as values, read whole or read on while they grow

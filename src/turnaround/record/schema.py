@@ -12,6 +12,7 @@ from turnaround.record.coding import FORMAT_VERSION, KEY, from_json, to_json
 __all__ = [
     "DISJOINT_TIME_PARTS",
     "FORMAT_VERSION",
+    "CalibrationBin",
     "ClassResult",
     "EpochRecord",
     "Evaluation",
@@ -160,6 +161,26 @@ class ClassResult:
     """Validation images of this class; may be 0."""
     accuracy: float | None
     """Share of them that was recognised; None when there are none."""
+    num_predicted: int | None = None
+    """Validation images that were taken for this class, rightly or not."""
+    precision: float | None = None
+    """Share of num_predicted that was right; None when there are none."""
+    recall: float | None = None
+    """The same as accuracy, under the name that it has beside precision."""
+    f1: float | None = None
+    """2 right / (num_images + num_predicted); None without images."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CalibrationBin:
+    """One of 15 bins of equal width in evaluation.json: the images whose predicted class had this much confidence."""
+
+    num_images: int
+    """Images whose largest softmax output lies above bin / 15 and at most at (bin + 1) / 15, bins counted from 0."""
+    confidence: float | None = None
+    """Mean of that output over them; None without images."""
+    accuracy: float | None = None
+    """Share of them that was right; None without images."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,6 +203,16 @@ class Evaluation:
     """One entry for each class, in the same order."""
     confusion: list[list[int]]
     """confusion[true class][predicted class] = number of images."""
+    macro_precision: float | None = None
+    """Mean of the precision over the classes that have images; a class that was never predicted counts as 0."""
+    macro_recall: float | None = None
+    """Mean of the recall over the same classes: the balanced accuracy."""
+    macro_f1: float | None = None
+    """Mean of F1 over the same classes."""
+    calibration_error: float | None = None
+    """Expected calibration error: mean over images of |accuracy - confidence| of their bin, as a fraction."""
+    calibration: list[CalibrationBin] = dataclasses.field(default_factory=list)
+    """The bins it was computed from, least confident first; empty where nothing was binned."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from turnaround.analysis.summary import RunSummary
 from turnaround.findings import Finding
 from turnaround.findings.times import PART_NAMES
 from turnaround.record.reader import Run
-from turnaround.words import accuracy, duration
+from turnaround.words import accuracy, duration, points
 
 
 def comparison(summaries: Sequence[RunSummary]) -> Table:
@@ -67,6 +67,7 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
         if run.evaluation.top5 is not None:
             final += f" (among the first five: {accuracy(run.evaluation.top5)})"
     yield "validation accuracy", final
+    yield "by class", class_metrics_sentence(summary)
     if summary.best_epoch is not None:
         yield "best epoch", f"{summary.best_epoch} with {accuracy(summary.best_val_accuracy)}"
     yield "weakest class", weakest_class(run)
@@ -116,6 +117,16 @@ def noise_sentence(run: Run) -> str | None:
     about = float(f"{last.noise_scale:.2g}")
     interval = f"90 %: {last.noise_scale_low or 0:,.0f} to {last.noise_scale_high:,.0f}"
     return f"beyond about {about:,.0f} images a step, more workers buy little ({interval}; an order of magnitude)"
+
+
+def class_metrics_sentence(summary: RunSummary) -> str | None:
+    """Return macro precision, recall and F1, and the calibration error; None for a run that was not evaluated so."""
+    if summary.macro_f1 is None:
+        return None
+    named = {"precision": summary.macro_precision, "recall": summary.macro_recall, "F1": summary.macro_f1}
+    macro = ", ".join(f"{name} {accuracy(value)}" for name, value in named.items())
+    error = summary.calibration_error
+    return f"{macro} (macro)" + ("" if error is None else f"; calibration error {points(error)}")
 
 
 def weakest_class(run: Run) -> str | None:

@@ -85,6 +85,19 @@ def test_a_study_has_figures_in_sections_and_says_what_is_rehearsed(study: PageV
     assert "Still going, shown as far as it has come: going." in text_of(blocks, "answer")
 
 
+def test_precision_recall_and_f1_of_every_class(study: PageView) -> None:
+    html = text_of(page_blocks(study), "/class-metrics")
+    assert "30 validation images." in html
+    # F1 of the three: 16 / 18, 18 / 24 and 14 / 18 (of 10 rotten apples 7 were recognised, 8 were taken for one).
+    assert "F1 80.6 %, precision 83.9 %, recall 80.0 %" in html
+    assert '<button type="button" class="sort">precision</button>' in html
+    rows = html[html.index("<tbody>") :].split("<tr>")[1:]
+    assert [row.count("<td") for row in rows] == [6, 6, 6]
+    for shown in ("77.8 %", "87.5 %", "70.0 %", "fresh apple (3)"):
+        assert shown in rows[2]
+    assert "calibration" not in html  # this record has none
+
+
 def test_pictures_of_confused_classes(study: PageView) -> None:
     (job,) = study.survey.workloads
     assert not any(block.id.endswith("/confused") for block in page_blocks(study))

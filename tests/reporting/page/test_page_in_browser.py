@@ -76,6 +76,20 @@ def test_a_study(browser: Any, study: Path, width: int, scheme: str) -> None:
         check_access(page)
 
 
+@pytest.mark.parametrize("width", [1280, PHONE_PX])
+def test_classes_are_sorted_by_a_column(browser: Any, study: Path, width: int) -> None:
+    with opened(browser, study, width=width) as page:
+        table = page.locator("table[data-table$='-classes']")
+        f1 = "rows => rows.map(row => Number(row.cells[1].dataset.key))"
+        table.locator("th .sort", has_text="F1").click()
+        values = table.locator("tbody tr").evaluate_all(f1)
+        assert values == sorted(values)
+        assert len(set(values)) == 3
+        table.locator("th .sort", has_text="F1").click()
+        assert table.locator("tbody tr").evaluate_all(f1) == values[::-1]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_names_of_runs_and_classes_are_text(browser: Any, study: Path) -> None:
     with opened(browser, study) as page:  # a dialog would be told on leaving
         wait_until_drawn(page)

@@ -10,7 +10,9 @@ from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.workloads import survey
 from turnaround.forecast.sweep import forecasters_of
-from turnaround.reporting.page.tables import HtmlTable, asked_counts, comparison, forecasts
+from turnaround.record.class_metrics import class_result
+from turnaround.record.schema import Evaluation
+from turnaround.reporting.page.tables import MAX_CLASS_ROWS, HtmlTable, asked_counts, class_table, comparison, forecasts
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +69,25 @@ def test_forecasts_are_told_from_what_was_measured(lab: Workload, tmp_path: Path
     costs = column(forecasts([priced.predict(8)]), "cost of the job")
     assert costs == [("11.10 measured", pytest.approx(8 * 1387 * 3.6 / 3600))]
     assert [text for text, _ in column(table, "workers")] == ["1 V100", "2 V100", "4 V100", "8 V100", "16 V100"]
+
+
+def test_of_very_many_classes_the_weakest_are_shown() -> None:
+    count = MAX_CLASS_ROWS + 3
+    results = [class_result(f"c{i}", num_images=10, num_predicted=10, num_right=9) for i in range(count)]
+    results[-1] = class_result("weak", num_images=10, num_predicted=4, num_right=1)
+    results[0] = class_result("empty", num_images=0, num_predicted=0, num_right=0)
+    evaluation = Evaluation(
+        epoch=1,
+        num_images=1,
+        top1=0.9,
+        top5=None,
+        loss=0.1,
+        classes=[one.name for one in results],
+        per_class=results,
+        confusion=[],
+    )
+    table = class_table(evaluation)
+    assert len(table.rows) == MAX_CLASS_ROWS
+    assert [cell.text for cell in table.rows[-1]] == ["weak", "14.3 %", "25.0 %", "10.0 %", "10", "4"]
+    assert "empty" not in [row[0].text for row in table.rows]
+    assert column(table, "F1")[0] == ("90.0 %", pytest.approx(0.9))

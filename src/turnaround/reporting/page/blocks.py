@@ -18,7 +18,7 @@ from turnaround.reporting.page.answer import answer_of
 from turnaround.reporting.page.fig_common import Figure
 from turnaround.reporting.page.figures import SECTIONS, figures_of
 from turnaround.reporting.page.runs import run_cards
-from turnaround.reporting.page.tables import asked_counts, comparison, forecasts
+from turnaround.reporting.page.tables import asked_counts, class_table, comparison, forecasts
 from turnaround.reporting.page.templates import piece
 from turnaround.reporting.survey_text import evidence_text
 
@@ -124,6 +124,7 @@ def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
     html = piece("comparison", table=comparison(job), key=key, job=job.name, is_single=is_single)
     yield Block(id=f"{key}/table", html=html)
     yield from _figures(job, key, forecasters, price=view.price)
+    yield from _classes(job, key)
     yield from _confused(view, job, key)
     yield from _forecasts(view, job, key)
     yield Block(id=f"{key}/runs", html=piece("runs", runs=run_cards(job), key=key))
@@ -143,6 +144,16 @@ def _figures(job: Workload, key: str, forecasters: tuple[Forecaster, ...], *, pr
         if here:
             yield Block(id=f"{key}/section/{section}", html=piece("section_heading", text=heading))
         yield from (Block(id=f"{key}/figure/{figure.id}", figure=figure) for figure in here)
+
+
+def _classes(job: Workload, key: str) -> Iterator[Block]:
+    """Yield the table of the classes of the most accurate run."""
+    best = best_evaluated(job, needs_matrix=False)
+    if best is None:
+        return
+    table = class_table(best.evaluation)
+    html = piece("classes", table=table, key=key, job=job.name, run=best.summary.name, evaluation=best.evaluation)
+    yield Block(id=f"{key}/class-metrics", html=html)
 
 
 def _confused(view: PageView, job: Workload, key: str) -> Iterator[Block]:

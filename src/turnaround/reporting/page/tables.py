@@ -1,17 +1,19 @@
-"""Tables of the page, before they are html: the comparison of a job, and what is forecast of it.
+"""Tables of the page, before they are html: the comparison of a job, its classes, and what is forecast of it.
 
 Every cell has a text to read and a key to sort by. Times of rehearsals are nowhere: cases have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
+from turnaround.analysis.confusion import Pair, confused_pairs
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
+from turnaround.record.schema import ClassResult, Evaluation
 from turnaround.reporting.comparison_table import SortKey, filled_columns, meanings, table_rows
 from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money
 
@@ -62,6 +64,59 @@ def _tag(case: ConfigurationRuns) -> str:
         return "rehearsed"
     states = {run.state for run in case.summaries}
     return "" if "finished" in states or len(states) != 1 else states.pop()
+
+
+# --- classes
+
+
+MAX_CLASS_ROWS = 500
+"""Rows of the table of classes: more would make the page slow; evaluation.json has all."""
+
+
+def class_table(evaluation: Evaluation) -> HtmlTable:
+    """Return a row for each class, in the network's order; of very many, those with the lowest F1."""
+    weakest = sorted(range(len(evaluation.per_class)), key=lambda place: _f1(evaluation.per_class[place]))
+    places = sorted(weakest[:MAX_CLASS_ROWS])
+    taken_for = {pair.true: pair for pair in reversed(confused_pairs(evaluation))}
+    has_matrix = bool(evaluation.confusion)
+    last = ("most often taken for",) if has_matrix else ()
+    return HtmlTable(
+        headings=("class", "F1", "precision", "recall", "images", "predicted", *last),
+        rows=tuple(
+            (
+                Cell(text=evaluation.per_class[place].name, key=float(place)),
+                *_class_cells(evaluation.per_class[place]),
+                *([_taken_for(evaluation, taken_for.get(place))] if has_matrix else []),
+            )
+            for place in places
+        ),
+        words=(
+            ("F1", "harmonic mean of precision and recall"),
+            ("precision", "of the images that were taken for this class, the share that is of it"),
+            ("recall", "of the images of this class, the share that was recognised"),
+            ("images", "validation images of this class"),
+            ("predicted", "validation images that were taken for it, rightly or not"),
+        ),
+    )
+
+
+def _f1(one: ClassResult) -> float:
+    return 2.0 if one.f1 is None else one.f1  # without images nothing is weak
+
+
+def _class_cells(one: ClassResult) -> Iterator[Cell]:
+    for share in (one.f1, one.precision, one.accuracy):
+        yield Cell(text=accuracy(share), key=share)
+    yield Cell(text=f"{one.num_images:,}", key=float(one.num_images))
+    predicted = one.num_predicted
+    yield Cell(text=UNKNOWN if predicted is None else f"{predicted:,}", key=None if predicted is None else predicted)
+
+
+def _taken_for(evaluation: Evaluation, pair: Pair | None) -> Cell:
+    if pair is None:
+        return Cell(text="", key="")
+    name = evaluation.classes[pair.predicted]
+    return Cell(text=f"{name} ({pair.num_images})", key=float(pair.num_images))
 
 
 # --- forecasts
