@@ -89,6 +89,12 @@ class TrainingRecipe:
     warmup_epochs: float = key(1.0, "the learning rate rises linearly over these", low=0.0, high=1000.0)
     weight_decay: float = key(0.01, "not applied to biases and normalisation", low=0.0, high=10.0)
     label_smoothing: float = key(0.0, "share of the label spread over all classes", low=0.0, high=0.9)
+    ema: float = key(
+        0.0,
+        "decay of a moving average of the weights, which is evaluated instead; e.g. 0.999; 0 = off",
+        low=0.0,
+        high=0.999999,
+    )
     loss: str = key("cross_entropy", "what is minimised; mse is on softmax against one-hot labels", choices=LOSSES)
     precision: str = key("auto", "arithmetic of the passes; auto chooses for the device", choices=PRECISIONS)
     compile: str = key("auto", "torch.compile what takes the time; auto: on GPUs when it pays", choices=COMPILES)

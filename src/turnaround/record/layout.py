@@ -75,13 +75,18 @@ class CheckpointFiles:
         return self.path / "optimizer.safetensors"
 
     @property
+    def average(self) -> Path:
+        """The moving average of what learns; only where the recipe asks for one."""
+        return self.path / "average.safetensors"
+
+    @property
     def manifest(self) -> Path:
         """The position, and the SHA-256 of everything."""
         return self.path / "manifest.json"
 
     @property
     def tensors(self) -> tuple[Path, Path]:
-        """The files whose SHA-256 the manifest states, by name."""
+        """The files that every checkpoint has; the manifest states their SHA-256 by name, and that of others."""
         return self.weights, self.optimizer
 
     @property

@@ -25,8 +25,9 @@ from turnaround.data.pixels import Pixels
 from turnaround.model.convolutions import has_depthwise, leave_to_library
 from turnaround.model.network import Network, build, cost
 from turnaround.optimizers import make_optimizer
-from turnaround.recipe import Recipe
+from turnaround.recipe import Recipe, TrainingRecipe
 from turnaround.record.heartbeat import Heartbeat
+from turnaround.training.averaging import WeightAverage
 from turnaround.training.choices import (
     DepthwiseKernels,
     Precision,
@@ -162,6 +163,7 @@ def build_core(
         precision=precision.value,
         recipe=training,
         is_compiled=learner.is_compiled,
+        average=_average(training, learner, network, scaling.value),
     )
     meter = _noise_meter(network, workers, learner, steps_in_all=training.epochs * len(bounds))
     return TrainingCore(
@@ -311,6 +313,12 @@ def _workload(recipe: Recipe, workers: Workers, pixels: Pixels, its_cost: dict[s
         images_in_all=recipe.training.epochs * pixels.num_train * hosted // count,
         forward_flops_per_image=its_cost["forward_flops_per_image"],
     )
+
+
+def _average(recipe: TrainingRecipe, learner: Learner, network: Network, scaling: Scaling) -> WeightAverage | None:
+    if not recipe.ema:
+        return None
+    return WeightAverage(learner.module, network=network.module, decay=recipe.ema, power=scaling.norm_power)
 
 
 def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice[Residency]:

@@ -4,7 +4,8 @@
     checkpoint/epoch-00007-step-00040/    after forty steps of the eighth
       weights.safetensors     the network: parameters and buffers
       optimizer.safetensors   the optimiser's tensors, named PARAMETER_NUMBER.KEY
-      manifest.json           format, `Manifest` below, the optimiser's other values, SHA-256 of both files and its own
+      average.safetensors     the moving average of the weights, where the recipe asks for one (training.ema)
+      manifest.json           format, `Manifest` below, the optimiser's other values, SHA-256 of all files and its own
 
 The folder gets its name by a rename after everything in it is on the disk. The newest valid one is found by looking,
 not by a pointer; a damaged one is named and passed over; the two newest are kept.
@@ -134,19 +135,32 @@ class StateSnapshot:
     """The optimiser's tensors."""
     optimizer: dict[str, Any]
     """The optimiser's other values, and its groups."""
+    averages: dict[str, Tensor] = field(default_factory=dict)
+    """The moving average of what learns (averaging.py); empty where there is none."""
 
 
-def snapshot(*, module: nn.Module, optimizer: torch.optim.Optimizer, manifest: Manifest) -> StateSnapshot:
+def snapshot(
+    *,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    manifest: Manifest,
+    averages: dict[str, Tensor] | None = None,
+) -> StateSnapshot:
     """Copy everything to host memory; the only part of a save that training waits for."""
     state = optimizer.state_dict()
     tensors, values = _split(state["state"])
-    # copy=True: on a CPU `.to` alone returns the tensor itself, and the next step would change it under the writer.
     return StateSnapshot(
         manifest=manifest,
-        weights={k: v.detach().to("cpu", copy=True) for k, v in module.state_dict().items()},
-        moments={k: v.detach().to("cpu", copy=True) for k, v in tensors.items()},
+        weights=_copied(module.state_dict()),
+        moments=_copied(tensors),
         optimizer={"values": values, "param_groups": copy.deepcopy(state["param_groups"])},
+        averages=_copied(averages or {}),
     )
+
+
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    # copy=True: on a CPU `.to` alone returns the tensor itself, and the next step would change it under the writer.
+    return {k: v.detach().to("cpu", copy=True) for k, v in tensors.items()}
 
 
 def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, manifest: Manifest) -> Path:
@@ -189,6 +203,8 @@ def write(folder: Path, state: StateSnapshot) -> Path:
         digests = {files.weights.name: _write(files.weights, state.weights, run)}
         strike("checkpoint", step=position.global_step, target=FaultTarget(path=files.weights))
         digests[files.optimizer.name] = _write(files.optimizer, state.moments, run)
+        if state.averages:
+            digests[files.average.name] = _write(files.average, state.averages, run)
         manifest = plain({**state.manifest.to_json(), "sha256": digests, "optimizer": state.optimizer})
         # The manifest is synced after the tensors, and the folder renamed after the manifest: what is visible is whole.
         write_json(files.manifest, {**manifest, "digest": own_digest(manifest)}, run)
@@ -284,6 +300,18 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
     return Manifest.from_json(manifest)
 
 
+def averages_of(path: Path) -> dict[str, Tensor]:
+    """Return the moving average that a valid checkpoint keeps; nothing where it keeps none."""
+    files, run = CheckpointFiles(path), run_of(path)
+    has_average = files.average.name in read_json(files.manifest, run)["sha256"]
+    return load_tensors(files.average, run) if has_average else {}
+
+
+def evaluated_weights(path: Path) -> dict[str, Tensor]:
+    """Return the weights that the recorded accuracies are of: the average, where there is one."""
+    return {**load_tensors(CheckpointFiles(path).weights, run_of(path)), **averages_of(path)}
+
+
 def _restore_layout(optimizer: torch.optim.Optimizer) -> None:
     """Lay moments out in memory as their parameters are: norms over them (LAMB) then round as before, to the bit."""
     for parameter, entry in optimizer.state.items():
@@ -324,7 +352,8 @@ def _problem(path: Path) -> str | None:
         found = Manifest.from_json(manifest) if manifest.keys() >= MANIFEST_KEYS else None
         if found is None or not found.is_sound or found.position.name != path.name:
             return "its manifest is that of another position, or not whole"
-        for file in files.tensors:
+        has_average = files.average.name in manifest["sha256"]
+        for file in (*files.tensors, *[files.average] * has_average):
             if sha256_of(file, run) != manifest["sha256"][file.name]:
                 return f"{file.name} has another SHA-256 than its manifest says"
     except RunDirectoryError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -59,7 +60,11 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Evaluates the network on what one process's feed gives; each batch is a heartbeat."""
+    """Evaluates the network on what one process's feed gives; each batch is a heartbeat.
+
+    Where the weights are averaged (training.ema), the average is evaluated, on the sample of the training images too:
+    the two accuracies are there to be compared.
+    """
 
     components: StepComponents
     feed: Feed
@@ -75,12 +80,14 @@ class Evaluator:
         return self._counts(self.feed.train_sample(), with_confusion=False)
 
     def _counts(self, batches: Iterator[EvaluationBatch], *, with_confusion: bool) -> Counts:
-        return evaluate(
-            self.components,
-            self._with_heartbeat(batches),
-            num_classes=self.num_classes,
-            with_confusion=with_confusion,
-        )
+        average = self.components.average
+        with nullcontext() if average is None else average.in_place():
+            return evaluate(
+                self.components,
+                self._with_heartbeat(batches),
+                num_classes=self.num_classes,
+                with_confusion=with_confusion,
+            )
 
     def _with_heartbeat(self, batches: Iterator[EvaluationBatch]) -> Iterator[EvaluationBatch]:
         for batch in batches:

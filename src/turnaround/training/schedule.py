@@ -12,6 +12,7 @@ updates over k times larger batches, so everything that is counted in updates is
 | warm-up             | x the learning rate's factor, at most | You et al. 2020: a larger rate is reached slowly     |
 |                     | a fifth of the training               |                                                      |
 | batch norm's memory | (1 - momentum) -> (1 - momentum)^k    | Busbridge et al. 2023: the same memory in images     |
+| average of weights  | decay -> decay^k (averaging.py)       | the same                                             |
 
 Which rule an optimizer has is in its row (turnaround/optimizers.py). `none`, `linear` and `sqrt` in a recipe change the
 learning rate alone, as people usually do.
@@ -43,7 +44,8 @@ class Scaling:
     warmup_epochs: float
     betas: tuple[float, float] = ADAM_BETAS
     norm_power: int = 1
-    """Steps of one worker that one step of all of them stands for, in batch norm's running statistics."""
+    """Steps of one worker that one step of all of them stands for, in batch norm's running statistics and in
+    the average of the weights."""
 
     def norm_momentum(self, momentum: float) -> float:
         """Return batch norm's momentum with the same memory in images."""

@@ -27,6 +27,7 @@ from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
 from turnaround.training import checkpoint
+from turnaround.training.averaging import WeightAverage
 from turnaround.training.checkpoint import Manifest, StateSnapshot
 from turnaround.training.choices import Precision, autocast
 from turnaround.training.clock import StepTimer, synchronize
@@ -56,6 +57,8 @@ class StepComponents:
     precision: Precision
     recipe: TrainingRecipe
     is_compiled: bool = False
+    average: WeightAverage | None = None
+    """None: the weights are evaluated as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +160,8 @@ class Step:
             self.noise.end_step(number, global_size=batch.global_size, loss_scale=self._loss_scale())
         self.timer.mark("compute")
         self._update(learning_rate)
+        if self.components.average is not None:
+            self.components.average.update(number)
         self.timer.mark("update")
 
     def warm_up(self, batch: StepBatch) -> None:
@@ -196,19 +201,23 @@ class Step:
         return [sum(a_pass.sizes) for a_pass in self._passes(batch, in_two=False)]
 
     def snapshot(self, manifest: Manifest) -> StateSnapshot:
-        """Copy weights, moments, loss scale and noise measurements to host memory, for a checkpoint."""
+        """Copy weights, their average, moments, loss scale and noise measurements to host memory, for a checkpoint."""
         whole = replace(
             manifest,
             scaler=self.scaler.state_dict(),
             noise=self.meter.window(global_step=manifest.position.global_step),
         )
         module, optimizer = self.components.network.module, self.components.optimizer
-        return checkpoint.snapshot(module=module, optimizer=optimizer, manifest=whole)
+        average = self.components.average
+        averages = average.tensors() if average is not None else {}
+        return checkpoint.snapshot(module=module, optimizer=optimizer, manifest=whole, averages=averages)
 
     def restore(self, path: Path) -> Manifest:
         """Go on from a valid checkpoint."""
         module, optimizer = self.components.network.module, self.components.optimizer
         manifest = checkpoint.restore(path, module=module, optimizer=optimizer)
+        if self.components.average is not None:
+            self.components.average.restore(checkpoint.averages_of(path))
         self.meter.restore(manifest.noise)
         if manifest.scaler:  # empty when the device before this one needed no scaling
             self.scaler.load_state_dict(manifest.scaler)

@@ -16,7 +16,7 @@ from torch import nn
 from turnaround.errors import RecipeError, RunDirectoryError
 from turnaround.model.network import build
 from turnaround.recipe import Recipe
-from turnaround.record.layout import CheckpointFiles, CheckpointName
+from turnaround.record.layout import CheckpointName
 from turnaround.record.reader import Run
 from turnaround.training import checkpoint
 
@@ -85,7 +85,7 @@ def load_trained(path: Path) -> Trained:
     # No weights of ImageNet, no file that the recipe names: the checkpoint holds every tensor.
     network = build(replace(recipe.model, weights="none"), num_classes=len(classes), seed=0)
     try:
-        network.module.load_state_dict(checkpoint.load_tensors(CheckpointFiles(found).weights, run.path))
+        network.module.load_state_dict(checkpoint.evaluated_weights(found))
     except (RuntimeError, SafetensorError, OSError) as error:
         raise RunDirectoryError(
             f"{found} does not fit {recipe.model.name!r} with {len(classes)} classes ({str(error).splitlines()[0]}): "
