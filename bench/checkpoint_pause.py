@@ -25,8 +25,9 @@ from torch import nn
 
 from turnaround.model.small import SmallNetwork
 from turnaround.training import checkpoint
-from turnaround.training.checkpoint import Manifest, Saver
+from turnaround.training.checkpoint import Manifest
 from turnaround.training.position import TrainingPosition
+from turnaround.training.saving import Saver
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "small": lambda: SmallNetwork(num_classes=10),

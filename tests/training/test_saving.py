@@ -13,9 +13,10 @@ from torch import nn
 from training.test_checkpoint import manifest, optimizer_of
 from turnaround.errors import DiskFullError, StorageError
 from turnaround.recipe import TrainingRecipe
-from turnaround.training import checkpoint
-from turnaround.training.checkpoint import CheckpointSchedule, Saver, StateSnapshot, newest_valid, snapshot
+from turnaround.training import checkpoint, saving
+from turnaround.training.checkpoint import StateSnapshot, newest_valid, snapshot
 from turnaround.training.position import TrainingPosition
+from turnaround.training.saving import CheckpointSchedule, Saver
 
 
 def taken(epoch: int, module: nn.Module | None = None) -> StateSnapshot:
@@ -29,7 +30,7 @@ def due(**keys: object) -> CheckpointSchedule:
 
 def test_by_seconds_an_epoch_that_ends_soon_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [50.0]
-    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     made = due(checkpoint_every_s=0.05)
     assert not made.after_epoch()
     assert not made.within_epoch(rest_s=100)

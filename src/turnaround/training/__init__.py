@@ -18,7 +18,8 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     schedule.py    the learning rate of every step; scaling with the workers
     choices.py     device, precision, compiling, depthwise kernels, each with its reason
     agreement.py   decisions of all processes together: to stop, to save, that the loss is no number
-    checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle; when, and beside the training
+    checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
+    saving.py      when a checkpoint is due, and its writing beside the training
     recording.py   what happens in the loop -> the run directory and the progress display
     clock.py       where the time goes: parts of the run, and of a sampled step on the device's own timeline
     bench.py       each part of a training alone, and all together: ceilings

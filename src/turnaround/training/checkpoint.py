@@ -9,10 +9,6 @@
 
 The folder gets its name by a rename after everything in it is on the disk. The newest valid one is found by looking,
 not by a pointer; a damaged one is named and passed over; the two newest are kept.
-
-They are written beside the training: it waits for the copy to host memory, not for the disk. One write at a time. What
-goes wrong in one is raised in the training, at its next step. A full disk need not end it: it goes on without this
-checkpoint, and tries again when the next one is due.
 """
 
 from __future__ import annotations
@@ -25,9 +21,7 @@ import math
 import os
 import re
 import shutil
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -39,7 +33,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
-from turnaround.recipe import TrainingRecipe
 from turnaround.record.coding import plain
 from turnaround.record.files import (
     make_folder,
@@ -72,8 +65,6 @@ UNREADABLE = (
 """Exceptions that reading a damaged checkpoint can raise; RuntimeError is torch's for weights that do not fit."""
 MANIFEST_KEYS = {"epoch", "update", "sha256", "optimizer", "scaler", "clock_s"}
 """Keys of every manifest; those that matter only within an epoch have defaults."""
-SHORT_REST = 0.1
-"""Share of the interval between saves: an epoch that ends so soon is saved at its end instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,68 +378,3 @@ def _join(tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]) -> dict
         number, _, key = name.partition(".")  # "PARAMETER_NUMBER.KEY", as `_split` names them
         state[int(number)][key] = tensor
     return state
-
-
-class CheckpointSchedule:
-    """Decides when to save: by process 0's clock, which the others follow, and by the number of the step."""
-
-    def __init__(self, recipe: TrainingRecipe) -> None:
-        self.every_s, self.every_steps = recipe.checkpoint_every_s, recipe.checkpoint_every_steps
-        self.saved()
-
-    def saved(self) -> None:
-        """Note that a save has just been made."""
-        self._last_s = time.monotonic()
-
-    def after_epoch(self) -> bool:
-        return time.monotonic() - self._last_s >= self.every_s
-
-    def within_epoch(self, *, rest_s: float) -> bool:
-        """Tell whether to save now; `rest_s` is the epoch's remaining time. An interval of 0 means every epoch."""
-        # An epoch that is nearly over is saved at its end, where there are no sums to keep.
-        return self.every_s > 0 and self.after_epoch() and rest_s > SHORT_REST * self.every_s
-
-    def after_step(self, position: TrainingPosition) -> bool:
-        """Decide by the number of steps, which is the same on every process, so nobody need be asked."""
-        return self.every_steps is not None and position.global_step % self.every_steps == 0
-
-
-class Saver:
-    """Writes checkpoints of one run, in a thread."""
-
-    def __init__(self, folder: Path, *, on_full_disk: Callable[[DiskFullError], None] | None = None) -> None:
-        """`on_full_disk` is told of a checkpoint that had no room; without it that is an error like any other."""
-        self.folder, self.on_full_disk = folder, on_full_disk
-        self.last: TrainingPosition | None = None
-        """The position of the last one that is whole and on the disk."""
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def begin(self, state: StateSnapshot) -> None:
-        """Start to write; wait first for a write that is still under way."""
-        self.wait()  # one write at a time: two would need twice the host memory, and could finish in the wrong order
-        self._thread = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
-        self._thread.start()
-
-    def wait(self, *, must_hold: bool = False) -> None:
-        """Wait until nothing is being written any more; `must_hold`: nothing follows that could make up for it."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.check(must_hold=must_hold)
-
-    def check(self, *, must_hold: bool = False) -> None:
-        """Raise what went wrong in a write; costs nothing when nothing did."""
-        error, self._error = self._error, None
-        # A full disk is reported and survived, unless this save was the last chance to keep the training's state.
-        if isinstance(error, DiskFullError) and self.on_full_disk is not None and not must_hold:
-            self.on_full_disk(error)
-        elif error is not None:
-            raise error
-
-    def _write(self, state: StateSnapshot) -> None:
-        try:
-            write(self.folder, state)
-            self.last = state.manifest.position
-        except BaseException as error:  # whatever it is, it belongs to the training
-            self._error = error

@@ -27,12 +27,13 @@ from turnaround.model.network import Network
 from turnaround.record.heartbeat import Heartbeat
 from turnaround.record.schema import EpochRecord, TimePart
 from turnaround.training.agreement import Agreement
-from turnaround.training.checkpoint import CheckpointSchedule, Manifest, is_finite
+from turnaround.training.checkpoint import Manifest, is_finite
 from turnaround.training.clock import Clock
 from turnaround.training.evaluate import Evaluator
 from turnaround.training.faults import FaultTarget, strike
 from turnaround.training.feed import Feed
 from turnaround.training.position import TrainingPosition
+from turnaround.training.saving import CheckpointSchedule
 from turnaround.training.schedule import Schedule
 from turnaround.training.step import Step
 

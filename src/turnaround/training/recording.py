@@ -17,9 +17,10 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.recipe_changes import deciding_keys
 from turnaround.record.schema import EpochRecord, Evaluation, Status, to_json, utc_now
 from turnaround.record.writer import Lines, write_json
-from turnaround.training.checkpoint import Manifest, Saver
+from turnaround.training.checkpoint import Manifest
 from turnaround.training.clock import Clock
 from turnaround.training.position import TrainingPosition
+from turnaround.training.saving import Saver
 from turnaround.training.step import Step
 from turnaround.workers.contract import Workers
 

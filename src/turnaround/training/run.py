@@ -32,12 +32,13 @@ from turnaround.training import checkpoint, faults
 from turnaround.training.agreement import Agreement
 from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
 from turnaround.training.bench import measure
-from turnaround.training.checkpoint import CheckpointSchedule, Manifest
+from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.loop import Loop
 from turnaround.training.recording import Progress, RunRecorder
+from turnaround.training.saving import CheckpointSchedule
 from turnaround.training.schedule import make_schedule
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
