@@ -21,6 +21,7 @@ from turnaround.workers.engines import ENGINES
 SCHEDULES = ("constant", "cosine", "step")
 SCALINGS = ("none", "linear", "sqrt", "auto")
 LOSSES = ("cross_entropy", "mse")
+CLASS_WEIGHTS = ("none", "balanced")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16", "fp64")
 CACHES = ("on", "off", "none")
 """Any other value is a directory."""
@@ -94,6 +95,11 @@ class TrainingRecipe:
         "decay of a moving average of the weights, which is evaluated instead; e.g. 0.999; 0 = off",
         low=0.0,
         high=0.999999,
+    )
+    class_weights: str = key(
+        "none",
+        "balanced: images of rare classes weigh more, images / (classes x images of the class); the mean is 1",
+        choices=CLASS_WEIGHTS,
     )
     loss: str = key("cross_entropy", "what is minimised; mse is on softmax against one-hot labels", choices=LOSSES)
     precision: str = key("auto", "arithmetic of the passes; auto chooses for the device", choices=PRECISIONS)

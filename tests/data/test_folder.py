@@ -193,7 +193,7 @@ def test_a_class_folder_may_itself_be_a_link(tmp_path: Path) -> None:
 def test_warnings_on_counts(tmp_path: Path) -> None:
     plant(tmp_path, *many("train/a", 110), *many("train/b", 10), *many("train/B", 11), *many("val/a", 100))
     text = "\n".join(scanned(tmp_path).warnings)
-    assert "Strong imbalance: 110 training images of 'a', 10 of 'b'" in text
+    assert "Strong imbalance: 110 training images of 'a', 10 of 'b'. `--set training.class_weights=balanced`" in text
     assert "100 validation images" in text
     assert "standard error of 4.0 points" in text
     assert "2 classes have no validation image, so no accuracy: 'B', 'b'" in text

@@ -40,6 +40,14 @@ def test_unequal_classes_by_their_validation_images(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan(per_class={"apple": 300, "pear": 12, "none": 0}))
     (finding,) = class_imbalance(survey([tmp_path]).workloads[0])
     assert finding.text == "Strong imbalance: 300 validation images of 'apple', 12 of 'pear'."
+    assert "turnaround train photos --set training.class_weights=balanced" in finding.advice
+
+
+def test_classes_that_are_weighed_already_need_images(tmp_path: Path) -> None:
+    build(tmp_path / "a", Plan(per_class={"apple": 300, "pear": 12}, training={"class_weights": "balanced"}))
+    (finding,) = class_imbalance(survey([tmp_path]).workloads[0])
+    assert "--set" not in finding.advice
+    assert "add images" in finding.advice
 
 
 def test_a_table_without_a_gap_is_not_memorising(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a training as they fit together: who computes depthwise convolutions."""
+"""The parts of a training as they fit together: who computes depthwise convolutions, what classes weigh."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from turnaround.choice import recorded
 from turnaround.data.batches import StepBatch
 from turnaround.data.pixels import Pixels
 from turnaround.model import convolutions
+from turnaround.recipe import TrainingRecipe
 from turnaround.training import assembly
-from turnaround.training.assembly import Assembly, build_core, choose_depthwise_kernels, warm_up
-from turnaround.training.choices import choose_device
+from turnaround.training.assembly import Assembly, build_core, choose_depthwise_kernels, class_weights, warm_up
+from turnaround.training.choices import choose_device, choose_precision
 from turnaround.workers.environment import RankInfo
 from turnaround.workers.single import Single
 
@@ -86,3 +87,14 @@ def test_full_passes_are_left_to_cudnn_where_a_plan_pays(
 def test_on_a_cpu_nothing_is_said_about_it(pixels: Pixels) -> None:
     made, _ = assembled(pixels)
     assert "depthwise" not in made.choices()
+
+
+def test_balanced_classes_weigh_one_on_average(pixels: Pixels) -> None:
+    labels = np.array([0] * 30 + [1] * 10 + [2] * 8, dtype=np.int64)  # the third has validation images only
+    uneven = dataclasses.replace(pixels, labels=labels, classes=("a", "b", "c"))
+    cpu, precision = torch.device("cpu"), choose_precision("fp64", torch.device("cpu")).value
+    found = class_weights(TrainingRecipe(class_weights="balanced"), uneven, cpu, precision)
+    assert found is not None
+    assert found.tolist() == pytest.approx([40 / (2 * 30), 40 / (2 * 10), 0.0])
+    assert float(found[labels[:NUM_TRAIN]].mean()) == pytest.approx(1.0)
+    assert class_weights(TrainingRecipe(), uneven, cpu, precision) is None

@@ -183,6 +183,24 @@ def test_the_gradient_is_that_of_one_plain_pass(sizes: tuple[int, ...], recipe: 
     assert_close(gradients(step, given, number=number), wanted)
 
 
+@pytest.mark.parametrize("number", [MEASURED, UNMEASURED])
+@pytest.mark.parametrize("recipe", [{}, {"label_smoothing": 0.2}, {"loss": "mse"}])
+def test_class_weights_multiply_the_loss_of_each_image(recipe: dict[str, object], number: int) -> None:
+    net, given = network(), batch(UNEQUAL)
+    class_weights = torch.tensor([0.25, 0.5, 1.0, 2.0, 4.0], dtype=torch.float64)
+    wanted = [torch.zeros_like(p) for p in net.module.parameters()]
+    for i, label in enumerate(given.labels.tolist()):  # image by image
+        one = dataclasses.replace(
+            given, pixels=given.images[i : i + 1], labels=given.labels[i : i + 1], ids=given.ids[i : i + 1]
+        )
+        share = class_weights[label] / len(given.labels)
+        for total, g in zip(wanted, plain_gradients(net, one, TrainingRecipe(**recipe), VARIED), strict=True):
+            total += share * g
+    step = made(net, augment=VARIED, **recipe)
+    step.components = dataclasses.replace(step.components, class_weights=class_weights)
+    assert_close(gradients(step, given, number=number), wanted)
+
+
 @pytest.mark.parametrize("kind", [{}, {"norm": True}])
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL])
 @pytest.mark.parametrize("number", [MEASURED, UNMEASURED])

@@ -8,6 +8,7 @@ four processes it is torch's own.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,6 +156,25 @@ def test_muon_is_the_same_training_too(run_on: RunOn) -> None:
     one, two = run_on(1, *settings), run_on(2, *settings)
     assert largest_difference(weights(one), weights(two)) < 1e-12
     assert [e.val_accuracy for e in one.epochs] == [e.val_accuracy for e in two.epochs]
+
+
+def test_weighed_classes_are_the_same_training_too(
+    run_on: RunOn, ten_steps_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    """1 x 4, 2 x 2 and 4 x 1: a weight belongs to an image, whoever hosts it."""
+    uneven = tmp_path / "uneven"
+    shutil.copytree(ten_steps_folder, uneven)
+    rare = sorted(folder for folder in uneven.iterdir() if folder.is_dir())[0]
+    for picture in sorted(rare.iterdir())[8:]:
+        picture.unlink()
+    settings = (*SHARED, "training.epochs=1", "training.precision=fp64", "data.size_px=32", "data.holdout=0.2")
+    balanced = (*settings, "training.class_weights=balanced")
+    runs = [train(uneven, tmp_path / f"u{n}", *balanced, processes=n, launcher=forking) for n in (1, 2, 4)]
+    for run in runs[1:]:
+        assert largest_difference(weights(runs[0]), weights(run)) < 1e-12
+        assert run.epochs[0].train_loss == pytest.approx(runs[0].epochs[0].train_loss, abs=1e-12)
+    plain = train(uneven, tmp_path / "plain", *settings, launcher=forking)
+    assert largest_difference(weights(runs[0]), weights(plain)) > 1e-4
 
 
 def test_unequal_shares_are_the_same_training_too(run_on: RunOn) -> None:

@@ -287,7 +287,10 @@ def _warnings_on_counts(classes: tuple[str, ...], num_train: list[int], num_val:
     most, least = max(num_train), min(num_train)
     if most > _IMBALANCE_RATIO * least:
         large, small = classes[num_train.index(most)], classes[num_train.index(least)]
-        found.append(f"Strong imbalance: {most} training images of {large!r}, {least} of {small!r}.")
+        found.append(
+            f"Strong imbalance: {most} training images of {large!r}, {least} of {small!r}. "
+            "`--set training.class_weights=balanced` makes the loss weigh all classes alike."
+        )
     folded = Counter(name.casefold() for name in classes)
     if twins := [name for name, count in folded.items() if count > 1]:
         found.append(f"Class names that differ only in upper and lower case: {_some(twins)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from turnaround.analysis.compare import value_at
@@ -38,12 +39,18 @@ def class_imbalance(job: Workload) -> Iterator[Draft]:
     for name, run in _runs(job):
         text, evidence = _imbalance(name, run)
         if text:
-            yield Draft(
-                text=text,
-                evidence=evidence,
-                advice="Read the accuracy of each class: the large ones decide the total. Add images to the small.",
-            )
+            yield Draft(text=text, evidence=evidence, advice=_imbalance_advice(run))
             return
+
+
+def _imbalance_advice(run: Run) -> str:
+    """Say what can be done without more images, as the command to type, unless it was done."""
+    read = "Read the macro F1 and the recall of each class: the large ones decide the accuracy."
+    if value_at(run.recipe, "training", "class_weights") == "balanced":
+        return f"{read} The loss weighs the classes alike already; add images to the small ones."
+    source = value_at(run.recipe, "data", "source")
+    words = ["turnaround", "train", str(source or "SOURCE"), "--set", "training.class_weights=balanced"]
+    return f"{read} Weigh them alike: {shlex.join(words)}. Or add images to the small ones."
 
 
 def _imbalance(name: str, run: Run) -> tuple[str, tuple[Evidence, ...]]:

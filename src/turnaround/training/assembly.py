@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -164,6 +165,7 @@ def build_core(
         recipe=training,
         is_compiled=learner.is_compiled,
         average=_average(training, learner, network, scaling.value),
+        class_weights=class_weights(training, pixels, workers.device, precision.value),
     )
     meter = _noise_meter(network, workers, learner, steps_in_all=training.epochs * len(bounds))
     return TrainingCore(
@@ -319,6 +321,19 @@ def _average(recipe: TrainingRecipe, learner: Learner, network: Network, scaling
     if not recipe.ema:
         return None
     return WeightAverage(learner.module, network=network.module, decay=recipe.ema, power=scaling.norm_power)
+
+
+def class_weights(
+    training: TrainingRecipe, pixels: Pixels, device: torch.device, precision: Precision
+) -> Tensor | None:
+    """Return what the loss of an image is multiplied by, by its class; None where all images weigh the same."""
+    if training.class_weights == "none":
+        return None
+    counts = np.bincount(pixels.labels[: pixels.num_train], minlength=len(pixels.classes))
+    # n / (classes x n_c), over the classes that have training images: the mean over all n images is then 1, so the
+    # learning rate keeps its meaning. A class without images has no loss to weigh.
+    weights = np.where(counts > 0, counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1)), 0.0)
+    return torch.as_tensor(weights, dtype=precision.parameters, device=device)
 
 
 def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice[Residency]:

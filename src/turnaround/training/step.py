@@ -59,6 +59,8 @@ class StepComponents:
     is_compiled: bool = False
     average: WeightAverage | None = None
     """None: the weights are evaluated as they are."""
+    class_weights: Tensor | None = None
+    """(classes,): what an image's loss is multiplied by in training, by its class; None: 1 for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,11 +276,11 @@ class Step:
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         # The loss in the parameters' dtype: a sum of a batch's losses in bf16 (8 bits) or fp16 would be rounded away.
         logits = self._forward(images).to(self.components.precision.parameters)
-        return loss_sum(logits, labels, self.components.recipe)
+        return loss_sum(logits, labels, self.components.recipe, self.components.class_weights)
 
     def _backward(self, logits: Tensor, labels: Tensor, global_size: int) -> None:
         parts = self.components
-        loss = loss_sum(logits.to(parts.precision.parameters), labels, parts.recipe)
+        loss = loss_sum(logits.to(parts.precision.parameters), labels, parts.recipe, parts.class_weights)
         # The engine's all-reduce gives (1/P) sum_p g_p; with g_p = grad(loss_p x P / B) that is the gradient of
         # (sum of all losses) / B for any split of the B images: P = processes, B = global size.
         self.scaler.scale(loss * (parts.workers.size / global_size)).backward()  # type: ignore[no-untyped-call]
@@ -312,12 +314,21 @@ class Step:
         optimizer.zero_grad(set_to_none=True)  # the next backward writes instead of adding to zeros
 
 
-def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe) -> Tensor:
-    """Return the sum of the losses, not the mean: sums of slices add up to the sum of the global batch."""
+def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe, class_weights: Tensor | None = None) -> Tensor:
+    """Return the sum of the losses, not the mean: sums of slices add up to the sum of the global batch.
+
+    A weight multiplies the whole loss of an image, smoothing included; nothing is divided by the sum of the weights:
+    it differs from slice to slice. Their mean over the training images is 1.
+    """
     if recipe.loss == "mse":
         wanted = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # (N, classes)
-        return (logits.softmax(dim=1) - wanted).square().mean(dim=1).sum()
-    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=recipe.label_smoothing)
+        losses = (logits.softmax(dim=1) - wanted).square().mean(dim=1)  # (N,)
+        return losses.sum() if class_weights is None else (class_weights[labels] * losses).sum()
+    smoothing = recipe.label_smoothing
+    if class_weights is None:
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+    losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    return (class_weights[labels] * losses).sum()
 
 
 def _dropout_seed(seed: int, global_step: int, worker: int) -> int:
