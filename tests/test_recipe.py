@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from turnaround.errors import RecipeError
 from turnaround.optimizers import OPTIMIZERS
-from turnaround.recipe import SECTIONS, Recipe
+from turnaround.recipe import PRESETS, SECTIONS, Recipe
 
 
 def refused(values: dict[str, Any]) -> str:
@@ -42,6 +42,13 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"data": {"size_px": 8}}, ["data.size_px must be from 16 to 1024", "Received: 8"]),
     ({"data": {"holdout": 1}}, ["data.holdout must be from 0.01 to 0.9", "Received: 1.0"]),
     ({"augment": {"zoom": 1.5}}, ["augment.zoom must be from 0 to 0.9", "1.5"]),
+    ({"augment": {"preset": "storng"}}, ["augment.preset 'storng'", "'strong'", "none, light, strong, auto"]),
+    ({"augment": {"preset": None}}, ["augment.preset must be of type str"]),
+    ({"augment": {"crop": 1.5}}, ["augment.crop must be from 0 to 1", "1.5"]),
+    ({"augment": {"crop": -0.1}}, ["augment.crop must be from 0 to 1", "-0.1"]),
+    ({"augment": {"cutout": 2}}, ["augment.cutout must be from 0 to 1", "Received: 2.0"]),
+    ({"augment": {"colour": 1}}, ["augment.colour must be from 0 to 0.9", "Received: 1.0"]),
+    ({"augment": {"flip": "often"}}, ["augment.flip must be of type bool | none", "'often'"]),
     ({"workers": {"count": 0}}, ["workers.count must be from 1", "Received: 0"]),
     ({"training": {"optimizer": "adm"}}, ["training.optimizer 'adm'", "Did you mean 'adam'?", *OPTIMIZERS]),
     ({"training": {"schedule": "linear"}}, ["training.schedule 'linear'", "constant, cosine, step"]),
@@ -155,6 +162,47 @@ def test_resolving_shares_the_total_batch() -> None:
     plain = Recipe.from_dict({"training": {"batch_per_worker": 8}, "workers": {"count": 3}})
     assert plain.resolved().global_batch == 24
     assert recipe.resolved().resolved() == recipe.resolved()
+
+
+def augmented(**augment: object) -> dict[str, object]:
+    """What is on in a resolved recipe."""
+    resolved = Recipe.from_dict({"augment": augment}).resolved()
+    assert resolved.resolved() == resolved
+    assert None not in vars(resolved.augment).values()
+    return {key: value for key, value in vars(resolved.augment).items() if value}
+
+
+def test_a_preset_gives_the_keys_that_are_not_given() -> None:
+    assert augmented(preset="light") == {"preset": "light", **PRESETS["light"]}
+    assert augmented(preset="strong") == {"preset": "strong", **PRESETS["strong"]}
+    mine = augmented(preset="light", flip=False, shift=0, cutout=0.5, rotation_degrees=10)
+    assert mine == {"preset": "light", "cutout": 0.5, "rotation_degrees": 10.0}
+
+
+def test_a_preset_that_nobody_decides_is_none() -> None:
+    assert augmented() == augmented(preset="auto") == augmented(preset="none") == {"preset": "none"}
+    assert augmented(flip=True, zoom=0.1) == {"preset": "none", "flip": True, "zoom": 0.1}
+
+
+def test_a_run_from_before_presets_has_none() -> None:
+    """And what it did not know is off, whatever the presets of another day say."""
+    recorded = Recipe().resolved().to_dict()
+    recorded["augment"] = {"flip": True, "shift": 0.1}
+    recipe = Recipe.from_record(recorded)
+    assert recipe.augment.preset == "none"
+    assert (
+        recipe.augment.filled()
+        == Recipe.from_dict({"augment": {"preset": "none", **recorded["augment"]}}).augment.filled()
+    )
+    assert Recipe.from_record({"name": "old"}).augment.preset == "none"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_values_of_a_preset_are_allowed(preset: str) -> None:
+    given = {"preset": preset, **PRESETS[preset]}
+    assert (
+        Recipe.from_dict({"augment": given}).resolved() == Recipe.from_dict({"augment": {"preset": preset}}).resolved()
+    )
 
 
 def test_the_size_of_an_unresolved_recipe_is_our_own_mistake() -> None:

@@ -26,6 +26,16 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16", "fp64")
 CACHES = ("on", "off", "none")
 """Any other value is a directory."""
 COMPILES = ("auto", "on", "off")
+PRESETS: dict[str, dict[str, float | bool]] = {
+    "none": {},
+    # Mirrored and moved by 4 of 32 px: He et al. 2016, on CIFAR-10. A hidden square of 8 of 32 px: DeVries and Taylor
+    # 2017, on CIFAR-100.
+    "light": {"flip": True, "shift": 0.125, "cutout": 0.25},
+    # Crops of at least 0.35 of the area: fastai's RandomResizedCrop. Colours by 0.4: timm's default. A hidden square of
+    # 12 of 32 px: airbench96 (Jordan 2024).
+    "strong": {"flip": True, "crop": 0.35, "brightness": 0.4, "colour": 0.4, "cutout": 0.375},
+}
+"""What a preset of [augment] gives the keys that are not given; those that it does not name are off."""
 GENERATED = ("fruitbowl",)
 DOWNLOADABLE = ("caltech256", "fruit")
 
@@ -116,11 +126,29 @@ class TrainingRecipe:
 class AugmentRecipe:
     """How training images vary; each sample's variation is a pure function of (seed, epoch, sample)."""
 
-    rotation_degrees: float = key(0.0, "rotated by up to this much either way", low=0.0, high=180.0)
-    zoom: float = key(0.0, "scaled by 1-zoom .. 1+zoom", low=0.0, high=0.9)
-    shift: float = key(0.0, "moved by up to this share of the side, both axes", low=0.0, high=0.9)
-    flip: bool = key(False, "mirrored left to right, half of the time")
-    brightness: float = key(0.0, "multiplied by 1-brightness .. 1+brightness", low=0.0, high=0.9)
+    preset: str = key(
+        "auto", "gives the keys below that are not given; auto chooses for the images", choices=(*PRESETS, "auto")
+    )
+    rotation_degrees: float | None = key(None, "rotated by up to this much either way", low=0.0, high=180.0)
+    zoom: float | None = key(None, "scaled by 1-zoom .. 1+zoom", low=0.0, high=0.9)
+    shift: float | None = key(None, "moved by up to this share of the side, both axes", low=0.0, high=0.9)
+    flip: bool | None = key(None, "mirrored left to right, half of the time; false where sides matter, as in text")
+    brightness: float | None = key(None, "multiplied by 1-brightness .. 1+brightness", low=0.0, high=0.9)
+    crop: float | None = key(
+        None, "a part of at least this share of the area, sides 3:4 to 4:3, fills the image; 0 = off", low=0.0, high=1.0
+    )
+    colour: float | None = key(None, "contrast and saturation by 1-colour .. 1+colour", low=0.0, high=0.9)
+    cutout: float | None = key(
+        None, "side of a square that is hidden, as a share of the image's side; 0 = off", low=0.0, high=1.0
+    )
+
+    def filled(self) -> AugmentRecipe:
+        """Return every key with its value: what is given, else what the preset says. An `auto` that nobody has decided
+        is `none`."""
+        preset = "none" if self.preset == "auto" else self.preset
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        off = {name: False if name == "flip" else 0.0 for name in vars(self)}
+        return AugmentRecipe(**{**off, **PRESETS[preset], **given, "preset": preset})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +201,10 @@ class Recipe:
     @classmethod
     def from_record(cls, values: dict[str, Any]) -> Self:
         """The recipe in a run's recipe.json, which also holds facts about the images it found."""
-        return cls.from_dict({k: v for k, v in values.items() if k in ("name", *SECTIONS)})
+        sections = {k: v for k, v in values.items() if k in ("name", *SECTIONS)}
+        if isinstance(augment := sections.get("augment", {}), dict):  # a run from before presets had none
+            sections["augment"] = {"preset": "none", **augment}
+        return cls.from_dict(sections)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested values, ready for JSON or TOML."""
@@ -197,7 +228,7 @@ class Recipe:
         if recipe.training.batch_total is not None:
             each = recipe.training.batch_total // recipe.workers.count
             recipe = recipe.replace("training", batch_per_worker=each)
-        return recipe
+        return dataclasses.replace(recipe, augment=recipe.augment.filled())
 
     @property
     def size_px(self) -> int:

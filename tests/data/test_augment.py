@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance
 from torch import Tensor
 from torch.nn import functional as F
 
-from turnaround.data.augment import LANES, Augmentation, _grid, affine, normalise, to_float, uniforms
+from turnaround.data.augment import (
+    LANES,
+    Augmentation,
+    Variations,
+    _grid,
+    _vary,
+    affine,
+    normalise,
+    to_float,
+    uniforms,
+)
 from turnaround.recipe import AugmentRecipe
 
-EVERYTHING = AugmentRecipe(rotation_degrees=20, zoom=0.2, shift=0.2, flip=True, brightness=0.3)
+EVERYTHING = AugmentRecipe(
+    rotation_degrees=20, zoom=0.2, shift=0.2, flip=True, brightness=0.3, crop=0.5, colour=0.3, cutout=0.3
+)
+MOVED = AugmentRecipe(rotation_degrees=20, zoom=0.2, shift=0.2, flip=True)
+CROPS_COLOURS_HOLES = (
+    (14756812, 12594941, 14355896, 3384023, 3204862, 1055941, 8008296, 8000440),
+    (15411685, 8467942, 6990549, 3556751, 14987270, 3183875, 9515434, 9154449),
+    (6607782, 12257454, 10864085, 1533527, 10940440, 11017472, 11918980, 2716319),
+)
 
 
 def photos(count: int = 8, side_px: int = 32) -> Tensor:
@@ -39,9 +59,9 @@ def test_random_numbers_never_change() -> None:
     """Old runs stay reproducible: a change of these values is a change of every run."""
     found = uniforms(seed=3, epoch=2, ids=torch.tensor([0, 1, 123_456])).double() * 2**24
     assert found.tolist() == [
-        [13795983, 15865443, 6284852, 6954488, 15878921, 9824694],
-        [7836002, 1509800, 12085617, 15366312, 12761450, 470935],
-        [1631350, 4917842, 10749366, 13686449, 13527780, 3341638],
+        [13795983, 15865443, 6284852, 6954488, 15878921, 9824694, *CROPS_COLOURS_HOLES[0]],
+        [7836002, 1509800, 12085617, 15366312, 12761450, 470935, *CROPS_COLOURS_HOLES[1]],
+        [1631350, 4917842, 10749366, 13686449, 13527780, 3341638, *CROPS_COLOURS_HOLES[2]],
     ]
 
 
@@ -97,13 +117,13 @@ def test_no_augmentation_is_the_image_itself() -> None:
 @pytest.mark.parametrize("side_px", [16, 32, 64])
 def test_the_identity_map_leaves_every_pixel(side_px: int) -> None:
     pixels = floats(side_px=side_px)
-    assert torch.equal(warped(pixels, EVERYTHING), pixels)
+    assert torch.equal(warped(pixels, MOVED), pixels)
 
 
 @pytest.mark.parametrize("side_px", [33, 224])
 def test_the_identity_map_at_other_sizes_moves_nothing_visible(side_px: int) -> None:
     pixels = to_float(photos(1, side_px), dtype=torch.float32)
-    grid = _grid(affine(draws(), EVERYTHING).float(), side_px)
+    grid = _grid(affine(draws(), MOVED).float(), side_px)
     found = F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
     assert float((found - pixels).abs().max()) < 1e-4
 
@@ -159,6 +179,114 @@ def test_brightness_multiplies_and_clamps() -> None:
     assert float(found.max()) == 1.0
     assert 0.1 <= float(factor.min()) < 0.4
     assert 1.6 < float(factor.max()) <= 1.9
+
+
+def drawn(lane: str, count: int, *, seed: int = 0, epoch: int = 1) -> list[float]:
+    found = uniforms(seed=seed, epoch=epoch, ids=torch.arange(count))[:, LANES.index(lane)]
+    return [float(number) for number in found]
+
+
+def crop_by_hand(sample: int, smallest: float) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a sample's crop as shares of the side, one number after the other."""
+    area_at, ratio_at, x_at, y_at = (
+        drawn(lane, sample + 1)[sample] for lane in ("crop_area", "crop_ratio", "crop_x", "crop_y")
+    )
+    area = smallest + (1 - smallest) * area_at
+    low, high = math.log(max(3 / 4, area)), math.log(min(4 / 3, 1 / area))
+    ratio = math.exp(low + (high - low) * ratio_at)
+    width, height = math.sqrt(area * ratio), math.sqrt(area / ratio)
+    left, top = x_at * (1 - width), y_at * (1 - height)
+    return left, top, left + width, top + height
+
+
+@pytest.mark.parametrize("smallest", [0.08, 0.35, 0.9])
+def test_a_resized_crop_is_pils(smallest: float) -> None:
+    """PIL enlarges the same part of the image, in floats, with the same interpolation."""
+    images = photos(6)
+    found = Augmentation(AugmentRecipe(crop=smallest), seed=0)(images, torch.arange(6), epoch=1, dtype=torch.float64)
+    for sample, image in enumerate(images.numpy()):
+        left, top, right, bottom = crop_by_hand(sample, smallest)
+        assert smallest - 1e-6 <= (right - left) * (bottom - top) <= 1
+        assert 3 / 4 - 1e-6 <= (right - left) / (bottom - top) <= 4 / 3 + 1e-6
+        assert min(left, top) >= 0
+        assert max(right, bottom) <= 1 + 1e-9
+        for channel in range(3):
+            whole = Image.fromarray(image[:, :, channel].astype(np.float32))
+            box = tuple(32 * edge for edge in (left, top, right, bottom))
+            part = np.asarray(whole.transform((32, 32), Image.Transform.EXTENT, box, Image.Resampling.BILINEAR))
+            assert float(np.abs(found[sample, channel].numpy() - part / 255).max()) < 1e-4
+
+
+def test_crops_fill_the_range_of_areas_and_of_ratios() -> None:
+    theta = affine(uniforms(seed=0, epoch=1, ids=torch.arange(10_000)).double(), AugmentRecipe(crop=0.25))
+    width, height = theta[:, 0, 0], theta[:, 1, 1]
+    area, ratio = width * height, width / height
+    assert 0.25 <= float(area.min()) < 0.26
+    assert 0.99 < float(area.max()) <= 1
+    assert float(area.mean()) == pytest.approx(0.625, abs=0.01)  # uniform
+    assert 3 / 4 - 1e-9 <= float(ratio.min()) < 0.76
+    assert 1.32 < float(ratio.max()) <= 4 / 3 + 1e-9
+    assert bool((theta[:, 0, 2].abs() <= 1 - width + 1e-12).all())  # within the image
+    assert bool((theta[:, 1, 2].abs() <= 1 - height + 1e-12).all())
+
+
+def test_a_crop_of_the_whole_area_is_the_image() -> None:
+    images = photos()
+    found = Augmentation(AugmentRecipe(crop=1.0), seed=0)(images, torch.arange(8), epoch=1, dtype=torch.float64)
+    assert torch.allclose(found, to_float(images, dtype=torch.float64), atol=1e-9)
+
+
+def test_a_crop_comes_before_every_other_move() -> None:
+    """In one sample of the pixels: the map is the crop's after that of the rest."""
+    lanes = {"crop_area": 0.1, "crop_ratio": -0.4, "crop_x": 0.7, "crop_y": -0.9, "rotation": 0.3, "shift_x": 0.8}
+
+    def square(recipe: AugmentRecipe, **moves: float) -> Tensor:
+        last = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)
+        return torch.cat([affine(draws(**moves), recipe)[0], last])
+
+    both = square(AugmentRecipe(crop=0.3, rotation_degrees=40, shift=0.2, zoom=0.2, flip=True), **lanes)
+    crop, rest = square(AugmentRecipe(crop=0.3), **lanes), square(MOVED_AS_BOTH, **lanes)
+    assert torch.allclose(both, crop @ rest, atol=1e-12)
+    assert not torch.allclose(both, rest @ crop, atol=1e-3)
+
+
+MOVED_AS_BOTH = AugmentRecipe(rotation_degrees=40, shift=0.2, zoom=0.2, flip=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("share", "side_px", "hole_px"), [(0.25, 32, 8), (0.5, 45, 22), (0.001, 16, 1), (1.0, 16, 16)])
+def test_cutout_hides_a_square_around_a_pixel(share: float, side_px: int, hole_px: int, dtype: torch.dtype) -> None:
+    images, mean = photos(40, side_px), (0.1, 0.6, 0.9)
+    cut = Augmentation(AugmentRecipe(cutout=share), seed=0)
+    found = cut(images, torch.arange(40), epoch=1, dtype=dtype, mean=mean)
+    wanted = to_float(images, dtype=dtype).numpy().copy()
+    for sample, (x, y) in enumerate(zip(drawn("cutout_x", 40), drawn("cutout_y", 40), strict=True)):
+        left, top = math.floor(x * side_px) - hole_px // 2, math.floor(y * side_px) - hole_px // 2
+        for row in range(max(0, top), min(side_px, top + hole_px)):
+            for column in range(max(0, left), min(side_px, left + hole_px)):
+                wanted[sample, :, row, column] = mean
+    assert np.array_equal(found.numpy(), wanted)
+
+
+def test_contrast_and_saturation_by_hand() -> None:
+    images = photos(12)
+    found = Augmentation(AugmentRecipe(colour=0.8), seed=0)(images, torch.arange(12), epoch=1, dtype=torch.float64)
+    for sample, image in enumerate(images.numpy() / 255.0):
+        contrast, saturation = (1 + 0.8 * (2 * drawn(lane, 12)[sample] - 1) for lane in ("contrast", "saturation"))
+        contrasted = np.clip(0.5 + contrast * (image - 0.5), 0, 1)
+        grey = contrasted @ np.array([0.299, 0.587, 0.114])
+        wanted = np.clip(saturation * contrasted + (1 - saturation) * grey[:, :, None], 0, 1)
+        assert np.allclose(found[sample].permute(1, 2, 0).numpy(), wanted, atol=1e-7)
+
+
+def test_saturation_is_pils() -> None:
+    """PIL rounds grey and result to bytes."""
+    image = photos(1)
+    unchanged, less = torch.ones(1, 2, dtype=torch.float64), torch.tensor([[1.0, 0.4]], dtype=torch.float64)
+    for colours, factor in ((unchanged, 1.0), (less, 0.4)):
+        found = _vary(to_float(image, dtype=torch.float64), Variations(colours=colours), mean=(0, 0, 0))
+        wanted = np.asarray(ImageEnhance.Color(Image.fromarray(image[0].numpy())).enhance(factor))
+        assert float(np.abs(found[0].permute(1, 2, 0).numpy() * 255 - wanted).max()) < 1.6
 
 
 def test_each_epoch_varies_anew() -> None:

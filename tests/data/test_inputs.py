@@ -10,17 +10,22 @@ import textwrap
 import pytest
 import torch
 
-from turnaround.data.augment import Augmentation
+from turnaround.data.augment import Augmentation, uniforms
 from turnaround.data.batches import EvaluationBatch, StepBatch
 from turnaround.data.inputs import Inputs
 from turnaround.recipe import AugmentRecipe
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-EVERYTHING = AugmentRecipe(rotation_degrees=25, zoom=0.3, shift=0.2, flip=True, brightness=0.4)
+EVERYTHING = AugmentRecipe(
+    rotation_degrees=25, zoom=0.3, shift=0.2, flip=True, brightness=0.4, crop=0.3, colour=0.5, cutout=0.4
+)
 RECIPES = {
     "nothing": AugmentRecipe(),
     "geometry": AugmentRecipe(rotation_degrees=180, zoom=0.9, shift=0.9),
     "light": AugmentRecipe(brightness=0.9),
+    "crop": AugmentRecipe(crop=0.08),
+    "colour": AugmentRecipe(colour=0.9),
+    "cutout": AugmentRecipe(cutout=0.5),
     "everything": EVERYTHING,
 }
 CPU, COUNT, SIDE_PX = torch.device("cpu"), 23, 45
@@ -76,16 +81,14 @@ def test_plain_images_are_not_varied() -> None:
 
 def test_the_variations_of_all_samples_are_those_of_each_batch() -> None:
     augmentation, ids = Augmentation(EVERYTHING, seed=5), torch.tensor([3, 22, 0])
-    maps, light = augmentation.epoch_transforms(epoch=4, num_samples=COUNT, device=CPU)
-    assert maps is not None
-    assert light is not None
-    alone = Augmentation(EVERYTHING, seed=5)
-    one = alone(torch.full((3, 8, 8, 3), 100, dtype=torch.uint8), ids, epoch=4, dtype=torch.float32)
-    assert torch.allclose(one[:, 0, 4, 4], (light[ids] * 100 / 255).clamp(0, 1), atol=1e-6)
-    again, _ = augmentation.epoch_transforms(epoch=4, num_samples=COUNT, device=CPU)
-    assert again is maps  # kept within the epoch
-    other, _ = augmentation.epoch_transforms(epoch=5, num_samples=COUNT, device=CPU)
-    assert not torch.equal(other, maps)
+    everything = augmentation.epoch_variations(epoch=4, num_samples=COUNT, side_px=SIDE_PX, device=CPU)
+    draws = uniforms(seed=5, epoch=4, ids=ids)
+    for name, some in vars(Augmentation(EVERYTHING, seed=5)._variations(draws, side_px=SIDE_PX)).items():
+        assert torch.equal(vars(everything)[name][ids], some), name
+    again = augmentation.epoch_variations(epoch=4, num_samples=COUNT, side_px=SIDE_PX, device=CPU)
+    assert again is everything  # kept within the epoch
+    other = augmentation.epoch_variations(epoch=5, num_samples=COUNT, side_px=SIDE_PX, device=CPU)
+    assert not torch.equal(other.maps, everything.maps)
 
 
 KERNEL_IN_PYTHON = """
@@ -136,6 +139,13 @@ def test_the_kernel_on_a_gpu(name: str, gathered: bool) -> None:
     batch = EvaluationBatch(pixels=pixels(device), rows=torch.tensor([4, 1], device=device), labels=torch.zeros(2))
     on_cpu = EvaluationBatch(pixels=pixels(), rows=torch.tensor([4, 1]), labels=torch.zeros(2))
     assert largest_difference_in_pixels(make.plain(batch).cpu(), inputs(RECIPES[name]).plain(on_cpu)) < ONE_BYTE / 10
+
+
+def test_what_is_hidden_is_zero_for_the_network() -> None:
+    found = inputs(AugmentRecipe(cutout=0.5)).varied(step_batch(gathered=True), epoch=2)
+    hidden = (found == 0).all(dim=1).sum(dim=(1, 2))  # by image
+    assert bool((hidden >= 11 * 11).all())  # a quarter of 22 x 22 at least: the centre is within the image
+    assert bool((hidden <= 23 * 23).all())
 
 
 def test_double_precision_takes_the_reference() -> None:

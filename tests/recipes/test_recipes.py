@@ -50,6 +50,11 @@ def test_a_built_in_recipe_loads_and_is_headed_by_its_command(name: str) -> None
     assert "HEADER_FIGURES" not in heading  # a placeholder
 
 
+@pytest.mark.parametrize("name", recipes.names())
+def test_no_preset_changes_a_built_in_recipe(name: str) -> None:
+    assert recipes.find(name).augment.preset == "none"
+
+
 def test_an_unknown_recipe_is_answered_with_the_names() -> None:
     with pytest.raises(RecipeError, match=r"Unknown recipe 'fruitbowel'\. Did you mean 'fruitbowl'\?.*lab10-fruit"):
         recipes.text("fruitbowel")
@@ -82,7 +87,8 @@ def test_the_lab_recipes_hold_the_labs_settings(name: str) -> None:
     assert (training["loss"], training["label_smoothing"]) == ("cross_entropy", 0.0)
     assert recipe.model.fine_tune is lab["fine_tune"]
     assert recipe.model.weights == "imagenet"
-    assert dataclasses.asdict(recipe.augment) == lab["augment"]
+    used = {key: value for key, value in vars(recipe.resolved().augment).items() if value or key in lab["augment"]}
+    assert used == {"preset": "none", **lab["augment"]}
     assert recipe.data.source == name.removeprefix("lab10-")
     assert recipe.global_batch == 8 * 32
     if name == "lab10-caltech256":

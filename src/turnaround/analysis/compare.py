@@ -189,7 +189,8 @@ def _augmentation(recipe: dict[str, Any]) -> Iterable[Fact]:
     augment = recipe.get("augment")
     if isinstance(augment, dict) and augment:
         given = augment.get("given")
-        used = [f"{key} {_text(value)}" for key, value in augment.items() if value and key != "given"]
+        # A preset is not a difference: it stands for values, and the record has them all.
+        used = [f"{key} {_text(v)}" for key, v in augment.items() if v and key not in ("given", "preset")]
         value = _text(given) if isinstance(given, bool) else ", ".join(used) or "off"
         yield Fact(what="augmentation", value=value, matters_for="both")
 

@@ -10,6 +10,7 @@ process, in any order. Integer arithmetic only, so a CPU and a GPU draw the same
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -18,55 +19,85 @@ from torch.nn import functional as F
 
 from turnaround.recipe import AugmentRecipe
 
-LANES = ("rotation", "zoom", "shift_x", "shift_y", "flip", "brightness")
+LANES = (
+    *("rotation", "zoom", "shift_x", "shift_y", "flip", "brightness"),
+    *("crop_area", "crop_ratio", "crop_x", "crop_y", "contrast", "saturation", "cutout_x", "cutout_y"),
+)
 """One random number a sample for each; new ones go to the end, so that old runs stay reproducible."""
+CROP_RATIOS = (3 / 4, 4 / 3)
+"""Width to height of a random resized crop: Szegedy et al. 2015, and everybody since."""
+MIDDLE_GREY = 0.5
+"""Contrast moves values away from it or towards it, as DALI's does. The image's own mean, as torchvision takes it,
+would cost another pass over its pixels."""
+LUMA = (0.299, 0.587, 0.114)
+"""ITU-R BT.601: the grey of a colour, as PIL's mode L has it."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK64 = 2**64 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variations:
+    """How some samples vary, one row for each; None: nothing varies that way."""
+
+    maps: Tensor | None = None
+    """(N, 2, 3): from output to input coordinates, -1..1."""
+    light: Tensor | None = None
+    """(N,): brightness factors."""
+    colours: Tensor | None = None
+    """(N, 2): factors of contrast and saturation."""
+    holes: Tensor | None = None
+    """int32 (N, 4): left, top, right and bottom of the hidden square in pixels; right and bottom are outside of it."""
 
 
 class Augmentation:
     """Callable: the [augment] section of a recipe as a function of a batch."""
 
     def __init__(self, recipe: AugmentRecipe, *, seed: int) -> None:
-        self.recipe, self.seed = recipe, seed
-        self.is_geometric = bool(recipe.rotation_degrees or recipe.zoom or recipe.shift or recipe.flip)
-        self.is_none = not self.is_geometric and not recipe.brightness
-        self._kept: tuple[tuple[int, int, torch.device], tuple[Tensor | None, Tensor | None]] | None = None
+        self.recipe, self.seed = recipe.filled(), seed
+        recipe = self.recipe
+        self.is_geometric = bool(recipe.rotation_degrees or recipe.zoom or recipe.shift or recipe.flip or recipe.crop)
+        self.is_none = not (self.is_geometric or recipe.brightness or recipe.colour or recipe.cutout)
+        self._kept: tuple[tuple[int, int, int, torch.device], Variations] | None = None
 
-    def __call__(self, images: Tensor, ids: Tensor, *, epoch: int, dtype: torch.dtype) -> Tensor:
-        """Return augmented images in 0..1, (N, 3, H, W)."""
+    def __call__(
+        self,
+        images: Tensor,
+        ids: Tensor,
+        *,
+        epoch: int,
+        dtype: torch.dtype,
+        mean: tuple[float, ...] = (MIDDLE_GREY,) * 3,
+    ) -> Tensor:
+        """Return augmented images in 0..1, (N, 3, H, W); what is hidden has the colour `mean`."""
         pixels = to_float(images, dtype=dtype)
         if self.is_none:
             return pixels
         draws = uniforms(seed=self.seed, epoch=epoch, ids=ids).to(dtype)  # (N, lanes)
-        if self.is_geometric:
-            theta = affine(draws, self.recipe)  # (N, 2, 3)
-            # Border pixels are repeated outside the image, as the lab's Keras generator does ("nearest").
-            pixels = F.grid_sample(pixels, _grid(theta, pixels.shape[-1]), padding_mode="border", align_corners=False)
-        if self.recipe.brightness:
-            pixels = (pixels * self._light(draws)[:, None, None, None]).clamp(0, 1)
-        return pixels
+        return _vary(pixels, self._variations(draws, side_px=pixels.shape[-1]), mean=mean)
 
-    def epoch_transforms(
-        self, *, epoch: int, num_samples: int, device: torch.device
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the affine maps (num_samples, 2, 3) and brightness factors (num_samples,) of an epoch; cached for it.
+    def epoch_variations(self, *, epoch: int, num_samples: int, side_px: int, device: torch.device) -> Variations:
+        """Return the variations of all samples of an epoch; cached for it.
 
         Made at once they take some thirty launches an epoch; made batch by batch, as many a step.
         """
-        wanted = (epoch, num_samples, device)
+        wanted = (epoch, num_samples, side_px, device)
         if self._kept is None or self._kept[0] != wanted:
-            maps = light = None
+            made = Variations()
             if not self.is_none:
                 draws = uniforms(seed=self.seed, epoch=epoch, ids=torch.arange(num_samples, device=device))
-                maps = affine(draws, self.recipe).contiguous() if self.is_geometric else None
-                light = self._light(draws) if self.recipe.brightness else None
-            self._kept = (wanted, (maps, light))
+                made = self._variations(draws, side_px=side_px)
+            self._kept = (wanted, made)
         return self._kept[1]
 
-    def _light(self, draws: Tensor) -> Tensor:
-        return 1 + self.recipe.brightness * (2 * draws[:, LANES.index("brightness")] - 1)
+    def _variations(self, draws: Tensor, *, side_px: int) -> Variations:
+        recipe = self.recipe
+        return Variations(
+            maps=affine(draws, recipe).contiguous() if self.is_geometric else None,
+            light=_factors(draws, "brightness", amount=recipe.brightness)[:, 0] if recipe.brightness else None,
+            colours=_factors(draws, "contrast", "saturation", amount=recipe.colour) if recipe.colour else None,
+            holes=_holes(draws, recipe.cutout, side_px=side_px) if recipe.cutout else None,
+        )
 
 
 def to_float(images: Tensor, *, dtype: torch.dtype) -> Tensor:
@@ -84,17 +115,83 @@ def _channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
     return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 
 
+def _vary(pixels: Tensor, variations: Variations, *, mean: tuple[float, ...]) -> Tensor:
+    """Apply the variations of (N, 3, H, W) in 0..1: geometry, light, contrast, saturation, hole. The kernel of
+    inputs_triton.py does the same in the same order."""
+    if variations.maps is not None:
+        grid = _grid(variations.maps, pixels.shape[-1])
+        # Border pixels are repeated outside the image, as the lab's Keras generator does ("nearest").
+        pixels = F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
+    if variations.light is not None:
+        pixels = (pixels * variations.light[:, None, None, None]).clamp(0, 1)
+    if variations.colours is not None:
+        contrast, saturation = variations.colours[:, :, None, None, None].unbind(1)  # (N, 1, 1, 1) each
+        pixels = ((pixels - MIDDLE_GREY) * contrast + MIDDLE_GREY).clamp(0, 1)
+        red, green, blue = (pixels[:, i : i + 1] for i in range(3))
+        grey = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue  # (N, 1, H, W)
+        pixels = (grey + (pixels - grey) * saturation).clamp(0, 1)
+    if variations.holes is not None:
+        hidden = within(variations.holes, pixels.shape[-1])[:, None]
+        pixels = torch.where(hidden, _channels(mean, pixels.dtype, pixels.device), pixels)
+    return pixels
+
+
+def within(boxes: Tensor, side_px: int) -> Tensor:
+    """Return for each box (N, 4) which pixels lie in it: (N, H, W)."""
+    left, top, right, bottom = boxes[:, :, None].unbind(1)  # (N, 1) each
+    axis = torch.arange(side_px, device=boxes.device)
+    return ((axis >= left) & (axis < right))[:, None, :] & ((axis >= top) & (axis < bottom))[:, :, None]
+
+
+def _factors(draws: Tensor, *lanes: str, amount: float) -> Tensor:
+    """Return factors of 1-amount .. 1+amount, (N, lanes)."""
+    return 1 + amount * (2 * _columns(draws, *lanes) - 1)
+
+
+def _columns(draws: Tensor, *lanes: str) -> Tensor:
+    # Not draws[:, [...]]: a list of indices would be copied to the device, and the host would wait for it.
+    return torch.stack([draws[:, LANES.index(lane)] for lane in lanes], dim=1)
+
+
+def _holes(draws: Tensor, share: float, *, side_px: int) -> Tensor:
+    """Return the squares that cutout hides (DeVries and Taylor 2017): around any pixel, cut at the image's edges."""
+    # In integers: every device and dtype finds the same pixels. The numbers drawn have 24 bits.
+    numbers = (_columns(draws, "cutout_x", "cutout_y") * 2**24).to(torch.int64)
+    side = max(1, round(share * side_px))
+    start = (numbers * side_px >> 24) - side // 2  # (N, 2)
+    return torch.cat([start, start + side], dim=1).clamp(0, side_px).to(torch.int32)
+
+
 def affine(draws: Tensor, recipe: AugmentRecipe) -> Tensor:
     """Return for each sample the 2x3 map from output to input coordinates (-1..1), from its random numbers."""
     angle, zoom, shift_x, shift_y, flip = (2 * draws[:, i] - 1 for i in range(5))  # (N,) each, in [-1, 1)
     # Rotation x scale x mirror. It maps output to input, so a larger picture takes its pixels from a smaller area.
-    radians = angle * math.radians(recipe.rotation_degrees)
-    shrink = 1 / (1 + recipe.zoom * zoom)
-    mirror = torch.where((flip < 0) & recipe.flip, -1.0, 1.0).to(draws.dtype)
+    radians = angle * math.radians(recipe.rotation_degrees or 0.0)
+    shrink = 1 / (1 + (recipe.zoom or 0.0) * zoom)
+    mirror = torch.where((flip < 0) & bool(recipe.flip), -1.0, 1.0).to(draws.dtype)
     cos, sin = torch.cos(radians) * shrink, torch.sin(radians) * shrink
+    shift = recipe.shift or 0.0
     # A shift by the whole side is 2 in these coordinates.
-    rows = [cos * mirror, -sin, 2 * recipe.shift * shift_x, sin * mirror, cos, 2 * recipe.shift * shift_y]
+    rows = [cos * mirror, -sin, 2 * shift * shift_x, sin * mirror, cos, 2 * shift * shift_y]
+    if recipe.crop:
+        # The image is cropped before anything else moves it, so its map comes last on the way from output to input.
+        extent, centre = _crops(draws, recipe.crop)
+        rows = [value * extent[:, i // 3] for i, value in enumerate(rows)]
+        rows[2], rows[5] = rows[2] + centre[:, 0], rows[5] + centre[:, 1]
     return torch.stack(rows, dim=1).view(-1, 2, 3)
+
+
+def _crops(draws: Tensor, smallest: float) -> tuple[Tensor, Tensor]:
+    """Return width and height of random resized crops as shares of the side, and their centres, -1..1: (N, 2) both."""
+    where_area, where_ratio = _columns(draws, "crop_area", "crop_ratio").unbind(1)  # (N,) both
+    area = smallest + (1 - smallest) * where_area
+    # Neither side may be longer than the image's: area <= ratio <= 1/area. torchvision draws again until it fits; the
+    # ratios that fit an area are drawn here by one number.
+    low = area.log().clamp(min=math.log(CROP_RATIOS[0]))
+    high = (-area.log()).clamp(max=math.log(CROP_RATIOS[1]))
+    half = (low + (high - low) * where_ratio) / 2  # of the logarithm of the ratio
+    extent = (area.sqrt()[:, None] * torch.stack([half, -half], dim=1).exp()).clamp(max=1)
+    return extent, (1 - extent) * (2 * _columns(draws, "crop_x", "crop_y") - 1)
 
 
 def _grid(theta: Tensor, side_px: int) -> Tensor:

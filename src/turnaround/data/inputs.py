@@ -13,7 +13,7 @@ from torch import Tensor
 
 from turnaround import kernels
 from turnaround.choice import Choice
-from turnaround.data.augment import Augmentation, normalise, to_float
+from turnaround.data.augment import Augmentation, Variations, normalise, to_float
 from turnaround.data.batches import EvaluationBatch, StepBatch
 
 
@@ -56,10 +56,10 @@ class Inputs:
     def varied(self, batch: StepBatch, *, epoch: int) -> Tensor:
         """Return the augmented images of a step: each is a function of (seed, epoch, sample)."""
         if not self.kernel:
-            pixels = self.augmentation(batch.images, batch.ids, epoch=epoch, dtype=self.dtype)
+            pixels = self.augmentation(batch.images, batch.ids, epoch=epoch, dtype=self.dtype, mean=self.mean)
             return self._normalised(pixels)
-        variations = self.augmentation.epoch_transforms(
-            epoch=epoch, num_samples=self.num_train, device=batch.pixels.device
+        variations = self.augmentation.epoch_variations(
+            epoch=epoch, num_samples=self.num_train, side_px=batch.pixels.shape[1], device=batch.pixels.device
         )
         return self._by_kernel(batch.pixels, batch.rows, samples=batch.ids, variations=variations)
 
@@ -67,7 +67,7 @@ class Inputs:
         """Return the images without augmentation, normalised."""
         if not self.kernel:
             return self._normalised(to_float(batch.images, dtype=self.dtype))
-        return self._by_kernel(batch.pixels, batch.rows, samples=None, variations=(None, None))
+        return self._by_kernel(batch.pixels, batch.rows, samples=None, variations=Variations())
 
     def _normalised(self, pixels: Tensor) -> Tensor:
         return normalise(pixels, mean=self.mean, std=self.std).contiguous(memory_format=torch.channels_last)
@@ -78,14 +78,14 @@ class Inputs:
         rows: Tensor | None,
         *,
         samples: Tensor | None,
-        variations: tuple[Tensor | None, Tensor | None],
+        variations: Variations,
     ) -> Tensor:
         assert self.kernel is not None
         images: Tensor = self.kernel.inputs(
             pixels,
             rows=rows,
             samples=samples,
-            varied=variations,
+            variations=variations,
             normalised_by=(self.mean, self.std),
             dtype=self.dtype_of_images,
         )

@@ -1,4 +1,4 @@
-"""Gather, affine variation, brightness and normalisation of uint8 pixels as one Triton kernel.
+"""Gather, affine variation, colours, cutout and normalisation of uint8 pixels as one Triton kernel.
 
 One read of the source pixels, one write of the network's input: nothing of the batch is written in between. A thread makes
 the three channels of a pixel, so that where it lies in the source is computed once.
@@ -13,37 +13,69 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from turnaround.data.augment import Variations
+
 BLOCK_PIXELS = 256
 WARPS = 4
 
 
+@triton.jit
+def _clamped(value):  # type: ignore[no-untyped-def]
+    return tl.minimum(tl.maximum(value, 0.0), 1.0)
+
+
 @triton.jit  # type: ignore[untyped-decorator]
-def _inputs(  # type: ignore[no-untyped-def]
-    out,
-    pixels,
-    rows,
-    samples,
+def _sampled(  # type: ignore[no-untyped-def]
+    here, to_right, to_bottom, share_x, share_y, inside, HAS_MAPS: tl.constexpr
+):
+    """One channel in 0..1, interpolated between four pixels where the image is moved."""
+    value = tl.load(here, mask=inside, other=0).to(tl.float32)
+    if HAS_MAPS:
+        right = tl.load(here + to_right, mask=inside, other=0).to(tl.float32)
+        under = tl.load(here + to_bottom, mask=inside, other=0).to(tl.float32)
+        opposite = tl.load(here + to_bottom + to_right, mask=inside, other=0).to(tl.float32)
+        upper = value + (right - value) * share_x
+        lower = under + (opposite - under) * share_x
+        value = upper + (lower - upper) * share_y
+    return value * (1.0 / 255)
+
+
+@triton.jit
+def _coloured(red, green, blue, contrast, saturation):  # type: ignore[no-untyped-def]
+    red = _clamped((red - 0.5) * contrast + 0.5)
+    green = _clamped((green - 0.5) * contrast + 0.5)
+    blue = _clamped((blue - 0.5) * contrast + 0.5)
+    grey = 0.299 * red + 0.587 * green + 0.114 * blue
+    red = _clamped(grey + (red - grey) * saturation)
+    green = _clamped(grey + (green - grey) * saturation)
+    blue = _clamped(grey + (blue - grey) * saturation)
+    return red, green, blue
+
+
+@triton.jit
+def _within(boxes, sample, column, row):  # type: ignore[no-untyped-def]
+    edges = boxes + sample * 4
+    is_within = (column >= tl.load(edges)) & (column < tl.load(edges + 2))
+    return is_within & (row >= tl.load(edges + 1)) & (row < tl.load(edges + 3))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _varied(  # type: ignore[no-untyped-def]
+    here,
+    sample,
     maps,
     light,
-    mean0,
-    mean1,
-    mean2,
-    scale0,
-    scale1,
-    scale2,
+    colours,
+    pixel,
     SIDE: tl.constexpr,
-    HAS_ROWS: tl.constexpr,
     HAS_MAPS: tl.constexpr,
     HAS_LIGHT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    HAS_COLOURS: tl.constexpr,
 ):
-    image = tl.program_id(0).to(tl.int64)
-    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    """The three channels of some pixels of the image at `here`, in 0..1."""
     inside = pixel < SIDE * SIDE
-    source = tl.load(rows + image) if HAS_ROWS else image
-    here = pixels + source * (SIDE * SIDE * 3)
     if HAS_MAPS:
-        six = maps + tl.load(samples + image) * 6
+        six = maps + sample * 6
         u = (2 * (pixel % SIDE) + 1).to(tl.float32) / SIDE - 1
         v = (2 * (pixel // SIDE) + 1).to(tl.float32) / SIDE - 1
         at_x = tl.load(six) * u + tl.load(six + 1) * v + tl.load(six + 2)
@@ -57,25 +89,60 @@ def _inputs(  # type: ignore[no-untyped-def]
         to_bottom = tl.where(top < SIDE - 1, SIDE * 3, 0)
         here += (top * SIDE + left) * 3
     else:
+        share_x, share_y, to_right, to_bottom = 0.0, 0.0, 0, 0  # not followed
         here += pixel * 3
+    red = _sampled(here, to_right, to_bottom, share_x, share_y, inside, HAS_MAPS)
+    green = _sampled(here + 1, to_right, to_bottom, share_x, share_y, inside, HAS_MAPS)
+    blue = _sampled(here + 2, to_right, to_bottom, share_x, share_y, inside, HAS_MAPS)
     if HAS_LIGHT:
-        factor = tl.load(light + tl.load(samples + image))
-    for channel in tl.static_range(3):
-        value = tl.load(here + channel, mask=inside, other=0).to(tl.float32)
-        if HAS_MAPS:
-            right = tl.load(here + to_right + channel, mask=inside, other=0).to(tl.float32)
-            under = tl.load(here + to_bottom + channel, mask=inside, other=0).to(tl.float32)
-            opposite = tl.load(here + to_bottom + to_right + channel, mask=inside, other=0).to(tl.float32)
-            upper = value + (right - value) * share_x
-            lower = under + (opposite - under) * share_x
-            value = upper + (lower - upper) * share_y
-        value = value * (1.0 / 255)
-        if HAS_LIGHT:
-            value = tl.minimum(tl.maximum(value * factor, 0.0), 1.0)
-        mean = mean0 if channel == 0 else mean1 if channel == 1 else mean2
-        scale = scale0 if channel == 0 else scale1 if channel == 1 else scale2
-        made = ((value - mean) * scale).to(out.dtype.element_ty)
-        tl.store(out + image * (SIDE * SIDE * 3) + pixel * 3 + channel, made, mask=inside)
+        factor = tl.load(light + sample)
+        red, green, blue = _clamped(red * factor), _clamped(green * factor), _clamped(blue * factor)
+    if HAS_COLOURS:
+        contrast, saturation = tl.load(colours + sample * 2), tl.load(colours + sample * 2 + 1)
+        red, green, blue = _coloured(red, green, blue, contrast, saturation)
+    return red, green, blue
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _inputs(  # type: ignore[no-untyped-def]
+    out,
+    pixels,
+    rows,
+    samples,
+    maps,
+    light,
+    colours,
+    holes,
+    mean0,
+    mean1,
+    mean2,
+    scale0,
+    scale1,
+    scale2,
+    SIDE: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+    HAS_SAMPLES: tl.constexpr,
+    HAS_MAPS: tl.constexpr,
+    HAS_LIGHT: tl.constexpr,
+    HAS_COLOURS: tl.constexpr,
+    HAS_HOLES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    image = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    source = tl.load(rows + image) if HAS_ROWS else image
+    sample = tl.load(samples + image) if HAS_SAMPLES else image
+    here = pixels + source * (SIDE * SIDE * 3)
+    red, green, blue = _varied(here, sample, maps, light, colours, pixel, SIDE, HAS_MAPS, HAS_LIGHT, HAS_COLOURS)
+    red, green, blue = (red - mean0) * scale0, (green - mean1) * scale1, (blue - mean2) * scale2
+    if HAS_HOLES:
+        hidden = _within(holes, sample, pixel % SIDE, pixel // SIDE)
+        red, green, blue = tl.where(hidden, 0.0, red), tl.where(hidden, 0.0, green), tl.where(hidden, 0.0, blue)
+    there = out + image * (SIDE * SIDE * 3) + pixel * 3
+    inside = pixel < SIDE * SIDE
+    tl.store(there, red.to(out.dtype.element_ty), mask=inside)
+    tl.store(there + 1, green.to(out.dtype.element_ty), mask=inside)
+    tl.store(there + 2, blue.to(out.dtype.element_ty), mask=inside)
 
 
 def inputs(
@@ -83,33 +150,40 @@ def inputs(
     *,
     rows: Tensor | None,
     samples: Tensor | None,
-    varied: tuple[Tensor | None, Tensor | None],
+    variations: Variations,
     normalised_by: tuple[tuple[float, ...], tuple[float, ...]],
     dtype: torch.dtype,
 ) -> Tensor:
-    """(N, 3, H, W) in channels-last memory; `varied` are the maps and brightness factors of all samples."""
+    """(N, 3, H, W) in channels-last memory; `variations` are those of all samples."""
     count = len(pixels) if rows is None else len(rows)
     side_px = pixels.shape[1]
-    maps, light = varied
     out = torch.empty(
         (count, 3, side_px, side_px), dtype=dtype, device=pixels.device, memory_format=torch.channels_last
     )
     mean, std = normalised_by
-    nothing = pixels  # a pointer that is never followed
+
+    def pointer(tensor: Tensor | None) -> Tensor:
+        return pixels if tensor is None else tensor  # one that is never followed
+
     grid = (count, triton.cdiv(side_px * side_px, BLOCK_PIXELS))
     _inputs[grid](
         out,
         pixels,
-        nothing if rows is None else rows,
-        nothing if samples is None else samples,
-        nothing if maps is None else maps,
-        nothing if light is None else light,
+        pointer(rows),
+        pointer(samples),
+        pointer(variations.maps),
+        pointer(variations.light),
+        pointer(variations.colours),
+        pointer(variations.holes),
         *mean,
         *(1 / s for s in std),
         SIDE=side_px,
         HAS_ROWS=rows is not None,
-        HAS_MAPS=maps is not None,
-        HAS_LIGHT=light is not None,
+        HAS_SAMPLES=samples is not None,
+        HAS_MAPS=variations.maps is not None,
+        HAS_LIGHT=variations.light is not None,
+        HAS_COLOURS=variations.colours is not None,
+        HAS_HOLES=variations.holes is not None,
         BLOCK=BLOCK_PIXELS,
         num_warps=WARPS,
     )
