@@ -77,6 +77,9 @@ class Plan:
     """By process: wait, copy, compute, reduce, update of every sampled step."""
     busy_percent: float | None = None
     per_class: Mapping[str, int] | None = None
+    """Validation images by class; None: no evaluation."""
+    top1: float = 0.8
+    """Of that evaluation."""
     num_validation: int | None = 2500
     program: str | None = None
     """Somebody else's command, which kept no record of its own."""
@@ -227,7 +230,7 @@ def _evaluation(plan: Plan) -> Evaluation:
     return Evaluation(
         epoch=len(plan.accuracy),
         num_images=sum(counts.values()),
-        top1=0.8,
+        top1=plan.top1,
         top5=None,
         loss=0.5,
         classes=list(counts),

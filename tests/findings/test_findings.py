@@ -69,6 +69,20 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
         "and nothing that says what the time was spent on. Counted by the whole job, 3 CPU processes 2.90 times",
         {"a": Plan()},
     ),
+    "no-better-than-guessing": (
+        {
+            "good": Plan(workers=1, per_class={"ants": 70, "bees": 83}, top1=0.9),
+            "a": Plan(workers=8, per_class={"ants": 70, "bees": 83}, top1=83 / 153, training={"optimizer": "lars"}),
+        },
+        "a is no better than guessing the largest class (54.2 %): it has 54.2 % of 153 validation images (95 % "
+        "interval 46.3 % to 61.9 %), and 'bees' for every image needs no network, on 8 workers with lars and "
+        "scaling = auto; good, on 1 worker, reaches",
+        {
+            "a": Plan(per_class={"ants": 70, "bees": 83}, top1=0.65),
+            "b": Plan(per_class={"ants": 70, "bees": 83}, top1=0.5, state="running"),
+            "c": Plan(per_class={"bees": 153}, top1=1.0),
+        },
+    ),
     "unfair-comparison": (
         {"a": Plan(), "b": Plan(workers=4, machine={"versions": {"torch": "2.9", "turnaround": "0.2"}})},
         "2 T4 and 4 T4 differ in more than the configuration: torch version is 2.8 and 2.9, which matters for time and",

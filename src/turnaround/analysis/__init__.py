@@ -15,6 +15,7 @@ Enters: `Run`s from the record. Leaves: frozen values that findings/ and reporti
     speed.py      speed-up and efficiency by one definition
     repeats.py    the curves of repeats as one band, in fewer points
     pools.py      accuracies that may be compared, and their noise
+    guessing.py   is a result better than always answering the largest class?
     goals.py      time and cost of each configuration to one goal
     shares.py     the parts of a turnaround and of a step, by configuration
     progress.py   how far a run is, how fast, how long still, and what is going wrong

@@ -72,7 +72,14 @@ def recipe_facts(run: Run) -> tuple[Fact, ...]:
     recipe = run.recipe
     known = [(what, value_at(recipe, section, key), m) for section, key, what, m in _RECIPE_KEYS]
     facts = [Fact(what=what, value=_text(value), matters_for=m) for what, value, m in known if value is not None]
-    return (*facts, *_batch(recipe), *_augmentation(recipe), *_cache(recipe), *_weights(recipe))
+    return (
+        *facts,
+        *_batch(recipe),
+        *_augmentation(recipe),
+        *_cache(recipe),
+        *_weights(recipe),
+        *_off_by_default(recipe),
+    )
 
 
 def machine_facts(run: Run) -> tuple[Fact, ...]:
@@ -205,6 +212,17 @@ def _weights(recipe: dict[str, Any]) -> Iterable[Fact]:
     weights = value_at(recipe, "model", "weights")
     if weights is not None:
         yield Fact(what="weights", value=str(weights).replace("\\", "/").rpartition("/")[2], matters_for="accuracy")
+
+
+_OFF_BY_DEFAULT: tuple[tuple[str, str, str], ...] = (("training", "class_weights", "class weights"),)
+"""Keys that older records do not have: off, they say the same as a record without them."""
+
+
+def _off_by_default(recipe: dict[str, Any]) -> Iterable[Fact]:
+    for section, key, what in _OFF_BY_DEFAULT:
+        value = value_at(recipe, section, key)
+        if value not in (None, "none"):
+            yield Fact(what=what, value=_text(value), matters_for="accuracy")
 
 
 def _code_version(machine: dict[str, Any]) -> str | None:

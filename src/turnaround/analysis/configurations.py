@@ -138,6 +138,17 @@ class ConfigurationRuns:
         return Spread.of(run.final_val_accuracy for run in self.finished)
 
     @cached_property
+    def guessing_accuracy(self) -> float | None:
+        """Return the accuracy of always answering the largest class; None where no evaluation counts the classes."""
+        return next((run.guessing_accuracy for run in self.finished if run.guessing_accuracy is not None), None)
+
+    @cached_property
+    def is_at_chance(self) -> bool:
+        """Tell whether every finished run that was held against guessing is no better."""
+        held = [run.is_better_than_guessing for run in self.finished if run.is_better_than_guessing is not None]
+        return bool(held) and not any(held)
+
+    @cached_property
     def final_train_accuracy(self) -> Spread | None:
         return Spread.of(run.final_train_accuracy for run in self.finished)
 
@@ -201,7 +212,8 @@ class Workload:
         """
         # T = min over configurations of (level - band); MLPerf compares by epochs to one target as well. A stated
         # stable epoch has no fitted level.
-        plateaus = [each.stable for each in self.configurations if each.finished]
+        # One that ended at chance has no plateau that anybody wants to reach.
+        plateaus = [each.stable for each in self.configurations if each.finished and not each.is_at_chance]
         known = [s.level - s.band for s in plateaus if s.level is not None and s.method in ("smooth", "isotonic")]
         return min(known) if len(known) > 1 else None
 

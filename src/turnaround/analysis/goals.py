@@ -125,13 +125,17 @@ class TimeRanking:
 
 
 def time_ranking(job: Workload) -> TimeRanking | None:
-    """Rank by time to the common target; else by job time, else by epoch time, where the settings are the same."""
-    real = [case for case in job.configurations if case.epoch_time_s is not None]
+    """Rank by time to the common target; else by job time, else by epoch time, where the settings are the same.
+
+    A configuration that ended no better than guessing is not ranked: it was fast at nothing.
+    """
+    useful = [case for case in job.configurations if not case.is_at_chance]
+    real = [case for case in useful if case.epoch_time_s is not None]
     to_target = tuple((case, time_s) for case in real if (time_s := time_to_target_s(case, job.target)) is not None)
     if len(to_target) > 1:
         return TimeRanking(basis="target", time_s=to_target, target=job.target)
     by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.configurations:
+    for case in useful:
         by_settings[case.configuration.settings].append(case)
     alike = max(by_settings.values(), key=len, default=[])
     jobs = tuple((case, case.job_time_s.value) for case in alike if case.job_time_s is not None)

@@ -69,6 +69,19 @@ def comparable_in_time(job: Workload) -> list[list[ConfigurationRuns]]:
     return list(groups.values())
 
 
+def superlinear_pairs(job: Workload) -> list[tuple[ConfigurationRuns, Speedup, ConfigurationRuns]]:
+    """Return for each case the nearest smaller one against which it is impossibly fast, with the speed-up.
+
+    One of the two was not measured as the other was, so neither is a time to rank by without a word.
+    """
+    pairs = []
+    for group in comparable_in_time(job):
+        for number, case in enumerate(group):
+            found = ((smaller, speedup_of(smaller, case), case) for smaller in reversed(group[:number]))
+            pairs += [pair for pair in found if pair[1].is_superlinear][:1]
+    return pairs
+
+
 def speedup_of(baseline: ConfigurationRuns, case: ConfigurationRuns) -> Speedup:
     """Compare two configurations that have times."""
     before, now = baseline.epoch_time_s, case.epoch_time_s

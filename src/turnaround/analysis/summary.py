@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from turnaround.analysis.curves import Curve
 from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.guessing import against_guessing
 from turnaround.errors import RunDirectoryError
 from turnaround.record.class_metrics import completed
 from turnaround.record.importers.values import MAX_EPOCHS
@@ -66,6 +67,10 @@ class RunSummary:
     macro_f1: float | None = None
     calibration_error: float | None = None
     """Expected calibration error of the final evaluation, over 15 bins of equal width, as a fraction."""
+    guessing_accuracy: float | None = None
+    """Accuracy of always answering the largest class of the validation images."""
+    is_better_than_guessing: bool | None = None
+    """False where the 95 % interval of the final evaluation includes guessing, or lies below it."""
     final_train_accuracy: float | None = None
     """In evaluation mode where that was measured, else the running one."""
     noise_scale: float | None = None
@@ -99,6 +104,7 @@ def summarise(run: Run) -> RunSummary:
     curve, images_per_epoch = curve_of(epochs), _images_per_epoch(recipe, epochs)
     epoch_time_s = _first(told.epoch_time_s, _steady_median(epochs, "epoch_time_s"))
     evaluation = completed(run.evaluation) if run.evaluation else None
+    guessed = against_guessing(evaluation) if evaluation else None
     return RunSummary(
         directory=str(run.path),
         name=recipe.text("name") or run.path.name,
@@ -132,6 +138,8 @@ def summarise(run: Run) -> RunSummary:
         macro_recall=evaluation.macro_recall if evaluation else None,
         macro_f1=evaluation.macro_f1 if evaluation else None,
         calibration_error=evaluation.calibration_error if evaluation else None,
+        guessing_accuracy=guessed.guessing if guessed else None,
+        is_better_than_guessing=guessed.is_better if guessed else None,
         final_train_accuracy=_first(_last(curve.train_accuracy), told.train_accuracy),
         noise_scale=next((e.noise_scale for e in reversed(epochs) if e.noise_scale is not None), None),
         job_time_s=_first(told.job_time_s, sum(parts.values()) or None),

@@ -31,6 +31,7 @@ RULES = (
     Rule("run-interrupted", "note", partial(runs.in_state, "interrupted")),
     Rule("still-running", "note", partial(runs.in_state, "running")),
     Rule("program-not-recorded", "note", runs.not_recorded),
+    Rule("no-better-than-guessing", "problem", accuracy.no_better_than_guessing),
     Rule("unfair-comparison", "caution", runs.unfair_comparison),
     Rule("ran-together", "caution", runs.ran_together),
     Rule("faster-gpu-no-gain", "problem", speed.faster_gpu_no_gain),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 
 from turnaround.analysis.compare import value_at
-from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.configurations import ConfigurationRuns, Member, Workload
+from turnaround.analysis.guessing import AgainstGuessing, against_guessing
 from turnaround.analysis.pools import Noise, Pool, PooledGroup, binomial_noise, groups_of
 from turnaround.findings.finding import Draft, Evidence, figure, final_accuracies
 from turnaround.words import accuracy, counted, durations, factor, listed, points
@@ -109,6 +111,70 @@ def _advice(fewest: Pool, pool: Pool) -> str:
         f"Rehearse it on one GPU before paying for {count}: turnaround train SOURCE --workers {count} --processes 1 "
         f"--set training.scaling=auto{keep}."
     )
+
+
+def no_better_than_guessing(job: Workload) -> Iterator[Draft]:
+    """Report the finished runs whose accuracy cannot be told from always answering the largest class."""
+    held = [(member, found) for member in job.members if (found := _held(member)) is not None]
+    failing = [(member, found) for member, found in held if not found.is_better]
+    if not failing:
+        return
+    # The one with the most workers: what fails at scale is named by its scale.
+    member, found = max(failing, key=lambda pair: pair[0].summary.workers)
+    others = [one.summary.name for one, _ in failing if one is not member]
+    verdict = "is no better than" if found.accuracy <= found.guessing else "cannot be told from"
+    good = [one for one, held_one in held if held_one.is_better and one.summary.workers < member.summary.workers]
+    images = counted(found.num_images, "validation image")
+    text = (
+        f"{member.summary.name} {verdict} guessing the largest class ({accuracy(found.guessing)}): it has "
+        f"{accuracy(found.accuracy)} of {images} (95 % interval {accuracy(found.low)} to {accuracy(found.high)}), and "
+        f"{found.largest_class!r} for every image needs no network{_at_scale(member, good)}"
+        f"{f'; so is it with {listed(others)}' if others else ''}."
+    )
+    evidence = (
+        Evidence(run=one.summary.name, what=what, value=value, unit="share")
+        for one, held_one in failing
+        for what, value in (("final validation accuracy", held_one.accuracy), ("guessing", held_one.guessing))
+    )
+    yield Draft(text=text, evidence=tuple(evidence), advice=_advice_at_chance(member, found, has_good=bool(good)))
+
+
+def _held(member: Member) -> AgainstGuessing | None:
+    evaluation = member.run.evaluation if member.summary.state == "finished" else None
+    return against_guessing(evaluation) if evaluation is not None else None
+
+
+def _at_scale(member: Member, good: Sequence[Member]) -> str:
+    """Say what the number of workers may have to do with it: the rule, how far it was tested, and fewer workers."""
+    summary, run = member
+    if summary.workers == 1:
+        return ""
+    rule, optimizer = (value_at(run.recipe, "training", key) for key in ("scaling", "optimizer"))
+    told = f", on {summary.workers} workers with {optimizer} and scaling = {rule}" if rule and optimizer else ""
+    # Written by whoever trains, from the optimizer's row: up to how many workers its rule was measured.
+    tested = value_at(run.machine, "choices", "workers_tested", "value")
+    if told and isinstance(tested, int) and tested < summary.workers:
+        told += f", which are not known to hold beyond {counted(tested, 'worker')}"
+    if good:
+        best = max(good, key=lambda one: one.summary.workers)
+        reached = accuracy(best.summary.final_val_accuracy)
+        told += f"; {best.summary.name}, on {counted(best.summary.workers, 'worker')}, reaches {reached}"
+    return told
+
+
+def _advice_at_chance(member: Member, found: AgainstGuessing, *, has_good: bool) -> str:
+    recipe = member.run.recipe
+    if found.accuracy > found.guessing:
+        return "Hold more images out (data.holdout), or bring more: so few cannot tell it from guessing."
+    if has_good:
+        return "Lower the learning rate, lengthen the warm-up, or choose another optimizer, and rehearse it first."
+    source = shlex.quote(str(value_at(recipe, "data", "source") or "SOURCE"))
+    if value_at(recipe, "model", "weights") == "none":
+        return (
+            f"Do not use it. Start from trained weights: turnaround train {source} --pretrained. Or train for more "
+            "epochs, with another learning rate."
+        )
+    return f"Do not use it. Look at the images (turnaround check {source}), then try another learning rate."
 
 
 def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:

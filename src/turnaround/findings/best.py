@@ -12,6 +12,7 @@ from typing import Literal
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import SAME_TIME, TimeRanking, device_time_s, time_ranking
 from turnaround.analysis.pools import Pool, PooledGroup, groups_of
+from turnaround.analysis.speed import superlinear_pairs
 from turnaround.analysis.stable import BAND
 from turnaround.findings.finding import Draft, Evidence, Unit, final_accuracies, who
 from turnaround.words import accuracy, duration, durations, listed
@@ -32,18 +33,32 @@ def _left_out(ranked: TimeRanking) -> str:
 def best_for_speed(job: Workload) -> Iterator[Draft]:
     """Report the shortest time."""
     if ranked := time_ranking(job):
-        yield _best(ranked, "speed", ranked.time_s)
+        yield _best(job, ranked, "speed", ranked.time_s)
 
 
 def best_for_cost(job: Workload) -> Iterator[Draft]:
     """Report the fewest GPU-seconds, or process-seconds."""
     if ranked := time_ranking(job):
         costs = tuple((case, device_time_s(time_s, case.configuration.processes)) for case, time_s in ranked.time_s)
-        yield _best(ranked, "cost", costs)
+        yield _best(job, ranked, "cost", costs)
+
+
+def _doubt(job: Workload, *compared: ConfigurationRuns) -> str:
+    """Say when one of those compared was measured in another way than its baseline."""
+    for smaller, _, case in superlinear_pairs(job):
+        if any(one is case or one is smaller for one in compared):
+            return (
+                f"; not settled: {case.label} is more than linear against {smaller.label}, so one of the two times is "
+                "not comparable"
+            )
+    return ""
 
 
 def _best(
-    ranked: TimeRanking, goal: Literal["speed", "cost"], values: Sequence[tuple[ConfigurationRuns, float]]
+    job: Workload,
+    ranked: TimeRanking,
+    goal: Literal["speed", "cost"],
+    values: Sequence[tuple[ConfigurationRuns, float]],
 ) -> Draft:
     (best, value), (second, next_value), *_ = sorted(values, key=lambda pair: pair[1])
     unit: Unit = "s" if goal == "speed" else _device_unit(values)
@@ -52,7 +67,7 @@ def _best(
     what = _what(ranked)
     text = (
         f"Best for {goal}: {best.label} with {shown} {what} ({_next(next_value / value)} {second.label} with "
-        f"{next_shown}){_left_out(ranked)}{_prices(values) if goal == 'cost' else ''}."
+        f"{next_shown}){_left_out(ranked)}{_prices(values) if goal == 'cost' else ''}{_doubt(job, best, second)}."
     )
     figures = tuple(Evidence(run=who(case), what=f"{goal} {what}", value=v, unit=unit) for case, v in values)
     advice = {

@@ -12,6 +12,7 @@ from turnaround.analysis.speed import (
     comparable_in_time,
     gpu_without_gain,
     speedup_of,
+    superlinear_pairs,
 )
 from turnaround.findings.finding import Draft, epoch_times, epochs, image_rates
 from turnaround.words import factor, percent
@@ -58,12 +59,7 @@ def _no_gain(found: NoGain) -> Draft:
 
 def more_than_linear(job: Workload) -> Iterator[Draft]:
     """Report for each case the nearest smaller one against which it is impossibly fast."""
-    for group in comparable_in_time(job):
-        for number, case in enumerate(group):
-            found = ((smaller, speedup_of(smaller, case)) for smaller in reversed(group[:number]))
-            first = next(((smaller, speedup) for smaller, speedup in found if speedup.is_superlinear), None)
-            if first is not None:
-                yield _superlinear(*first, case)
+    return (_superlinear(*pair) for pair in superlinear_pairs(job))
 
 
 def _superlinear(smaller: ConfigurationRuns, speedup: Speedup, case: ConfigurationRuns) -> Draft:

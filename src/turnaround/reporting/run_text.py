@@ -66,6 +66,8 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
         final += f" of {run.evaluation.num_images:,} images"
         if run.evaluation.top5 is not None:
             final += f" (among the first five: {accuracy(run.evaluation.top5)})"
+    if summary.guessing_accuracy is not None:
+        final += f"; guessing the largest class: {accuracy(summary.guessing_accuracy)}"
     yield "validation accuracy", final
     yield "by class", class_metrics_sentence(summary)
     if summary.best_epoch is not None:

@@ -114,6 +114,9 @@ def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]
     """Yield what must be known to read the table and the findings."""
     named = zip(case_names(job), job.configurations, strict=True)
     yield f"Runs: {'; '.join(f'{_run_names(case)} = {name}' for name, case in named)}."
+    guessing = next((case.guessing_accuracy for case in job.configurations if case.guessing_accuracy is not None), None)
+    if guessing is not None:
+        yield f"Guessing the largest class of the validation images gives {accuracy(guessing)}."
     used = [clean(configuration.label) for configuration in used_baselines(job, ups)]
     if used:
         yield f"Baseline{'s' * (len(used) > 1)} of speed-up and efficiency: {' and '.join(used)}."

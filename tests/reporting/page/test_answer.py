@@ -55,6 +55,28 @@ def test_runs_with_curves_are_ranked_by_the_time_to_one_accuracy(tmp_path: Path)
     assert answer.basis.endswith("validation accuracy, which every finished configuration has reached.")
 
 
+def test_a_result_at_chance_is_not_praised(tmp_path: Path) -> None:
+    curve = rising(0.54, epochs=12)
+    build(tmp_path / "run", Plan(workers=1, accuracy=curve, per_class={"ants": 70, "bees": 83}, top1=83 / 153))
+    answer = only(tmp_path)
+    assert "no better than guessing the largest class (54.2 %)" in answer.text
+    assert "guessing the largest class" in answer.mind
+    assert answer.severity == "problem"
+
+
+def test_times_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> None:
+    for workers, time_s in ((1, 400.0), (2, 21.0)):
+        curve = rising(0.8, epochs=30, pace=3.0, seed=workers)
+        build(tmp_path / str(workers), Plan(workers=workers, accuracy=curve, epoch_time_s=time_s))
+    answer = only(tmp_path)
+    assert answer.text.startswith("As far as these times compare: 2 T4 reach ")
+    assert "would need" not in answer.text
+    assert (answer.severity, "more than linear" in answer.mind) == ("caution", True)
+    found = {finding.id: finding.text for finding in find_all(survey([tmp_path]))}
+    for goal in ("speed", "cost"):
+        assert "2 T4 is more than linear against 1 T4" in found[f"best-for-{goal}"]
+
+
 def test_times_that_are_the_same_have_no_first(tmp_path: Path) -> None:
     for workers, time_s in ((1, 100.0), (2, 99.0)):
         build(tmp_path / str(workers), Plan(workers=workers, accuracy=rising(0.8, epochs=3), epoch_time_s=time_s))

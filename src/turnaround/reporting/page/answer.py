@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import TimeRanking, time_ranking
-from turnaround.findings import Finding
+from turnaround.findings import Finding, Severity
+from turnaround.findings.finding import who
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
@@ -28,21 +29,44 @@ class Headline:
     basis: str = ""
     """A sentence that says what was compared; empty where there was nothing to compare."""
     mind: str = ""
-    """The problem that makes the answer doubtful, where there is one."""
+    """The problem or caution that makes the answer doubtful, where there is one."""
+    severity: Severity = "problem"
+    """How severe it is."""
+
+
+DOUBTS = ("more-than-linear", "ran-together", "times-contradict")
+"""Cautions that make a comparison of times doubtful: the answer that rests on one must not be said without them."""
 
 
 def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: Sequence[Finding] = ()) -> Headline:
     """One sentence of what was measured, and of what would be where that can be forecast."""
     ranked = time_ranking(job)
     measured, best = _ranked(ranked) if ranked else _told(job)
-    ahead = _ahead(best, ranked, forecasters) if best.finished else ""
-    problems = [finding.text for finding in findings if finding.job == job.name and finding.severity == "problem"]
+    of_job = [finding for finding in findings if finding.job == job.name]
+    doubts = [one for one in of_job if ranked and one.id in DOUBTS and _is_about(one, best)]
+    minded = next(iter([finding for finding in of_job if finding.severity == "problem"] + doubts), None)
+    is_useful = best.finished and not best.is_at_chance and not doubts
+    ahead = _ahead(best, ranked, forecasters) if is_useful else ""
     return Headline(
         job=job.name,
-        text=f"{measured}{ahead}.",
+        text=f"{'As far as these times compare: ' if doubts else ''}{measured}{_at_chance(best)}{ahead}.",
         basis=_basis(ranked) if ranked else "",
-        mind=problems[0] if problems else "",
+        mind=minded.text if minded else "",
+        severity=minded.severity if minded else "problem",
     )
+
+
+def _is_about(finding: Finding, case: ConfigurationRuns) -> bool:
+    """Tell whether the evidence of a finding names the configuration, or one of its runs."""
+    names = {who(case), case.label, *(run.name for run in case.summaries)}
+    return any(names & {item.run, *item.run.split(", ")} for item in finding.evidence)
+
+
+def _at_chance(best: ConfigurationRuns) -> str:
+    """Say that the result is worth nothing, where it is so."""
+    if not best.is_at_chance:
+        return ""
+    return f": no better than guessing the largest class ({accuracy(best.guessing_accuracy)})"
 
 
 # --- what was measured
@@ -52,18 +76,18 @@ def _ranked(ranked: TimeRanking) -> tuple[str, ConfigurationRuns]:
     """The first of those that were timed; all that are as fast as it."""
     as_fast, time_s = ranked.fastest()
     best = as_fast[0]
-    who = listed([_name(case) for case in as_fast])
+    names = listed([_name(case) for case in as_fast])
     is_one = len(as_fast) == 1 and best.configuration.workers == 1
     tie = "equally fast" if len(as_fast) > 1 else "first"
     in_time = f"in {duration(time_s)}"
     if ranked.basis == "target":
         reach = f"{'reaches' if is_one else 'reach'} {accuracy(ranked.target or 0.0)} accuracy"
-        text = f"{who} {reach} {tie}, {in_time} of training"
+        text = f"{names} {reach} {tie}, {in_time} of training"
     elif ranked.basis == "job":
         ends = "finishes" if is_one else "finish"
-        text = f"{who} {ends} {_epochs(best)} {tie}, {in_time}{_with_accuracy(best)}"
+        text = f"{names} {ends} {_epochs(best)} {tie}, {in_time}{_with_accuracy(best)}"
     else:
-        text = f"{who} {'has' if is_one else 'have'} the shortest epochs, {duration(time_s)} each"
+        text = f"{names} {'has' if is_one else 'have'} the shortest epochs, {duration(time_s)} each"
     return text, best
 
 
@@ -136,14 +160,16 @@ def _ahead(best: ConfigurationRuns, ranked: TimeRanking | None, forecasters: Seq
     if forecaster is None or forecaster.laws.times is None:
         return ""
     p = forecaster.predict(2 * max(forecaster.laws.times.counts))
-    who = str(p.workers) if kind not in ("CPU", "unknown") else f"{p.workers} {'processes' * (kind == 'CPU')}".strip()
+    counted = (
+        str(p.workers) if kind not in ("CPU", "unknown") else f"{p.workers} {'processes' * (kind == 'CPU')}".strip()
+    )
     if ranked is not None and ranked.basis == "target":
         time_s = p.training_to_target_s
-        return f"; {who} would need about {_interval(time_s)}{_reaching(p)}" if time_s else ""
+        return f"; {counted} would need about {_interval(time_s)}{_reaching(p)}" if time_s else ""
     if p.job_time_s is not None:
-        return f"; {who} would need about {_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
+        return f"; {counted} would need about {_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
     if p.epoch_time_s is not None:
-        return f"; {who} would need about {_interval(p.epoch_time_s)} an epoch"
+        return f"; {counted} would need about {_interval(p.epoch_time_s)} an epoch"
     return ""
 
 
