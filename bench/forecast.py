@@ -6,14 +6,13 @@ DIR holds throughput.csv (images per second by number of GPUs) and epochs_to_con
 --mlperf is the folder rcp_checker of a checkout of mlcommons/logging: the benchmarks that the epochs' constants come
 from.
 
-Throughput: series are put into two halves by a hash of their names. `step_constants` derives every constant of
-forecast/scaling.py from the calibration half alone; the figures are those of the other half. Epochs: `epochs_constants`
-derives those of forecast/epochs.py from MLPerf's benchmarks that are not in DIR. Both rules are run again here, so a
-package whose constants are not the rules' own is told apart; and they are run on other splits (halves swapped, two more
-hashes), so that no figure hangs on one split.
+Throughput: every series belongs to one of NVIDIA's examples (one README, one network, one framework). The constants of
+forecast/trend.py and the typical values of forecast/scaling.py come from all of them; each figure here is that of an
+example forecast with constants derived, by the same rules, from the others. Epochs: `epochs_constants` derives those of
+forecast/epochs.py from MLPerf's benchmarks that are not in DIR. The rules are run again here, so a package whose
+constants are not the rules' own is told apart.
 
-Errors are those of throughput (or of epochs), relative to what was measured. The intervals of the other laws are plus
-and minus the 80 % quantile of their own errors on the calibration half.
+Errors are those of throughput (or of epochs), relative to what was measured.
 """
 
 from __future__ import annotations
@@ -30,19 +29,29 @@ from forecast_cases import (
     Case,
     Point,
     all_ahead,
+    all_below,
+    between_others,
     by_kind,
     epochs_series,
+    examples_of,
     from_one_batch,
     from_one_count,
-    halves,
     in_order,
     largest_held_out,
     mlperf_series,
     next_batch_held_out,
-    one_count_halves,
     throughput_series,
 )
-from forecast_constants import Fits, constants, epochs_constants, in_words, shipped, step_constants
+from forecast_constants import (
+    Ahead,
+    Constants,
+    Fits,
+    constants,
+    epochs_constants,
+    in_words,
+    shipped,
+    width_constants,
+)
 from forecast_laws import (
     EPOCHS_LAWS,
     THROUGHPUT_LAWS,
@@ -52,15 +61,16 @@ from forecast_laws import (
     our_epoch_time,
     our_epochs,
     our_step_time,
+    our_step_time_untold,
 )
 
-from turnaround.forecast import epochs, scaling
+from turnaround.forecast import epochs, scaling, trend
 from turnaround.forecast.interval import HalfWidths, Interval
 
 MIN_INSIDE, MAX_INSIDE = 0.72, 0.88
 BOOTSTRAP = 2000
 SPLITS = ("", "second", "third")
-"""Salts of the hash that makes the halves; the first is the split that the package's constants come from."""
+"""Salts of the hash that makes halves of benchmarks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +108,19 @@ def winkler(forecast: Interval, y: float) -> float:
     return high - low + 10 * max(low - measured, measured - high, 0.0)
 
 
-def scores(cases: Sequence[Case], calibration: Sequence[Case], ours: Ours, laws: dict[str, Law]) -> dict[str, Score]:
-    """Ours and the other laws on the same cases; the others' intervals from their errors on `calibration`."""
-    of_rate = ours is not our_epochs
-    table = {"ours": score(cases, [ours(c) for c in cases], of_rate=of_rate)}
+def scores(cases: Sequence[Case], ours: Ours, laws: dict[str, Law], *, of_rate: bool) -> dict[str, Score]:
+    """Ours and the other laws on the same cases.
+
+    The others have no intervals: theirs are plus and minus the 80 % quantile of their errors on these very cases.
+    """
+    rows = {"ours": score(cases, [ours(c) for c in cases], of_rate=of_rate)}
     for name, law in laws.items():
-        errors = [abs(c.asked.y / law(c.known)(c.asked) - 1) for c in calibration]
-        half = min(float(np.quantile(errors, 0.8)), 0.99)
         values = [law(c.known)(c.asked) for c in cases]
+        errors = [abs(c.asked.y / value - 1) for c, value in zip(cases, values, strict=True)]
+        half = min(float(np.quantile(errors, 0.8)), 0.99)
         widths = HalfWidths(less=half, more=half)
-        table[name] = score(cases, [Interval.around(v, widths) for v in values], of_rate=of_rate)
-    return table
+        rows[name] = score(cases, [Interval.around(v, widths) for v in values], of_rate=of_rate)
+    return rows
 
 
 def table(title: str, rows: dict[str, Score]) -> str:
@@ -142,63 +154,87 @@ def print_splits(name: str, each: Sequence[tuple[str, Score]]) -> None:
     print(f"  {'mean over the splits':32s} {' '.join(f'{100 * v:6.1f}%' for v in average)}\n")
 
 
-def throughput_splits(series: dict[str, list[Point]]) -> list[tuple[str, Score]]:
-    fits = Fits.of(largest_held_out(series), from_one_count(series))
-    rows = []
-    for salt in SPLITS:
-        parts, ones = halves(fits.cases, salt), one_count_halves(series, salt)
-        for k, title in ((0, ""), (1, ", halves swapped")):
-            with constants(scaling, step_constants(fits.only(parts[k], ones[k]))):
-                test = score(parts[1 - k], [our_step_time(c) for c in parts[1 - k]], of_rate=True)
-            rows.append((f"hash {salt or 'first'}{title}", test))
-    return rows
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One of NVIDIA's examples: its series are forecast with constants that come from all the others."""
+
+    series: set[str]
+    scaling: Constants
+    trend: Constants
+
+
+def examples(series: dict[str, list[Point]], of_series: dict[str, str]) -> tuple[list[Example], Example]:
+    """Each example with the constants of the others; and all of them, with the constants of all."""
+    fits = Fits.of(from_one_count(series))
+    ahead = [Ahead.of(c, of_series[c.series]) for c in all_ahead(series)]
+
+    def without(names: set[str]) -> Example:
+        kept = [a for a in ahead if a.case.series not in names]
+        return Example(series=names, scaling=fits.constants(names), trend=width_constants(kept))
+
+    each = [without({name for name in series if of_series[name] == e}) for e in sorted(set(of_series.values()))]
+    return [example for example in each if example.series], without(set())
+
+
+def forecast_by_others(cases: Sequence[Case], held_out: Sequence[Example], ours: Ours) -> list[Interval]:
+    """The forecasts of the cases, each with the constants of the examples that its own is not among."""
+    found: dict[int, Interval] = {}
+    for example in held_out:
+        with constants(scaling, example.scaling), constants(trend, example.trend):
+            found |= {k: ours(c) for k, c in enumerate(cases) if c.series in example.series}
+    return [found[k] for k in range(len(cases))]
 
 
 def report_throughput(folder: Path) -> None:
     series, left_out = throughput_series(folder / "throughput.csv")
-    cases = largest_held_out(series)
-    calibration, test = halves(cases)
-    one_calibration, one_test = one_count_halves(series)
-    print("THROUGHPUT: the largest GPU count held out; error of images per second, 80 % interval of the step time")
-    derived = step_constants(Fits.of(calibration, one_calibration))
-    print(f"Constants from the calibration half alone: {in_words(derived)}")
-    print(shipped(scaling, derived))
-    print(f"Left out: {dict(left_out)}; {len(series) - len(cases)} series have two counts (from one count only)\n")
-    for title, part in (("calibration half", calibration), ("TEST HALF", test)):
-        rows = scores(part, calibration, our_step_time, THROUGHPUT_LAWS)
-        print(table(title, rows))
-    print(wanted(rows["ours"], most_error=0.04))
-    for hosts, title in ((False, "test half, one host"), (True, "test half, more hosts than were measured")):
-        part = [c for c in test if (c.asked.hosts > max(p.hosts for p in c.known)) == hosts]
-        print(table(title, {"ours": score(part, [our_step_time(c) for c in part], of_rate=True)}))
-    for title, part in (("calibration half", one_calibration), ("TEST HALF", one_test)):
-        rows = {"ours": score(part, [our_step_time(c) for c in part], of_rate=True)}
-        print(table(f"from the smallest count alone, {title}", rows))
-    report_kinds(series, {c.series for c in test})
-    print_splits("THROUGHPUT", throughput_splits(series))
+    held_out, every = examples(series, examples_of(folder / "throughput.csv"))
+    print("THROUGHPUT: error of images per second, 80 % interval of the step time")
+    print(f"Constants from all {len(held_out)} examples: {in_words(every.scaling)}, {in_words(every.trend)}")
+    print(shipped(scaling, every.scaling), shipped(trend, every.trend))
+    print(f"Left out: {dict(left_out)}")
+    print("Every figure below: an example forecast with constants from the others. GROWTH of trend.py is no such")
+    print("constant: it was chosen with all series in sight.\n")
+    largest, ahead = largest_held_out(series), all_ahead(series)
+    rows = {"largest count from all smaller ones": largest} | by_kind(ahead)
+    for title, cases in rows.items():
+        print(throughput_row(title, cases, held_out))
+    crossing = rows["first crossing of a host"]
+    untold = score(crossing, forecast_by_others(crossing, held_out, our_step_time_untold), of_rate=True)
+    print(table("first crossing of a host, nobody has told the network", {"ours": untold}))
+    one = from_one_count(series)
+    for title, cases in (
+        ("largest from the smallest count alone, one host", [c for c in one if c.asked.hosts == 1]),
+        ("largest from the smallest count alone, more hosts", [c for c in one if c.asked.hosts > 1]),
+        ("a count between others", between_others(series)),
+        ("smaller counts from two or more larger ones", all_below(series)),
+    ):
+        print(table(title, own_and_table(cases, held_out)))
+    print(table("the other laws, largest count", scores(largest, our_step_time, THROUGHPUT_LAWS, of_rate=True)))
 
 
-def report_kinds(series: dict[str, list[Point]], tested: set[str]) -> None:
-    """Every larger count from two or more smaller ones, test half: from own runs and from a table of epochs."""
-    print("ALL LARGER COUNTS from two or more smaller ones, series of the test half")
-    every = all_ahead(series)
-    parts = by_kind([c for c in every if c.series in tested])
-    calibration = [c for c in every if c.series not in tested]
-    for title, cases in parts.items():
-        rows = scores(cases, calibration, our_step_time, {"last efficiency kept": last_efficiency})
-        table_rows = {"ours, from a table": score(cases, [our_epoch_time(c) for c in cases], of_rate=True)}
-        print(table(title, {"ours": rows.pop("ours")} | table_rows | rows))
-    cases = [c for c in every if c.series in tested]
+def own_and_table(cases: Sequence[Case], held_out: Sequence[Example]) -> dict[str, Score]:
+    laws = {"ours, own runs": our_step_time, "ours, from a table": our_epoch_time}
+    return {name: score(cases, forecast_by_others(cases, held_out, law), of_rate=True) for name, law in laws.items()}
+
+
+def throughput_row(title: str, cases: Sequence[Case], held_out: Sequence[Example]) -> str:
+    """Own runs and a table on these cases, and paired differences to the law that knows least and to Pollux."""
+    lines = table(title, own_and_table(cases, held_out)).rstrip()
+    own = forecast_by_others(cases, held_out, our_step_time)
     for name in ("last efficiency kept", "Pollux"):
-        print(f"Error of ours against {name}: {paired(cases, our_step_time, THROUGHPUT_LAWS[name])}")
-    print()
+        law = THROUGHPUT_LAWS[name]
+        values = [law(c.known)(c.asked) for c in cases]
+        errors = np.abs([c.asked.y / v - 1 for c, v in zip(cases, values, strict=True)])
+        quantiles = f"{100 * np.median(errors):6.1f}% {100 * np.quantile(errors, 0.8):6.1f}%"
+        lines += f"\n  {name:22s} {quantiles}   ours: {paired(cases, own, values)}"
+    return lines + "\n"
 
 
-def paired(cases: Sequence[Case], ours: Ours, law: Law) -> str:
+def paired(cases: Sequence[Case], ours: Sequence[Interval], others: Sequence[float]) -> str:
     """The difference of the mean absolute errors (logarithmic) over series drawn with replacement."""
     by_series: dict[str, list[float]] = {}
-    for c in cases:
-        errors = [abs(math.log(value / c.asked.y)) for value in (ours(c).value, law(c.known)(c.asked))]
+    for c, forecast, other in zip(cases, ours, others, strict=True):
+        errors = [abs(math.log(value / c.asked.y)) for value in (forecast.value, other)]
         by_series.setdefault(c.series, []).append(errors[0] - errors[1])
     means = np.array([mean(differences) for differences in by_series.values()])
     drawn = np.random.default_rng(0).choice(means, (BOOTSTRAP, len(means))).mean(axis=1)
@@ -228,7 +264,7 @@ def report_epochs(folder: Path, mlperf: Path | None) -> None:
     cases = next_batch_held_out(series)
     print("EPOCHS: each batch held out from three or more smaller ones, mean over seeds; error of epochs")
     print("The constants come from MLPerf's other benchmarks (--mlperf); these benchmarks are the test.")
-    print("The other laws' intervals are calibrated on the very cases they are tested on.\n")
+    print()
     if mlperf is not None:
         others = mlperf_series(mlperf)
         derived = epochs_constants(others)
@@ -236,16 +272,16 @@ def report_epochs(folder: Path, mlperf: Path | None) -> None:
         print(shipped(epochs, derived) + "\n")
         calibration = next_batch_held_out(others)
         print(
-            table("calibration: MLPerf's other benchmarks", scores(calibration, calibration, our_epochs, EPOCHS_LAWS))
+            table("calibration: MLPerf's other benchmarks", scores(calibration, our_epochs, EPOCHS_LAWS, of_rate=False))
         )
     for name in sorted(series):
         part = [c for c in cases if c.series == name]
-        print(table(f"test: {name}", scores(part, cases, our_epochs, EPOCHS_LAWS)))
-    rows = scores(cases, cases, our_epochs, EPOCHS_LAWS)
+        print(table(f"test: {name}", scores(part, our_epochs, EPOCHS_LAWS, of_rate=False)))
+    rows = scores(cases, our_epochs, EPOCHS_LAWS, of_rate=False)
     print(table("TEST: all three", rows))
     print(wanted(rows["ours"], most_error=0.06))
     last = largest_held_out(series)
-    rows = scores(last, last, our_epochs, EPOCHS_LAWS)
+    rows = scores(last, our_epochs, EPOCHS_LAWS, of_rate=False)
     print(table("TEST: only the very largest batch of each", rows))
     print(wanted(rows["ours"], most_error=0.06))
     print("From one batch alone is no clean test: ONE_BATCH_RATIO was chosen with ResNet's pairs at hand.")
@@ -256,7 +292,7 @@ def report_epochs(folder: Path, mlperf: Path | None) -> None:
         ("beyond", [c for c in one if c.asked.x > 4.5 * c.known[0].x]),
     ):
         unchanged = {"unchanged": last_efficiency}
-        print(table(f"from one batch alone, {title}", scores(part, part, our_epochs, unchanged)))
+        print(table(f"from one batch alone, {title}", scores(part, our_epochs, unchanged, of_rate=False)))
     if mlperf is not None:
         print_splits("EPOCHS", epochs_splits(series, others))
 

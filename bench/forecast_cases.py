@@ -70,6 +70,11 @@ def throughput_series(file: Path) -> tuple[dict[str, list[Point]], dict[str, int
     return series, left_out
 
 
+def examples_of(file: Path) -> dict[str, str]:
+    """The example of NVIDIA's that a series comes from, by series: one README, one network, one framework."""
+    return {row["series"]: row["source_path"] for row in _rows(file)}
+
+
 def epochs_series(file: Path) -> dict[str, list[Point]]:
     """Mean over the seeds for each batch. The benchmark `ssd` is two: SSD, and RetinaNet since rules 2.0."""
     rows: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -128,6 +133,25 @@ def all_ahead(series: dict[str, list[Point]]) -> list[Case]:
     ]
 
 
+def between_others(series: dict[str, list[Point]]) -> list[Case]:
+    """Each count that has smaller and larger ones, from all others."""
+    return [
+        Case(series=name, known=tuple(p for p in points if p != asked), asked=asked)
+        for name, points in series.items()
+        for asked in points[1:-1]
+    ]
+
+
+def all_below(series: dict[str, list[Point]]) -> list[Case]:
+    """Every smaller count from every two or more of the largest."""
+    return [
+        Case(series=name, known=tuple(points[k:]), asked=asked)
+        for name, points in series.items()
+        for k in range(1, len(points) - 1)
+        for asked in points[:k]
+    ]
+
+
 def by_kind(cases: Sequence[Case]) -> dict[str, list[Case]]:
     """The cases by how far away, on which hosts, and how much efficiency was lost already."""
 
@@ -180,20 +204,6 @@ def from_one_batch(series: dict[str, list[Point]]) -> list[Case]:
     ]
 
 
-def halves(cases: Sequence[Case], salt: str = "") -> tuple[list[Case], list[Case]]:
-    """Calibration and test: series in the order of the SHA-256 of salt and name, cut in the middle."""
-    names = in_order({c.series for c in cases}, salt)
-    first = set(names[: len(names) // 2])
-    return [c for c in cases if c.series in first], [c for c in cases if c.series not in first]
-
-
 def in_order(names: Iterable[str], salt: str = "") -> list[str]:
+    """By the SHA-256 of salt and name."""
     return sorted(names, key=lambda name: hashlib.sha256((salt + name).encode()).hexdigest())
-
-
-def one_count_halves(series: dict[str, list[Point]], salt: str = "") -> tuple[list[Case], list[Case]]:
-    """The cases of from_one_count; a series with three or more counts is in the half that `halves` puts it in."""
-    many = {name: points for name, points in series.items() if len(points) >= MIN_COUNTS}
-    few = {name: points for name, points in series.items() if name not in many}
-    parts = [halves(from_one_count(some), salt) for some in (many, few)]
-    return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]

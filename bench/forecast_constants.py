@@ -6,29 +6,28 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from statistics import median
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from forecast_cases import MIN_BATCHES, SPREAD_OF_BATCHES, Case, Point, in_order, next_batch_held_out
-from forecast_laws import _fitted, our_epochs, our_step_time
-from scipy.optimize import nnls
+from forecast_cases import MIN_BATCHES, SPREAD_OF_BATCHES, Case, Point, next_batch_held_out
+from forecast_laws import our_epochs, our_step_time
+from scipy.optimize import linprog, nnls
 
-from turnaround.forecast import epochs, scaling
+from turnaround.forecast import epochs, scaling, trend
+from turnaround.forecast.trend import CountTime, Place, Trend
 
-STEP_GRID = {
-    "TYPICAL_RING": (0.01, 0.02, 0.04, 0.08),
-    "RING_SD": (0.025, 0.05, 0.1, 0.2),
-    "TYPICAL_DOUBLING": (0.01, 0.02, 0.04),
-    "DOUBLING_SD": (0.01, 0.02, 0.04, 0.08),
-    "NOISE": (0.005, 0.01, 0.02),
-}
-WIDTH_GRID = tuple(product(np.arange(0.005, 0.1, 0.005).round(3), np.arange(0.0, 0.81, 0.05).round(2)))
-"""(constant, factor of the share that is lost) of a half-width."""
-FOLDS = 6
+TYPICAL_GRID = {"TYPICAL_RING": (0.01, 0.02, 0.04, 0.08), "TYPICAL_DOUBLING": (0.01, 0.02, 0.04)}
+LEAST_WIDTH = 0.005
+"""Least constant of a half-width: no time is known to better than half a percent."""
+LEVEL = 0.9  # of each side, so that 80 % lie inside
+SIDES = {"FASTER": -1.0, "SLOWER": 1.0}
+PLACES: tuple[tuple[Place, ...], ...] = (("measured side",), ("first hosts", "one count beyond"))
+"""Places that share the shape of their half-widths, each with its own factor: 18 cases beyond one count on several
+hosts are too few for a shape of their own."""
 BELOW, INSIDE = 0.0, 1.0
 DISTANCES = (BELOW, INSIDE, 1.5, 2.0, 4.0, 16.0)
 """Where a batch is that was held out: below the others, inside, or up to this multiple of the largest."""
@@ -72,113 +71,106 @@ def rounded_up(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Fits:
-    """What the law with each point of STEP_GRID says about each case: the share lost, and the relative error."""
+    """What the law with each point of TYPICAL_GRID misses the largest count by, relatively, from the smallest alone."""
 
     cases: Sequence[Case]
-    one_count: Sequence[Case]
     grid: list[Constants]
-    lost: np.ndarray
-    error: np.ndarray
-    growth: np.ndarray
-    error_of_one: np.ndarray
-    """Of the forecasts from one count."""
+    errors: np.ndarray
 
     @classmethod
-    def of(cls, cases: Sequence[Case], one_count: Sequence[Case]) -> Fits:
-        grid = [dict(zip(STEP_GRID, point, strict=True)) for point in product(*STEP_GRID.values())]
-        lost, error = np.zeros((len(grid), len(cases))), np.zeros((len(grid), len(cases)))
+    def of(cls, cases: Sequence[Case]) -> Fits:
+        grid = [dict(zip(TYPICAL_GRID, point, strict=True)) for point in product(*TYPICAL_GRID.values())]
+        errors = np.zeros((len(grid), len(cases)))
         for g, values in enumerate(grid):
             with constants(scaling, values):
-                for k, case in enumerate(cases):
-                    law = _fitted(case)
-                    value = float(scaling.features(case.asked.x, "weak") @ law.coefficients_)
-                    lost[g, k], error[g, k] = 1 - law.coefficients_[0] / value, case.asked.y / value - 1
-        far = [max(scaling.extrapolation_factor(c.asked.x, [p.x for p in c.known]), 2.0) for c in cases]
-        # From one count the typical values alone decide, so twelve points of the grid are all.
-        prior_rows = [tuple(values[name] for name in ("TYPICAL_RING", "TYPICAL_DOUBLING")) for values in grid]
-        of_one = {}
-        for pair in set(prior_rows):
-            with constants(scaling, dict(zip(("TYPICAL_RING", "TYPICAL_DOUBLING"), pair, strict=True))):
-                of_one[pair] = [c.asked.y / our_step_time(c).value - 1 for c in one_count]
-        return cls(
-            cases=cases,
-            one_count=one_count,
-            grid=grid,
-            lost=lost,
-            error=error,
-            growth=np.sqrt(np.array(far) / 2),
-            error_of_one=np.array([of_one[pair] for pair in prior_rows]),
-        )
+                errors[g] = [c.asked.y / our_step_time(c).value - 1 for c in cases]
+        return cls(cases=cases, grid=grid, errors=errors)
 
-    def only(self, cases: Sequence[Case], one_count: Sequence[Case]) -> Fits:
-        """The same for some of the cases."""
-        own = [self.cases.index(c) for c in cases]
-        return replace(
-            self,
-            cases=cases,
-            one_count=one_count,
-            lost=self.lost[:, own],
-            error=self.error[:, own],
-            growth=self.growth[own],
-            error_of_one=self.error_of_one[:, [self.one_count.index(c) for c in one_count]],
-        )
+    def constants(self, without: set[str]) -> Constants:
+        """The typical values of forecast/scaling.py and the half-widths from one count, from the series that are not
+        left out.
 
-    def best(self, without: set[str]) -> int:
-        """The point of the grid with the least mean error, each counted as 20 % at most: half for forecasts of the
-        largest count from all others, half for forecasts from one count."""
-        several = np.array([c.series not in without for c in self.cases])
-        one = np.array([c.series not in without for c in self.one_count])
-        parts = [np.minimum(np.abs(e), 0.2).mean(axis=1) for e in (self.error[:, several], self.error_of_one[:, one])]
-        return int(np.argmin(parts[0] + parts[1]))
+        1. The typical values are the point of the grid with the least mean error, each counted as 20 % at most.
+        2. The half-widths for each doubling are the 90 % quantiles of the error on either side, with the finite-sample
+           correction of split-conformal prediction.
+        """
+        kept = np.array([c.series not in without for c in self.cases])
+        best = int(np.argmin(np.minimum(np.abs(self.errors[:, kept]), 0.2).mean(axis=1)))
+        away = np.array([max(math.log2(c.asked.x / c.known[0].x), trend.MIN_DOUBLINGS) for c in self.cases])
+        each = (self.errors[best] / away)[kept]
+        return dict(self.grid[best]) | {
+            "FASTER_FROM_ONE": rounded_up(max(conformal([-e for e in each], 0.9), 0.001)),
+            "SLOWER_FROM_ONE": rounded_up(max(conformal(list(each), 0.9), 0.001)),
+        }
 
 
-def step_constants(fits: Fits) -> Constants:
-    """Every constant of forecast/scaling.py, from cases of the calibration half alone.
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """A case beyond the largest known count, as the half-widths see it."""
 
-    1. The law's constants are the point of STEP_GRID with the least mean error, from several counts and from one.
-    2. That error is smaller than the one of new series. So each sixth of the series is predicted with the best point of
-       the other five sixths, and the half-widths' two numbers a side are the 90 % quantile regression of those errors.
-    3. FASTER and SLOWER are multiplied by the smallest factor that holds ceil((n + 1) 0.8) of those n cases: the
-       split-conformal quantile with its finite-sample correction.
-    4. From one count: the same quantile, 90 % a side, of the error for each doubling.
+    case: Case
+    example: str
+    place: Place
+    unrest: float
+    residual: float
+    """Of the logarithm of the time, in units of the doublings' power."""
+
+    @classmethod
+    def of(cls, case: Case, example: str) -> Ahead:
+        points = [CountTime(processes=p.x, is_on_several_hosts=p.hosts > 1, time_s=p.y) for p in case.known]
+        towards = Trend.of(points, is_on_several_hosts=case.asked.hosts > 1)
+        expected = towards.last.time_s * towards.growth(case.asked.x)
+        away = towards.doublings(case.asked.x) ** trend.WIDTH_POWER
+        residual = math.log(case.asked.y / expected) / away
+        return cls(case=case, example=example, place=towards.place, unrest=towards.unrest, residual=residual)
+
+
+def width_constants(ahead: Sequence[Ahead]) -> Constants:
+    """FASTER and SLOWER of forecast/trend.py, from these cases alone.
+
+    1. Constant and factor of the unrest are the 90 % quantile regression of the residuals of a side, at least 0.5 %
+       and 0. A series weighs the same however many cases it has, an example by the root of its series.
+    2. Each side is multiplied so that its share of the cases of a place lies inside, each example being held against
+       the half-widths of the others.
     """
-    calibration, order = fits.cases, in_order({c.series for c in fits.cases})
-    folds = [set(order[k::FOLDS]) for k in range(FOLDS)]
-    best_without = [fits.best(fold) for fold in folds]
-    best = [next(g for fold, g in zip(folds, best_without, strict=True) if c.series in fold) for c in calibration]
-    cases = np.arange(len(calibration))
-    lost, error = fits.lost[best, cases], fits.error[best, cases]
-
-    def loss(side: float, width: tuple[float, float]) -> float:
-        over = side * error - fits.growth * (width[0] + width[1] * lost)
-        return float(np.mean(np.maximum(0.9 * over, -0.1 * over)))
-
-    faster, slower = (min(WIDTH_GRID, key=lambda width: loss(side, width)) for side in (-1.0, 1.0))
-    widths = {"FASTER": faster, "SLOWER": slower}
-    factors = [_least_factor(c, fits.grid[g] | widths) for c, g in zip(calibration, best, strict=True)]
-    factor = conformal(factors, 0.8)
-    chosen: Constants = dict(fits.grid[fits.best(set())])
-    chosen |= {side: tuple(rounded_up(factor * w) for w in width) for side, width in widths.items()}
-    with constants(scaling, chosen):
-        rows = []
-        for case in fits.one_count:
-            error_of_one = case.asked.y / our_step_time(case).value - 1
-            rows.append(error_of_one / max(math.log2(case.asked.x / case.known[0].x), scaling.MIN_DOUBLINGS))
-    chosen["FASTER_FROM_ONE"] = rounded_up(max(conformal([-r for r in rows], 0.9), 0.001))
-    chosen["SLOWER_FROM_ONE"] = rounded_up(max(conformal(rows, 0.9), 0.001))
-    return chosen
+    shapes = _shapes(ahead)
+    others = {e: _shapes([a for a in ahead if a.example != e]) for e in {a.example for a in ahead}}
+    widths: Constants = {side: {} for side in SIDES}
+    for place, shape in shapes.items():
+        held_out = [(a, others[a.example][place]) for a in ahead if a.place == place]
+        for side, sign in SIDES.items():
+            needed = [sign * a.residual / float(own[side] @ [1.0, a.unrest]) for a, own in held_out]
+            factor = max(float(np.quantile(needed, LEVEL)), 0.0)
+            constant, slope = (rounded_up(factor * part) for part in shape[side])
+            widths[side][place] = (max(constant, LEAST_WIDTH), slope)
+    return widths
 
 
-def _least_factor(case: Case, values: Constants) -> float:
-    """What the half-widths must be multiplied with so that the interval holds the case."""
+def _shapes(ahead: Sequence[Ahead]) -> dict[Place, dict[str, np.ndarray]]:
+    shapes: dict[Place, dict[str, np.ndarray]] = {}
+    for places in PLACES:
+        own = [a for a in ahead if a.place in places]
+        if not own:
+            continue
+        of_series = Counter(a.case.series for a in own)
+        of_example = Counter(example for _, example in {(a.case.series, a.example) for a in own})
+        weights = np.array([1 / of_series[a.case.series] / math.sqrt(of_example[a.example]) for a in own])
+        rows = np.array([[1.0, a.unrest] for a in own])
+        residuals = np.array([a.residual for a in own])
+        for place in places:
+            shapes[place] = {
+                side: _quantile_regression(rows, sign * residuals, weights, LEVEL) for side, sign in SIDES.items()
+            }
+    return shapes
 
-    def is_inside(factor: float) -> bool:
-        widths = {side: tuple(factor * width for width in values[side]) for side in ("FASTER", "SLOWER")}
-        with constants(scaling, values | widths):
-            forecast = our_step_time(case)
-        return forecast.low <= case.asked.y <= forecast.high
 
-    return next((factor for factor in np.arange(0.0, 20.0, 0.05) if is_inside(factor)), 20.0)
+def _quantile_regression(rows: np.ndarray, targets: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
+    """Coefficients of the quantile, at least LEAST_WIDTH and 0: least of the pinball loss, as a linear program."""
+    count, parameters = rows.shape
+    losses = np.concatenate([np.zeros(parameters), level * weights, (1 - level) * weights])
+    system = np.hstack([rows, np.eye(count), -np.eye(count)])
+    bounds = [(LEAST_WIDTH, None), *[(0.0, None)] * (parameters - 1 + 2 * count)]
+    return np.asarray(linprog(losses, A_eq=system, b_eq=targets, bounds=bounds, method="highs").x[:parameters])
 
 
 def epochs_constants(series: dict[str, list[Point]]) -> Constants:

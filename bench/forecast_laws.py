@@ -17,6 +17,8 @@ from turnaround.forecast.time_law import Deployment
 
 EPOCH_S = 1000.37
 """The first epoch of a table that is made of step times; whole seconds would be taken as rounded."""
+DGX_BYTES_PER_S = 12.5e9
+"""One port of 100 Gbit/s InfiniBand: a DGX-1 has four, a DGX-2 eight, a DGX A100 eight of 200."""
 
 Law = Callable[[Sequence[Point]], Callable[[Point], float]]
 Ours = Callable[[Case], Interval]
@@ -99,13 +101,19 @@ THROUGHPUT_LAWS: dict[str, Law] = {
 EPOCHS_LAWS: dict[str, Law] = {"log law": log_law, "power law": power_law}
 
 
-def _fitted(case: Case) -> StepTime:
-    known = [StepObservation(processes=p.x, hosts=p.hosts, time_s=p.y, images_per_step=p.x) for p in case.known]
-    return StepTime().fit(known)
-
-
 def our_step_time(case: Case) -> Interval:
-    return _fitted(case).predict(Deployment(processes=case.asked.x, hosts=case.asked.hosts))
+    """From own runs, on the network of the published machines."""
+    return _step_time(case, DGX_BYTES_PER_S)
+
+
+def our_step_time_untold(case: Case) -> Interval:
+    """The same when nobody has told the network: it may be a slow one."""
+    return _step_time(case, None)
+
+
+def _step_time(case: Case, network_bytes_per_s: float | None) -> Interval:
+    known = [StepObservation(processes=p.x, hosts=p.hosts, time_s=p.y, images_per_step=p.x) for p in case.known]
+    return StepTime().fit(known).predict(_asked(case, network_bytes_per_s))
 
 
 def our_epoch_time(case: Case) -> Interval:
@@ -116,8 +124,11 @@ def our_epoch_time(case: Case) -> Interval:
         EpochTimeObservation(processes=p.x, hosts=p.hosts, time_s=scale_s * p.y / p.x, batch_per_process=1)
         for p in case.known
     ]
-    forecast = EpochTime().fit(known).predict(Deployment(processes=case.asked.x, hosts=case.asked.hosts))
-    return forecast.scaled(case.asked.x / scale_s)
+    return EpochTime().fit(known).predict(_asked(case, DGX_BYTES_PER_S)).scaled(case.asked.x / scale_s)
+
+
+def _asked(case: Case, network_bytes_per_s: float | None) -> Deployment:
+    return Deployment(processes=case.asked.x, hosts=case.asked.hosts, inter_host_bytes_per_s=network_bytes_per_s)
 
 
 def our_epochs(case: Case) -> Interval:

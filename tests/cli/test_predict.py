@@ -69,7 +69,7 @@ def test_the_lab_in_words(predict: Callable[..., Done], lab: str) -> None:
     assert (done.code, done.err) == (0, "")
     assert max(len(line) for line in done.out.splitlines()) <= 80
     assert words(done.out).startswith(
-        "16 V100 for caltech256, frozen: about 24 s an epoch, 13 min for 30 epochs, at a cost of 8.85. The accuracy "
+        "16 V100 for caltech256, frozen: about 24 s an epoch, 13 min for 30 epochs, at a cost of 8.82. The accuracy "
         "will probably not be stable by then: that takes about 39 epochs, 17 min."
     )
     rows = [words(line) for line in done.out.splitlines()]

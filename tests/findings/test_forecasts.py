@@ -73,8 +73,8 @@ def test_every_warning_has_words(case: ConfigurationRuns) -> None:
             "64 processes are 16 times away from what was measured (1 to 4); the law was tested up to 8 times.",
         ),
         r.FirstHosts: (
-            r.FirstHosts(hosts=2, extra_s=0.08, bytes_per_s=1.25e9),
-            "No run was on more than one host: from no extra cost up to 80 ms a step for 2 hosts at 1.25 GB/s.",
+            r.FirstHosts(hosts=2, extra_s=0.08, bytes_per_s=1.25e9, is_network_known=True),
+            "No run was on more than one host: from no extra cost up to 80 ms a step for 2 hosts on 1.25 GB/s.",
         ),
         r.BatchFarFromRun: (
             r.BatchFarFromRun(batch=16_384, largest=256, tested_factor=16.0),
@@ -98,7 +98,8 @@ def test_every_warning_has_words(case: ConfigurationRuns) -> None:
     assert set(examples) == set(get_args(r.Warning_))
     for warning, words in examples.values():
         assert words in warning_text(warning)
-    assert "is a guess" in warning_text(r.FirstHosts(hosts=2, extra_s=None, bytes_per_s=1.25e9))
+    slow = warning_text(r.FirstHosts(hosts=2, extra_s=None, bytes_per_s=0.3e9))
+    assert "is a guess, and the upper end has room for a slow network (0.3 GB/s)." in slow
     assert "so there is no forecast of that" in warning_text(r.NoStableEpoch(at_least=None))
 
 
@@ -110,6 +111,10 @@ def test_assumptions_with_and_without_the_option_that_says_otherwise() -> None:
     assert assumption_text(kind) == "V100: most was measured on it (T4 too: --gpu chooses)"
     assert assumption_text(kind, flags=False) == "V100: most was measured on it"
     assert assumption_text(r.SettingsKept(facts=(FACT,))) == "the settings batch 64; others were set aside"
+    usual = r.HostsOfUsualSize(hosts=8, workers_each=8)
+    assert assumption_text(usual) == (
+        "8 hosts, up to 8 workers each: no run says how many fit on one (--hosts says otherwise)"
+    )
     hosts = r.HostsAsInRuns(hosts=8, workers_each=4)
     assert assumption_text(hosts) == "8 hosts, up to 4 workers each, as in the runs"
 

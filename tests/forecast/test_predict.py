@@ -200,6 +200,10 @@ def test_hosts_are_as_asked_or_as_in_the_runs(tmp_path: Path, study: Path) -> No
     assert answer(study, 8).hosts == 1
     assert any("one host" in sentence for sentence in answer(study, 8).assumed)
     assert any("No run was on more than one host" in w for w in answer(study, 8, hosts=2).warnings)
+    many = answer(study, 64)  # never silently on one host
+    assert many.hosts == 8
+    assert any(sentence.startswith("8 hosts, up to 8 workers each: no run says") for sentence in many.assumed)
+    assert any("No run was on more than one host" in w for w in many.warnings)
     for n, hosts in ((4, 1), (8, 2)):
         real(tmp_path / "several" / f"n{n}", n, machine={"hosts": hosts})
     p = answer(tmp_path / "several", 32)

@@ -95,8 +95,8 @@ def test_two_counts_cannot_tell_the_two_costs_apart() -> None:
     fitted = StepTime().fit([seen(1, 0.1), seen(4, 0.11)])
     assert fitted.pinned_ == {"c1": Pinned(reason="two counts", counts=(1, 4))}
     assert fitted.leave_one_out_ == {}
-    # between the ring alone and a logarithm alone
-    assert 0.1 + 0.01 / 0.75 * 7 / 8 < fitted.predict(on(8)).value < 0.1 + 0.01 / 2 * 3
+    # from nothing more that is lost to all of the slope that was seen, and some
+    assert 0.11 < fitted.predict(on(8)).value < 0.11 * 1.1**0.5 * 1.01
 
 
 def test_farther_is_wider_and_beyond_eight_times_it_is_said() -> None:
@@ -183,22 +183,58 @@ def test_a_first_second_host_is_bounded_from_both_sides() -> None:
     fitted = StepTime().fit([seen(1, 0.1), seen(4, 0.11)])
     one, two = fitted.predict(on(8)), fitted.predict(on(8, hosts=2, gradient_bytes=1e8))
     ring_s = 2 * (1 / 2) * 1e8 / 1.25e9
-    assert two.low == one.low
-    assert one.value < two.value < one.value + ring_s
-    assert two.high >= one.value + ring_s
+    assert two.low < one.value < two.value < one.value + ring_s
+    assert two.high >= one.value + ring_s * 1.25 / 0.3  # nobody has told the network: it may be a slow one
     faster = fitted.predict(on(8, hosts=2, gradient_bytes=1e8, inter_host_bytes_per_s=25e9))
-    assert faster.high < two.high
+    assert faster.value < two.value
+    assert faster.high < one.high * 1.1
     assert fitted.cautions(on(8, hosts=2, gradient_bytes=1e8)) == (
-        FirstHosts(hosts=2, extra_s=pytest.approx(0.08), bytes_per_s=1.25e9),
+        FirstHosts(hosts=2, extra_s=pytest.approx(1 / 3), bytes_per_s=0.3e9),
+    )
+    assert fitted.cautions(on(8, hosts=2, gradient_bytes=1e8, inter_host_bytes_per_s=25e9)) == (
+        FirstHosts(hosts=2, extra_s=pytest.approx(0.004), bytes_per_s=25e9, is_network_known=True),
     )
 
 
 def test_without_the_gradients_size_it_is_a_guess_that_says_so() -> None:
     fitted = StepTime().fit([seen(1, 0.1), seen(4, 0.11)])
     one, two = fitted.predict(on(8)), fitted.predict(on(8, hosts=2))
-    assert two.value == one.value
-    assert two.high > one.high
-    assert fitted.cautions(on(8, hosts=2)) == (FirstHosts(hosts=2, extra_s=None, bytes_per_s=1.25e9),)
+    assert two.value == pytest.approx(one.value, rel=0.02)
+    assert two.high > 2 * one.value
+    told = fitted.predict(on(8, hosts=2, inter_host_bytes_per_s=12.5e9))
+    assert (told.low, told.value) == (two.low, two.value)
+    assert told.high < 1.2 * one.value
+    assert fitted.predict(on(8, hosts=2, inter_host_bytes_per_s=0.1e9)) == two
+    assert fitted.cautions(on(8, hosts=2)) == (FirstHosts(hosts=2, extra_s=None, bytes_per_s=0.3e9),)
+
+
+def test_one_host_to_two_is_a_boundary_and_no_trend() -> None:
+    """4 and 8 T4 on one host lost a lot; 64 on eight hosts do not go on losing it with every doubling."""
+    fitted = EpochTime().fit([epoch(4, 1000.5), epoch(8, 900.5)])
+    sixty_four = fitted.predict(on(64, hosts=8))
+    assert 900.5 / 8 < sixty_four.value < 2 * 900.5 / 8
+    assert sixty_four.low < 900.5 / 8
+    assert sixty_four.high < 7 * 900.5 / 8
+
+
+def test_of_several_hosts_that_were_measured_the_last_ones_tell() -> None:
+    """The step to the second host cost 40 %; from there on hardly anything is lost."""
+    runs = [seen(4, 0.1), seen(8, 0.1), seen(16, 0.14, hosts=2)]
+    after_one = StepTime().fit(runs).predict(on(32, hosts=4))
+    assert after_one.value == pytest.approx(0.142, abs=0.002)
+    after_two = StepTime().fit([*runs, seen(32, 0.15, hosts=4)]).predict(on(64, hosts=8))
+    assert 0.155 < after_two.value < 0.165
+
+
+def test_flat_is_narrow_and_steep_or_rough_is_wide() -> None:
+    def width(*times: float) -> float:
+        runs = [seen(2**k, t) for k, t in enumerate(times)]
+        return StepTime().fit(runs).predict(on(2 ** len(times))).relative_width
+
+    flat, steep, rough = width(0.1, 0.1005, 0.101), width(0.1, 0.12, 0.144), width(0.1, 0.14, 0.1401)
+    assert flat < 0.06
+    assert steep > 5 * flat
+    assert rough > 5 * flat
 
 
 def test_hosts_that_were_measured_are_part_of_the_law() -> None:
@@ -253,7 +289,7 @@ def test_the_labs_sixteen_v100(images: int | None) -> None:
     fitted = EpochTime().fit([epoch(4, 80, images), epoch(8, 44, images)])
     sixteen = fitted.predict(on(16))
     assert 23.5 < sixteen.value < 24.5
-    assert sixteen.low == pytest.approx(22, abs=0.5)
+    assert 20.5 < sixteen.low < 22
     assert 26 < sixteen.high < 30
     assert fitted.overhead_s_ == 0
     assert fitted.pinned_ == {
@@ -288,16 +324,17 @@ def test_an_overhead_comes_back() -> None:
     assert len(fitted.leave_one_out_) == 5
 
 
-def test_an_overhead_that_cannot_be_identified_has_room_above() -> None:
-    """10 s of evaluation in each epoch: three counts do not show it in the value, and do in the upper end."""
+def test_an_overhead_that_cannot_be_identified_is_a_loss_that_goes_on() -> None:
+    """10 s of evaluation in each epoch: three counts do not show it in the value, and nearly in the upper end."""
     times = {n: 10.1 + 0.3 * law(n, 1, 0.02, 0.02) * math.ceil(24_485 / (32 * n)) for n in (1, 2, 4, 8, 16)}
     few = EpochTime().fit([epoch(n, times[n]) for n in (1, 2, 4)])
     assert few.overhead_s_ == 0
     assert few.predict(on(16)).low < few.predict(on(16)).value < 0.9 * times[16]
-    assert few.predict(on(16)).high > 0.98 * times[16]
+    assert few.predict(on(16)).high > 0.95 * times[16]
+    assert few.predict(on(8)).high > times[8]
     several_hosts = [epoch(n, times[n], hosts=2 if n == 8 else 1) for n in (1, 2, 4, 8)]
     assert EpochTime().fit(several_hosts).overhead_s_ == 0
-    assert EpochTime().fit([epoch(n, times[n]) for n in (1, 2, 4, 8)]).overhead_s_ == pytest.approx(10.1, rel=0.05)
+    assert EpochTime().fit([epoch(n, times[n]) for n in (1, 2, 4, 8)]).overhead_s_ == pytest.approx(10.1, rel=0.1)
 
 
 def test_a_table_of_epochs_is_forecast_as_its_steps_are() -> None:

@@ -160,6 +160,11 @@ def assumption_text(assumption: r.Assumption, *, flags: bool = True) -> str:
             return f"the settings {facts_text(assumption.facts)}; others were set aside"
         case r.HostsAsInRuns(hosts=hosts):
             return f"{counted(hosts, 'host')}, up to {assumption.workers_each} workers each, as in the runs"
+        case r.HostsOfUsualSize(hosts=hosts):
+            option = " (--hosts says otherwise)" if flags else ""
+            return (
+                f"{hosts} hosts, up to {assumption.workers_each} workers each: no run says how many fit on one{option}"
+            )
         case r.OneHost(most_workers=most):
             option = " (--hosts for more)" if flags else ""
             return f"one host; the runs had at most {counted(most, 'worker')} on one{option}"
@@ -183,7 +188,7 @@ def pinned_text(pin: r.Pinned) -> str:
         case "no overhead":
             return (
                 "these epochs cannot tell what never shrinks (evaluation, the start of an epoch) from steps that get "
-                "slower: it is taken as nothing, and the upper end of the interval has room for it"
+                "slower: it is taken as nothing"
             )
         case "noise scale":
             return (
@@ -263,14 +268,17 @@ def _(warning: r.FarFromMeasured) -> str:
 
 @warning_text.register
 def _(warning: r.FirstHosts) -> str:
+    network = f"{warning.bytes_per_s / 1e9:.3g} GB/s"
+    if not warning.is_network_known:
+        network = f"a slow network ({network})"
     if warning.extra_s is None:
         return (
             f"No run was on more than one host, and the gradients' size is not known: what {warning.hosts} hosts cost "
-            "is a guess."
+            f"is a guess, and the upper end has room for {network}."
         )
     return (
         f"No run was on more than one host: from no extra cost up to {duration(warning.extra_s)} a step for "
-        f"{warning.hosts} hosts at {warning.bytes_per_s / 1e9:.3g} GB/s."
+        f"{warning.hosts} hosts on {network}."
     )
 
 

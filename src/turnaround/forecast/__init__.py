@@ -7,6 +7,7 @@ their figures; turnaround.findings.forecasts has the words.
     estimator.py     what every law can be asked
     remarks.py       what was pinned, excluded, assumed, missing: kinds and figures
     scaling.py       the law of N that times follow, its constants, and how far it is off
+    trend.py         how times go on beyond the largest count, on either side of a host boundary, and how surely
     time_law.py      the base of the laws of time: fit, predict, hosts, doubts
     step_time.py     that law for steps that were timed
     epoch_time.py    that law for whole epochs, where nobody timed the steps

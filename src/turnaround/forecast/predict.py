@@ -22,6 +22,7 @@ from turnaround.forecast.remarks import (
     BatchesBasis,
     DataSheetBasis,
     HostsAsInRuns,
+    HostsOfUsualSize,
     InputLimitReached,
     Missing,
     MoreProcessesThanCores,
@@ -38,6 +39,8 @@ from turnaround.forecast.remarks import (
 )
 from turnaround.forecast.turnaround import Best, best_of, cost, job_time
 
+GPUS_PER_HOST, MOST_GPUS_PER_HOST = 8, 16
+"""GPUs of a usual host, and of the largest (DGX-2, p2.16xlarge): more are never taken as standing on one host."""
 AT_THE_LIMIT = 0.95
 """Share of the input's limit from which it decides; the last step of an epoch is smaller, so it is never all of it."""
 
@@ -91,7 +94,8 @@ class Forecaster:
         )
 
     def _hosts(self, workers: int) -> tuple[int, tuple[Assumption, ...]]:
-        """Return the hosts asked for; else by the most workers on each, where runs were on several; else one."""
+        """Return the hosts asked for; else by the most workers on each, where runs were on several; else those of the
+        usual size."""
         if self.question.hosts is not None:
             return min(self.question.hosts, workers), ()
         cases = self.laws.times.cases if self.laws.times else ()
@@ -101,7 +105,13 @@ class Forecaster:
             hosts = math.ceil(workers / each)
             return hosts, (HostsAsInRuns(hosts=hosts, workers_each=each),)
         most = max((c.configuration.workers for c in cases), default=0)
-        return 1, () if not cases or workers <= most else (OneHost(most_workers=most),)
+        if not cases or workers <= most:
+            return 1, ()
+        if self.laws.gpu == "CPU" or workers <= MOST_GPUS_PER_HOST:
+            return 1, (OneHost(most_workers=most),)
+        each = max(most, GPUS_PER_HOST)
+        hosts = math.ceil(workers / each)
+        return hosts, (HostsOfUsualSize(hosts=hosts, workers_each=each),)
 
     def _measured(self, workers: int) -> dict[str, Spread]:
         case = measured_case(self.laws, workers, self.question.hosts)

@@ -72,6 +72,8 @@ class FirstHosts:
     extra_s: float | None
     """An all-reduce between them, in seconds a step; None where the gradients' size is not known."""
     bytes_per_s: float
+    """Bandwidth of the network between them: what was told, else that of a slow one."""
+    is_network_known: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +254,15 @@ class OneHost:
     most_workers: int
 
 
-Assumption = MostMeasuredKind | SettingsKept | HostsAsInRuns | OneHost
+@dataclass(frozen=True, kw_only=True)
+class HostsOfUsualSize:
+    """More workers than any run had on one host, taken as standing on hosts of the usual size."""
+
+    hosts: int
+    workers_each: int
+
+
+Assumption = MostMeasuredKind | SettingsKept | HostsAsInRuns | HostsOfUsualSize | OneHost
 
 
 @dataclass(frozen=True, kw_only=True)
