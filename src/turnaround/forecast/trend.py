@@ -48,6 +48,8 @@ SLOWER: dict[Place, tuple[float, float]] = {
 """Upwards."""
 WIDTH_POWER = 0.75
 """Between a random walk from doubling to doubling (0.5) and a slope that is wrong throughout (1)."""
+STEEPEST = math.log(2)
+"""A step that takes twice as long on twice as many processes: nothing is gained. What is steeper is no trend."""
 MIN_DOUBLINGS = 0.4
 """Nearer to a measured count no less is claimed: 0.5 to 1.5 % either way where all is flat."""
 BETWEEN_DOUBLINGS = 0.8
@@ -88,8 +90,8 @@ class Trend:
         return cls(
             place=place,
             last=side[-1] if side else ordered[-1],
-            slope=max(slopes[-1], 0.0) if slopes else 0.0,
-            unrest=sum(sizes) / len(sizes) if sizes else 0.0,
+            slope=min(max(slopes[-1], 0.0), STEEPEST) if slopes else 0.0,
+            unrest=min(sum(sizes) / len(sizes), STEEPEST) if sizes else 0.0,
         )
 
     def doublings(self, processes: int) -> float:

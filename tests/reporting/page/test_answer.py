@@ -34,7 +34,7 @@ def job_of(folder: Path) -> Workload:
 def test_the_labs_table_is_ranked_by_job_time_and_twice_the_gpus_are_forecast(tmp_path: Path) -> None:
     answer = answers(import_table(LAB, tmp_path))["caltech256, frozen"]
     assert answer.text == (
-        "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy; 16 would need about 13 min (12-15) for 30 "
+        "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy; 16 would need about 13 min (11-16) for 30 "
         "epochs and would probably not be stable by then."
     )
     assert answer.basis == (
