@@ -46,8 +46,8 @@ Setting = str | int | float | bool | None
 class TrainedRun:
     """One run: its record, and the network that was trained in it. The network is loaded when it is first asked."""
 
-    def __init__(self, record: Run, *, device: str = "auto") -> None:
-        self.record, self._device = record, device
+    def __init__(self, record: Run, *, device: str = "auto", weights: str = "best") -> None:
+        self.record, self._device, self._weights = record, device, weights
 
     def __repr__(self) -> str:
         return f"TrainedRun({str(self.path)!r})"
@@ -70,6 +70,11 @@ class TrainedRun:
         return self.record.final
 
     @property
+    def weights(self) -> str:
+        """Whose weights classify and export use, in words: those of the best epoch, or the last."""
+        return self._predictor.trained.which
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The class names, in the network's order."""
         return self._predictor.trained.classes
@@ -78,7 +83,7 @@ class TrainedRun:
     def _predictor(self) -> Predictor:
         from turnaround.use.predictor import Predictor
 
-        return Predictor.load(self.path, device=self._device)
+        return Predictor.load(self.path, device=self._device, weights=self._weights)
 
     def classify(self, picture: Picture, *, top: int = 5) -> list[Guess]:
         """Return the classes of one picture, the most probable first.
@@ -126,11 +131,14 @@ class Report:
         return "\n".join(line.plain for line in lines)
 
 
-def load(path: AnyPath, *, device: str = "auto") -> TrainedRun:
-    """Load the run in a directory. `device` is where its network will compute: auto, cpu, cuda or mps."""
+def load(path: AnyPath, *, device: str = "auto", weights: str = "best") -> TrainedRun:
+    """Load the run in a directory. `device` is where its network will compute: auto, cpu, cuda or mps.
+
+    `weights` are those of the epoch with the best validation accuracy, or `last`: of the newest checkpoint.
+    """
     from turnaround.record.reader import Run
 
-    return TrainedRun(Run.load(Path(path)), device=device)
+    return TrainedRun(Run.load(Path(path)), device=device, weights=weights)
 
 
 def train(

@@ -26,6 +26,7 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16", "fp64")
 CACHES = ("on", "off", "none")
 """Any other value is a directory."""
 COMPILES = ("auto", "on", "off")
+STOPS = ("end", "stable")
 PRESETS: dict[str, dict[str, float | bool]] = {
     "none": {},
     # Mirrored and moved by 4 of 32 px: He et al. 2016, on CIFAR-10. A hidden square of 8 of 32 px: DeVries and Taylor
@@ -115,6 +116,10 @@ class TrainingRecipe:
     precision: str = key("auto", "arithmetic of the passes; auto chooses for the device", choices=PRECISIONS)
     compile: str = key("auto", "torch.compile what takes the time; auto: on GPUs when it pays", choices=COMPILES)
     seed: int = key(0, "order, augmentation, new layers and hold-out follow from it", low=0, high=2**31 - 1)
+    patience: int | None = key(
+        None, "epochs without a better validation accuracy that end the training; none = never", low=1, high=100_000
+    )
+    stop: str = key("end", "end: after all epochs; stable: when the validation accuracy is", choices=STOPS)
     checkpoint_every_s: float = key(
         60.0, "saved this often: after an epoch, or within it when it is long; 0 = after every epoch", low=0.0, high=1e9
     )

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from turnaround import cli
 from turnaround.use.formats import FORMATS
+from turnaround.use.trained import load_trained
 
 
 def run(*arguments: object) -> int:
@@ -32,7 +33,7 @@ def test_the_file_bears_the_runs_name_and_is_here(
     )
     assert "for 48 of 48 validation images" in told.out
     assert "Model card: fruit.safetensors.md" in told.out
-    assert told.err == "reading images for the check: 48\n"
+    assert told.err == f"note: {load_trained(trained_run).which}\nreading images for the check: 48\n"
     assert {path.name for path in tmp_path.iterdir()} == {"fruit.safetensors", "fruit.safetensors.md"}
 
 

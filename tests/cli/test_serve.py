@@ -22,6 +22,7 @@ from http_client import ask
 from turnaround.errors import InputError
 from turnaround.use.predictor import Predictor
 from turnaround.use.server import Address, listen
+from turnaround.use.trained import load_trained
 from use_helpers import serving, validation_images
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def served(
     ) as process:
         try:
             assert process.stderr is not None
-            yield process, [process.stderr.readline().rstrip() for _ in range(3)]
+            yield process, [process.stderr.readline().rstrip() for _ in range(4)]
         finally:
             process.kill()
 
@@ -62,11 +63,12 @@ def port_in(line: str) -> int:
 def test_it_prints_its_address_answers_and_ends_with_control_c(trained_run: Path) -> None:
     with served(trained_run) as (process, lines):
         port = port_in(lines[0])
-        assert lines == [
+        assert lines[:3] == [
             f"fruit answers at http://127.0.0.1:{port}/",
             f"  curl --data-binary @picture.jpg http://127.0.0.1:{port}/classify",
             "Only this machine reaches it. --host 0.0.0.0 opens it to the network, with a token. Ctrl-C ends it.",
         ]
+        assert lines[3] == f"It answers with the {load_trained(trained_run).which}."
         picture = validation_images(trained_run)[0][0].read_bytes()
         assert len(ask(port, "/classify", "POST", picture).json["classes"]) == 5
         process.send_signal(signal.SIGINT)

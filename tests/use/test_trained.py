@@ -7,13 +7,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from console import Console
 from http_client import ask
-from turnaround.errors import RunDirectoryError
+from turnaround.errors import InputError, RunDirectoryError
 from turnaround.record.files import own_digest
 from turnaround.record.layout import CheckpointFiles, CheckpointName, RunDirectory
 from turnaround.record.reader import Run
+from turnaround.record.schema import BestEpoch
+from turnaround.training.best import BestWeights, write_best
+from turnaround.use.card import card
+from turnaround.use.export import ExportAgreement
 from turnaround.use.predictor import Predictor
 from turnaround.use.trained import load_trained
 from use_helpers import serving
@@ -42,18 +48,19 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(copied: Path) -> None:
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes(content)
-    trained = load_trained(copied)
+    trained = load_trained(copied, weights="last")
     assert trained.epoch == 2
     assert "epoch-00003 is damaged (weights.safetensors has another SHA-256" in trained.passed_over[0]
     shutil.rmtree(copied / "checkpoint" / "epoch-00002")
     with pytest.raises(RunDirectoryError, match=r"No checkpoint of .* can be used: epoch-00003 is damaged"):
-        load_trained(copied)
+        load_trained(copied, weights="last")
 
 
 @pytest.fixture
 def within_epoch(copied: Path) -> Path:
-    """A run whose newest checkpoint lies within its third epoch."""
+    """A run whose newest checkpoint lies within its third epoch, and that has kept no best."""
     directory = RunDirectory(copied)
+    shutil.rmtree(directory.best)
     shutil.rmtree(directory.checkpoints()[-1].path)
     whole = directory.checkpoints()[-1]
     part = CheckpointFiles(whole.path.with_name(str(CheckpointName(2, 1))))
@@ -82,6 +89,7 @@ def test_weights_saved_within_an_epoch_can_be_used(
 
 def test_a_run_without_checkpoint(copied: Path) -> None:
     shutil.rmtree(copied / "checkpoint")
+    shutil.rmtree(copied / "best")
     with pytest.raises(RunDirectoryError, match=r"has no checkpoint.*turnaround resume"):
         load_trained(copied)
 
@@ -134,3 +142,58 @@ def test_no_file_that_the_recipe_names_is_opened(copied: Path, tmp_path: Path) -
     model = json.loads((copied / "recipe.json").read_text())["model"]
     changed(copied / "recipe.json", model={**model, "weights": str(trap)})
     assert load_trained(copied).epoch == 3
+
+
+def flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def earlier_best(run: Path) -> CheckpointFiles:
+    """The same run, had its first epoch been the best: other weights than the last."""
+    directory = RunDirectory(run)
+    newest = CheckpointFiles.all_in(directory.best)[-1].path
+    tensors = {name: tensor + 1 for name, tensor in load_file(CheckpointFiles(newest).weights).items()}
+    shutil.rmtree(directory.best)
+    found = BestEpoch(epoch=1, val_accuracy=0.75, val_loss=0.5)
+    return CheckpointFiles(write_best(directory.best, BestWeights(best=found, weights=tensors)))
+
+
+def test_the_best_weights_are_used_and_the_last_on_request(copied: Path) -> None:
+    best = load_file(earlier_best(copied).weights)
+    trained, last = load_trained(copied), load_trained(copied, weights="last")
+    assert torch.equal(trained.module.state_dict()["head.weight"], best["head.weight"])
+    assert (trained.epoch, last.epoch) == (1, 3)
+    assert torch.equal(last.module.state_dict()["head.weight"] + 1, best["head.weight"])
+    assert trained.which.startswith("weights of epoch 1, the best of 3 by validation accuracy (75.0 %: chosen on these")
+    assert last.which == "weights after epoch 3, the last that are saved"
+    assert (trained.val_accuracy, last.val_accuracy) == (0.75, Run.load(copied).final)
+    with serving(Predictor.load(copied, device="cpu")) as port:
+        about = ask(port, "/about").json
+    assert (about["epoch"], about["weights"], about["val_accuracy"]) == (1, "best", 0.75)
+    with pytest.raises(InputError, match="--weights"):
+        load_trained(copied, weights="worst")
+
+
+@pytest.mark.parametrize("file", ["weights", "manifest"])
+def test_damaged_best_weights_give_way_to_the_last(file: str, copied: Path) -> None:
+    flipped(getattr(earlier_best(copied), file))
+    trained = load_trained(copied)
+    assert (trained.epoch, trained.best) == (3, None)
+    assert trained.notes()[0].startswith("the best weights, epoch-00001, are damaged (")
+    assert trained.notes()[0].endswith("; epoch-00003 is used")
+
+
+def test_a_run_that_kept_no_best_has_its_last_used(copied: Path) -> None:
+    shutil.rmtree(RunDirectory(copied).best)
+    assert load_trained(copied).which == "weights after epoch 3, the last that are saved"
+    assert load_trained(copied).notes() == []
+
+
+def test_the_card_says_that_the_best_is_optimistic(copied: Path) -> None:
+    earlier_best(copied)
+    agreement = ExportAgreement(num_images=1, pictures="pictures", same_top1=1, largest_difference=0.0)
+    text = card(load_trained(copied), file="a.onnx", format_="onnx", agreement=agreement)
+    assert "this file is from epoch 1, which had 75.0 % and was chosen by that" in text
+    assert "a little optimistic" in text

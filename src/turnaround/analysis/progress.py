@@ -97,8 +97,13 @@ class Position:
     """Images of a step."""
 
     @classmethod
-    def of(cls, step: int, recipe: Mapping[str, Any] | None, last: EpochRecord | None) -> Position:
-        """Take steps and images from the last epoch where there is one, else from the recipe."""
+    def of(
+        cls, step: int, recipe: Mapping[str, Any] | None, last: EpochRecord | None, *, epochs_planned: int | None = None
+    ) -> Position:
+        """Take steps and images from the last epoch where there is one, else from the recipe.
+
+        `epochs_planned` is the status's word, where a training has other epochs than its recipe.
+        """
         images, batch = _count(recipe, "images", "num_train"), _global_batch(recipe)
         steps = last.steps if last is not None and last.steps and last.steps > 0 else None
         measured = last.images / last.steps if last and last.images and last.steps else None
@@ -106,7 +111,7 @@ class Position:
             step=step,
             steps_per_epoch=steps or (math.ceil(images / batch) if images and batch else None),
             epochs_done=last.epoch if last else 0,
-            epochs_planned=_count(recipe, "training", "epochs"),
+            epochs_planned=epochs_planned or _count(recipe, "training", "epochs"),
             batch=measured or batch,
         )
 

@@ -151,23 +151,38 @@ def stable_epoch(
     fit = fit_curve(val_accuracy, num_images=num_validation, band=band)
     if fit is None:
         return _no_answer(val_accuracy, band)
-    width, count = fit.band(band), len(fit.epochs)
+    width = fit.band(band)
     first, level = plateau_epoch(fit, width)
-    epoch, num_on_plateau = float(first), count - fit.epochs.index(first)
-    is_rising = is_still_rising(fit.epochs, fit.values, noise=fit.noise or 0.0, band=width)
-    # A plateau of fewer than three epochs, or of less than a seventh of the run, may end with the next epoch.
-    is_stable = num_on_plateau >= max(3.0, 0.15 * count) and not is_rising
+    epoch, has_settled = float(first), _is_on_plateau(fit, first, width)
     low, high = _plateau_interval(fit, width, seed)
     return EpochEstimate(
-        status="stable" if is_stable else "not yet stable",
+        status="stable" if has_settled else "not yet stable",
         epoch=epoch,
         low=None if low is None else min(low, epoch),
-        high=None if high is None or not is_stable else max(high, epoch),
+        high=None if high is None or not has_settled else max(high, epoch),
         level=level,
         band=width,
         noise=fit.noise,
         method=fit.method,
     )
+
+
+def is_stable(val_accuracy: Sequence[float], *, num_validation: int | None, band: float = BAND) -> bool:
+    """Tell whether `stable_epoch` would call this curve stable, without the cost of its interval."""
+    fit = fit_curve(val_accuracy, num_images=num_validation, band=band)
+    if fit is None:
+        return False
+    width = fit.band(band)
+    return _is_on_plateau(fit, plateau_epoch(fit, width)[0], width)
+
+
+def _is_on_plateau(fit: CurveFit, first: int, band: float) -> bool:
+    """Tell whether the plateau that begins with epoch `first` is one, or may end with the next epoch."""
+    count = len(fit.epochs)
+    num_on_plateau = count - fit.epochs.index(first)
+    is_rising = is_still_rising(fit.epochs, fit.values, noise=fit.noise or 0.0, band=band)
+    # A plateau of fewer than three epochs, or of less than a seventh of the run, may end with the next epoch.
+    return num_on_plateau >= max(3.0, 0.15 * count) and not is_rising
 
 
 @cached_by_curve

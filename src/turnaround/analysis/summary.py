@@ -54,6 +54,8 @@ class RunSummary:
     epochs_planned: int | None = None
     epochs: int
     """Epochs that were done."""
+    stopped_early: str | None = None
+    """Why they are fewer than planned, in a sentence, of a run that has finished."""
     epoch_time_s: float | None
     """Median over the steady epochs: all but the first after each start; of a single epoch, that one."""
     images_per_s: float | None
@@ -128,10 +130,12 @@ def summarise(run: Run) -> RunSummary:
         ),
         epochs_planned=recipe.whole("training", "epochs"),
         epochs=_first(told.epochs, len(epochs)) or 0,
+        stopped_early=run.status.stopped_early,
         epoch_time_s=epoch_time_s,
         images_per_s=_images_per_s(told, epochs, images_per_epoch, epoch_time_s),
         best_val_accuracy=run.best,
-        best_epoch=best.epoch if best else None,
+        # The run's own word, where it has one: of equal accuracies it takes the one of lower loss.
+        best_epoch=run.status.best.epoch if run.status.best else best.epoch if best else None,
         final_val_accuracy=_first(run.final, told.val_accuracy),
         final_top5_accuracy=evaluation.top5 if evaluation else None,
         macro_precision=evaluation.macro_precision if evaluation else None,

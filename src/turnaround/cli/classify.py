@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnaround.cli.options import Weights
 from turnaround.words import percent
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def classify(
     ],
     top: Annotated[int, typer.Option(help="How many classes to tell, the most probable first.")] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    weights: Weights = "best",
     json_: Annotated[bool, typer.Option("--json", help="Print the answers as JSON on stdout.")] = False,
 ) -> None:
     """Classify pictures with a trained network, preprocessed as in its training.
@@ -41,9 +43,9 @@ def classify(
     from turnaround.use.predictor import Predictor
 
     files = find_images(images)
-    predictor = Predictor.load(run, device=checked_device(device))
+    predictor = Predictor.load(run, device=checked_device(device), weights=weights)
     predictor.checked_top(top)
-    print_notes(predictor.trained.notes())
+    print_notes([*predictor.trained.notes(), *([] if json_ else [predictor.trained.which])])
     answers: list[ClassifiedFile] = []
     with preparation(err(), quiet=json_ or len(files) == 1) as show:
 
@@ -65,6 +67,7 @@ def _payload(predictor: Predictor, answers: Sequence[ClassifiedFile]) -> dict[st
     return {
         "run": str(trained.run.path),
         "epoch": trained.epoch,
+        "weights": "last" if trained.best is None else "best",
         "answers": [
             {"file": answer.name, "classes": [asdict(guess) for guess in answer.guesses]}
             for answer in answers

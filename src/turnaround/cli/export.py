@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from turnaround.cli.options import Weights
+
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of `turnaround train`.")],
     to: Annotated[str, typer.Option(help="onnx, torchscript, torch-export or safetensors.")],
     out: Annotated[Path | None, typer.Option(help="The file. Default: the run's name, here.")] = None,
+    weights: Weights = "best",
     json_: Annotated[bool, typer.Option("--json", help="Print what was written and checked as JSON.")] = False,
 ) -> None:
     """Write the trained network as one file, with labels and preprocessing in it, and check it on pictures.
@@ -29,8 +32,8 @@ def export(
     from turnaround.use.export import export_run
     from turnaround.use.trained import load_trained
 
-    trained = load_trained(run)
-    print_notes(trained.notes())
+    trained = load_trained(run, weights=weights)
+    print_notes([*trained.notes(), *([] if json_ else [trained.which])])
     with preparation(err(), quiet=json_) as show:
         exported = export_run(trained, to=to, out=out, show=show)
     if json_:

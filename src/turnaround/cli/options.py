@@ -33,6 +33,14 @@ Log = Annotated[
     typer.Option(help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated."),
 ]
 
+Weights = Annotated[
+    str,
+    typer.Option(
+        help="best: of the epoch with the best validation accuracy; last: of the newest checkpoint, which is also used "
+        "where no best was kept."
+    ),
+]
+
 # --- of a study
 
 StudySource = Annotated[

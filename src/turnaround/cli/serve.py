@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from turnaround.cli.options import Weights
+
 
 def serve(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of `turnaround train`.")],
@@ -15,6 +17,7 @@ def serve(
         str, typer.Option(help="The address to listen on. The default is reached from this machine alone.")
     ] = "127.0.0.1",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    weights: Weights = "best",
 ) -> None:
     """Drop a picture on a page, or send it to an address: the classes come back.
 
@@ -27,9 +30,10 @@ def serve(
     from turnaround.use.server import Address, listen, run_server
 
     with listen(host, port) as socket:
-        predictor = Predictor.load(run, device=checked_device(device))
+        predictor = Predictor.load(run, device=checked_device(device), weights=weights)
         print_notes(predictor.trained.notes())
         address = Address.of(socket, host)
         for line in address.lines(predictor.trained.name):
             err().print(line, markup=False)
+        err().print(f"It answers with the {predictor.trained.which}.", markup=False)
         run_server(predictor, address, socket)

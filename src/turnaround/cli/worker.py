@@ -26,6 +26,8 @@ from turnaround.record.layout import RunDirectory
 from turnaround.workers.environment import RankInfo, place
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turnaround.training.run import Assignment
 
 
@@ -58,7 +60,14 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         shows = here.rank == 0 and message.shows_progress
         with progress_for(sys.stdout) if shows else SilentProgress() as progress:
-            train(assignment, here, progress, heartbeat=heartbeat, stop_asked=lambda: bool(stop_requests))
+            train(
+                assignment,
+                here,
+                progress,
+                heartbeat=heartbeat,
+                stop_asked=lambda: bool(stop_requests),
+                is_stable=_is_stable,
+            )
     except BaseException as error:
         if directory.logs.is_dir():  # else process 0 has given the run up
             # Before the process ends: then its connections close, and the launcher looks for the root cause here.
@@ -92,6 +101,13 @@ def _assignment(
         decode_time_s=complete.waited_s(began_at_s=began_at_s, ready_at_s=ready_at_s),
         import_time_s=import_time_s,
     )
+
+
+def _is_stable(val_accuracy: Sequence[float], num_validation: int) -> bool:
+    """The rule of the reports; loaded when it is asked, since most trainings never do."""
+    from turnaround.analysis.stable import is_stable
+
+    return is_stable(val_accuracy, num_validation=num_validation)
 
 
 def _age_s() -> float:

@@ -5,6 +5,7 @@ No other file knows a file name inside a run (tests/record/test_one_owner.py wal
     RUN/            RunDirectory      recipe, machine, status, epochs, spans, telemetry, evaluation, page, job script
     RUN/logs/       RunDirectory      what processes print, their heartbeats, failures and notes
     RUN/checkpoint/ CheckpointFiles   one folder for each saved position, named by CheckpointName
+    RUN/best/       CheckpointFiles   the weights of the best epoch, in a folder of the same kind of name
     STUDY/          StudyDirectory    what a study asked for, its runs' output, forecasts that were saved
 """
 
@@ -183,6 +184,11 @@ class RunDirectory:
         return self.path / "checkpoint"
 
     @property
+    def best(self) -> Path:
+        """The folder of the best epoch's weights; training/best.py owns its content."""
+        return self.path / "best"
+
+    @property
     def logs(self) -> Path:
         """The folder of what the processes printed; for people, never parsed."""
         return self.path / "logs"
@@ -324,7 +330,7 @@ class RunDirectory:
 
     def refuse_linked_folders(self) -> None:
         """Raise StorageError where a folder of the run is a link: before a resume has written anything."""
-        for folder in (self.logs, self.checkpoint):
+        for folder in (self.logs, self.checkpoint, self.best):
             try:
                 if folder == self.logs or os.path.lexists(folder):
                     make_folder(folder)  # a run that was copied without its logs gets them back

@@ -12,6 +12,7 @@ from turnaround.record.coding import FORMAT_VERSION, KEY, from_json, to_json
 __all__ = [
     "DISJOINT_TIME_PARTS",
     "FORMAT_VERSION",
+    "BestEpoch",
     "CalibrationBin",
     "ClassResult",
     "EpochRecord",
@@ -98,6 +99,20 @@ class EpochRecord:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class BestEpoch:
+    """In status.json and evaluation.json: the best epoch so far. Of many epochs the best is an optimistic figure."""
+
+    epoch: int
+    """Counted from 1."""
+    val_accuracy: float
+    """Its validation accuracy."""
+    val_loss: float
+    """Its validation loss."""
+    measure: str = "val_accuracy, of equal ones val_loss, of equal ones the earlier epoch"
+    """The measure by which it is the best."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class JobStatus:
     """In status.json: the job of a cluster, as it was when somebody last asked."""
 
@@ -139,6 +154,12 @@ class Status:
     """End of the last program; None while it runs."""
     epochs_done: int = 0
     """Whole epochs behind the last saved state."""
+    epochs_planned: int | None = None
+    """Epochs that the training will have where they are not those of its recipe: a time limit, an early stop."""
+    stopped_early: str | None = None
+    """Why the training has fewer epochs than its recipe asks for, in a sentence; None where it has them all."""
+    best: BestEpoch | None = None
+    """The best epoch so far; its weights are in `best/` as soon as a checkpoint is written."""
     segments: int = 1
     """Starts so far: 1 plus the number of resumes."""
     time_s: dict[TimePart, float] = dataclasses.field(default_factory=dict)
@@ -213,6 +234,8 @@ class Evaluation:
     """Expected calibration error: mean over images of |accuracy - confidence| of their bin, as a fraction."""
     calibration: list[CalibrationBin] = dataclasses.field(default_factory=list)
     """The bins it was computed from, least confident first; empty where nothing was binned."""
+    best: BestEpoch | None = None
+    """The best epoch of the run, which need not be the one that was evaluated here: the last."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,8 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     yield "validation accuracy", final
     yield "by class", class_metrics_sentence(summary)
     if summary.best_epoch is not None:
-        yield "best epoch", f"{summary.best_epoch} with {accuracy(summary.best_val_accuracy)}"
+        yield "best epoch", best_sentence(summary, run)
+    yield "epochs", summary.stopped_early
     yield "weakest class", weakest_class(run)
     note = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
     yield "an epoch took", f"{duration(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{note}"
@@ -87,6 +88,15 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     for finding in findings:
         yield finding.severity, finding.text
     yield "record", summary.directory
+
+
+def best_sentence(summary: RunSummary, run: Run) -> str:
+    """Say which epoch was the best, and what is done with its weights."""
+    found = f"{summary.best_epoch} with {accuracy(summary.best_val_accuracy)}"
+    if run.evaluation is None or run.evaluation.best is None or summary.epochs < 2:
+        return found
+    # The best of many figures with noise lies above what the same weights would reach on other images.
+    return f"{found}: classify, export and serve use its weights; as the best of {summary.epochs} it is optimistic"
 
 
 def parts_sentence(summary: RunSummary) -> str:

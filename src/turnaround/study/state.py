@@ -75,7 +75,7 @@ def state_of(planned: PlannedRun, folder: Path) -> RunState:
         standing=standing,
         cause=status.cause,
         epochs_done=len(epochs),
-        epochs=planned_epochs if isinstance(planned_epochs, int) else None,
+        epochs=status.epochs_planned or (planned_epochs if isinstance(planned_epochs, int) else None),
         val_accuracy=run.final,
         program_s=status.time_s.get("program"),
     )

@@ -83,6 +83,8 @@ class Manifest:
     """The noise meter's window: step, noise, signal."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """The keys that decide what is learnt, as they were (record/recipe_changes.py)."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """The epochs that are planned and the best so far (plan.py); empty in checkpoints of earlier versions."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the values of manifest.json."""
@@ -110,6 +112,7 @@ class Manifest:
             all(type(count) is int and count >= 0 for count in (at.epochs_done, at.step_in_epoch, at.global_step))
             and isinstance(self.scaler, dict)
             and isinstance(self.recipe, dict)
+            and isinstance(self.plan, dict)
             # By type(), not isinstance: JSON's true would pass for a number.
             and all(type(seconds) in (int, float) and 0 <= seconds < math.inf for seconds in times)
             and all(len(row) == 3 and all(type(value) in (int, float, NoneType) for value in row) for row in rows)
@@ -142,14 +145,15 @@ def snapshot(
     tensors, values = _split(state["state"])
     return StateSnapshot(
         manifest=manifest,
-        weights=_copied(module.state_dict()),
-        moments=_copied(tensors),
+        weights=in_host_memory(module.state_dict()),
+        moments=in_host_memory(tensors),
         optimizer={"values": values, "param_groups": copy.deepcopy(state["param_groups"])},
-        averages=_copied(averages or {}),
+        averages=in_host_memory(averages or {}),
     )
 
 
-def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def in_host_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors, so that training may go on and change them."""
     # copy=True: on a CPU `.to` alone returns the tensor itself, and the next step would change it under the writer.
     return {k: v.detach().to("cpu", copy=True) for k, v in tensors.items()}
 
@@ -191,11 +195,11 @@ def write(folder: Path, state: StateSnapshot) -> Path:
         make_folder(folder)
         remove_leftovers(folder)
         make_folder(files.path, run)
-        digests = {files.weights.name: _write(files.weights, state.weights, run)}
+        digests = {files.weights.name: write_tensors(files.weights, state.weights, run)}
         strike("checkpoint", step=position.global_step, target=FaultTarget(path=files.weights))
-        digests[files.optimizer.name] = _write(files.optimizer, state.moments, run)
+        digests[files.optimizer.name] = write_tensors(files.optimizer, state.moments, run)
         if state.averages:
-            digests[files.average.name] = _write(files.average, state.averages, run)
+            digests[files.average.name] = write_tensors(files.average, state.averages, run)
         manifest = plain({**state.manifest.to_json(), "sha256": digests, "optimizer": state.optimizer})
         # The manifest is synced after the tensors, and the folder renamed after the manifest: what is visible is whole.
         write_json(files.manifest, {**manifest, "digest": own_digest(manifest)}, run)
@@ -318,7 +322,7 @@ def remove_leftovers(folder: Path) -> None:
         remove_folder(folder / name, folder.parent)
 
 
-def _write(path: Path, tensors: dict[str, Tensor], run: Path) -> str:
+def write_tensors(path: Path, tensors: dict[str, Tensor], run: Path) -> str:
     """Write one file, which is on the disk when this returns; return its SHA-256."""
     try:
         save_file({k: v.contiguous() for k, v in tensors.items()}, path)

@@ -1,6 +1,6 @@
 """The training loop.
 
-for each epoch that is left:
+for each epoch that is planned and left:
     for each step that is left of it:
         wait for the batch        its images are this process's slices of the global batch
         update                    forward, backward, agree, move the weights
@@ -10,7 +10,8 @@ for each epoch that is left:
         stop if asked to, together
     evaluate                      validation: every image once; and a fixed sample of the training images
     stop if the loss is no number
-    write the epoch's line
+    plan                          is it the best epoch so far, and do others follow?
+    write the epoch's line        and hold the weights of the best
     decide, save and stop as after a step; save at the end
 """
 
@@ -32,6 +33,7 @@ from turnaround.training.clock import Clock
 from turnaround.training.evaluate import Evaluator
 from turnaround.training.faults import FaultTarget, strike
 from turnaround.training.feed import Feed
+from turnaround.training.plan import EpochPlan
 from turnaround.training.position import TrainingPosition
 from turnaround.training.saving import CheckpointSchedule
 from turnaround.training.schedule import Schedule
@@ -63,12 +65,12 @@ class Loop:
     agreement: Agreement
     checkpoints: CheckpointSchedule
     heartbeat: Heartbeat
-    epochs: int
+    plan: EpochPlan
     steps_per_epoch: int
     segment: int
 
     def run(self, start: Manifest) -> None:
-        """Train from where a checkpoint stands to the recipe's last epoch."""
+        """Train from where a checkpoint stands to the last epoch of the plan, which may come before the recipe's."""
         self.network.train_mode()
         # A checkpoint within an epoch has the sums and the training time of that epoch's first steps: its line counts
         # all of its images, as if the run had never stopped.
@@ -76,7 +78,7 @@ class Loop:
         position, earlier_s = start.position, start.epoch_time_s
         # The first epoch of a start is kept apart: caches fill, memory is allocated, clocks rise.
         part: TimePart = "training_cold"
-        while position.epochs_done < self.epochs:
+        while position.epochs_done < self.plan.epochs:
             self.recorder.epoch_begins(epoch=position.epoch, steps=self.steps_per_epoch)
             with self.clock.part(part):
                 position = self._train_epoch(position, part, earlier_s=earlier_s)
@@ -85,6 +87,7 @@ class Loop:
                 totals = self.step.totals.take().tolist()  # losses, number right, number of images
             record = self._evaluated(position, totals, epoch_time_s=earlier_s + self.clock.last_s)
             self._stop_if_diverged(record, position)  # before the line: no NaN in the record
+            self.plan.after_epoch(record)
             self.recorder.epoch_done(record)
             self._after_epoch(position)
             part, earlier_s = "training_steady", 0.0
@@ -128,20 +131,20 @@ class Loop:
         if decision.stops:
             raise InterruptedRunError(
                 f"Stopped after step {step} of {self.steps_per_epoch} in epoch {position.epoch} of "
-                f"{self.epochs}; everything up to there is saved."
+                f"{self.plan.epochs}; everything up to there is saved."
             )
 
     def _after_epoch(self, position: TrainingPosition) -> None:
         """Do what is decided together after an epoch; the last one is always saved."""
         decision = self.agreement.now(self.step.totals.sums, is_time=self.checkpoints.after_epoch)
-        is_last = position.epochs_done == self.epochs
+        is_last = position.epochs_done >= self.plan.epochs
         if decision.saves or decision.stops or is_last or self.checkpoints.after_step(position):
             # Between epochs there are no sums to keep. The process may end after this save, and with it the thread that
             # writes: so it waits for the disk.
             self._save(position, totals=[], epoch_time_s=0.0, waits=decision.stops or is_last)
         if decision.stops and not is_last:  # a training that is complete has nothing to interrupt
             raise InterruptedRunError(
-                f"Stopped after epoch {position.epochs_done} of {self.epochs}; everything up to there is saved."
+                f"Stopped after epoch {position.epochs_done} of {self.plan.epochs}; everything up to there is saved."
             )
 
     def _save(self, position: TrainingPosition, *, totals: list[list[float]], epoch_time_s: float, waits: bool) -> None:

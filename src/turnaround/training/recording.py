@@ -17,12 +17,13 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.recipe_changes import deciding_keys
 from turnaround.record.schema import EpochRecord, Evaluation, Status, to_json, utc_now
 from turnaround.record.writer import Lines, write_json
+from turnaround.training.best import BestWeights
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.clock import Clock
+from turnaround.training.plan import EpochPlan
 from turnaround.training.position import TrainingPosition
 from turnaround.training.saving import Saver
 from turnaround.training.step import Step
-from turnaround.workers.contract import Workers
 
 
 class Progress(Protocol):
@@ -42,19 +43,22 @@ class RunRecorder:
         directory: RunDirectory,
         *,
         recipe: Recipe,
-        workers: Workers,
+        plan: EpochPlan,
         clock: Clock,
         step: Step,
         status: Status,
         progress: Progress,
     ) -> None:
-        self.directory, self.workers, self.clock, self.step = directory, workers, clock, step
-        self.status, self.progress = status, progress
-        self.epochs_in_all = recipe.training.epochs
+        self.directory, self.plan, self.clock, self.step = directory, plan, clock, step
+        self.status, self.progress, self.workers = status, progress, plan.workers
         self.deciding_keys = deciding_keys(recipe.to_dict())
-        self.is_first = workers.rank == 0
+        self.is_first = self.workers.rank == 0
         self.stops_on_full_disk = recipe.training.stop_on_full_disk
-        self.saver = Saver(directory.checkpoint, on_full_disk=None if self.stops_on_full_disk else self._not_saved)
+        self.saver = Saver(
+            directory.checkpoint,
+            best_folder=directory.best,
+            on_full_disk=None if self.stops_on_full_disk else self._not_saved,
+        )
         self._last_before_full: TrainingPosition | None = None
         self._open = ExitStack()
 
@@ -82,6 +86,7 @@ class RunRecorder:
             changes["epochs_done"] = self.saver.last.epochs_done
             if self.saver.last != self._last_before_full:
                 changes.setdefault("not_saved", None)
+        changes |= self.plan.told()
         self.status = replace(self.status, time_s=self.clock.totals_s(), **changes)
         if self.is_first:
             try:
@@ -91,7 +96,7 @@ class RunRecorder:
                     raise  # otherwise the next one says it all again
 
     def epoch_begins(self, *, epoch: int, steps: int) -> None:
-        self.progress.epoch_begins(epoch=epoch, epochs=self.epochs_in_all, steps=steps)
+        self.progress.epoch_begins(epoch=epoch, epochs=self.plan.epochs, steps=steps)
 
     def step_done(self, batch: StepBatch) -> None:
         self.saver.check()  # a write that failed in its thread is raised here, at the next step
@@ -113,6 +118,9 @@ class RunRecorder:
             self.epochs.write(to_json(record))
         self.progress.epoch_done(record)
         self.set_status()
+        if self.is_first and self.plan.best is not None and self.plan.best.epoch == record.epoch:
+            with self.clock.part("checkpoint"):
+                self.saver.hold(BestWeights(best=self.plan.best, weights=self.step.evaluated_weights()))
 
     def save(self, position: TrainingPosition, *, totals: list[list[float]], epoch_time_s: float, waits: bool) -> None:
         """Save a checkpoint. Training goes on when it is in host memory; with `waits`, when it is on the disk."""
@@ -123,6 +131,7 @@ class RunRecorder:
                 epoch_time_s=epoch_time_s,
                 clock_s=self.clock.totals_s(),
                 recipe=self.deciding_keys,
+                plan=self.plan.state.to_json(),
             )
             self.saver.begin(self.step.snapshot(manifest))
         if waits:  # process 0 alone has something to wait for; the barrier makes the others wait with it

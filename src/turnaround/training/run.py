@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from turnaround.record.machine import changed_since, describe
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
-from turnaround.training import checkpoint, faults
+from turnaround.training import best, checkpoint, faults
 from turnaround.training.agreement import Agreement
 from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
 from turnaround.training.bench import measure
@@ -37,6 +37,7 @@ from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.loop import Loop
+from turnaround.training.plan import EpochPlan, IsStable
 from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import CheckpointSchedule
 from turnaround.training.schedule import make_schedule
@@ -45,6 +46,8 @@ from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
 
 GIB = 2**30
+StableRule = Callable[[Sequence[float], int], bool]
+"""Tells by the validation accuracy of all epochs, and the number of validation images, whether it is stable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +73,24 @@ class Segment:
     start: Manifest
     status: Status
     clock: Clock
+    plan: EpochPlan
     passed_over: list[str]
     """A sentence for each checkpoint that was damaged."""
 
 
 def train(
-    assignment: Assignment, place: RankInfo, progress: Progress, *, heartbeat: Heartbeat, stop_asked: Callable[[], bool]
+    assignment: Assignment,
+    place: RankInfo,
+    progress: Progress,
+    *,
+    heartbeat: Heartbeat,
+    stop_asked: Callable[[], bool],
+    is_stable: StableRule,
 ) -> None:
-    """Train from the newest valid checkpoint, or from the beginning, to the end of the recipe."""
+    """Train from the newest valid checkpoint, or from the beginning, to the end of the recipe.
+
+    `is_stable` is the rule of `training.stop = stable`: analysis, which has it, is a room that training does not see.
+    """
     directory = assignment.directory
     recipe = Recipe.from_record(read_json(directory.recipe))
     device = choose_device(assignment.device, place)
@@ -91,7 +104,7 @@ def train(
         core = build_core(recipe, workers, pixels, place=place, device=device, heartbeat=heartbeat)
         faults.arm(rank=place.rank, segment=_status(directory).segments)
         faults.strike("start")
-        segment = _restore(assignment, core)
+        segment = _restore(assignment, core, is_stable)
         program_s = segment.clock.total_program_s
         open_parts.enter_context(HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=program_s))
         assembly = warm_up(core)  # after the heartbeat began: compiling takes up to a minute
@@ -100,7 +113,7 @@ def train(
             RunRecorder(
                 directory,
                 recipe=recipe,
-                workers=workers,
+                plan=segment.plan,
                 clock=segment.clock,
                 step=core.step,
                 status=segment.status,
@@ -167,7 +180,7 @@ def _agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:
                 )
 
 
-def _restore(assignment: Assignment, core: TrainingCore) -> Segment:
+def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) -> Segment:
     """Go on from the newest valid checkpoint, the same one on every process; the record is cut back to it."""
     directory, workers = assignment.directory, core.workers
     path, passed_over = checkpoint.agree_on_newest(directory.checkpoint, workers)
@@ -183,6 +196,7 @@ def _restore(assignment: Assignment, core: TrainingCore) -> Segment:
     workers.barrier()
     if workers.rank == 0:
         checkpoint.remove_leftovers(directory.checkpoint)
+        best.remove_later(directory.best, than_epoch=epochs_done)
         checkpoint.require_room(directory.checkpoint, core.network.module)
         truncate_epochs(directory.epochs, epochs_done)  # lines that were written after the checkpoint come again
     earlier_s = with_lost(start.clock_s, until_s=status.time_s.get("program", 0.0))
@@ -197,7 +211,13 @@ def _restore(assignment: Assignment, core: TrainingCore) -> Segment:
         ended_at=None,
         not_saved=None,
     )
-    return Segment(start=start, status=status, clock=clock, passed_over=passed_over)
+    plan = EpochPlan(core.recipe.training, workers, saved=start.plan, is_stable=_stable_rule(core, is_stable))
+    return Segment(start=start, status=status, clock=clock, plan=plan, passed_over=passed_over)
+
+
+def _stable_rule(core: TrainingCore, is_stable: StableRule) -> IsStable | None:
+    num_validation = len(core.pixels.labels) - core.pixels.num_train
+    return (lambda curve: is_stable(curve, num_validation)) if core.recipe.training.stop == "stable" else None
 
 
 def _write_machine(assignment: Assignment, assembly: Assembly, segment: Segment) -> None:
@@ -248,7 +268,7 @@ def _train_segment(
         agreement=Agreement(core.workers, stop_asked=stop_asked),
         checkpoints=CheckpointSchedule(training),
         heartbeat=core.heartbeat,
-        epochs=training.epochs,
+        plan=segment.plan,
         steps_per_epoch=core.steps_per_epoch,
         segment=segment.status.segments,
     )
@@ -259,7 +279,8 @@ def _train_segment(
     loop.run(segment.start)
     with clock.part("evaluation"):
         counts = evaluator.validation(with_confusion=True)
-    recorder.finish(final_evaluation(counts, epoch=training.epochs, classes=classes))
+    plan = segment.plan
+    recorder.finish(replace(final_evaluation(counts, epoch=plan.epochs, classes=classes), best=plan.best))
 
 
 def _status(directory: RunDirectory) -> Status:

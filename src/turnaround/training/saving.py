@@ -14,6 +14,7 @@ from pathlib import Path
 
 from turnaround.errors import DiskFullError
 from turnaround.recipe import TrainingRecipe
+from turnaround.training.best import BestWeights, write_best
 from turnaround.training.checkpoint import StateSnapshot, write
 from turnaround.training.position import TrainingPosition
 
@@ -48,18 +49,30 @@ class CheckpointSchedule:
 class Saver:
     """Writes checkpoints of one run, in a thread."""
 
-    def __init__(self, folder: Path, *, on_full_disk: Callable[[DiskFullError], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        best_folder: Path | None = None,
+        on_full_disk: Callable[[DiskFullError], None] | None = None,
+    ) -> None:
         """`on_full_disk` is told of a checkpoint that had no room; without it that is an error like any other."""
         self.folder, self.on_full_disk = folder, on_full_disk
+        self.best_folder = best_folder
+        self._best: BestWeights | None = None
         self.last: TrainingPosition | None = None
         """The position of the last one that is whole and on the disk."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
+    def hold(self, best: BestWeights) -> None:
+        """Keep the weights of the best epoch in memory, until the next checkpoint is written."""
+        self._best = best
+
     def begin(self, state: StateSnapshot) -> None:
         """Start to write; wait first for a write that is still under way."""
         self.wait()  # one write at a time: two would need twice the host memory, and could finish in the wrong order
-        self._thread = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
+        self._thread = threading.Thread(target=self._write, args=(state, self._best), name="checkpoint", daemon=True)
         self._thread.start()
 
     def wait(self, *, must_hold: bool = False) -> None:
@@ -78,8 +91,13 @@ class Saver:
         elif error is not None:
             raise error
 
-    def _write(self, state: StateSnapshot) -> None:
+    def _write(self, state: StateSnapshot, best: BestWeights | None) -> None:
         try:
+            # Before the checkpoint, so that every checkpoint finds the weights of the best epoch that it names.
+            if best is not None and self.best_folder is not None:
+                write_best(self.best_folder, best)
+                if self._best is best:  # else a better one is held meanwhile
+                    self._best = None
             write(self.folder, state)
             self.last = state.manifest.position
         except BaseException as error:  # whatever it is, it belongs to the training

@@ -210,9 +210,15 @@ class Step:
             noise=self.meter.window(global_step=manifest.position.global_step),
         )
         module, optimizer = self.components.network.module, self.components.optimizer
-        average = self.components.average
-        averages = average.tensors() if average is not None else {}
+        averages = self._averages()
         return checkpoint.snapshot(module=module, optimizer=optimizer, manifest=whole, averages=averages)
+
+    def evaluated_weights(self) -> dict[str, Tensor]:
+        """Copy the weights that evaluation sees to host memory: the average, where there is one."""
+        return checkpoint.in_host_memory({**self.components.network.module.state_dict(), **self._averages()})
+
+    def _averages(self) -> dict[str, Tensor]:
+        return self.components.average.tensors() if self.components.average is not None else {}
 
     def restore(self, path: Path) -> Manifest:
         """Go on from a valid checkpoint."""

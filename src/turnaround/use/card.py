@@ -100,6 +100,11 @@ def _accuracy(trained: Trained) -> str:
     )
     if evaluation.epoch != trained.epoch:
         sentence += f"; measured after epoch {evaluation.epoch}, this file is from epoch {trained.epoch}"
+    if trained.best is not None and trained.best.epoch != evaluation.epoch:
+        sentence += (
+            f", which had {percent(trained.best.val_accuracy, 1)} and was chosen by that: as the best of many epochs "
+            "on these same images it is a little optimistic"
+        )
     return f"{sentence}.\n\n{_class_table(evaluation)}"
 
 

@@ -62,6 +62,10 @@ class Exported:
     card_is_new: bool
     """False: one was there already, and was left as it is."""
     agreement: ExportAgreement
+    epoch: int
+    """The epoch whose weights it has."""
+    weights: str
+    """best or last."""
 
     def sentence(self) -> str:
         """Say what was written and how it was checked."""
@@ -93,6 +97,8 @@ def export_run(trained: Trained, *, to: str, out: Path | None, show: Show) -> Ex
         card=str(beside),
         card_is_new=is_new,
         agreement=agreement,
+        epoch=trained.epoch,
+        weights="last" if trained.best is None else "best",
     )
 
 

@@ -43,6 +43,7 @@ def description(trained: Trained) -> dict[str, Any]:
         "run": trained.name,
         "model": trained.recipe.model.name,
         "epoch": trained.epoch,
+        "weights": "last" if trained.best is None else "best",
         "classes": list(trained.classes),
         "input": {
             "name": INPUT,

@@ -47,9 +47,9 @@ class Predictor:
         self.graph = WithPreprocessing(trained).to(self.device)
 
     @classmethod
-    def load(cls, run: Path, *, device: str = "auto") -> Predictor:
-        """Load the network of a run directory."""
-        return cls(load_trained(run), device=device)
+    def load(cls, run: Path, *, device: str = "auto", weights: str = "best") -> Predictor:
+        """Load the network of a run directory, with the weights of its best or its last epoch."""
+        return cls(load_trained(run, weights=weights), device=device)
 
     def classify(self, pictures: Iterable[Picture], *, top: int = 5) -> list[tuple[Guess, ...]]:
         """Return the classes of each picture, the most probable first; UnreadableImage for one that is none."""

@@ -89,14 +89,14 @@ class Service:
 
     async def about(self, request: Request) -> Response:
         trained = self.predictor.trained
-        evaluation = trained.run.evaluation
         return JSONResponse(
             {
                 "run": _readable(trained.name),
                 "model": _readable(trained.recipe.model.name),
                 "epoch": trained.epoch,
                 "classes": [_readable(name) for name in trained.classes],
-                "val_accuracy": evaluation.top1 if evaluation is not None else None,
+                "weights": "last" if trained.best is None else "best",
+                "val_accuracy": trained.val_accuracy,
                 "size_px": trained.size_px,
                 "max_bytes": self.limits.upload.max_bytes,
                 "max_pixels": MAX_PIXELS,

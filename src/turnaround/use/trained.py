@@ -1,7 +1,8 @@
 """A run directory -> what was trained in it: the network with its weights, the class names, how an image must look.
 
-The weights are those of the newest checkpoint whose files have the SHA-256 that its manifest states. A run may come
-from somebody else: nothing in it is executed, no file that its recipe names is opened, and nothing is fetched for it.
+The weights are those of the best epoch, or of the newest checkpoint where they are asked for, where none are kept, or
+where they are damaged: only files with the SHA-256 that their manifest states are used. A run may come from somebody
+else: nothing in it is executed, no file that its recipe names is opened, and nothing is fetched for it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import nn
 
-from turnaround.errors import RecipeError, RunDirectoryError
+from turnaround.errors import InputError, RecipeError, RunDirectoryError, one_of
 from turnaround.model.network import build
 from turnaround.recipe import Recipe
 from turnaround.record.layout import CheckpointName
 from turnaround.record.reader import Run
+from turnaround.record.schema import BestEpoch
 from turnaround.training import checkpoint
+from turnaround.training.best import best_epoch, newest_best
+from turnaround.words import percent
 
 MAX_NAMED = 5
+WEIGHTS = ("best", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +40,11 @@ class Trained:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     checkpoint: Path
-    """The checkpoint that the weights come from."""
+    """The folder that the weights come from: a checkpoint, or that of the best epoch."""
+    best: BestEpoch | None
+    """The epoch of the weights where they were taken as the best; None where they are the last."""
     passed_over: tuple[str, ...]
-    """Damaged checkpoints that are newer, each in a sentence."""
+    """Damaged weights that would have been used instead, each in a sentence."""
 
     @property
     def name(self) -> str:
@@ -45,14 +52,37 @@ class Trained:
         return self.run.path.resolve().name
 
     def notes(self) -> list[str]:
-        """Return a sentence for each newer checkpoint that is damaged."""
+        """Return a sentence for each damaged one that would have been used instead."""
         return [f"{reason}; {self.checkpoint.name} is used" for reason in self.passed_over]
+
+    @property
+    def which(self) -> str:
+        """The epoch whose weights these are, and by which measure it was taken, in words."""
+        if self.best is None:
+            at = f"epoch {self.position.epoch}" + (f", step {self.position.step}" if self.position.step else "")
+            return f"weights after {at}, the last that are saved"
+        last = max((record.epoch for record in self.run.epochs), default=self.best.epoch)
+        if last <= 1:
+            return "weights of epoch 1, the only one"
+        # Said wherever the best is shown: a maximum over many noisy figures lies above what it will do elsewhere.
+        return (
+            f"weights of epoch {self.best.epoch}, the best of {last} by validation accuracy "
+            f"({percent(self.best.val_accuracy, 1)}: chosen on these images, so a little optimistic)"
+        )
+
+    @property
+    def val_accuracy(self) -> float | None:
+        """The validation accuracy of these weights; None where it was not measured."""
+        if self.best is not None:
+            return self.best.val_accuracy
+        evaluation = self.run.evaluation
+        return evaluation.top1 if evaluation is not None and evaluation.epoch == self.epoch else None
 
     @property
     def position(self) -> CheckpointName:
         """The position in the training at which the weights were saved: after whole epochs, or within one."""
         name = CheckpointName.parse(self.checkpoint.name)
-        assert name is not None, "newest_valid returns checkpoints only"
+        assert name is not None, "only folders with such a name are looked at"
         return name
 
     @property
@@ -65,8 +95,10 @@ class Trained:
         return self.position.epoch
 
 
-def load_trained(path: Path) -> Trained:
-    """Load the newest valid weights of a run; RunDirectoryError says what is missing."""
+def load_trained(path: Path, *, weights: str = "best") -> Trained:
+    """Load the best or the last valid weights of a run; RunDirectoryError says what is missing."""
+    if weights not in WEIGHTS:
+        raise InputError(one_of("--weights", weights, WEIGHTS))
     run = Run.load(path)
     if run.imported is not None:
         raise RunDirectoryError(
@@ -79,9 +111,13 @@ def load_trained(path: Path) -> Trained:
             "can be used."
         )
     recipe, classes = _recipe(run), class_names(run)
-    found, passed_over = checkpoint.newest_valid(run.directory.checkpoint)
+    found, passed_over = (None, None) if weights == "last" else newest_best(run.directory.best)
+    best, damaged = None if found is None else best_epoch(found), [passed_over] if passed_over else []
     if found is None:
-        raise RunDirectoryError(_no_checkpoint(run, passed_over))
+        found, older = checkpoint.newest_valid(run.directory.checkpoint)
+        damaged += older
+    if found is None:
+        raise RunDirectoryError(_no_checkpoint(run, damaged))
     # No weights of ImageNet, no file that the recipe names: the checkpoint holds every tensor.
     network = build(replace(recipe.model, weights="none"), num_classes=len(classes), seed=0)
     try:
@@ -99,7 +135,8 @@ def load_trained(path: Path) -> Trained:
         mean=network.mean,
         std=network.std,
         checkpoint=found,
-        passed_over=tuple(passed_over),
+        best=best,
+        passed_over=tuple(damaged),
     )
 
 

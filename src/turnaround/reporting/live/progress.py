@@ -138,7 +138,8 @@ class RunWatch:
         processes = run.processes() if state == "running" else []
         self._follow(processes)
         last = epochs[-1] if epochs else None
-        at = Position.of(processes[0].step if processes else 0, recipe, last)
+        planned = _or_none(lambda: snapshot.status.epochs_planned)
+        at = Position.of(processes[0].step if processes else 0, recipe, last, epochs_planned=planned)
         left_s = at.left_s(epochs, self.pace.steps_per_s) if state == "running" else None
         return RunProgress(
             id=run.id,

@@ -112,6 +112,8 @@ def _figures(run: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield the results by name. A rehearsal's times are nobody's, so it has none."""
     planned = f" of {run.epochs_planned}" if run.epochs_planned and run.epochs_planned != run.epochs else ""
     yield "epochs", f"{run.epochs}{planned}"
+    if run.stopped_early is not None:
+        yield "stopped early", run.stopped_early
     if run.final_val_accuracy is not None:
         yield "validation accuracy", accuracy(run.final_val_accuracy)
     if run.best_val_accuracy is not None and run.best_epoch is not None:
