@@ -71,6 +71,7 @@ VALUES = {
     "float": numbers,
     "int | None": counts | st.none(),
     "float | None": numbers | st.none(),
+    "str | None": st.text() | st.none(),
 }
 
 

@@ -103,6 +103,15 @@ def test_the_noise_scale_in_words() -> None:
         "beyond about 410 images a step, more workers buy little (90 %: 250 to 701; an order of magnitude)"
     )
     run.epochs = [epoch(noise_scale=412.0, noise_scale_low=0.0, noise_scale_high=None)]
+    assert noise_sentence(run) is None
+    reason = "3 of at least 4 measurements: one step in 64 is measured"
+    run.epochs = [replace(epoch(), noise_scale_reason=reason)]
+    assert noise_sentence(run) == f"not known: {reason}"
+    run.epochs = [replace(epoch(noise_scale_low=913.0), noise_scale_reason="it drowns")]
+    assert noise_sentence(run) == (
+        "at least about 910 images a step, so more workers still pay up to there (it drowns)"
+    )
+    run.epochs = [epoch()]
     assert noise_sentence(run) is None  # without an upper bound nothing is said
     run.epochs = [epoch()]
     assert noise_sentence(run) is None

@@ -17,7 +17,7 @@ from turnaround.data.pixels import Pixels
 from turnaround.model.network import Network, build
 from turnaround.recipe import AugmentRecipe, ModelRecipe
 from turnaround.training.choices import choose_precision
-from turnaround.training.clock import SPAN_EVERY_STEPS, StepTimer
+from turnaround.training.clock import SPAN_AT_STEP, StepTimer
 from turnaround.training.feed import Feed
 from turnaround.training.frozen import FrozenBackbone, FrozenFeed, split
 from turnaround.training.position import TrainingPosition
@@ -199,7 +199,7 @@ def test_passes_hold_whole_steps_or_steps_whole_passes(
 
 
 def test_work_done_for_several_steps_is_shared_by_them(pixels: Pixels) -> None:
-    feed, sampled = made(pixels, VARIED), SPAN_EVERY_STEPS // 2
+    feed, sampled = made(pixels, VARIED), SPAN_AT_STEP
     spans = []
     first = sampled - 3  # the sampled step is the fourth of the first five
     for _ in _begun(feed, first):

@@ -128,8 +128,8 @@ def test_its_instants_are_in_order(whole: Run) -> None:
 
 def test_spans_and_telemetry_have_content(whole: Run) -> None:
     assert whole.ranks == [0]
-    (span,) = whole.spans(0)  # the ninth of eighteen steps
-    assert (span.step, span.epoch) == (9, 2)
+    (span,) = whole.spans(0)  # the eleventh of eighteen steps
+    assert (span.step, span.epoch) == (11, 2)
     assert span.compute_s > 0
     assert span.update_s > 0
     assert span.reduce_s == 0  # one process has nobody to wait for

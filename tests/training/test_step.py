@@ -213,6 +213,26 @@ def test_the_fused_pass_equals_separate_passes(kind: dict[str, bool], sizes: tup
     assert all(torch.allclose(after[0][k], after[1][k], rtol=1e-12, atol=1e-14) for k in after[0])
 
 
+@pytest.mark.parametrize("size", [8, 7])
+def test_one_worker_with_batch_norm_is_probed_by_two_halves(size: int) -> None:
+    """Each normalised by itself; and the probe leaves no trace in what is learnt."""
+    net, given = network(norm=True), batch((size,))
+    half, halves = size // 2, []
+    for part in (slice(0, size // 2), slice(size // 2, None)):
+        one = dataclasses.replace(given, pixels=given.images[part], labels=given.labels[part], ids=given.ids[part])
+        found = plain_gradients(copy.deepcopy(net), one, TrainingRecipe(), AugmentRecipe())
+        halves.append(torch.cat([g.flatten() for g in found]))
+    apart = halves[0] - halves[1]
+    wanted = [float(apart @ apart) / (1 / half + 1 / (size - half)), float(halves[0] @ halves[1])]
+    steps = [made(copy.deepcopy(net), Single(count=1, device=CPU)) for _ in range(2)]
+    learnt = [gradients(step, given, number=n) for step, n in zip(steps, (MEASURED, UNMEASURED), strict=True)]
+    ((_, *measured),) = steps[0].meter.window(global_step=0)
+    assert measured == pytest.approx(wanted, rel=1e-5)
+    assert all(torch.equal(a, b) for a, b in zip(*learnt, strict=True))
+    states = [step.components.network.module.state_dict() for step in steps]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
 def test_many_workers_are_fused_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = made(network(norm=True))
     monkeypatch.setattr(step_module, "MAX_IMAGES_PER_FUSED_PASS", 10)  # two workers of four or five images

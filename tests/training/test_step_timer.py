@@ -11,6 +11,7 @@ import torch
 from turnaround.record.schema import Span
 from turnaround.training import clock
 from turnaround.training.clock import SPAN_EVERY_STEPS, StepTimer
+from turnaround.training.noise import MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS, NoiseMeter
 from turnaround.training.position import TrainingPosition
 
 CPU = torch.device("cpu")
@@ -51,23 +52,32 @@ def steps(host: HostClock, timer: StepTimer, numbers: range, *, reduces: bool = 
 
 def test_one_step_in_sixteen_is_taken_apart(host: HostClock) -> None:
     found = steps(host, StepTimer(CPU), range(3 * SPAN_EVERY_STEPS))
-    assert [span.step for span in found] == [9, 25, 41]  # counted from 1
+    assert [span.step for span in found] == [11, 27, 43]  # counted from 1
     assert all(span.epoch == 3 for span in found)
     assert [span.compute_s for span in found] == pytest.approx([NAP_S / 4] * 3)
     assert all(span.reduce_s == 0 for span in found)
 
 
+def test_a_timed_step_is_an_ordinary_one() -> None:
+    """A step whose noise is measured takes more passes, so its parts would not be those of the others."""
+    timed = {number for number in range(2000) if StepTimer.is_due(number)}
+    assert len(timed) == 125
+    for every_steps in (MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS):
+        meter = NoiseMeter(window_steps=1, every_steps=every_steps)
+        assert not any(meter.is_due(number) for number in timed)
+
+
 def test_waiting_for_the_others_is_not_computing(host: HostClock) -> None:
-    (span,) = steps(host, StepTimer(CPU), range(8, 9), reduces=True)
+    (span,) = steps(host, StepTimer(CPU), range(10, 11), reduces=True)
     assert (span.compute_s, span.reduce_s) == pytest.approx((NAP_S / 4, NAP_S))
-    (span,) = steps(host, StepTimer(CPU), range(8, 9))
+    (span,) = steps(host, StepTimer(CPU), range(10, 11))
     assert span.reduce_s == 0
 
 
 def test_an_earlier_steps_last_gradient_is_forgotten(host: HostClock) -> None:
     timer = StepTimer(CPU)
-    steps(host, timer, range(8, 9), reduces=True)
-    (span,) = steps(host, timer, range(24, 25))
+    steps(host, timer, range(10, 11), reduces=True)
+    (span,) = steps(host, timer, range(26, 27))
     assert span.reduce_s == 0
     assert span.compute_s > 0
 
@@ -79,7 +89,7 @@ def test_on_a_gpu_no_mark_waits_for_it() -> None:
     torch.mm(square, square)
     torch.cuda.synchronize()
     begun_s = time.perf_counter()
-    timer.begin(TrainingPosition(step_in_epoch=8, global_step=8))
+    timer.begin(TrainingPosition(step_in_epoch=10, global_step=10))
     timer.mark("wait")
     for _ in range(20):
         torch.mm(square, square)

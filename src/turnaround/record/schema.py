@@ -93,9 +93,11 @@ class EpochRecord:
     noise_scale: float | None = dataclasses.field(default=None, metadata={TAG: "noise_scale"})
     """Gradient noise scale, in images, over the last tenth of the training, or 20 measurements where that is longer."""
     noise_scale_low: float | None = None
-    """Lower end of its 90 % interval."""
+    """Lower end of its 90 % interval; may be known where the noise scale itself is not."""
     noise_scale_high: float | None = None
     """Upper end; None when there is no estimate, or no upper bound."""
+    noise_scale_reason: str | None = None
+    """Why there is no noise scale, or no upper end of it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from turnaround.analysis.summary import RunSummary
 from turnaround.findings import Finding
 from turnaround.findings.times import PART_NAMES
 from turnaround.record.reader import Run
+from turnaround.record.schema import EpochRecord
 from turnaround.words import accuracy, duration, points
 
 
@@ -121,14 +122,26 @@ def scaling_sentence(run: Run) -> str | None:
 
 
 def noise_sentence(run: Run) -> str | None:
-    """Return the gradient noise scale in words, when it was measured well enough to have an upper bound."""
+    """Return the gradient noise scale in words: the last with an upper bound, else what is known instead, and why."""
     bounded = [e for e in run.epochs if e.noise_scale is not None and e.noise_scale_high is not None]
     if not bounded:
-        return None
+        return _noise_unknown(run.epochs[-1]) if run.epochs else None
     last = bounded[-1]
     about = float(f"{last.noise_scale:.2g}")
     interval = f"90 %: {last.noise_scale_low or 0:,.0f} to {last.noise_scale_high:,.0f}"
     return f"beyond about {about:,.0f} images a step, more workers buy little ({interval}; an order of magnitude)"
+
+
+def _noise_unknown(last: EpochRecord) -> str | None:
+    """Say why the noise scale is not known, and its lower end where there is one; None where no reason is given."""
+    if last.noise_scale_reason is None:
+        return None
+    if not last.noise_scale_low:
+        return f"not known: {last.noise_scale_reason}"
+    least = float(f"{last.noise_scale_low:.2g}")
+    return (
+        f"at least about {least:,.0f} images a step, so more workers still pay up to there ({last.noise_scale_reason})"
+    )
 
 
 def class_metrics_sentence(summary: RunSummary) -> str | None:

@@ -41,7 +41,13 @@ from turnaround.training.clock import StepTimer
 from turnaround.training.feed import Feed
 from turnaround.training.frozen import FrozenBackbone, FrozenFeed, split
 from turnaround.training.graph import leave_default_stream
-from turnaround.training.noise import MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS, NoiseMeter, needs_probe
+from turnaround.training.noise import (
+    MEASURE_EVERY_STEPS,
+    PROBE_EVERY_STEPS,
+    RARELY_EVERY_STEPS,
+    NoiseMeter,
+    needs_probe,
+)
 from turnaround.training.schedule import Scaling, choose_scaling
 from turnaround.training.step import Step, StepComponents
 from turnaround.workers.contract import Workers
@@ -349,11 +355,10 @@ def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice
 def _noise_meter(network: Network, workers: Workers, learner: Learner, *, steps_in_all: int) -> NoiseMeter:
     """Make a meter that looks back over a tenth of the training."""
     # Measured passes have other shapes, which are not compiled for (CompiledForOneShape).
-    is_expensive = needs_probe(network, workers) or learner.is_compiled
-    return NoiseMeter(
-        window_steps=steps_in_all // 10,
-        every_steps=RARELY_EVERY_STEPS if is_expensive else MEASURE_EVERY_STEPS,
-    )
+    every_steps = RARELY_EVERY_STEPS if learner.is_compiled else MEASURE_EVERY_STEPS
+    if needs_probe(network, workers):
+        every_steps = PROBE_EVERY_STEPS
+    return NoiseMeter(window_steps=steps_in_all // 10, every_steps=every_steps)
 
 
 def _inputs(recipe: Recipe, network: Network, pixels: Pixels, device: torch.device, precision: Precision) -> Inputs:

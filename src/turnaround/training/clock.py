@@ -25,6 +25,9 @@ from turnaround.training.position import TrainingPosition
 
 SPAN_EVERY_STEPS = 16
 """One step in this many is taken apart: enough for a verdict after an epoch, and few lines on the disk."""
+SPAN_AT_STEP = 10
+"""Which of them: not the first, which loads and compiles, and none of those whose gradient noise is measured (every
+eighth, noise.py), which take more passes than an ordinary one. Two after such a step: caches are warm again."""
 STEP_PARTS = ("wait", "copy", "compute", "reduce", "update")
 Instant = float | torch.cuda.Event
 
@@ -189,8 +192,8 @@ class StepTimer:
 
     @staticmethod
     def is_due(global_step: int) -> bool:
-        """Tell whether this step is taken apart: never the first of a run, which loads and compiles."""
-        return global_step % SPAN_EVERY_STEPS == SPAN_EVERY_STEPS // 2
+        """Tell whether this step is taken apart: by its number, so all processes and every resume agree."""
+        return global_step % SPAN_EVERY_STEPS == SPAN_AT_STEP
 
     def begin(self, position: TrainingPosition) -> None:
         """Start the next step, before its batch is asked for."""

@@ -179,9 +179,10 @@ class Loop:
             epoch_time_s=epoch_time_s,
             evaluation_time_s=self.clock.last_s,
             images_per_s=images / epoch_time_s,
-            noise_scale=noise.value if noise else None,
-            noise_scale_low=noise.low if noise else None,
-            noise_scale_high=noise.high if noise else None,
+            noise_scale=noise.value,
+            noise_scale_low=noise.low,
+            noise_scale_high=noise.high,
+            noise_scale_reason=noise.reason or None,
             segment=self.segment,
         )
 

@@ -13,6 +13,11 @@ best step over B images makes 1 / (1 + B_simple / B) of the progress of the true
 B = B_simple. It is an order of magnitude (docs/LOG.md: good to a factor of about 3), and it grows as the loss falls.
 The interval is a delete-block jackknife.
 
+Where the noise scale is far above the batch, |G|^2 drowns in the scatter of a few dozen measurements, and only a lower
+bound is known. Batch norm adds a bias that would matter there: with a quarter of the images it makes S a few per cent
+larger, which the formulas above take off |G|^2. So one worker with batch norm is probed by two halves of its step,
+normalised alike: |G|^2 = g1 g2 and S = |g1 - g2|^2 / (1/B1 + 1/B2).
+
     NoiseMeasurement   takes the two sizes from gradients that a step computes anyway: of passes, or of processes
     NoiseMeter         collects the measurements, and estimates
 """
@@ -22,7 +27,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +38,10 @@ from turnaround.workers.contract import Workers
 MEASURE_EVERY_STEPS = 8
 """A measured step takes its workers in two passes instead of one."""
 RARELY_EVERY_STEPS = 32
-"""Where it costs more: an additional pass over a quarter of the images (one worker whose images cannot be taken apart),
-which is 0.8 % of the passes, or two passes that are not compiled instead of one that is."""
-PROBED_PART = 4
-"""One in this many images of a step is computed once more, where its gradient cannot be taken apart."""
+"""Where it costs more: two passes that are not compiled instead of one that is."""
+PROBE_EVERY_STEPS = 64
+"""Where all images of a step are computed once more, in two halves (one worker whose images cannot be taken apart):
+1.6 % of the passes."""
 MIN_IN_WINDOW = 20
 """Measurements that a window holds at least: single ones scatter by orders of magnitude."""
 BLOCKS = 10
@@ -49,11 +54,15 @@ Z90 = 1.645
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseScale:
-    """An estimate in images, with its 90 % interval; `high` is infinite when the data cannot bound it."""
+    """An estimate in images, with its 90 % interval, and what is in the way of a better one."""
 
-    value: float
-    low: float
-    high: float
+    value: float | None
+    """None when the measurements cannot tell |G|^2 from 0: then there is a lower end at best."""
+    low: float | None
+    high: float | None
+    """None when the measurements do not bound it."""
+    reason: str = ""
+    """Why there is no value, or no upper end; empty where there are both."""
 
 
 class NoiseMeter:
@@ -83,12 +92,19 @@ class NoiseMeter:
         # either may come out negative in a single step: so they are averaged before they are divided.
         noise = (small - big) / (1 / small_size - 1 / big_size)
         signal = (big_size * big - small_size * small) / (big_size - small_size)
+        self.add(global_step=global_step, noise=noise, signal=signal)
+
+    def add(self, *, global_step: int, noise: Tensor, signal: Tensor) -> None:
+        """Note one measurement: S, and |G|^2."""
         self._waiting.append((global_step, torch.stack([noise, signal])))
 
-    def estimate(self, *, global_step: int) -> NoiseScale | None:
-        """Return the estimate over the last window; None as long as too little was measured."""
+    def estimate(self, *, global_step: int) -> NoiseScale:
+        """Return the estimate over the last window, or why there is none."""
         self._read(global_step)
-        return ratio_of_means([(noise, signal) for _, noise, signal in self._measured])
+        found = ratio_of_means([(noise, signal) for _, noise, signal in self._measured])
+        if len(self._measured) < MIN_MEASUREMENTS:
+            return replace(found, reason=f"{found.reason}: one step in {self.every_steps} is measured")
+        return found
 
     def window(self, *, global_step: int) -> list[list[float]]:
         """Return what a checkpoint keeps: step, noise and signal of every measurement in the last window."""
@@ -111,37 +127,60 @@ class NoiseMeter:
             self._measured.popleft()
 
 
-def ratio_of_means(pairs: list[tuple[float, float]]) -> NoiseScale | None:
+def ratio_of_means(pairs: list[tuple[float, float]]) -> NoiseScale:
     """Return mean noise over mean signal with a jackknife interval over blocks of consecutive measurements."""
-    if len(pairs) < MIN_MEASUREMENTS:
-        return None
+    count = len(pairs)
+    if count < MIN_MEASUREMENTS:
+        return NoiseScale(
+            value=None, low=None, high=None, reason=f"{count} of at least {MIN_MEASUREMENTS} measurements"
+        )
     # Sums instead of means: their ratio is the same. A mean of ratios is biased, since single signals come close to 0.
     noise, signal = sum(n for n, _ in pairs), sum(s for _, s in pairs)
-    if noise <= 0 or signal <= 0:
-        return None  # the measurement is all noise: nothing can be said yet
-    blocks = min(BLOCKS, len(pairs))
-    # Of the ratio without one block: a logarithm is closer to normal, and keeps the interval positive.
-    logs = []
+    if noise <= 0:
+        reason = f"over {count} measurements the parts of a step do not differ as images do"
+        return NoiseScale(value=None, low=None, high=None, reason=reason)
+    blocks = min(BLOCKS, count)
+    # Sums without one block.
+    rest = []
     for b in range(blocks):
-        block = pairs[b * len(pairs) // blocks : (b + 1) * len(pairs) // blocks]
-        rest_noise, rest_signal = noise - sum(n for n, _ in block), signal - sum(s for _, s in block)
-        if rest_noise <= 0 or rest_signal <= 0:  # one block carries the whole estimate: the data do not bound it
-            return NoiseScale(value=noise / signal, low=0.0, high=math.inf)
-        logs.append(math.log(rest_noise / rest_signal))
-    mean = sum(logs) / blocks
+        block = pairs[b * count // blocks : (b + 1) * count // blocks]
+        rest.append((noise - sum(n for n, _ in block), signal - sum(s for _, s in block)))
+    if signal <= 0 or any(n <= 0 or s <= 0 for n, s in rest):  # nothing, or one block alone, carries the signal
+        value, low = noise / signal if signal > 0 else None, _lower_bound(noise, signal, rest)
+        reason = (
+            f"the {count} measurements cannot tell the mean gradient from none: it drowns in the differences of images"
+        )
+        return NoiseScale(
+            value=value, low=low if value is None or low is None else min(low, value), high=None, reason=reason
+        )
+    # Of the ratio without one block: a logarithm is closer to normal, and keeps the interval positive.
+    value, error = noise / signal, _jackknife_error([math.log(n / s) for n, s in rest])
+    return NoiseScale(value=value, low=value * math.exp(-Z90 * error), high=value * math.exp(Z90 * error))
+
+
+def _lower_bound(noise: float, signal: float, rest: list[tuple[float, float]]) -> float | None:
+    """Return noise / (the largest signal that the blocks allow); None where they allow none."""
+    # The signal is a mean and near normal, the noise is known far better than it. A squared length is not negative: a
+    # signal that came out below 0 did so by chance.
+    blocks = len(rest)
+    largest = max(signal, 0.0) + Z90 * _jackknife_error([s * blocks / (blocks - 1) for _, s in rest])
+    return noise / largest if largest > 0 else None
+
+
+def _jackknife_error(values: list[float]) -> float:
+    """Return the standard error from the values without one block each."""
     # Jackknife variance (b - 1)/b sum (x_i - mean)^2, not 1/(b (b - 1)): leave-one-out values share most of their data,
     # so they lie b - 1 times closer together than the blocks themselves.
-    error = math.sqrt((blocks - 1) / blocks * sum((x - mean) ** 2 for x in logs))
-    value = noise / signal
-    return NoiseScale(value=value, low=value * math.exp(-Z90 * error), high=value * math.exp(Z90 * error))
+    blocks, mean = len(values), sum(values) / len(values)
+    return math.sqrt((blocks - 1) / blocks * sum((x - mean) ** 2 for x in values))
 
 
 class NoiseMeasurement:
     """Measures the noise scale in some steps; a collaborator of `Step`, which calls it in the order of its methods.
 
     Several passes or processes: the small size is that of a pass, the big one that of the step, and neither costs a
-    gradient more. One worker whose images a batch norm or dropout couples: its passes cannot be made smaller, so the
-    first quarter of the images is computed once more (a probe).
+    gradient more. One worker whose images a batch norm or dropout couples: its pass cannot be taken apart, so all of
+    them are computed once more, in two halves (a probe).
     """
 
     def __init__(self, meter: NoiseMeter, network: Network, workers: Workers, *, learning: list[nn.Parameter]) -> None:
@@ -151,20 +190,30 @@ class NoiseMeasurement:
         self._min_images = 4 if self.needs_probe else 2
         self._lengths = PassLengths(learning)
         self._passes: list[tuple[Tensor, int]] = []  # (squared length, images) of the passes of this step
-        self._probed: tuple[Tensor, int] | None = None  # the same of the probe
+        self._probed: tuple[Tensor, Tensor] | None = None  # noise and signal of the probe
 
     def is_due(self, global_step: int, *, global_size: int) -> bool:
         """Tell whether a step of so many images is measured; the same on every process."""
         return self.meter.is_due(global_step) and global_size >= self._min_images
 
     def probe(self, loss_of: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor) -> None:
-        """Compute the gradient of the first images once more; nothing is learnt from it."""
-        first = max(2, len(labels) // PROBED_PART)
-        loss = loss_of(images[:first], labels[:first])
+        """Compute the gradients of both halves of the images once more; nothing is learnt from them."""
+        half = len(labels) // 2
+        first, rest = (
+            self._mean_gradient(loss_of, images[part], labels[part]) for part in (slice(half), slice(half, None))
+        )
+        # Independent halves: E[g1 g2] = |G|^2, and E|g1 - g2|^2 = S (1/B1 + 1/B2).
+        signal = torch.stack([(a * b).sum() for a, b in zip(first, rest, strict=True)]).float().sum()
+        apart = squared_length([a - b for a, b in zip(first, rest, strict=True)])
+        self._probed = apart / (1 / half + 1 / (len(labels) - half)), signal
+
+    def _mean_gradient(
+        self, loss_of: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor
+    ) -> list[Tensor]:
         # autograd.grad and not backward: `.grad` must hold the step's own gradients only. Not scaled either, so
         # `end_step` does not divide it by the loss scale.
-        gradients = torch.autograd.grad(loss / first, self.learning, allow_unused=True)
-        self._probed = squared_length([g for g in gradients if g is not None]), first
+        gradients = torch.autograd.grad(loss_of(images, labels) / len(labels), self.learning, allow_unused=True)
+        return [g for g in gradients if g is not None]
 
     def begin_backward(self) -> None:
         """Start to note the gradients of a pass, before any engine averages them."""
@@ -178,16 +227,16 @@ class NoiseMeasurement:
         """Turn the squared lengths of this step into one measurement over all processes: one message of 3 numbers."""
         passes, self._passes = self._passes, []
         probed, self._probed = self._probed, None
+        if probed is not None:  # one worker: there is nobody to sum over
+            noise, signal = probed
+            self.meter.add(global_step=global_step, noise=noise, signal=signal)
+            return
+        # A pass's gradient is that of its sum of losses x processes / global size x loss scale (step.py): back to the
+        # mean over its n images. Squared lengths take the square of the factor.
+        to_mean = global_size / self.workers.size / loss_scale
         # Sums over passes of (squared length of the mean gradient, 1 / images, 1).
-        if probed is not None:
-            length, num_images = probed
-            sums = torch.stack([length, length.new_full((), 1 / num_images), length.new_ones(())])
-        else:
-            # A pass's gradient is that of its sum of losses x processes / global size x loss scale (step.py): back to
-            # the mean over its n images. Squared lengths take the square of the factor.
-            to_mean = global_size / self.workers.size / loss_scale
-            rows = [torch.stack([s * (to_mean / n) ** 2, s.new_full((), 1 / n), s.new_ones(())]) for s, n in passes]
-            sums = torch.stack(rows).sum(dim=0)
+        rows = [torch.stack([s * (to_mean / n) ** 2, s.new_full((), 1 / n), s.new_ones(())]) for s, n in passes]
+        sums = torch.stack(rows).sum(dim=0)
         self.workers.sum(sums)  # (3,)
         # Mean of the squares and mean of 1/B: the harmonic mean of the sizes, as `observe` asks for.
         small, inverse_size = sums[0] / sums[2], sums[1] / sums[2]
