@@ -51,7 +51,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"augment": {"flip": "often"}}, ["augment.flip must be of type bool | none", "'often'"]),
     ({"workers": {"count": 0}}, ["workers.count must be from 1", "Received: 0"]),
     ({"training": {"optimizer": "adm"}}, ["training.optimizer 'adm'", "Did you mean 'adam'?", *OPTIMIZERS]),
-    ({"training": {"schedule": "linear"}}, ["training.schedule 'linear'", "constant, cosine, step"]),
+    ({"training": {"schedule": "linear"}}, ["training.schedule 'linear'", "constant, cosine, one_cycle, step"]),
     ({"training": {"scaling": "square"}}, ["training.scaling 'square'", "none, linear, sqrt, auto"]),
     ({"training": {"loss": "hinge"}}, ["training.loss 'hinge'", "cross_entropy, mse"]),
     ({"training": {"precision": "int8"}}, ["training.precision 'int8'", "auto, fp32, bf16, fp16, fp64"]),
@@ -62,7 +62,10 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"training": {"batch_total": 65_537}}, ["more than 65536 images a worker with workers.count = 1", "more workers"]),
     ({"training": {"batch_total": 3}, "workers": {"count": 4}}, ["Use 4, or another number of workers"]),
-    ({"model": {"fine_tune": False}}, ["model.fine_tune = false", "model.weights = 'none'", "a file or 'imagenet'"]),
+    (
+        {"model": {"name": "small", "fine_tune": False}},
+        ["model.fine_tune = false", "model.weights = 'none'", "a file or 'imagenet'"],
+    ),
     (
         {"training": {"loss": "mse", "label_smoothing": 0.1}},
         ["label_smoothing", "'cross_entropy' only", "Set it to 0, or change the loss"],
@@ -91,7 +94,10 @@ def test_a_wrong_value_is_refused_in_words(values: dict[str, Any], words: list[s
             {"training": {"epochs": 0, "optimizer": "x"}, "augment": {"zoom": 2}},
             ["training.epochs", "optimizer", "zoom"],
         ),
-        ({"model": {"fine_tune": False}, "training": {"epochs": 1, "warmup_epochs": 2}}, ["fine_tune", "warmup"]),
+        (
+            {"model": {"name": "small", "fine_tune": False}, "training": {"epochs": 1, "warmup_epochs": 2}},
+            ["fine_tune", "warmup"],
+        ),
     ],
     ids=["names and types", "ranges", "rules across keys"],
 )

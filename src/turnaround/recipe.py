@@ -18,7 +18,7 @@ from turnaround.errors import RecipeError, one_of
 from turnaround.optimizers import OPTIMIZERS
 from turnaround.workers.engines import ENGINES
 
-SCHEDULES = ("constant", "cosine", "step")
+SCHEDULES = ("constant", "cosine", "one_cycle", "step")
 SCALINGS = ("none", "linear", "sqrt", "auto")
 LOSSES = ("cross_entropy", "mse")
 CLASS_WEIGHTS = ("none", "balanced")
@@ -40,8 +40,17 @@ PRESETS: dict[str, dict[str, float | bool]] = {
 GENERATED = ("fruitbowl",)
 DOWNLOADABLE = ("caltech256", "fruit")
 
+AUTO = "auto"
+"""Chosen by the images and by the weights that are at hand (launch/automatic.py)."""
 SMALL_NETWORK = "small"
-"""The name of our own network; every other name is looked up in timm."""
+"""Our own network for the demo and for few images (model/small.py)."""
+RESNET11 = "resnet11"
+"""Our own network for small images (model/resnet11.py). Every other name is looked up in timm."""
+OWN_SIZES_PX = {SMALL_NETWORK: 64, RESNET11: 32}
+"""The image sizes that our own networks are made for; timm's get 224 px."""
+USUAL_BATCH = 32
+"""Images of one worker at a step, unless something else is asked for or chosen."""
+USUAL_OPTIMIZER = "adamw"
 MAX_PER_WORKER = 65_536
 """Images of one worker at a step: far beyond what fits into a device."""
 
@@ -58,7 +67,9 @@ class DataRecipe:
     """Which images, at which size, split how."""
 
     source: str = key("fruitbowl", "a folder of images, or a known set: fruitbowl (generated), caltech256, fruit")
-    size_px: int | None = key(None, "side of the square images; none = 64 for `small`, else 224", low=16, high=1024)
+    size_px: int | None = key(
+        None, "side of the square images; none = 64 for `small`, 32 for `resnet11`, else 224", low=16, high=1024
+    )
     holdout: float = key(0.2, "share of each class held out when the folder has no split", low=0.01, high=0.9)
     split_by_photo: str | None = key(
         None, "keeps pictures of one photo on one side: auto (compares all images), or a file of `turnaround check`"
@@ -72,12 +83,25 @@ class DataRecipe:
 class ModelRecipe:
     """Which network, from which weights, and how much of it learns."""
 
-    name: str = key(SMALL_NETWORK, "`small` (our own, good at 64 px) or any name that timm knows")
-    weights: str = key("none", "imagenet (downloaded through timm), a .safetensors or PyTorch file, or none")
-    fine_tune: bool = key(True, "true: every layer learns; false: frozen backbone, only the new last layer learns")
+    name: str = key(
+        AUTO,
+        "`small` or `resnet11` (our own, good at 64 and at 32 px), any name that timm knows, or auto: by the images "
+        "and the weights at hand",
+    )
+    weights: str = key(
+        AUTO,
+        "imagenet (downloaded through timm), a .safetensors or PyTorch file, none, or auto: with model.name = auto "
+        "what was downloaded before, else none",
+    )
+    fine_tune: bool | None = key(
+        None,
+        "true: every layer learns; false: frozen backbone, only the new last layer learns; none: by the number of "
+        "images where the network is chosen too, else true",
+    )
 
 
 _RATES = ", ".join(f"{name} {row.learning_rates.from_scratch:g}" for name, row in OPTIMIZERS.items())
+_DECAYS = ", ".join(f"{name} {row.weight_decay:g}" for name, row in OPTIMIZERS.items() if name in ("adamw", "muon"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,22 +109,40 @@ class TrainingRecipe:
     """How the weights move."""
 
     epochs: int = key(10, "passes over the training images", low=1, high=100_000)
-    batch_per_worker: int = key(32, "images a worker takes at each step", low=1, high=MAX_PER_WORKER)
+    batch_per_worker: int | None = key(
+        None,
+        f"images a worker takes at each step; none = by the images where the network is chosen too, else {USUAL_BATCH}",
+        low=1,
+        high=MAX_PER_WORKER,
+    )
     batch_total: int | None = key(
         None,
         "fixes the global batch instead: without batch norm, workers then change nothing",
         low=1,
         high=2**22,
     )
-    optimizer: str = key("adamw", "the update rule", choices=tuple(OPTIMIZERS))
+    optimizer: str = key(
+        AUTO,
+        f"the update rule; auto = by the network where that is chosen too, else {USUAL_OPTIMIZER}",
+        choices=(AUTO, *OPTIMIZERS),
+    )
     learning_rate: float | None = key(
         None, f"for one worker; none = by optimiser, from scratch {_RATES}", low=0.0, high=1e4
     )
     scaling: str = key("auto", "how the learning rate grows with the workers", choices=SCALINGS)
     schedule: str = key("cosine", "how the learning rate falls, update by update", choices=SCHEDULES)
-    warmup_epochs: float = key(1.0, "the learning rate rises linearly over these", low=0.0, high=1000.0)
-    weight_decay: float = key(0.01, "not applied to biases and normalisation", low=0.0, high=10.0)
-    label_smoothing: float = key(0.0, "share of the label spread over all classes", low=0.0, high=0.9)
+    warmup_epochs: float = key(
+        1.0, "the learning rate rises linearly over these; one_cycle has its own", low=0.0, high=1000.0
+    )
+    weight_decay: float | None = key(
+        None, f"not applied to biases and normalisation; none = by optimiser: {_DECAYS}", low=0.0, high=10.0
+    )
+    label_smoothing: float | None = key(
+        None,
+        "share of the label spread over all classes; none = by the network where that is chosen too, else 0",
+        low=0.0,
+        high=0.9,
+    )
     ema: float = key(
         0.0,
         "decay of a moving average of the weights, which is evaluated instead; e.g. 0.999; 0 = off",
@@ -222,18 +264,39 @@ class Recipe:
 
     def resolved(self) -> Self:
         """Every `none` that means "choose for me" replaced by its value: what is trained, saved and compared."""
-        recipe = self
+        model, training = self.model, self.training
+        recipe = self.replace(
+            "model",
+            name=SMALL_NETWORK if model.name == AUTO else model.name,
+            weights="none" if model.weights == AUTO else model.weights,
+            fine_tune=True if model.fine_tune is None else model.fine_tune,
+        )
         if recipe.data.size_px is None:
-            recipe = recipe.replace("data", size_px=64 if recipe.model.name == SMALL_NETWORK else 224)
-        if recipe.training.learning_rate is None:
-            rates = OPTIMIZERS[recipe.training.optimizer].learning_rates
-            trained = rates.fine_tuned if recipe.model.fine_tune else rates.last_layer
-            rate = rates.from_scratch if recipe.model.weights == "none" else trained
-            recipe = recipe.replace("training", learning_rate=rate)
-        if recipe.training.batch_total is not None:
-            each = recipe.training.batch_total // recipe.workers.count
-            recipe = recipe.replace("training", batch_per_worker=each)
+            recipe = recipe.replace("data", size_px=OWN_SIZES_PX.get(recipe.model.name, 224))
+        optimizer = USUAL_OPTIMIZER if training.optimizer == AUTO else training.optimizer
+        each = USUAL_BATCH if training.batch_per_worker is None else training.batch_per_worker
+        if training.batch_total is not None:
+            each = training.batch_total // recipe.workers.count
+        decay = OPTIMIZERS[optimizer].weight_decay if training.weight_decay is None else training.weight_decay
+        recipe = recipe.replace(
+            "training",
+            optimizer=optimizer,
+            batch_per_worker=each,
+            weight_decay=decay,
+            label_smoothing=0.0 if training.label_smoothing is None else training.label_smoothing,
+            learning_rate=recipe._usual_rate(optimizer, each)
+            if training.learning_rate is None
+            else training.learning_rate,
+        )
         return dataclasses.replace(recipe, augment=recipe.augment.filled())
+
+    def _usual_rate(self, optimizer: str, batch_per_worker: int) -> float:
+        """Return the learning rate to try first for one worker of a recipe whose network is known."""
+        row = OPTIMIZERS[optimizer]
+        rates = row.learning_rates
+        trained = rates.fine_tuned if self.model.fine_tune else rates.last_layer
+        rate = rates.from_scratch if self.model.weights == "none" else trained
+        return rate * math.sqrt(batch_per_worker / USUAL_BATCH) if row.rate_grows_with_batch else rate
 
     @property
     def size_px(self) -> int:
@@ -244,7 +307,13 @@ class Recipe:
     @property
     def global_batch(self) -> int:
         """Images a step, over all workers."""
-        return self.training.batch_total or self.workers.count * self.training.batch_per_worker
+        return self.training.batch_total or self.workers.count * self.batch_per_worker
+
+    @property
+    def batch_per_worker(self) -> int:
+        """Images a step of each worker; of a resolved recipe, or of one that says it."""
+        each = self.training.batch_per_worker
+        return USUAL_BATCH if each is None else each
 
 
 SECTIONS: dict[str, Any] = {
@@ -272,7 +341,8 @@ def _joint_problems(recipe: Recipe) -> list[str]:
             f"training.batch_total = {training.batch_total} is more than {MAX_PER_WORKER} images a worker with "
             f"workers.count = {count}. Use a smaller batch_total, or more workers."
         )
-    if not recipe.model.fine_tune and recipe.model.weights == "none":
+    is_random = recipe.model.weights == "none" or (recipe.model.weights == AUTO and recipe.model.name != AUTO)
+    if recipe.model.fine_tune is False and is_random:
         problems.append(
             "model.fine_tune = false freezes the network, but model.weights = 'none' leaves it random: it would learn "
             "almost nothing. Give model.weights a file or 'imagenet', or set model.fine_tune = true."
@@ -281,7 +351,7 @@ def _joint_problems(recipe: Recipe) -> list[str]:
         problems.append(
             "training.label_smoothing works with loss 'cross_entropy' only. Set it to 0, or change the loss."
         )
-    if training.warmup_epochs > training.epochs:
+    if training.warmup_epochs > training.epochs and training.schedule != "one_cycle":
         problems.append(
             f"training.warmup_epochs = {training.warmup_epochs:g} is longer than training.epochs = {training.epochs}: "
             "the full learning rate would never be reached. Lower warmup_epochs."

@@ -163,7 +163,9 @@ def test_recipes_show_and_copy(user: User) -> None:
 
 def test_unknown_model(user: User, pictures: Path) -> None:
     message = user.refused("train", str(pictures), "--set", "model.name=resnet5O", "--out", "out", *QUICK, is_real=True)
-    says(message, "Unknown model.name 'resnet5O'", "resnet50", "Valid: small, or one of timm's", "list_models")
+    says(
+        message, "Unknown model.name 'resnet5O'", "resnet50", "Valid: small, resnet11, or one of timm's", "list_models"
+    )
 
 
 def test_imagenet_weights_without_a_network(user: User, pictures: Path, tmp_path: Path) -> None:

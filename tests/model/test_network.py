@@ -201,7 +201,7 @@ def test_an_unknown_name_is_answered_with_near_ones() -> None:
     assert "Unknown model.name 'resnet5'" in message
     assert "Did you mean" in message
     assert "resnet50" in message
-    assert "Valid: small, or one of timm's" in message
+    assert "Valid: small, resnet11, or one of timm's" in message
 
 
 def test_small_has_no_imagenet_weights() -> None:

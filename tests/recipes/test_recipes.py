@@ -84,7 +84,7 @@ def test_the_lab_recipes_hold_the_labs_settings(name: str) -> None:
     assert {key: training[key] for key in lab["training"]} == lab["training"]
     assert (training["learning_rate"], training["scaling"]) == (lab["rate"], "linear")
     assert (training["schedule"], training["warmup_epochs"], training["weight_decay"]) == ("constant", 0.0, 0.0)
-    assert (training["loss"], training["label_smoothing"]) == ("cross_entropy", 0.0)
+    assert (training["loss"], training["label_smoothing"]) == ("cross_entropy", None)
     assert recipe.model.fine_tune is lab["fine_tune"]
     assert recipe.model.weights == "imagenet"
     used = {key: value for key, value in vars(recipe.resolved().augment).items() if value or key in lab["augment"]}

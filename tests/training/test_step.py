@@ -169,7 +169,7 @@ def plain_gradients(net: Network, given: StepBatch, recipe: TrainingRecipe, augm
     if recipe.loss == "mse":
         loss = F.mse_loss(logits.softmax(dim=1), F.one_hot(given.labels, CLASSES).double())
     else:
-        loss = F.cross_entropy(logits, given.labels, label_smoothing=recipe.label_smoothing)
+        loss = F.cross_entropy(logits, given.labels, label_smoothing=recipe.label_smoothing or 0.0)
     return list(torch.autograd.grad(loss, list(net.module.parameters())))
 
 

@@ -75,10 +75,11 @@ def _read_some(task: tuple[int, Path, tuple[str, ...]]) -> tuple[int, list[Heade
     start, root, files = task
     with warnings.catch_warnings():  # Pillow warns of damaged metadata and of large pictures
         warnings.simplefilter("ignore")
-        return start, [_read_one(root / name) for name in files]
+        return start, [read_header(root / name) for name in files]
 
 
-def _read_one(path: Path) -> Header:
+def read_header(path: Path) -> Header:
+    """Return the header of one file."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size

@@ -304,11 +304,13 @@ def _prepare(recipe: Recipe) -> None:
     """The images once for all runs: bad input is said here, before anything is started."""
     import tempfile
 
+    from turnaround.launch.automatic import decide
     from turnaround.launch.prepare import cache_root, prepare_images
     from turnaround.reporting.terminal import err, preparation
 
     with tempfile.TemporaryDirectory() as temporary, preparation(err()) as show:
-        prepare_images(recipe.resolved(), cache=cache_root(recipe, temporary=Path(temporary)), show=show)
+        cache = cache_root(recipe, temporary=Path(temporary))
+        prepare_images(decide(recipe, cache=cache).recipe.resolved(), cache=cache, show=show)
 
 
 @contextmanager

@@ -170,14 +170,16 @@ def _train_there(training: TrainingJob, cluster: Cluster, flags: ClusterFlags, *
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:
     """The resolved recipe as TOML, then the command of every process."""
+    from turnaround.launch.automatic import decide
     from turnaround.launch.contract import LaunchPlan, choose_processes
     from turnaround.launch.handshake import StartMessage
     from turnaround.launch.local import LocalLauncher
+    from turnaround.launch.prepare import cache_root
     from turnaround.recipes import as_toml
     from turnaround.record.layout import RunDirectory
     from turnaround.reporting.terminal import out
 
-    recipe = recipe.resolved()
+    recipe = decide(recipe, cache=cache_root(recipe, temporary=target)).recipe.resolved()
     plan = LaunchPlan(
         directory=RunDirectory(target),
         message=StartMessage(device=device, network=recipe.model.name, begun_at_s=0.0),

@@ -30,6 +30,7 @@ from turnaround.errors import (
     TurnaroundError,
 )
 from turnaround.launch import job_origin
+from turnaround.launch.automatic import AutomaticChoice, decide
 from turnaround.launch.contract import Launcher, LaunchPlan, StartedProcesses, choose_processes
 from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.local import LocalLauncher
@@ -76,7 +77,8 @@ class Request:
 
 def start(recipe: Recipe, request: Request) -> Run:
     """Train a new run to its end."""
-    begun_at_s, recipe = job_origin.begun_at_s(), recipe.resolved()
+    begun_at_s, decision = job_origin.begun_at_s(), _decided(recipe, request)
+    recipe = decision.recipe
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     if request.place.rank > 0:
         return _follow(plan, request)
@@ -87,11 +89,11 @@ def start(recipe: Recipe, request: Request) -> Run:
         try:
             # The processes load their code while the images are decoded, and are gone before the directory is.
             with request.launcher.started(plan) as processes, _images(recipe, request, directory) as prepared:
-                facts = {"command": sys.argv, "images": image_facts(prepared)}
+                facts = {"command": sys.argv, "images": image_facts(prepared), "automatic": decision.reasons}
                 # The recipe last: it makes the directory a run, and a run without a status can neither go on nor begin.
                 _write_status(directory, job_origin.first_status(directory, begun_at_s=begun_at_s))
                 _write_recipe(directory, {**recipe.to_dict(), **facts}, plan)
-                request.announce(recipe, prepared, plan.processes)
+                request.announce(recipe, replace(prepared, notes=decision.notes()), plan.processes)
                 _train(processes, plan, prepared, request, workers=recipe.workers.count)
         except (InputError, KeyboardInterrupt) as error:
             if not directory.epochs.exists():
@@ -138,7 +140,7 @@ def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any
 
     `request.out` is a folder for the time being, which the caller removes.
     """
-    begun_at_s, recipe = time.monotonic(), recipe.resolved()
+    begun_at_s, recipe = time.monotonic(), _decided(recipe, request).recipe
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     plan = replace(plan, message=replace(plan.message, bench_part_s=part_s))
     directory = RunDirectory.create(request.out)
@@ -149,6 +151,14 @@ def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any
         processes.run(_with_images(plan, prepared))
         facts = read_json(directory.bench)
         return {**facts, "processes": plan.processes, "decode": _decode_rate(prepared)}
+
+
+def _decided(recipe: Recipe, request: Request) -> AutomaticChoice:
+    """Make the choices that the recipe leaves to us: once, by the process that writes the recipe for all of them."""
+    if request.place.rank > 0:
+        return AutomaticChoice(recipe=recipe.resolved())
+    decision = decide(recipe, cache=cache_root(recipe, temporary=request.out))
+    return replace(decision, recipe=decision.recipe.resolved())
 
 
 def _decode_rate(prepared: Prepared) -> dict[str, float]:

@@ -35,6 +35,8 @@ class Prepared:
     table: ImageTable
     pixels: Pixels
     copies: Copies
+    notes: tuple[str, ...] = ()
+    """Sentences about the recipe that the user reads before those about the images."""
 
 
 def cache_root(recipe: Recipe, *, temporary: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from turnaround.errors import MissingPartError, ModelError
 from turnaround.model.convolutions import compute_depthwise_ourselves, multiply_full_windows
+from turnaround.model.resnet11 import ResNet11
 from turnaround.model.small import SmallNetwork
-from turnaround.recipe import SMALL_NETWORK, ModelRecipe
+from turnaround.recipe import AUTO, RESNET11, SMALL_NETWORK, ModelRecipe
+
+OWN_NETWORKS: dict[str, Callable[..., nn.Module]] = {SMALL_NETWORK: SmallNetwork, RESNET11: ResNet11}
+"""Our own networks by name; every other name is timm's."""
+FROM_SCRATCH = ("none", AUTO)
+"""Values of model.weights: a choice that nobody has made (launch/automatic.py) is none."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -62,10 +69,13 @@ class Network:
 def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
     """Build the network of a recipe. The new layers depend on `seed` alone, so every process makes the same ones."""
     torch.manual_seed(seed)  # whatever was drawn before: a resumed process builds the same last layer
-    if recipe.name == SMALL_NETWORK:
+    name = SMALL_NETWORK if recipe.name == AUTO else recipe.name  # a choice that nobody has made
+    if name in OWN_NETWORKS:
         if recipe.weights == "imagenet":
-            raise ModelError("There are no ImageNet weights for `small`. Set model.weights to none or to a file.")
-        module: nn.Module = SmallNetwork(num_classes=num_classes)
+            raise ModelError(
+                f"There are no ImageNet weights for `{name}`. Set model.weights to none or to a file."
+            )
+        module = OWN_NETWORKS[name](num_classes=num_classes)
         mean, std = IMAGENET_MEAN, IMAGENET_STD
     else:
         module = _timm_module(recipe, num_classes=num_classes)
@@ -73,25 +83,28 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
         compute_depthwise_ourselves(module)
         config = getattr(module, "pretrained_cfg", {})
         mean, std = tuple(config.get("mean", IMAGENET_MEAN)), tuple(config.get("std", IMAGENET_STD))
-    if recipe.weights not in ("none", "imagenet"):
-        load_weights(module, Path(recipe.weights), name=recipe.name, heads=head_prefixes(module))
-    if recipe.weights != "none":  # also a layer for as many classes goes: nothing says that they are the same classes
+    if recipe.weights not in (*FROM_SCRATCH, "imagenet"):
+        load_weights(module, Path(recipe.weights), name=name, heads=head_prefixes(module))
+    if (
+        recipe.weights not in FROM_SCRATCH
+    ):  # also a layer for as many classes goes: nothing says that they are the same classes
         _start_near_zero(classifier_of(module))
-    if not recipe.fine_tune:
+    fine_tune = recipe.fine_tune is not False
+    if not fine_tune:
         module.requires_grad_(False)
         classifier_of(module).requires_grad_(True)
-    return Network(module=module, mean=mean, std=std, fine_tune=recipe.fine_tune)
+    return Network(module=module, mean=mean, std=std, fine_tune=fine_tune)
 
 
 def load_code(name: str) -> None:
     """Import what a network of this name needs."""
-    if name != SMALL_NETWORK:
+    if name not in OWN_NETWORKS:
         _timm()
 
 
 def classifier_of(module: nn.Module) -> nn.Module:
     """Return the last layer; raise ModelError where there is none that could be replaced."""
-    classifier: Any = module.get_classifier()  # type: ignore[operator]  # both SmallNetwork and timm have it
+    classifier: Any = module.get_classifier()  # type: ignore[operator]  # ours and timm's all have it
     if isinstance(classifier, tuple | list):  # distilled networks have two heads
         classifier = nn.ModuleList(classifier)
     if not isinstance(classifier, nn.Module) or not any(True for _ in classifier.parameters()):
@@ -178,7 +191,8 @@ def _unknown_name(timm: Any, name: str) -> str:
     near = difflib.get_close_matches(name, sorted(_known(timm)), n=5)
     hint = f" Did you mean {', '.join(near)}?" if near else ""
     return (
-        f"Unknown model.name {name!r}.{hint} Valid: small, or one of timm's {len(timm.list_models()):,} names "
+        f"Unknown model.name {name!r}.{hint} Valid: {', '.join(OWN_NETWORKS)}, or one of timm's "
+        f"{len(timm.list_models()):,} names "
         "(python -c \"import timm; print(*timm.list_models('*resnet*'))\" lists some)."
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from turnaround.errors import RecipeError, one_of
-from turnaround.recipe import CACHES, DOWNLOADABLE, GENERATED, SECTIONS, Recipe
+from turnaround.recipe import AUTO, CACHES, DOWNLOADABLE, GENERATED, SECTIONS, Recipe
 
 
 def names() -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def _absolute(recipe: Recipe, base: Path) -> Recipe:
         recipe = recipe.replace("data", split_by_photo=str(base / _expanded(str(recipe.data.split_by_photo))))
     if recipe.data.cache not in CACHES:
         recipe = recipe.replace("data", cache=str(base / _expanded(recipe.data.cache)))
-    if recipe.model.weights not in ("imagenet", "none"):
+    if recipe.model.weights not in ("imagenet", "none", AUTO):
         recipe = recipe.replace("model", weights=str(base / _expanded(recipe.model.weights)))
     return recipe
 

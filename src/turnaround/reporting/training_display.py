@@ -73,6 +73,8 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
         spread += " (a rehearsal: the accuracy is that of the workers, the times are not)"
     epochs = recipe.training.epochs
     console.print(f"{spread}, global batch {recipe.global_batch}, {counted(epochs, 'epoch')}")
+    for note in prepared.notes:
+        console.print(f"[yellow]note:[/yellow] {escape(note)}")
     notes = [*prepared.table.warnings, *(f"left out: {name}" for name in pixels.skipped)]
     for note in notes[:MAX_NOTES]:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")

@@ -165,7 +165,7 @@ def build_core(
         learner=learner.module,
         wrapped=learner.wrapped,
         workers=workers,
-        optimizer=make_optimizer(network.module, training, betas=scaling.value.betas),
+        optimizer=make_optimizer(network.module, training, betas=scaling.value.betas, momentum=scaling.value.momentum),
         inputs=inputs,
         precision=precision.value,
         recipe=training,

@@ -55,7 +55,7 @@ class Backbone(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.network.forward_features(images)  # type: ignore[operator]  # timm's names, and SmallNetwork's
+        features = self.network.forward_features(images)  # type: ignore[operator]  # timm's names, and those of our own networks
         return cast(Tensor, self.network.forward_head(features, pre_logits=True))  # type: ignore[operator]
 
 

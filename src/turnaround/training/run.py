@@ -301,7 +301,7 @@ def out_of_memory_explained(recipe: Recipe, workers: Workers, heartbeat: Heartbe
 
 def too_large(recipe: Recipe, device: torch.device, *, hosted: int, step: int) -> TrainingError:
     """Return the message for a process that hosts so many workers."""
-    batch = recipe.training.batch_per_worker
+    batch = recipe.batch_per_worker
     smaller = max(1, 2 ** ((batch - 1).bit_length() - 1))  # the next smaller power of two
     when = f"at step {step}" if step else "before the first step"
     tried = f"batch_per_worker = {batch}, {hosted} worker{'s' * (hosted > 1)} on this process, {recipe.size_px} px"

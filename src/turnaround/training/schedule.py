@@ -9,6 +9,7 @@ updates over k times larger batches, so everything that is counted in updates is
 |                     | sqrt: x sqrt(k) (Adam and its kin)    | Malladi et al. 2022: so does the noise of a step     |
 |                     | none (Adadelta)                       | its steps do not depend on the gradient's size       |
 | Adam's averages     | beta -> 1 - k (1 - beta), clamped     | Malladi et al. 2022: the same memory in images       |
+| Muon's momentum     | the same, down to 0.6                 | measured (optimizers.py)                             |
 | warm-up             | x the learning rate's factor, at most | You et al. 2020: a larger rate is reached slowly     |
 |                     | a fifth of the training               |                                                      |
 | batch norm's memory | (1 - momentum) -> (1 - momentum)^k    | Busbridge et al. 2023: the same memory in images     |
@@ -29,6 +30,9 @@ from turnaround.recipe import TrainingRecipe
 
 MAX_WARMUP = 0.2
 """Share of the training that the automatic warm-up may take; the rest is for the full rate and its decay."""
+ONE_CYCLE_RISE, ONE_CYCLE_START = 0.25, 1 / 25
+"""One cycle (Smith and Topin 2018) with fastai's constants: a quarter of the training up, from a 25th of the peak.
+Its momentum, which falls while the rate rises, stays constant here."""
 MIN_BETA1 = 0.5
 """The rule would give 0.2 for 8 workers and a negative value beyond 10."""
 MIN_BETA2 = 0.9
@@ -43,6 +47,8 @@ class Scaling:
     """Multiplies the recipe's learning rate."""
     warmup_epochs: float
     betas: tuple[float, float] = ADAM_BETAS
+    momentum: float | None = None
+    """Replaces the optimizer's own; None leaves it."""
     norm_power: int = 1
     """Steps of one worker that one step of all of them stands for, in batch norm's running statistics and in
     the average of the weights."""
@@ -78,7 +84,13 @@ def choose_scaling(recipe: TrainingRecipe, *, workers: int) -> Choice[Scaling]:
         f"{recipe.optimizer}), warm-up {longer:.3g} instead of {warmup:.3g} epochs, and moving averages over as many "
         "images as before."
     )
-    scaled = Scaling(factor=factor, warmup_epochs=longer, betas=_adam_betas(workers), norm_power=workers)
+    scaled = Scaling(
+        factor=factor,
+        warmup_epochs=longer,
+        betas=_adam_betas(workers),
+        momentum=_momentum(recipe.optimizer, workers),
+        norm_power=workers,
+    )
     return Choice(scaled, reason)
 
 
@@ -89,9 +101,17 @@ def _adam_betas(workers: int) -> tuple[float, float]:
     return max(MIN_BETA1, first), max(MIN_BETA2, second)
 
 
+def _momentum(optimizer: str, workers: int) -> float | None:
+    """Return the momentum with the same memory in images; None where the optimizer's row asks for its own."""
+    row = OPTIMIZERS[optimizer]
+    if row.min_momentum is None:
+        return None
+    return max(row.min_momentum, 1 - workers * (1 - float(row.options["momentum"])))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Learning rate against steps: linear warm-up to `peak`, then constant, cosine to 0, or steps."""
+    """Learning rate against steps: linear warm-up to `peak`, then constant, cosine to 0, or steps; or one cycle."""
 
     kind: str
     peak: float
@@ -100,11 +120,14 @@ class Schedule:
 
     def learning_rate(self, global_step: int) -> float:
         """Return the rate of this step, counted from 0."""
+        if self.kind == "one_cycle" and global_step < self.warmup_steps:
+            rise = 0.5 * (1 - math.cos(math.pi * global_step / self.warmup_steps))  # from 0 to 1, half a wave
+            return self.peak * (ONE_CYCLE_START + (1 - ONE_CYCLE_START) * rise)
         if global_step < self.warmup_steps:
             return self.peak * (global_step + 1) / self.warmup_steps  # the first step learns too
         # From 0 after the warm-up towards 1; max(1, ...): a warm-up may be as long as the training.
         progress = (global_step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
-        if self.kind == "cosine":  # Loshchilov and Hutter 2017, one half wave down to 0
+        if self.kind in ("cosine", "one_cycle"):  # Loshchilov and Hutter 2017, one half wave down to 0
             return self.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
         if self.kind == "step":  # a tenth after one third, a hundredth after two
             return self.peak * 0.1 ** min(2, int(3 * progress))
@@ -114,9 +137,10 @@ class Schedule:
 def make_schedule(recipe: TrainingRecipe, *, steps_per_epoch: int, scaled: Scaling) -> Schedule:
     """Turn the recipe's durations in epochs into steps: here, and nowhere else."""
     assert recipe.learning_rate is not None, "resolve the recipe first"
+    warmup_epochs = ONE_CYCLE_RISE * recipe.epochs if recipe.schedule == "one_cycle" else scaled.warmup_epochs
     return Schedule(
         kind=recipe.schedule,
         peak=recipe.learning_rate * scaled.factor,
         total_steps=recipe.epochs * steps_per_epoch,
-        warmup_steps=round(scaled.warmup_epochs * steps_per_epoch),
+        warmup_steps=round(warmup_epochs * steps_per_epoch),
     )

@@ -330,7 +330,7 @@ def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe, class_weigh
         wanted = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # (N, classes)
         losses = (logits.softmax(dim=1) - wanted).square().mean(dim=1)  # (N,)
         return losses.sum() if class_weights is None else (class_weights[labels] * losses).sum()
-    smoothing = recipe.label_smoothing
+    smoothing = recipe.label_smoothing or 0.0
     if class_weights is None:
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
     losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)

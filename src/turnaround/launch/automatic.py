@@ -1,0 +1,240 @@
+"""The choices that a recipe leaves to us, made from the images and from the weights that are at hand.
+
+Enters: a recipe that says `auto`. Leaves: the recipe with the network, its weights, size, batch, optimizer and
+augmentation filled in, and a reason for each. The choice depends on the images and on the weights, never on the
+workers, the processes or the device: every run of a study trains the same network. No torch.
+
+| images                     | trained weights at hand | network, size                                   |
+|----------------------------|-------------------------|-------------------------------------------------|
+| generated                  |                         | small, 64 px: what the demo is made for         |
+| of 96 px or more           | yes                     | that network at 224 px; frozen for few images   |
+| up to 48, 96 px; many      |                         | resnet11 at 32, 64 px, with Muon                |
+| larger; many               | no                      | resnet18 at 128 px, from scratch                |
+| few                        | no                      | small, 64 px                                    |
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turnaround.check.headers import read_header
+from turnaround.data.folder import ImageTable, scan
+from turnaround.data.source import folder_here
+from turnaround.optimizers import OPTIMIZERS
+from turnaround.recipe import AUTO, GENERATED, RESNET11, SMALL_NETWORK, Recipe
+
+HEADERS_READ = 60
+"""Files whose size is looked at, from all over the set: their median is known to a few percent, in some 10 ms."""
+MIN_PHOTO_PX = 96
+"""Shorter side from which an image has the detail that networks trained on photos of 224 px look for."""
+MANY_IMAGES = 5_000
+"""Training images from which a network of ten million weights learns more than one of 300,000: with ten classes, 500 of
+each. Below, it costs 40 times the arithmetic and learns the images by heart."""
+FROZEN_BELOW = 1_000
+"""Training images below which only the last layer learns."""
+LARGE_BATCH, LARGE_BATCH_FROM = 512, 20_000
+"""Images of a worker's step, from so many training images on: ten epochs are then 400 updates or more."""
+SIZES_PX = {48: 32, MIN_PHOTO_PX: 64}
+"""Side of the images up to which resnet11 takes them at so many pixels."""
+TRAINED_NETWORKS = (
+    "mobilenetv3_large_100",
+    "efficientnet_b0",
+    "mobilenetv2_100",
+    "tf_efficientnet_lite0",
+    "resnet50",
+    "resnet34",
+    "resnet18",
+    "convnext_tiny",
+)
+"""Networks whose downloaded weights are used, by preference: a few million weights, quick without a GPU too."""
+HUB_PREFIX = "models--timm--"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutomaticChoice:
+    """A recipe without `auto`, and why."""
+
+    recipe: Recipe
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Sentences by key, such as `model.name`; the record keeps them."""
+    hint: str | None = None
+    """What would give a better model, where something is missing here."""
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the user is told before a resolved recipe is trained."""
+        chosen = (f"{key} = {_value(self.recipe, key)} was chosen: {reason}." for key, reason in self.reasons.items())
+        return tuple(filter(None, (*chosen, self.hint, scale_warning(self.recipe))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """What the choice is made from."""
+
+    num_train: int
+    side_px: float
+    """Median of the shorter sides."""
+
+    def __str__(self) -> str:
+        return f"{self.num_train:,} training images of about {self.side_px:.0f} px"
+
+
+def decide(recipe: Recipe, *, cache: Path) -> AutomaticChoice:
+    """Fill in what the recipe leaves to us. Everything that it says stays."""
+    if recipe.model.name != AUTO:
+        return AutomaticChoice(recipe=recipe)
+    facts = _image_facts(recipe, cache=cache)
+    if facts is None:
+        reason = "the images are drawn for it, or not here yet"
+        return AutomaticChoice(recipe=_filled(recipe, {"model.name": SMALL_NETWORK}), reasons={"model.name": reason})
+    if recipe.model.weights not in (AUTO, "none"):
+        return _trained(
+            recipe, facts, name=_network_of(recipe.model.weights), reason="the network of the weights given"
+        )
+    found = downloaded_networks() if recipe.model.weights == AUTO else []
+    if found and facts.side_px >= MIN_PHOTO_PX:
+        reason = f"{facts}, and ImageNet weights of it were downloaded before"
+        return _trained(recipe, facts, name=found[0], reason=reason)
+    return _from_scratch(recipe, facts)
+
+
+def _trained(recipe: Recipe, facts: ImageFacts, *, name: str, reason: str) -> AutomaticChoice:
+    is_frozen = facts.num_train < FROZEN_BELOW
+    values: dict[str, Any] = {
+        "model.name": name,
+        "model.fine_tune": not is_frozen,
+        # Of a frozen network the features of unchanged images are computed once and kept (training/frozen.py).
+        "augment.preset": "none" if is_frozen else "light",
+    }
+    reasons = {
+        "model.name": reason,
+        "model.fine_tune": f"{facts.num_train:,} training images are {'few' if is_frozen else 'enough'} "
+        f"(from {FROZEN_BELOW:,} on every layer learns)",
+    }
+    if recipe.model.weights == AUTO:
+        values["model.weights"] = "imagenet"
+    return _decision(recipe, values, reasons)
+
+
+def _from_scratch(recipe: Recipe, facts: ImageFacts) -> AutomaticChoice:
+    is_photo = facts.side_px > max(SIZES_PX)
+    values: dict[str, Any]
+    hint = None
+    if facts.side_px >= MIN_PHOTO_PX and recipe.model.weights == AUTO:
+        hint = (
+            "No trained weights are at hand, so the network starts from nothing. With them a few hundred photos are "
+            f"often enough: --set model.name={TRAINED_NETWORKS[0]} --set model.weights=imagenet downloads some, "
+            "--set model.weights=FILE takes yours."
+        )
+    if facts.num_train < MANY_IMAGES:
+        reason = f"{facts}: too few for a large network from scratch (from {MANY_IMAGES:,} on)"
+        values = {"model.name": SMALL_NETWORK, "augment.preset": "light"}
+        return _decision(recipe, values, {"model.name": reason}, hint=hint)
+    if is_photo:
+        reason = f"{facts}, and no trained weights at hand"
+        values = {"model.name": "resnet18", "data.size_px": 128, "augment.preset": "light"}
+        return _decision(recipe, values, {"model.name": reason}, hint=hint)
+    size_px = next(size for limit, size in SIZES_PX.items() if facts.side_px <= limit)
+    values = {
+        "model.name": RESNET11,
+        "data.size_px": size_px,
+        "augment.preset": "light",
+        "training.optimizer": "muon",
+        "training.label_smoothing": 0.1,
+    }
+    if facts.num_train >= LARGE_BATCH_FROM:
+        values["training.batch_per_worker"] = LARGE_BATCH
+    reasons = {
+        "model.name": f"{facts}: a first layer that keeps every pixel",
+        "data.size_px": f"the images are of about {facts.side_px:.0f} px",
+        "training.optimizer": "the best of those tried on this network, at one worker and at 64",
+        "training.label_smoothing": "tried on this network",
+        "training.batch_per_worker": f"{facts.num_train:,} training images: enough updates in an epoch",
+    }
+    return _decision(recipe, values, reasons, hint=hint)
+
+
+def _decision(
+    recipe: Recipe, values: dict[str, Any], reasons: dict[str, str], *, hint: str | None = None
+) -> AutomaticChoice:
+    filled = _filled(recipe, values)
+    made = {key: reason for key, reason in reasons.items() if key in values and _value(recipe, key) in (None, AUTO)}
+    return AutomaticChoice(recipe=filled, reasons=made, hint=hint)
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(recipe, section), name)
+
+
+def _filled(recipe: Recipe, values: dict[str, Any]) -> Recipe:
+    """Return the recipe with the values where it says nothing, or `auto`."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        if _value(recipe, key) in (None, AUTO):
+            section, _, name = key.partition(".")
+            sections.setdefault(section, {})[name] = value
+    for section, content in sections.items():  # a section at once: its keys are checked together
+        recipe = recipe.replace(section, **content)
+    return recipe
+
+
+def _image_facts(recipe: Recipe, *, cache: Path) -> ImageFacts | None:
+    """Look at the names and at some headers; None for images that are generated, or still to be fetched."""
+    if recipe.data.source in GENERATED:
+        return None
+    folder = folder_here(recipe.data, size_px=0, cache=cache)
+    if folder is None:
+        return None  # whatever is wrong with it is said when it is prepared
+    table = scan(folder, holdout=recipe.data.holdout, seed=recipe.training.seed)
+    return ImageFacts(num_train=table.num_train, side_px=_median_side_px(table))
+
+
+def _median_side_px(table: ImageTable) -> float:
+    every = max(1, len(table.files) // HEADERS_READ)
+    headers = [read_header(table.root / name) for name in table.files[::every]]
+    # A header that cannot be read says 0; decoding tells which file it is.
+    return statistics.median([min(h.width_px, h.height_px) for h in headers if h.width_px] or [MIN_PHOTO_PX])
+
+
+def downloaded_networks() -> list[str]:
+    """Return the timm names whose ImageNet weights a hub client has downloaded before, the preferred ones first."""
+    home = Path(os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser())
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    try:
+        found = sorted(entry.name.removeprefix(HUB_PREFIX) for entry in hub.glob(f"{HUB_PREFIX}*") if _is_whole(entry))
+    except OSError:
+        return []
+    ours = [name for name in found if name.partition(".")[0] in TRAINED_NETWORKS and "in1k" in name]
+    return sorted(ours, key=lambda name: TRAINED_NETWORKS.index(name.partition(".")[0]))
+
+
+def _is_whole(entry: Path) -> bool:
+    """Tell whether a weights file is there: an interrupted download leaves a folder without one."""
+    return any(any(entry.glob(f"snapshots/*/{name}")) for name in ("model.safetensors", "pytorch_model.bin"))
+
+
+def _network_of(weights: str) -> str:
+    """Return the network that a weights file is named after, as timm and its hub name their files."""
+    if weights == "imagenet":
+        return TRAINED_NETWORKS[0]
+    path = Path(weights)
+    folders = [part.removeprefix(HUB_PREFIX) for part in path.parts if part.startswith(HUB_PREFIX)]
+    return (folders[-1] if folders else path.stem).partition(".")[0]
+
+
+def scale_warning(recipe: Recipe) -> str | None:
+    """Return a sentence where a resolved recipe has more workers than its optimizer is known to stand."""
+    training, workers = recipe.training, recipe.workers.count
+    limit = OPTIMIZERS[training.optimizer].max_workers_from_scratch
+    if recipe.model.weights != "none" or workers <= limit or training.batch_total is not None:
+        return None
+    known = [name for name, row in OPTIMIZERS.items() if row.max_workers_from_scratch >= workers]
+    instead = f" --set training.optimizer={known[0]} is." if known else " None of those offered is."
+    return (
+        f"{training.optimizer} from scratch is not known to keep its accuracy with {workers} workers (known: up to "
+        f"{limit})." + instead
+    )

@@ -1,0 +1,139 @@
+"""What is chosen for a recipe that leaves it to us: by the images and by the weights that are at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from turnaround import recipes
+from turnaround.errors import RecipeError
+from turnaround.launch.automatic import (
+    LARGE_BATCH_FROM,
+    MANY_IMAGES,
+    AutomaticChoice,
+    decide,
+    downloaded_networks,
+    scale_warning,
+)
+
+
+def folder(place: Path, *, images: int, side_px: int) -> Path:
+    """Two classes and a validation part; all files are one file, linked: only names and headers are read."""
+    place.mkdir()
+    picture = place.parent / f"{side_px}.png"
+    Image.new("RGB", (side_px + 9, side_px), "teal").save(picture)
+    for part, count in {"train": images, "val": 2}.items():
+        for name in ("a", "b"):
+            (place / part / name).mkdir(parents=True)
+        for i in range(count):
+            os.link(picture, place / part / ("a" if i % 2 else "b") / f"{i}.png")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of downloaded weights."""
+    monkeypatch.delenv("HF_HOME", raising=False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def download(hub: Path, name: str, file: str = "model.safetensors") -> None:
+    snapshot = hub / f"models--timm--{name}" / "snapshots" / "0a1b"
+    snapshot.mkdir(parents=True)
+    (snapshot / file).touch()
+
+
+def chosen(source: Path | str, *overrides: str, cache: Path = Path("nowhere")) -> AutomaticChoice:
+    return decide(recipes.find(str(source), list(overrides)), cache=cache)
+
+
+def test_many_small_images_get_the_network_for_them(tmp_path: Path) -> None:
+    place = folder(tmp_path / "set", images=LARGE_BATCH_FROM, side_px=32)
+    found = chosen(place)
+    recipe = found.recipe.resolved()
+    assert (recipe.model.name, recipe.model.weights, recipe.size_px) == ("resnet11", "none", 32)
+    assert (recipe.training.optimizer, recipe.training.batch_per_worker) == ("muon", 512)
+    assert recipe.training.learning_rate == pytest.approx(2e-3 * 4)  # the square root of 512 / 32
+    assert "20,000 training images of about 32 px" in found.reasons["model.name"]
+    assert found.hint is None
+    assert any(note.startswith("model.name = resnet11 was chosen: ") for note in found.notes())
+
+
+def test_what_a_recipe_says_stays(tmp_path: Path) -> None:
+    place = folder(tmp_path / "set", images=MANY_IMAGES, side_px=60)
+    found = chosen(place, "training.optimizer=sgd", "training.batch_per_worker=16", "training.label_smoothing=0")
+    assert (found.recipe.model.name, found.recipe.data.size_px) == ("resnet11", 64)
+    assert (found.recipe.training.optimizer, found.recipe.training.batch_per_worker) == ("sgd", 16)
+    assert found.recipe.training.label_smoothing == 0
+    assert set(found.reasons) == {"model.name", "data.size_px"}
+    named = chosen(place, "model.name=small")
+    assert (named.recipe.model.name, named.reasons) == ("small", {})
+
+
+def test_few_images_without_trained_weights_get_the_small_network_and_a_hint(tmp_path: Path) -> None:
+    found = chosen(folder(tmp_path / "set", images=40, side_px=200))
+    recipe = found.recipe.resolved()
+    assert (recipe.model.name, recipe.size_px, recipe.training.optimizer) == ("small", 64, "adamw")
+    assert recipe.training.batch_per_worker == 32
+    assert found.hint is not None
+    assert "--set model.weights=imagenet" in found.hint
+
+
+def test_many_photos_without_trained_weights(tmp_path: Path) -> None:
+    found = chosen(folder(tmp_path / "set", images=MANY_IMAGES, side_px=200))
+    assert (found.recipe.model.name, found.recipe.data.size_px) == ("resnet18", 128)
+
+
+@pytest.mark.parametrize(("images", "fine_tunes"), [(40, False), (1000, True)])
+def test_photos_get_weights_that_were_downloaded_before(
+    tmp_path: Path, hub: Path, images: int, fine_tunes: bool
+) -> None:
+    download(hub, "resnet50.a1_in1k")
+    download(hub, "mobilenetv2_100.ra_in1k", "pytorch_model.bin")
+    (hub / "models--timm--mobilenetv3_large_100.ra_in1k").mkdir()  # a download that was interrupted
+    download(hub, "vit_small_patch16_224.dino")  # not of ImageNet's classes
+    assert downloaded_networks() == ["mobilenetv2_100.ra_in1k", "resnet50.a1_in1k"]
+    found = chosen(folder(tmp_path / "set", images=images, side_px=200))
+    recipe = found.recipe.resolved()
+    assert (recipe.model.name, recipe.model.weights) == ("mobilenetv2_100.ra_in1k", "imagenet")
+    assert (recipe.model.fine_tune, recipe.size_px) == (fine_tunes, 224)
+    assert "downloaded before" in found.reasons["model.name"]
+    assert chosen(tmp_path / "set", "model.weights=none").recipe.model.name == "small"
+
+
+@pytest.mark.parametrize(
+    "file", ["mobilenetv2_100.safetensors", "hub/models--timm--mobilenetv2_100.ra_in1k/snapshots/0/model.safetensors"]
+)
+def test_a_weights_file_names_its_network(tmp_path: Path, file: str) -> None:
+    place = folder(tmp_path / "set", images=40, side_px=64)
+    assert chosen(place, f"model.weights={file}").recipe.model.name == "mobilenetv2_100"
+
+
+def test_generated_images_and_images_to_be_fetched_get_the_small_network(tmp_path: Path) -> None:
+    assert chosen("fruitbowl", "model.name=auto").recipe.model.name == "small"
+    later = ("model.name=auto", "model.weights=auto", "model.fine_tune=true")
+    assert chosen("caltech256", *later, cache=tmp_path).recipe.model.name == "small"
+
+
+def test_a_frozen_network_needs_weights(tmp_path: Path) -> None:
+    place = folder(tmp_path / "set", images=40, side_px=64)
+    with pytest.raises(RecipeError, match="fine_tune = false"):
+        chosen(place, "model.fine_tune=false").recipe.resolved()
+
+
+def test_an_optimizer_that_is_not_known_to_stand_so_many_workers_warns() -> None:
+    def warning(*overrides: str) -> str | None:
+        return scale_warning(recipes.find("fruitbowl", list(overrides)).resolved())
+
+    assert warning("workers.count=4") is None
+    message = warning("workers.count=64")
+    assert message is not None
+    assert "sgd from scratch is not known to keep its accuracy with 64 workers" in message
+    assert "--set training.optimizer=muon is." in message
+    assert warning("workers.count=64", "training.optimizer=muon") is None
+    assert "None of those offered" in str(warning("workers.count=512", "training.optimizer=muon"))
+    assert warning("workers.count=64", "training.batch_total=64") is None
