@@ -182,7 +182,7 @@ def test_a_preset_gives_the_keys_that_are_not_given() -> None:
     assert augmented(preset="light") == {"preset": "light", **PRESETS["light"]}
     assert augmented(preset="strong") == {"preset": "strong", **PRESETS["strong"]}
     mine = augmented(preset="light", flip=False, shift=0, cutout=0.5, rotation_degrees=10)
-    assert mine == {"preset": "light", "cutout": 0.5, "rotation_degrees": 10.0}
+    assert mine == {"preset": "light", "cutout": 0.5, "rotation_degrees": 10.0, "whole_pixels": True}
 
 
 def test_a_preset_that_nobody_decides_is_none() -> None:

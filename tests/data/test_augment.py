@@ -47,7 +47,7 @@ def draws(**lanes: float) -> Tensor:
 
 
 def warped(pixels: Tensor, recipe: AugmentRecipe, **lanes: float) -> Tensor:
-    grid = _grid(affine(draws(**lanes), recipe), pixels.shape[-1])
+    grid = _grid(affine(draws(**lanes), recipe, side_px=pixels.shape[-1]), pixels.shape[-1])
     return F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
 
 
@@ -123,7 +123,7 @@ def test_the_identity_map_leaves_every_pixel(side_px: int) -> None:
 @pytest.mark.parametrize("side_px", [33, 224])
 def test_the_identity_map_at_other_sizes_moves_nothing_visible(side_px: int) -> None:
     pixels = to_float(photos(1, side_px), dtype=torch.float32)
-    grid = _grid(affine(draws(), MOVED).float(), side_px)
+    grid = _grid(affine(draws(), MOVED, side_px=side_px).float(), side_px)
     found = F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
     assert float((found - pixels).abs().max()) < 1e-4
 
@@ -218,7 +218,7 @@ def test_a_resized_crop_is_pils(smallest: float) -> None:
 
 
 def test_crops_fill_the_range_of_areas_and_of_ratios() -> None:
-    theta = affine(uniforms(seed=0, epoch=1, ids=torch.arange(10_000)).double(), AugmentRecipe(crop=0.25))
+    theta = affine(uniforms(seed=0, epoch=1, ids=torch.arange(10_000)).double(), AugmentRecipe(crop=0.25), side_px=32)
     width, height = theta[:, 0, 0], theta[:, 1, 1]
     area, ratio = width * height, width / height
     assert 0.25 <= float(area.min()) < 0.26
@@ -242,7 +242,7 @@ def test_a_crop_comes_before_every_other_move() -> None:
 
     def square(recipe: AugmentRecipe, **moves: float) -> Tensor:
         last = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)
-        return torch.cat([affine(draws(**moves), recipe)[0], last])
+        return torch.cat([affine(draws(**moves), recipe, side_px=32)[0], last])
 
     both = square(AugmentRecipe(crop=0.3, rotation_degrees=40, shift=0.2, zoom=0.2, flip=True), **lanes)
     crop, rest = square(AugmentRecipe(crop=0.3), **lanes), square(MOVED_AS_BOTH, **lanes)
@@ -328,7 +328,7 @@ def test_normalise_is_what_a_hand_computes() -> None:
 
 
 def test_rotation_keeps_within_its_limit() -> None:
-    theta = affine(uniforms(seed=0, epoch=1, ids=torch.arange(10_000)).double(), AugmentRecipe(rotation_degrees=10))
+    theta = affine(uniforms(seed=0, epoch=1, ids=torch.arange(10_000)).double(), AugmentRecipe(rotation_degrees=10), side_px=32)
     angles = torch.atan2(theta[:, 1, 0], theta[:, 0, 0])
     limit = math.radians(10)
     assert 0.99 * limit < float(angles.abs().max()) <= limit
@@ -343,3 +343,20 @@ def test_a_gpu_draws_the_same_bits_and_nearly_the_same_pixels() -> None:
     here = vary(images, ids, epoch=2, dtype=torch.float32)
     there = vary(images.cuda(), ids.cuda(), epoch=2, dtype=torch.float32).cpu()
     assert float((here - there).abs().max()) < 1 / 255
+
+
+def test_whole_pixels_move_an_image_without_blurring_it() -> None:
+    recipe = AugmentRecipe(preset="none", shift=0.125, whole_pixels=True)
+    images = torch.randint(0, 256, (600, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    ids = torch.arange(len(images))
+    moved = Augmentation(recipe, seed=3)(images, ids, epoch=1, dtype=torch.float64)
+    padded = F.pad(images.permute(0, 3, 1, 2).double() / 255, (4, 4, 4, 4), mode="replicate")  # (N, 3, 40, 40)
+    seen = set()
+    for original, found in zip(padded, moved, strict=True):
+        # The middle of what is found is somewhere in the original, as it is.
+        places = [
+            (x, y) for x in range(9) for y in range(9) if torch.allclose(original[:, y : y + 32, x : x + 32], found)
+        ]
+        assert len(places) == 1
+        seen.update(places)
+    assert len(seen) == 81  # every whole shift from -4 to 4, both ways

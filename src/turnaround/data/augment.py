@@ -93,7 +93,7 @@ class Augmentation:
     def _variations(self, draws: Tensor, *, side_px: int) -> Variations:
         recipe = self.recipe
         return Variations(
-            maps=affine(draws, recipe).contiguous() if self.is_geometric else None,
+            maps=affine(draws, recipe, side_px=side_px).contiguous() if self.is_geometric else None,
             light=_factors(draws, "brightness", amount=recipe.brightness)[:, 0] if recipe.brightness else None,
             colours=_factors(draws, "contrast", "saturation", amount=recipe.colour) if recipe.colour else None,
             holes=_holes(draws, recipe.cutout, side_px=side_px) if recipe.cutout else None,
@@ -162,7 +162,7 @@ def _holes(draws: Tensor, share: float, *, side_px: int) -> Tensor:
     return torch.cat([start, start + side], dim=1).clamp(0, side_px).to(torch.int32)
 
 
-def affine(draws: Tensor, recipe: AugmentRecipe) -> Tensor:
+def affine(draws: Tensor, recipe: AugmentRecipe, *, side_px: int) -> Tensor:
     """Return for each sample the 2x3 map from output to input coordinates (-1..1), from its random numbers."""
     angle, zoom, shift_x, shift_y, flip = (2 * draws[:, i] - 1 for i in range(5))  # (N,) each, in [-1, 1)
     # Rotation x scale x mirror. It maps output to input, so a larger picture takes its pixels from a smaller area.
@@ -171,8 +171,14 @@ def affine(draws: Tensor, recipe: AugmentRecipe) -> Tensor:
     mirror = torch.where((flip < 0) & bool(recipe.flip), -1.0, 1.0).to(draws.dtype)
     cos, sin = torch.cos(radians) * shrink, torch.sin(radians) * shrink
     shift = recipe.shift or 0.0
-    # A shift by the whole side is 2 in these coordinates.
-    rows = [cos * mirror, -sin, 2 * shift * shift_x, sin * mirror, cos, 2 * shift * shift_y]
+    if recipe.whole_pixels:
+        # Every whole number of pixels from -n to n is equally likely; between two pixels an image would be blurred.
+        most_px = round(shift * side_px)
+        pixels = (torch.floor((most_px + 0.5) * (move + 1)) - most_px for move in (shift_x, shift_y))
+        move_x, move_y = (2 * moved / side_px for moved in pixels)
+    else:
+        move_x, move_y = 2 * shift * shift_x, 2 * shift * shift_y  # a shift by the whole side is 2
+    rows = [cos * mirror, -sin, move_x, sin * mirror, cos, move_y]
     if recipe.crop:
         # The image is cropped before anything else moves it, so its map comes last on the way from output to input.
         extent, centre = _crops(draws, recipe.crop)

@@ -72,9 +72,7 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
     name = SMALL_NETWORK if recipe.name == AUTO else recipe.name  # a choice that nobody has made
     if name in OWN_NETWORKS:
         if recipe.weights == "imagenet":
-            raise ModelError(
-                f"There are no ImageNet weights for `{name}`. Set model.weights to none or to a file."
-            )
+            raise ModelError(f"There are no ImageNet weights for `{name}`. Set model.weights to none or to a file.")
         module = OWN_NETWORKS[name](num_classes=num_classes)
         mean, std = IMAGENET_MEAN, IMAGENET_STD
     else:
