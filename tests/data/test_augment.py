@@ -328,7 +328,9 @@ def test_normalise_is_what_a_hand_computes() -> None:
 
 
 def test_rotation_keeps_within_its_limit() -> None:
-    theta = affine(uniforms(seed=0, epoch=1, ids=torch.arange(10_000)).double(), AugmentRecipe(rotation_degrees=10), side_px=32)
+    theta = affine(
+        uniforms(seed=0, epoch=1, ids=torch.arange(10_000)).double(), AugmentRecipe(rotation_degrees=10), side_px=32
+    )
     angles = torch.atan2(theta[:, 1, 0], theta[:, 0, 0])
     limit = math.radians(10)
     assert 0.99 * limit < float(angles.abs().max()) <= limit
