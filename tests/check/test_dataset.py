@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from turnaround.check.copies import identical
-from turnaround.check.dataset import Check, check_folder, split_by_photo
+from turnaround.check.dataset import Check, check_folder, grey_and_constant, split_by_photo
 from turnaround.data.folder import scan
 from turnaround.errors import DataError
 
@@ -88,6 +88,17 @@ def test_unreadable_images_are_named_with_the_reason(payload: dict[str, Any]) ->
 def test_odd_images(what: str, file: str, payload: dict[str, Any]) -> None:
     by_what = {one["what"]: one["files"] for one in payload["odd"]}
     assert f"train/a/{file}" in by_what[what]
+
+
+def test_colour_on_a_white_ground_is_not_grey() -> None:
+    """A small red thing on white has little colour on average; grey that was saved as a JPEG has a trace of it."""
+    spot = np.full((64, 64, 3), 250, np.uint8)
+    spot[30:36, 30:36] = (200, 20, 20)  # 36 of 4,096 pixels
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 1)).repeat(3, axis=2)
+    tinted = np.clip(noise + np.array([2, 0, -2]), 0, 255)
+    grey, constant = grey_and_constant(np.stack([spot, noise, tinted]).astype(np.uint8))
+    assert grey.tolist() == [False, True, True]
+    assert not constant.any()
 
 
 def test_constant_images_are_odd_and_related_to_nothing(payload: dict[str, Any]) -> None:

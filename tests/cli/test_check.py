@@ -79,7 +79,9 @@ def test_nothing_serious_is_exit_code_0(place: Path, check: Check) -> None:
 
 
 def test_the_page_stands_alone_and_escapes_names(place: Path, check: Check) -> None:
-    assert check("photos", "--page", "check.html", cwd=place).returncode == 1
+    done = check("photos", "--page", "check.html", cwd=place)
+    assert done.returncode == 1
+    assert "page: check.html" in done.stderr
     page = (place / "check.html").read_text()
     assert page.count("data:image/jpeg;base64,") >= 2
     assert "val/plain/mirrored.jpg" in page

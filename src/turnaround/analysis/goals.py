@@ -42,6 +42,8 @@ class Reached:
     high_s: float | None = None
     is_lower_bound: bool = False
     """True where the goal was not reached by the end of the runs."""
+    has_overheads: bool = False
+    """True where start-up and evaluations are in it, False where it is the training time alone."""
 
     def device_s(self, time_s: float | None) -> float | None:
         """Return the time of all its processes together: GPU-seconds where each has a GPU."""

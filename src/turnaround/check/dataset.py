@@ -27,7 +27,8 @@ from turnaround.data.pixels import Pixels, default_cache, prepare
 from turnaround.errors import StorageError
 
 _CHUNK = 256  # pictures at a time: 64 px in 16 bits, 6 MB
-_GREY_TOLERANCE = 3.0  # mean difference of the channels in levels: JPEG colours a grey picture a little
+_GREY_LEVELS = 6  # between the channels of a pixel: JPEG colours a grey picture by up to 3
+_GREY_SHARE = 0.005  # of the pixels: more colour than this is seen, however large and white the background is
 _CONSTANT_SPREAD = 1.5  # levels of standard deviation
 _FEW_IMAGES = 20  # of a class in the training part: below, its accuracy is luck
 
@@ -189,8 +190,9 @@ def grey_and_constant(images: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDA
     for start in range(0, len(images), _CHUNK):
         some = images[start : start + _CHUNK].astype(np.int16)
         rows = slice(start, start + len(some))
-        # In 16 bits, since bytes would wrap around in the difference.
-        grey[rows] = np.abs(some - some.mean(axis=-1, keepdims=True)).mean((1, 2, 3)) < _GREY_TOLERANCE
+        # By the share of coloured pixels, not by their mean: a red apple on a white ground is not grey.
+        coloured = some.max(axis=-1) - some.min(axis=-1) > _GREY_LEVELS  # (N, px, px)
+        grey[rows] = coloured.mean(axis=(1, 2)) < _GREY_SHARE
         constant[rows] = some.std(axis=(1, 2)).max(axis=-1) < _CONSTANT_SPREAD
     return grey, constant
 

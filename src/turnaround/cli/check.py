@@ -50,6 +50,7 @@ def check(
         payload["split_file"] = _write_split(checked, split, holdout=holdout, seed=seed)
     if page is not None:
         _write_page(checked, payload, page)
+        err().print(f"page: {page}", markup=False)
     if json_:
         print_json(payload)
     else:
@@ -82,9 +83,9 @@ def _write_split(checked: Check, path: Path, *, holdout: float, seed: int) -> di
 def _write_page(checked: Check, payload: dict[str, Any], path: Path) -> None:
     from turnaround.check.thumbnails import thumbnails
     from turnaround.errors import StorageError
-    from turnaround.reporting.check_report import MAX_FILES, check_page
+    from turnaround.reporting.check_report import MAX_FILES, check_page, shown_files
 
-    shown = [name for one in payload["groups"][:PAGE_GROUPS] for name in one["files"][:MAX_FILES]]
+    shown = [name for one in payload["groups"][:PAGE_GROUPS] for name, _ in shown_files(one)]
     shown += [name for one in payload["odd"] for name in one["files"][:MAX_FILES]]
     text = check_page(payload, thumbnails(checked.table.root, shown), most_groups=PAGE_GROUPS)
     try:

@@ -133,8 +133,8 @@ def own_plateau_only(job: Workload) -> Iterator[Draft]:
     apart = max(level for _, level in known) - min(level for _, level in known)
     verdict = "so they do not rank the configurations" if apart > BAND else "near enough for a rough comparison"
     yield Draft(
-        text=f"Times to each configuration's own plateau, as stated: {listed(shown, 8)}; these are different levels, "
-        f"seen by eye, {verdict}.",
+        text=f"Training times to each configuration's own plateau, as stated: {listed(shown, 8)}; these are different "
+        f"levels, seen by eye, {verdict}.",
         evidence=tuple(
             Evidence(run=who(case), what="epochs to its own plateau, as stated", value=case.stable.epoch or 0.0)
             for case, _ in known

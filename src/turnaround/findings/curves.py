@@ -43,6 +43,7 @@ class _Verdict:
     advice: str
 
 
+_GAP = "training less validation accuracy"
 _VERDICTS: dict[Kind, _Verdict] = {
     "harmful": _Verdict(
         what="fall of validation accuracy",
@@ -57,13 +58,13 @@ _VERDICTS: dict[Kind, _Verdict] = {
         advice="Use the classes, not the probabilities; label smoothing or fewer epochs help.",
     ),
     "memorising": _Verdict(
-        what="training less validation accuracy",
+        what=_GAP,
         size=lambda found: found.gap or 0.0,
         text="Training on {label} learns images by heart: training accuracy is {size} above validation, which holds",
         advice="More augmentation, images or weight decay may raise validation accuracy; nothing is lost yet.",
     ),
     "underfitting": _Verdict(
-        what="training less validation accuracy",
+        what=_GAP,
         size=lambda found: found.gap or 0.0,
         text="Training on {label} is not done: training accuracy still rises, and is only {size} from validation",
         advice="Train for more epochs, with a larger learning rate, or let more layers learn.",
@@ -77,19 +78,27 @@ def overfitting_of(kind: Kind, job: Workload) -> Iterator[Draft]:
     found = [case for case in job.configurations if case.overfitting.kind == kind]
     if not found:
         return
-    worst = max(found, key=lambda case: verdict.size(case.overfitting))
-    size, others = verdict.size(worst.overfitting), [case.label for case in found if case is not worst]
+    worst = max(found, key=lambda case: _size(verdict, case))
+    size, others = _size(verdict, worst), [case.label for case in found if case is not worst]
     text = verdict.text.format(
         label=worst.label, size=points(abs(size)), percent=percent(size), epoch=worst.overfitting.since_epoch
     )
     yield Draft(
         text=f"{text}{f' (also: {listed(others)})' if others else ''}.",
         evidence=tuple(
-            Evidence(run=who(case), what=verdict.what, value=verdict.size(case.overfitting), unit="share")
-            for case in found
+            Evidence(run=who(case), what=verdict.what, value=_size(verdict, case), unit="share") for case in found
         ),
         advice=verdict.advice,
     )
+
+
+def _size(verdict: _Verdict, case: ConfigurationRuns) -> float:
+    """Return the size of what was found; a gap is that of the final accuracies, which stand in the table beside it."""
+    # The verdict itself rests on the gap at the stable epoch (analysis/overfit.py), which no table shows.
+    train, val = case.final_train_accuracy, case.final_val_accuracy
+    if verdict.what == _GAP and train is not None and val is not None:
+        return train.value - val.value
+    return verdict.size(case.overfitting)
 
 
 def memorising(job: Workload) -> Iterator[Draft]:

@@ -95,11 +95,14 @@ def _point(forecaster: Forecaster, workers: int, is_measured: bool, baseline: Co
     )
 
 
-def measured_time_to_stable(forecaster: Forecaster, case: ConfigurationRuns) -> Interval | None:
+def measured_time_to_stable(
+    forecaster: Forecaster, case: ConfigurationRuns, *, or_longer: bool = False
+) -> Interval | None:
     """Return the time to stable of a timed case, with start-up and evaluations as the forecast has them; the interval
-    is that of its epochs alone."""
+    is that of its epochs alone. `or_longer`: also of one that was not yet stable at its end, as a lower bound."""
     times, stable, epoch_s = forecaster.laws.times, case.stable, case.epoch_time_s
-    if times is None or stable.status != "stable" or stable.epoch is None or epoch_s is None:
+    is_counted = stable.status == "stable" or (or_longer and stable.status == "not yet stable")
+    if times is None or not is_counted or stable.epoch is None or epoch_s is None:
         return None
     overheads = next((o for c, o in zip(times.cases, times.overheads, strict=True) if c is case), None)
     if overheads is None:

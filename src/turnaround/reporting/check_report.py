@@ -166,6 +166,16 @@ def _page_group(one: Payload) -> dict[str, Any]:
     changes = list(dict.fromkeys(link["change"] for link in one["links"] if link["change"]))
     return {
         "words": "; ".join([str(one["kind"]), *changes[:3]]),
-        "files": list(zip(one["files"], one["parts"], strict=True))[:MAX_FILES],
+        "files": shown_files(one),
         "more": len(one["files"]) - MAX_FILES,
     }
+
+
+def shown_files(one: Payload) -> list[tuple[str, str]]:
+    """Return the files of a group that are shown, with their parts: of a large one that leaks, half from each side."""
+    files = list(zip(one["files"], one["parts"], strict=True))
+    validation = [file for file in files if file[1] == "validation"]
+    train = [file for file in files if file[1] != "validation"]
+    # Training images come first in a group: its first files alone would not show what leaks.
+    room = max(MAX_FILES // 2, MAX_FILES - len(validation))
+    return [*train[:room], *validation[: MAX_FILES - min(room, len(train))]]

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
-from reporting.page.figure_study import figure, job_in, study_job
+from reporting.page.figure_study import figure, job_in, study_job, traces
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.workloads import survey
+from turnaround.forecast.sweep import forecasters_of
+from turnaround.reporting.page.fig_scaling import scaling_figures
 from turnaround.reporting.page.fig_time import cost_unit, time_figures
+from turnaround.reporting.page.tables import forecasts
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,27 @@ def test_the_labs_comparison(lab: dict[str, Workload]) -> None:
     assert [trace["x"][0] for trace in cost.data] == pytest.approx([1.7417, 1.71, 1.7778, 2.4444], rel=1e-4)
     assert cost.layout["xaxis"]["title"]["text"] == "cost (GPU-hours)"
     assert "An hour of T4 and of V100 does not cost the same." in cost.caption
+
+
+def test_the_time_to_stable_is_one_figure_everywhere(tmp_path: Path) -> None:
+    """In the bars, against the workers, and in the forecast's table: with start-up and evaluations."""
+    job = study_job(tmp_path)
+    (forecaster,) = forecasters_of(job)
+    bars = figure(time_figures(job, [forecaster], price=None), "time-to-stable")
+    assert bars.title == "Time to a stable validation accuracy"
+    assert "with start-up and evaluations" in bars.caption
+    times_min = [trace["x"][0] for trace in bars.data]
+    by_workers = figure(scaling_figures(job, [forecaster]), "time-to-stable-by-workers")
+    points = [y for trace in traces(by_workers, "measured") for y in trace["y"]]
+    assert points == pytest.approx(times_min, rel=1e-3)
+    predictions = [forecaster.predict(workers) for workers in (1, 2, 4)]
+    table = forecasts(predictions, forecaster)
+    place = table.headings.index("time to stable")
+    assert [row[place].key / 60 for row in table.rows] == pytest.approx(times_min, rel=1e-3)
+    assert all(row[place].text.endswith(" measured") for row in table.rows)
+    training = figure(time_figures(job, price=None), "time-to-stable")
+    assert training.title == "Training time to a stable validation accuracy"
+    assert all(a["x"][0] < b for a, b in zip(training.data, times_min, strict=True))
 
 
 def test_a_price_makes_money_of_it(lab: dict[str, Workload]) -> None:

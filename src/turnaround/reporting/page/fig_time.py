@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.goals import Goal, Reached, goals
+from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.sweep import measured_time_to_stable
 from turnaround.reporting.page.fig_common import (
     MAX_BARS,
     Figure,
@@ -30,14 +33,39 @@ Row = tuple[Series, Reached]
 SMALL_COST_S = 360.0  # 0.1 GPU-hours: below, costs are told in GPU-seconds
 
 
-def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
+def time_figures(job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None) -> list[Figure]:
     """Return the times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest."""
     by_case = {id(series.case): series for series in series_of(job)}
-    by_goal = [(goal, [(by_case[id(one.case)], one) for one in goal.reached]) for goal in goals(job)]
+    shown = [_to_stable(goal, forecasters) if goal.basis == "stable" else goal for goal in goals(job)]
+    by_goal = [(goal, [(by_case[id(one.case)], one) for one in goal.reached]) for goal in shown]
     drawn = [(goal, rows) for goal, rows in by_goal if goal.basis != "job"] or by_goal
     figures = [_time_figure(goal, rows) for goal, rows in drawn if len(rows) > 1]
     several = next(((goal, rows) for goal, rows in by_goal if len(rows) > 1), None)
     return figures if several is None else [*figures, _cost_figure(*several, price=price)]
+
+
+def _to_stable(goal: Goal, forecasters: Sequence[Forecaster]) -> Goal:
+    """Return the goal with the times to stable that forecasts and other figures have: start-up and evaluations in them.
+
+    Where the overheads of one configuration are not known, all keep their training times, and the title says so.
+    """
+    pairs = []
+    for one in goal.reached:
+        found = (measured_time_to_stable(forecaster, one.case, or_longer=True) for forecaster in forecasters)
+        pairs += [(one, time_s) for time_s in found if time_s is not None][:1]
+    if len(pairs) < len(goal.reached):
+        return goal
+    whole = [
+        replace(
+            one,
+            value_s=time_s.value,
+            low_s=None if one.low_s is None else time_s.low,
+            high_s=None if one.high_s is None else time_s.high,
+            has_overheads=True,
+        )
+        for one, time_s in pairs
+    ]
+    return replace(goal, reached=tuple(whole))
 
 
 def _time_figure(goal: Goal, rows: Sequence[Row]) -> Figure:
@@ -76,7 +104,13 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 def _title(goal: Goal) -> str:
     if goal.basis == "target":
         return f"Time to {accuracy(goal.accuracy)} validation accuracy"
-    return "Time to a stable validation accuracy" if goal.basis == "stable" else "Time of the whole job"
+    if goal.basis == "job":
+        return "Time of the whole job"
+    return f"{'Time' if _has_overheads(goal) else 'Training time'} to a stable validation accuracy"
+
+
+def _has_overheads(goal: Goal) -> bool:
+    return all(one.has_overheads for one in goal.reached)
 
 
 def _rule(goal: Goal) -> str:
@@ -87,9 +121,10 @@ def _rule(goal: Goal) -> str:
             "Epochs to the accuracy that every finished configuration has reached, times seconds of training an epoch; "
             "without start-up and evaluation."
         )
+    counted = "with start-up and evaluations" if _has_overheads(goal) else "without start-up and evaluation"
     return (
-        "Epochs to each configuration's own plateau, times seconds of training an epoch; without start-up and "
-        "evaluation. Plateaus may lie at different accuracies."
+        f"Epochs to each configuration's own plateau, times seconds of training an epoch; {counted}. Plateaus may lie "
+        "at different accuracies."
     )
 
 

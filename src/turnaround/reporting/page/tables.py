@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.confusion import Pair, confused_pairs
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.predict import Forecaster, measured_case
 from turnaround.forecast.question import Prediction
+from turnaround.forecast.sweep import measured_time_to_stable
 from turnaround.record.schema import ClassResult, Evaluation
 from turnaround.reporting.comparison_table import SortKey, filled_columns, meanings, table_rows
 from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money
@@ -129,8 +130,9 @@ def asked_counts(forecaster: Forecaster) -> list[int]:
     return sorted({*counted, *(2**k for k in range((2 * max(counted)).bit_length()))})
 
 
-def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
+def forecasts(predictions: Sequence[Prediction], forecaster: Forecaster) -> HtmlTable:
     """Forecasts for other numbers of workers, in each cell the value and its 80 % interval; what was run is marked."""
+    to_stable = {p.workers: _measured_to_stable(p, forecaster) for p in predictions}
     shown: list[tuple[str, str, Callable[[float], str]]] = [
         ("an epoch", "epoch_time_s", about),
         ("epochs to stable", "epochs_to_stable", lambda value: f"{value:.0f}"),
@@ -145,7 +147,10 @@ def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
         rows=tuple(
             (
                 Cell(text=hardware(p.workers, p.gpu, hosts=p.hosts), key=float(p.workers)),
-                *(_forecast(p, name, show) for _, name, show in known),
+                *(
+                    _forecast(p, name, show, to_stable[p.workers] if name == "time_to_stable_s" else None)
+                    for _, name, show in known
+                ),
             )
             for p in predictions
         ),
@@ -153,11 +158,19 @@ def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
     )
 
 
-def _forecast(p: Prediction, name: str, show: Callable[[float], str]) -> Cell:
-    measured: Spread | None = p.measured.get(name)
+def _measured_to_stable(p: Prediction, forecaster: Forecaster) -> float | None:
+    """Return the time to stable of the configuration that was run, as the figures of the page have it."""
+    case = measured_case(forecaster.laws, p.workers, forecaster.question.hosts) if p.measured else None
+    found = measured_time_to_stable(forecaster, case) if case is not None else None
+    return None if found is None else found.value
+
+
+def _forecast(p: Prediction, name: str, show: Callable[[float], str], known: float | None = None) -> Cell:
+    spread: Spread | None = p.measured.get(name)
+    measured = spread.value if spread is not None else known
     if measured is not None:
-        text = duration(measured.value) if show is about else show(measured.value)
-        return Cell(text=f"{text} measured", key=measured.value)
+        text = duration(measured) if show is about else show(measured)
+        return Cell(text=f"{text} measured", key=measured)
     forecast: Interval | None = getattr(p, name)
     if forecast is None:
         return Cell(text=UNKNOWN)
