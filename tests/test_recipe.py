@@ -48,6 +48,17 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"augment": {"crop": -0.1}}, ["augment.crop must be from 0 to 1", "-0.1"]),
     ({"augment": {"cutout": 2}}, ["augment.cutout must be from 0 to 1", "Received: 2.0"]),
     ({"augment": {"colour": 1}}, ["augment.colour must be from 0 to 0.9", "Received: 1.0"]),
+    ({"augment": {"mixup": -1}}, ["augment.mixup must be from 0 to 100", "Received: -1.0"]),
+    ({"augment": {"cutmix": 1000}}, ["augment.cutmix must be from 0 to 100", "Received: 1000.0"]),
+    ({"augment": {"cutmix": True}}, ["augment.cutmix must be of type float | none", "True"]),
+    (
+        {"augment": {"mixup": 0.2}, "model": {"fine_tune": False, "weights": "imagenet"}},
+        ["augment.mixup = 0.2", "model.fine_tune = false", "Set augment.mixup = 0, or model.fine_tune = true"],
+    ),
+    (
+        {"augment": {"cutmix": 1}, "model": {"fine_tune": False, "weights": "imagenet"}},
+        ["augment.cutmix = 1 ", "Set augment.cutmix = 0"],
+    ),
     ({"augment": {"flip": "often"}}, ["augment.flip must be of type bool | none", "'often'"]),
     ({"workers": {"count": 0}}, ["workers.count must be from 1", "Received: 0"]),
     ({"training": {"optimizer": "adm"}}, ["training.optimizer 'adm'", "Did you mean 'adam'?", *OPTIMIZERS]),
@@ -183,6 +194,13 @@ def test_a_preset_gives_the_keys_that_are_not_given() -> None:
     assert augmented(preset="strong") == {"preset": "strong", **PRESETS["strong"]}
     mine = augmented(preset="light", flip=False, shift=0, cutout=0.5, rotation_degrees=10)
     assert mine == {"preset": "light", "cutout": 0.5, "rotation_degrees": 10.0, "whole_pixels": True}
+
+
+def test_a_preset_does_not_mix_the_images_of_a_frozen_backbone() -> None:
+    frozen = {"model": {"fine_tune": False, "weights": "imagenet"}, "augment": {"preset": "strong", "cutmix": 0}}
+    augment = Recipe.from_dict(frozen).resolved().augment
+    assert (augment.preset, augment.mixup, augment.cutmix, augment.crop) == ("strong", 0, 0, PRESETS["strong"]["crop"])
+    assert Recipe.from_dict({"augment": {"preset": "strong"}}).resolved().augment.mixup == PRESETS["strong"]["mixup"]
 
 
 def test_a_preset_that_nobody_decides_is_none() -> None:

@@ -101,7 +101,7 @@ READING_SIDE = (
     "cli",
     "api",
 )
-GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "inputs.py", "inputs_triton.py"}
+GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "inputs.py", "inputs_triton.py", "mixing.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
 # Modules of the GPU side's rooms that the reading side shares: they import no torch.
 SHARED = {"turnaround.workers.environment", "turnaround.workers.engines"}

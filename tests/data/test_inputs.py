@@ -13,11 +13,21 @@ import torch
 from turnaround.data.augment import Augmentation, uniforms
 from turnaround.data.batches import EvaluationBatch, StepBatch
 from turnaround.data.inputs import Inputs
+from turnaround.data.mixing import Labels, MixedLabels, dominant
 from turnaround.recipe import AugmentRecipe
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 EVERYTHING = AugmentRecipe(
-    rotation_degrees=25, zoom=0.3, shift=0.2, flip=True, brightness=0.4, crop=0.3, colour=0.5, cutout=0.4
+    rotation_degrees=25,
+    zoom=0.3,
+    shift=0.2,
+    flip=True,
+    brightness=0.4,
+    crop=0.3,
+    colour=0.5,
+    cutout=0.4,
+    mixup=0.8,
+    cutmix=1.0,
 )
 RECIPES = {
     "nothing": AugmentRecipe(),
@@ -26,6 +36,9 @@ RECIPES = {
     "crop": AugmentRecipe(crop=0.08),
     "colour": AugmentRecipe(colour=0.9),
     "cutout": AugmentRecipe(cutout=0.5),
+    "mixup": AugmentRecipe(mixup=0.8),
+    "cutmix": AugmentRecipe(cutmix=1.0, flip=True),
+    "mixed": AugmentRecipe(mixup=0.8, cutmix=1.0),
     "everything": EVERYTHING,
 }
 CPU, COUNT, SIDE_PX = torch.device("cpu"), 23, 45
@@ -51,9 +64,17 @@ def step_batch(device: torch.device = CPU, *, gathered: bool) -> StepBatch:
         rows=None if gathered else ids,
         labels=ids,
         ids=ids,
-        worker_sizes=(6,),
+        worker_sizes=(4, 2),
         global_size=6,
     )
+
+
+def assert_same_labels(found: Labels, wanted: Labels) -> None:
+    assert type(found) is type(wanted)
+    assert torch.equal(dominant(found).cpu(), dominant(wanted))
+    if isinstance(found, MixedLabels) and isinstance(wanted, MixedLabels):
+        assert torch.equal(found.second.cpu(), wanted.second)
+        assert torch.allclose(found.share.cpu(), wanted.share, atol=1e-6)
 
 
 def largest_difference_in_pixels(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -83,8 +104,10 @@ def test_the_variations_of_all_samples_are_those_of_each_batch() -> None:
     augmentation, ids = Augmentation(EVERYTHING, seed=5), torch.tensor([3, 22, 0])
     everything = augmentation.epoch_variations(epoch=4, num_samples=COUNT, side_px=SIDE_PX, device=CPU)
     draws = uniforms(seed=5, epoch=4, ids=ids)
-    for name, some in vars(Augmentation(EVERYTHING, seed=5)._variations(draws, side_px=SIDE_PX)).items():
-        assert torch.equal(vars(everything)[name][ids], some), name
+    some = Augmentation(EVERYTHING, seed=5)._variations(draws, side_px=SIDE_PX)
+    for whole, part in ((everything, some), (everything.mixing, some.mixing)):
+        for name, values in vars(part).items():
+            assert name == "mixing" or torch.equal(vars(whole)[name][ids], values), name
     again = augmentation.epoch_variations(epoch=4, num_samples=COUNT, side_px=SIDE_PX, device=CPU)
     assert again is everything  # kept within the epoch
     other = augmentation.epoch_variations(epoch=5, num_samples=COUNT, side_px=SIDE_PX, device=CPU)
@@ -105,6 +128,9 @@ KERNEL_IN_PYTHON = """
             make.kernel = inputs_triton
             found = make.varied(batch, epoch=2)
             assert found.is_contiguous(memory_format=torch.channels_last)
+            labels = make.labels(batch, epoch=2)
+            make.kernel = None
+            t.assert_same_labels(labels, make.labels(batch, epoch=2))
             print(t.largest_difference_in_pixels(found, wanted))
 """
 
@@ -131,6 +157,8 @@ def test_the_kernel_on_a_gpu(name: str, gathered: bool) -> None:
     found = make.varied(step_batch(device, gathered=gathered), epoch=2)
     wanted = inputs(RECIPES[name]).varied(step_batch(gathered=gathered), epoch=2)
     assert largest_difference_in_pixels(found.cpu(), wanted) < ONE_BYTE / 10
+    on_device, here = step_batch(device, gathered=gathered), step_batch(gathered=gathered)
+    assert_same_labels(make.labels(on_device, epoch=2), inputs(RECIPES[name]).labels(here, epoch=2))
     narrow = inputs(RECIPES[name], device, autocast=torch.bfloat16).varied(
         step_batch(device, gathered=gathered), epoch=2
     )

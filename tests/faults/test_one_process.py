@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from forking import ForkingLauncher
+from running import train
 from struck import (
+    SETTINGS,
     goes_on_to_the_same_end,
     newest,
     struck,
@@ -32,6 +34,16 @@ def test_killed_within_an_epoch(fruit_folder: Path, tmp_path: Path, whole: Run, 
     epoch = resumed.epochs[1]
     assert epoch.images == 192  # of the whole epoch, not of what was left of it
     assert epoch.images_per_s == pytest.approx(192 / epoch.epoch_time_s)
+
+
+@pytest.mark.fault(37, "killed within an epoch whose images are mixed: the same pairs, the same soft labels")
+def test_killed_within_an_epoch_of_mixed_images(fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
+    mixed = (*SETTINGS, "augment.preset=strong", "augment.cutmix=1")
+    undisturbed = train(fruit_folder, tmp_path / "whole", *mixed, launcher=forking)
+    assert undisturbed.recipe["augment"]["mixup"] > 0
+    struck("kind=kill,step=20", fruit_folder, tmp_path / "run", ProcessFailedError, launcher=forking, settings=mixed)
+    assert newest(tmp_path / "run") == "epoch-00001-step-00003"
+    goes_on_to_the_same_end(tmp_path / "run", undisturbed, forking)
 
 
 @pytest.mark.fault(3, "killed while a checkpoint is written: it stays invisible, the one before is used")

@@ -103,6 +103,9 @@ def test_photos_get_weights_that_were_downloaded_before(
     assert (recipe.model.fine_tune, recipe.size_px) == (fine_tunes, 224)
     assert "downloaded before" in found.reasons["model.name"]
     assert chosen(tmp_path / "set", "model.weights=none").recipe.model.name == "small"
+    mixed = chosen(tmp_path / "set", "augment.mixup=0.2")
+    assert mixed.recipe.model.fine_tune is True
+    assert mixed.reasons["model.fine_tune"] == "a frozen backbone takes no mixed images"
 
 
 @pytest.mark.parametrize(

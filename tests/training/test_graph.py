@@ -10,6 +10,7 @@ from torch import Tensor
 
 from training.test_step import EQUAL, at, batch, made, network
 from turnaround.data.batches import StepBatch
+from turnaround.recipe import AugmentRecipe
 from turnaround.training.graph import worth_it
 from turnaround.training.step import Step
 from turnaround.workers.single import Single
@@ -47,17 +48,20 @@ def trained(step: Step, device: torch.device) -> tuple[dict[str, Tensor], list[f
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("augment", [AugmentRecipe(), AugmentRecipe(mixup=0.5, cutmix=1.0)], ids=["plain", "mixed"])
 @pytest.mark.parametrize("workers", [1, 4])
-def test_captured_passes_compute_what_ordinary_ones_do(workers: int) -> None:
+def test_captured_passes_compute_what_ordinary_ones_do(workers: int, augment: AugmentRecipe) -> None:
     device = torch.device("cuda")
     results = []
     with torch.cuda.stream(torch.cuda.Stream()):
         for is_captured in (False, True):
-            step = made(network(device, torch.float32), Single(count=workers, device=device), precision="fp32")
+            alone = Single(count=workers, device=device)
+            step = made(network(device, torch.float32), alone, precision="fp32", augment=augment)
             first = full(device, workers)
             step.warm_up(first)
             if is_captured and not step.graph.is_captured:
-                step._capture_graph(first.worker_sizes, step.components.inputs.varied(first, epoch=1), first)
+                images, with_labels = step._inputs(first, epoch=1)
+                step._capture_graph(first.worker_sizes, images, with_labels)
             if not is_captured:
                 step.graph.forget()
             results.append(trained(step, device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from running import host_never_waits
 from turnaround.data.augment import Augmentation, normalise
 from turnaround.data.batches import StepBatch
 from turnaround.data.inputs import Inputs
+from turnaround.data.mixing import MixedLabels
 from turnaround.model.network import Network
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import step as step_module
@@ -31,6 +33,7 @@ CPU = torch.device("cpu")
 CLASSES, SIDE_PX = 5, 8
 EQUAL, UNEQUAL = (4, 4, 4, 4), (4, 5, 4, 5)
 MEASURED, UNMEASURED = 0, 1  # the noise meter takes step 0 apart
+MIXED = AugmentRecipe(mixup=0.5, cutmix=1.0, cutout=0.3, flip=True)
 VARIED = AugmentRecipe(rotation_degrees=20, shift=0.1, flip=True, brightness=0.2)
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -171,6 +174,69 @@ def plain_gradients(net: Network, given: StepBatch, recipe: TrainingRecipe, augm
     else:
         loss = F.cross_entropy(logits, given.labels, label_smoothing=recipe.label_smoothing or 0.0)
     return list(torch.autograd.grad(loss, list(net.module.parameters())))
+
+
+def soft_targets(labels: MixedLabels) -> Tensor:
+    """(N, classes), one row after the other."""
+    targets = torch.zeros(len(labels), CLASSES, dtype=torch.float64)
+    for row, (a, b, share) in enumerate(zip(labels.first, labels.second, labels.share, strict=True)):
+        targets[row, a] += share
+        targets[row, b] += 1 - share
+    return targets
+
+
+def mixed_gradients(
+    net: Network, step: Step, given: StepBatch, weights: Tensor | None = None
+) -> tuple[list[Tensor], Tensor]:
+    """As a textbook would: one pass, the mean of the losses against soft targets; and how many are right."""
+    images, labels = step.components.inputs.varied(given, epoch=1), step.components.inputs.labels(given, epoch=1)
+    assert isinstance(labels, MixedLabels)
+    logits, targets = net.module(images), soft_targets(labels)
+    by_image = torch.ones(len(labels)) if weights is None else targets @ weights
+    if step.components.recipe.loss == "mse":
+        losses = by_image * (logits.softmax(dim=1) - targets).square().mean(dim=1)
+    else:
+        smoothing = step.components.recipe.label_smoothing or 0.0
+        classes = torch.ones(CLASSES, dtype=torch.float64) if weights is None else weights
+        # Smoothing spreads over all classes what each label has, and its class's weight with it.
+        smooth = (1 - smoothing) * targets * classes + smoothing / CLASSES * (targets @ classes)[:, None]
+        losses = -(smooth * logits.log_softmax(dim=1)).sum(dim=1)
+    right = (logits.argmax(dim=1) == targets.argmax(dim=1)).sum()
+    return list(torch.autograd.grad(losses.mean(), list(net.module.parameters()))), right
+
+
+@pytest.mark.parametrize("number", [MEASURED, UNMEASURED])
+@pytest.mark.parametrize("recipe", [{}, {"label_smoothing": 0.2}, {"loss": "mse"}])
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 2.0, 1.0, 0.25, 3.0], dtype=torch.float64)])
+@pytest.mark.parametrize("sizes", [UNEQUAL, (7,)])
+def test_soft_labels_pass_through_loss_gradient_and_accuracy(
+    sizes: tuple[int, ...], weights: Tensor | None, recipe: dict[str, object], number: int
+) -> None:
+    net, given = network(), batch(sizes)
+    step = made(net, Single(count=len(sizes), device=CPU), augment=MIXED, **recipe)
+    step.components = dataclasses.replace(step.components, class_weights=weights)
+    wanted, right = mixed_gradients(copy.deepcopy(net), step, given, weights)
+    assert_close(gradients(step, given, number=number), wanted)
+    assert step.totals.sums[1:].tolist() == [int(right), sum(sizes)]
+
+
+def test_mixed_images_of_processes_add_up_to_those_of_one() -> None:
+    whole, wanted = batch(UNEQUAL), gradients(made(network(), augment=MIXED), batch(UNEQUAL))
+    parts = []
+    for rank in range(2):
+        workers = OneOfSeveral(rank=rank, size=2, count=4)
+        parts.append(gradients(made(network(), workers, augment=MIXED), slice_of(whole, workers.hosted)))
+    assert_close([(a + b) / 2 for a, b in zip(*parts, strict=True)], wanted)
+
+
+def test_the_noise_of_mixed_images_is_measured() -> None:
+    """With a probe too: it takes the first labels of a step."""
+    for net in (network(), network(norm=True)):
+        step = made(net, Single(count=1, device=CPU), augment=MIXED)
+        assert step.noise.needs_probe is bool(net.batch_norms())
+        step(batch((16,)), at(MEASURED), learning_rate=0.1)
+        (measured,) = step.meter.window(global_step=0)
+        assert all(math.isfinite(value) for value in measured)
 
 
 @pytest.mark.parametrize("number", [MEASURED, UNMEASURED])

@@ -158,6 +158,17 @@ def test_muon_is_the_same_training_too(run_on: RunOn) -> None:
     assert [e.val_accuracy for e in one.epochs] == [e.val_accuracy for e in two.epochs]
 
 
+def test_mixed_images_are_the_same_training_too(run_on: RunOn) -> None:
+    """1 x 4, 2 x 2 and 4 x 1: a partner is in the same worker's slice, whoever hosts it."""
+    mixed = ("augment.mixup=0.4", "augment.cutmix=1", "augment.cutout=0.4", "augment.crop=0.4", "augment.colour=0.3")
+    settings = ("training.label_smoothing=0.1", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
+    runs = [run_on(n, *mixed, *settings) for n in (1, 2, 4)]
+    for run in runs[1:]:
+        assert largest_difference(weights(runs[0]), weights(run)) < 1e-12
+        assert run.epochs[0].train_loss == pytest.approx(runs[0].epochs[0].train_loss, abs=1e-12)
+        assert run.epochs[0].train_accuracy == runs[0].epochs[0].train_accuracy
+
+
 def test_weighed_classes_are_the_same_training_too(
     run_on: RunOn, ten_steps_folder: Path, tmp_path: Path, forking: ForkingLauncher
 ) -> None:

@@ -10,6 +10,7 @@
     reading.py    rows of pixels from a disk, or decoded when they are needed
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch
+    mixing.py     mixup and cutmix: pairs of images, and their soft labels                 needs torch
     batches.py    slices, residency (device / host / disk), prefetch, exact evaluation     needs torch
     inputs.py     gather, vary and normalise: what the network takes                       needs torch
     inputs_triton.py   the same as one GPU kernel                                          needs torch

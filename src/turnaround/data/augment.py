@@ -17,11 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from turnaround.data import mixing
+from turnaround.data.mixing import Mixing
 from turnaround.recipe import AugmentRecipe
 
 LANES = (
     *("rotation", "zoom", "shift_x", "shift_y", "flip", "brightness"),
     *("crop_area", "crop_ratio", "crop_x", "crop_y", "contrast", "saturation", "cutout_x", "cutout_y"),
+    *("mix_kind", "mix_weight", "mix_x", "mix_y"),
 )
 """One random number a sample for each; new ones go to the end, so that old runs stay reproducible."""
 CROP_RATIOS = (3 / 4, 4 / 3)
@@ -48,6 +51,7 @@ class Variations:
     """(N, 2): factors of contrast and saturation."""
     holes: Tensor | None = None
     """int32 (N, 4): left, top, right and bottom of the hidden square in pixels; right and bottom are outside of it."""
+    mixing: Mixing | None = None
 
 
 class Augmentation:
@@ -57,7 +61,9 @@ class Augmentation:
         self.recipe, self.seed = recipe.filled(), seed
         recipe = self.recipe
         self.is_geometric = bool(recipe.rotation_degrees or recipe.zoom or recipe.shift or recipe.flip or recipe.crop)
-        self.is_none = not (self.is_geometric or recipe.brightness or recipe.colour or recipe.cutout)
+        self.mixes = bool(recipe.mixup or recipe.cutmix)
+        is_lit = bool(recipe.brightness or recipe.colour)
+        self.is_none = not (self.is_geometric or is_lit or recipe.cutout or self.mixes)
         self._kept: tuple[tuple[int, int, int, torch.device], Variations] | None = None
 
     def __call__(
@@ -69,12 +75,16 @@ class Augmentation:
         dtype: torch.dtype,
         mean: tuple[float, ...] = (MIDDLE_GREY,) * 3,
     ) -> Tensor:
-        """Return augmented images in 0..1, (N, 3, H, W); what is hidden has the colour `mean`."""
+        """Return augmented images in 0..1, (N, 3, H, W), not yet mixed; what is hidden has the colour `mean`."""
         pixels = to_float(images, dtype=dtype)
         if self.is_none:
             return pixels
         draws = uniforms(seed=self.seed, epoch=epoch, ids=ids).to(dtype)  # (N, lanes)
         return _vary(pixels, self._variations(draws, side_px=pixels.shape[-1]), mean=mean)
+
+    def mixing(self, ids: Tensor, *, epoch: int, side_px: int, dtype: torch.dtype) -> Mixing:
+        """Return how samples are mixed with their partners."""
+        return self._mixing(uniforms(seed=self.seed, epoch=epoch, ids=ids).to(dtype), side_px=side_px)
 
     def epoch_variations(self, *, epoch: int, num_samples: int, side_px: int, device: torch.device) -> Variations:
         """Return the variations of all samples of an epoch; cached for it.
@@ -97,7 +107,13 @@ class Augmentation:
             light=_factors(draws, "brightness", amount=recipe.brightness)[:, 0] if recipe.brightness else None,
             colours=_factors(draws, "contrast", "saturation", amount=recipe.colour) if recipe.colour else None,
             holes=_holes(draws, recipe.cutout, side_px=side_px) if recipe.cutout else None,
+            mixing=self._mixing(draws, side_px=side_px) if self.mixes else None,
         )
+
+    def _mixing(self, draws: Tensor, *, side_px: int) -> Mixing:
+        mixup, cutmix = self.recipe.mixup or 0.0, self.recipe.cutmix or 0.0
+        some = _columns(draws, "mix_kind", "mix_weight", "mix_x", "mix_y")
+        return mixing.draw(some, mixup=mixup, cutmix=cutmix, side_px=side_px)
 
 
 def to_float(images: Tensor, *, dtype: torch.dtype) -> Tensor:
@@ -131,16 +147,9 @@ def _vary(pixels: Tensor, variations: Variations, *, mean: tuple[float, ...]) ->
         grey = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue  # (N, 1, H, W)
         pixels = (grey + (pixels - grey) * saturation).clamp(0, 1)
     if variations.holes is not None:
-        hidden = within(variations.holes, pixels.shape[-1])[:, None]
+        hidden = mixing.within(variations.holes, pixels.shape[-1])[:, None]
         pixels = torch.where(hidden, _channels(mean, pixels.dtype, pixels.device), pixels)
     return pixels
-
-
-def within(boxes: Tensor, side_px: int) -> Tensor:
-    """Return for each box (N, 4) which pixels lie in it: (N, H, W)."""
-    left, top, right, bottom = boxes[:, :, None].unbind(1)  # (N, 1) each
-    axis = torch.arange(side_px, device=boxes.device)
-    return ((axis >= left) & (axis < right))[:, None, :] & ((axis >= top) & (axis < bottom))[:, :, None]
 
 
 def _factors(draws: Tensor, *lanes: str, amount: float) -> Tensor:
@@ -155,11 +164,8 @@ def _columns(draws: Tensor, *lanes: str) -> Tensor:
 
 def _holes(draws: Tensor, share: float, *, side_px: int) -> Tensor:
     """Return the squares that cutout hides (DeVries and Taylor 2017): around any pixel, cut at the image's edges."""
-    # In integers: every device and dtype finds the same pixels. The numbers drawn have 24 bits.
-    numbers = (_columns(draws, "cutout_x", "cutout_y") * 2**24).to(torch.int64)
-    side = max(1, round(share * side_px))
-    start = (numbers * side_px >> 24) - side // 2  # (N, 2)
-    return torch.cat([start, start + side], dim=1).clamp(0, side_px).to(torch.int32)
+    x, y = _columns(draws, "cutout_x", "cutout_y").unbind(1)
+    return mixing.squares(x, y, max(1, round(share * side_px)), side_px=side_px)
 
 
 def affine(draws: Tensor, recipe: AugmentRecipe, *, side_px: int) -> Tensor:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from turnaround.choice import Choice
+from turnaround.data.mixing import Labels
 from turnaround.data.order import epoch_order, share_bounds, step_bounds, worker_bounds
 from turnaround.data.pixels import Pixels
 from turnaround.data.reading import DecodedRows, MappedRows, rows_of
@@ -48,8 +49,8 @@ class StepBatch:
     """uint8 (M, H, W, 3): the images of the step, or those of the whole data set where it is on the device."""
     rows: Tensor | None = None
     """int64 (N,): rows of `pixels` that are the hosted workers' slices, one after the other; None: all, in order."""
-    labels: Tensor
-    """int64 (N,)."""
+    labels: Labels
+    """int64 (N,), or those of mixed images (inputs.py)."""
     ids: Tensor
     """int64 (N,), sample numbers: with seed and epoch they decide the augmentation."""
     worker_sizes: tuple[int, ...]

@@ -15,6 +15,7 @@ from turnaround import kernels
 from turnaround.choice import Choice
 from turnaround.data.augment import Augmentation, Variations, normalise, to_float
 from turnaround.data.batches import EvaluationBatch, StepBatch
+from turnaround.data.mixing import Labels, MixedLabels, mix, partners
 
 
 class Inputs:
@@ -54,20 +55,45 @@ class Inputs:
         return Choice("plain torch", f"no Triton kernel: {self.unavailable_reason}")
 
     def varied(self, batch: StepBatch, *, epoch: int) -> Tensor:
-        """Return the augmented images of a step: each is a function of (seed, epoch, sample)."""
+        """Return the augmented images of a step: each is a function of (seed, epoch, sample), and of the worker's slice
+        where images are mixed."""
+        others = partners(batch.worker_sizes, batch.ids.device) if self.augmentation.mixes else None
         if not self.kernel:
             pixels = self.augmentation(batch.images, batch.ids, epoch=epoch, dtype=self.dtype, mean=self.mean)
-            return self._normalised(pixels)
-        variations = self.augmentation.epoch_variations(
+            images = self._normalised(pixels)
+            if others is not None:
+                mixing = self.augmentation.mixing(batch.ids, epoch=epoch, side_px=pixels.shape[-1], dtype=self.dtype)
+                images = mix(images, others, mixing)
+            return images.contiguous(memory_format=torch.channels_last)
+        return self._by_kernel(
+            batch.pixels, batch.rows, samples=batch.ids, others=others, variations=self._variations(batch, epoch=epoch)
+        )
+
+    def labels(self, batch: StepBatch, *, epoch: int) -> Labels:
+        """Return the labels of what `varied` makes of a step: soft ones where images are mixed."""
+        if not self.augmentation.mixes:
+            return batch.labels
+        labels, side_px = batch.labels, batch.pixels.shape[1]
+        assert isinstance(labels, Tensor), "these are mixed already"
+        if self.kernel:
+            mixing = self._variations(batch, epoch=epoch).mixing
+            assert mixing is not None
+            shares = mixing.shares[batch.ids]
+        else:
+            shares = self.augmentation.mixing(batch.ids, epoch=epoch, side_px=side_px, dtype=self.dtype).shares
+        return MixedLabels(labels, labels[partners(batch.worker_sizes, batch.ids.device)], shares)
+
+    def _variations(self, batch: StepBatch, *, epoch: int) -> Variations:
+        """Return the variations of all training images."""
+        return self.augmentation.epoch_variations(
             epoch=epoch, num_samples=self.num_train, side_px=batch.pixels.shape[1], device=batch.pixels.device
         )
-        return self._by_kernel(batch.pixels, batch.rows, samples=batch.ids, variations=variations)
 
     def plain(self, batch: EvaluationBatch) -> Tensor:
         """Return the images without augmentation, normalised."""
         if not self.kernel:
             return self._normalised(to_float(batch.images, dtype=self.dtype))
-        return self._by_kernel(batch.pixels, batch.rows, samples=None, variations=Variations())
+        return self._by_kernel(batch.pixels, batch.rows, samples=None, others=None, variations=Variations())
 
     def _normalised(self, pixels: Tensor) -> Tensor:
         return normalise(pixels, mean=self.mean, std=self.std).contiguous(memory_format=torch.channels_last)
@@ -78,6 +104,7 @@ class Inputs:
         rows: Tensor | None,
         *,
         samples: Tensor | None,
+        others: Tensor | None,
         variations: Variations,
     ) -> Tensor:
         assert self.kernel is not None
@@ -85,6 +112,7 @@ class Inputs:
             pixels,
             rows=rows,
             samples=samples,
+            others=others,
             variations=variations,
             normalised_by=(self.mean, self.std),
             dtype=self.dtype_of_images,

@@ -1,4 +1,4 @@
-"""Gather, affine variation, colours, cutout and normalisation of uint8 pixels as one Triton kernel.
+"""Gather, affine variation, colours, cutout, normalisation and mixing of uint8 pixels as one Triton kernel.
 
 One read of the source pixels, one write of the network's input: nothing of the batch is written in between. A thread makes
 the three channels of a pixel, so that where it lies in the source is computed once.
@@ -66,13 +66,21 @@ def _varied(  # type: ignore[no-untyped-def]
     maps,
     light,
     colours,
+    holes,
+    mean0,
+    mean1,
+    mean2,
+    scale0,
+    scale1,
+    scale2,
     pixel,
     SIDE: tl.constexpr,
     HAS_MAPS: tl.constexpr,
     HAS_LIGHT: tl.constexpr,
     HAS_COLOURS: tl.constexpr,
+    HAS_HOLES: tl.constexpr,
 ):
-    """The three channels of some pixels of the image at `here`, in 0..1."""
+    """The three channels of some pixels of the image at `here`, varied and normalised."""
     inside = pixel < SIDE * SIDE
     if HAS_MAPS:
         six = maps + sample * 6
@@ -100,6 +108,10 @@ def _varied(  # type: ignore[no-untyped-def]
     if HAS_COLOURS:
         contrast, saturation = tl.load(colours + sample * 2), tl.load(colours + sample * 2 + 1)
         red, green, blue = _coloured(red, green, blue, contrast, saturation)
+    red, green, blue = (red - mean0) * scale0, (green - mean1) * scale1, (blue - mean2) * scale2
+    if HAS_HOLES:
+        hidden = _within(holes, sample, pixel % SIDE, pixel // SIDE)
+        red, green, blue = tl.where(hidden, 0.0, red), tl.where(hidden, 0.0, green), tl.where(hidden, 0.0, blue)
     return red, green, blue
 
 
@@ -113,6 +125,9 @@ def _inputs(  # type: ignore[no-untyped-def]
     light,
     colours,
     holes,
+    others,
+    boxes,
+    weights,
     mean0,
     mean1,
     mean2,
@@ -126,6 +141,7 @@ def _inputs(  # type: ignore[no-untyped-def]
     HAS_LIGHT: tl.constexpr,
     HAS_COLOURS: tl.constexpr,
     HAS_HOLES: tl.constexpr,
+    HAS_OTHERS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     image = tl.program_id(0).to(tl.int64)
@@ -133,11 +149,23 @@ def _inputs(  # type: ignore[no-untyped-def]
     source = tl.load(rows + image) if HAS_ROWS else image
     sample = tl.load(samples + image) if HAS_SAMPLES else image
     here = pixels + source * (SIDE * SIDE * 3)
-    red, green, blue = _varied(here, sample, maps, light, colours, pixel, SIDE, HAS_MAPS, HAS_LIGHT, HAS_COLOURS)
-    red, green, blue = (red - mean0) * scale0, (green - mean1) * scale1, (blue - mean2) * scale2
-    if HAS_HOLES:
-        hidden = _within(holes, sample, pixel % SIDE, pixel // SIDE)
-        red, green, blue = tl.where(hidden, 0.0, red), tl.where(hidden, 0.0, green), tl.where(hidden, 0.0, blue)
+    red, green, blue = _varied(
+        here, sample, maps, light, colours, holes, mean0, mean1, mean2, scale0, scale1, scale2, pixel,
+        SIDE, HAS_MAPS, HAS_LIGHT, HAS_COLOURS, HAS_HOLES,
+    )  # fmt: skip
+    if HAS_OTHERS:
+        other = tl.load(others + image)
+        other_source = tl.load(rows + other) if HAS_ROWS else other
+        other_sample = tl.load(samples + other)
+        here = pixels + other_source * (SIDE * SIDE * 3)
+        other_red, other_green, other_blue = _varied(
+            here, other_sample, maps, light, colours, holes, mean0, mean1, mean2, scale0, scale1, scale2, pixel,
+            SIDE, HAS_MAPS, HAS_LIGHT, HAS_COLOURS, HAS_HOLES,
+        )  # fmt: skip
+        own = tl.where(_within(boxes, sample, pixel % SIDE, pixel // SIDE), 0.0, tl.load(weights + sample))
+        red = red * own + other_red * (1 - own)
+        green = green * own + other_green * (1 - own)
+        blue = blue * own + other_blue * (1 - own)
     there = out + image * (SIDE * SIDE * 3) + pixel * 3
     inside = pixel < SIDE * SIDE
     tl.store(there, red.to(out.dtype.element_ty), mask=inside)
@@ -150,17 +178,20 @@ def inputs(
     *,
     rows: Tensor | None,
     samples: Tensor | None,
+    others: Tensor | None,
     variations: Variations,
     normalised_by: tuple[tuple[float, ...], tuple[float, ...]],
     dtype: torch.dtype,
 ) -> Tensor:
-    """(N, 3, H, W) in channels-last memory; `variations` are those of all samples."""
+    """(N, 3, H, W) in channels-last memory; `variations` are those of all samples, `others` the indices in the batch of
+    the images that each is mixed with."""
     count = len(pixels) if rows is None else len(rows)
     side_px = pixels.shape[1]
     out = torch.empty(
         (count, 3, side_px, side_px), dtype=dtype, device=pixels.device, memory_format=torch.channels_last
     )
     mean, std = normalised_by
+    mixing = variations.mixing
 
     def pointer(tensor: Tensor | None) -> Tensor:
         return pixels if tensor is None else tensor  # one that is never followed
@@ -175,6 +206,9 @@ def inputs(
         pointer(variations.light),
         pointer(variations.colours),
         pointer(variations.holes),
+        pointer(others),
+        pointer(mixing.boxes if mixing else None),
+        pointer(mixing.weights if mixing else None),
         *mean,
         *(1 / s for s in std),
         SIDE=side_px,
@@ -184,6 +218,7 @@ def inputs(
         HAS_LIGHT=variations.light is not None,
         HAS_COLOURS=variations.colours is not None,
         HAS_HOLES=variations.holes is not None,
+        HAS_OTHERS=others is not None,
         BLOCK=BLOCK_PIXELS,
         num_warps=WARPS,
     )

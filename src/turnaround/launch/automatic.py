@@ -102,7 +102,9 @@ def decide(recipe: Recipe, *, cache: Path) -> AutomaticChoice:
 
 
 def _trained(recipe: Recipe, facts: ImageFacts, *, name: str, reason: str) -> AutomaticChoice:
-    is_frozen = facts.num_train < FROZEN_BELOW
+    mixes = bool(recipe.augment.mixup or recipe.augment.cutmix)  # which a frozen backbone does not take
+    is_frozen = facts.num_train < FROZEN_BELOW and not mixes
+    few_or_enough = "few" if facts.num_train < FROZEN_BELOW else "enough"
     values: dict[str, Any] = {
         "model.name": name,
         "model.fine_tune": not is_frozen,
@@ -111,8 +113,9 @@ def _trained(recipe: Recipe, facts: ImageFacts, *, name: str, reason: str) -> Au
     }
     reasons = {
         "model.name": reason,
-        "model.fine_tune": f"{facts.num_train:,} training images are {'few' if is_frozen else 'enough'} "
-        f"(from {FROZEN_BELOW:,} on every layer learns)",
+        "model.fine_tune": "a frozen backbone takes no mixed images"
+        if mixes
+        else f"{facts.num_train:,} training images are {few_or_enough} (from {FROZEN_BELOW:,} on every layer learns)",
     }
     if recipe.model.weights == AUTO:
         values["model.weights"] = "imagenet"

@@ -65,7 +65,7 @@ class EpochRecord:
     train_loss: float = dataclasses.field(metadata={TAG: "loss/train"})
     """Running mean over the epoch's steps, under augmentation and with the weights of the moment."""
     train_accuracy: float = dataclasses.field(metadata={TAG: "accuracy/train"})
-    """Running, like train_loss."""
+    """Running, like train_loss; of mixed images (mixup, cutmix) the label with the larger share is the right answer."""
     val_loss: float = dataclasses.field(metadata={TAG: "loss/validation"})
     """Over the whole validation set, each image once."""
     val_accuracy: float = dataclasses.field(metadata={TAG: "accuracy/validation"})

@@ -78,6 +78,7 @@ class _BenchParts:
         self.global_step, self.epoch = 0, 0
         self.batch = next(self.batches.steps(self.slicing, epoch=1))
         self.prepared = self._prepared()
+        self.labels = self.inputs.labels(self.batch, epoch=1)
         gradients = core.cost["gradient_bytes"] // 4
         self.message = torch.zeros(gradients if self.workers.size > 1 else 0, device=self.workers.device)
 
@@ -180,7 +181,7 @@ class _BenchParts:
         backbone = self.backbone
         while True:
             if backbone is None or self.feed.keeps_training:
-                yield replace(self.batch, features=self.prepared)
+                yield replace(self.batch, features=self.prepared, labels=self.labels)
                 continue
             for features in torch.split(backbone(self.prepared), len(self.batch.ids)):
                 yield replace(self.batch, features=features)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from turnaround.choice import Choice
+from turnaround.data.mixing import Labels, overwrite
 
 HOST_BOUND_SHARE = 0.7
 """Share of a pass's time that the host spends on queueing it: above it the GPU waits for the host. Fine-tuning
@@ -62,15 +63,15 @@ class GraphCapture:
     def capture(
         self,
         shape: PassShape,
-        run: Callable[[Tensor, Tensor], None],
+        run: Callable[[Tensor, Labels], None],
         images: Tensor,
-        labels: Tensor,
+        labels: Labels,
         learning: list[nn.Parameter],
     ) -> None:
         """Capture `run(images, labels)`, which leaves gradients in the parameters, for passes of this shape."""
         self._captured = shape, CapturedPass(run, images, labels, learning)
 
-    def replay(self, shape: PassShape, images: Tensor, labels: Tensor) -> bool:
+    def replay(self, shape: PassShape, images: Tensor, labels: Labels) -> bool:
         """Repeat the captured pass on other images; False when there is none of this shape."""
         if self._captured is None or self._captured[0] != shape:
             return False
@@ -86,7 +87,7 @@ class CapturedPass:
     """Callable: repeats `run(images, labels)`, which leaves gradients in the parameters."""
 
     def __init__(
-        self, run: Callable[[Tensor, Tensor], None], images: Tensor, labels: Tensor, parameters: list[nn.Parameter]
+        self, run: Callable[[Tensor, Labels], None], images: Tensor, labels: Labels, parameters: list[nn.Parameter]
     ) -> None:
         # A graph knows addresses, not tensors: it always reads these two, so every replay copies its batch into them.
         self.images, self.labels, self.parameters = images.clone(), labels.clone(), parameters
@@ -104,10 +105,10 @@ class CapturedPass:
         for parameter in parameters:
             parameter.grad = None
 
-    def __call__(self, images: Tensor, labels: Tensor) -> None:
+    def __call__(self, images: Tensor, labels: Labels) -> None:
         # On the stream that replays, so these copies come after the replay before and before this one.
         self.images.copy_(images)
-        self.labels.copy_(labels)
+        overwrite(self.labels, labels)
         self.graph.replay()
         # `zero_grad` has set them to None since: they are the same tensors at every step.
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from turnaround.data.mixing import Labels
 from turnaround.model.network import Network
 from turnaround.workers.contract import Workers
 
@@ -180,7 +181,8 @@ class NoiseMeasurement:
 
     Several passes or processes: the small size is that of a pass, the big one that of the step, and neither costs a
     gradient more. One worker whose images a batch norm or dropout couples: its pass cannot be taken apart, so all of
-    them are computed once more, in two halves (a probe).
+    them are computed once more, in two halves (a probe). Parts must share no image: mixing stays within a half of a
+    worker's slice (data/mixing.py).
     """
 
     def __init__(self, meter: NoiseMeter, network: Network, workers: Workers, *, learning: list[nn.Parameter]) -> None:
@@ -196,7 +198,7 @@ class NoiseMeasurement:
         """Tell whether a step of so many images is measured; the same on every process."""
         return self.meter.is_due(global_step) and global_size >= self._min_images
 
-    def probe(self, loss_of: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor) -> None:
+    def probe(self, loss_of: Callable[[Tensor, Labels], Tensor], images: Tensor, labels: Labels) -> None:
         """Compute the gradients of both halves of the images once more; nothing is learnt from them."""
         half = len(labels) // 2
         first, rest = (
@@ -208,7 +210,7 @@ class NoiseMeasurement:
         self._probed = apart / (1 / half + 1 / (len(labels) - half)), signal
 
     def _mean_gradient(
-        self, loss_of: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor
+        self, loss_of: Callable[[Tensor, Labels], Tensor], images: Tensor, labels: Labels
     ) -> list[Tensor]:
         # autograd.grad and not backward: `.grad` must hold the step's own gradients only. Not scaled either, so
         # `end_step` does not divide it by the loss scale.

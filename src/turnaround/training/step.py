@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from turnaround.data.batches import StepBatch
 from turnaround.data.inputs import Inputs
+from turnaround.data.mixing import Labels, MixedLabels, dominant
 from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
@@ -137,7 +138,7 @@ class Step:
 
     def __call__(self, batch: StepBatch, position: TrainingPosition, *, learning_rate: float) -> None:
         workers, number = self.components.workers, position.global_step
-        images = self._images(batch, epoch=position.epoch)
+        images, batch = self._inputs(batch, epoch=position.epoch)
         self.timer.mark("copy")
         # Decided by the step's number and size, which all processes share: a measured step has one more all-reduce.
         is_measured = self.noise.is_due(number, global_size=batch.global_size)
@@ -171,7 +172,7 @@ class Step:
 
         The first round loads and compiles, the second is timed, and where the host is the limit a third is captured.
         """
-        images, workers = self._images(batch, epoch=1), self.components.workers
+        (images, batch), workers = self._inputs(batch, epoch=1), self.components.workers
         passes = self._passes(batch, in_two=False)
         # Not one pass, whatever their number: this keeps the copies that the end of the warm-up goes back to.
         self.statistics.begin_step(is_one_pass=False)
@@ -231,9 +232,13 @@ class Step:
             self.scaler.load_state_dict(manifest.scaler)
         return manifest
 
-    def _images(self, batch: StepBatch, *, epoch: int) -> Tensor:
-        """(N, 3, H, W) of all hosted workers, or the features (N, F) that a frozen backbone has made of them."""
-        return self.components.inputs.varied(batch, epoch=epoch) if batch.features is None else batch.features
+    def _inputs(self, batch: StepBatch, *, epoch: int) -> tuple[Tensor, StepBatch]:
+        """(N, 3, H, W) of all hosted workers, or the features (N, F) that a frozen backbone has made of them; and the
+        batch with the labels that they have where images are mixed."""
+        if batch.features is not None:
+            return batch.features, batch
+        inputs = self.components.inputs
+        return inputs.varied(batch, epoch=epoch), replace(batch, labels=inputs.labels(batch, epoch=epoch))
 
     def _passes(self, batch: StepBatch, *, in_two: bool) -> list[Pass]:
         """Plan the passes: as many hosted workers together as fit, or one at a time where they cannot be fused."""
@@ -266,7 +271,7 @@ class Step:
         if is_measured or not self.graph.replay(shape, images, labels):
             self._forward_backward(shape, images, labels, is_measured=is_measured)
 
-    def _forward_backward(self, shape: PassShape, images: Tensor, labels: Tensor, *, is_measured: bool = False) -> None:
+    def _forward_backward(self, shape: PassShape, images: Tensor, labels: Labels, *, is_measured: bool = False) -> None:
         with by_worker(shape.worker_sizes) if len(shape.worker_sizes) > 1 else nullcontext():
             logits = self._forward(images)  # (N, classes)
         if is_measured:
@@ -279,24 +284,24 @@ class Step:
         with autocast(self.components.workers.device, self.components.precision):
             return cast(Tensor, self.components.wrapped(images))
 
-    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _loss(self, images: Tensor, labels: Labels) -> Tensor:
         # The loss in the parameters' dtype: a sum of a batch's losses in bf16 (8 bits) or fp16 would be rounded away.
         logits = self._forward(images).to(self.components.precision.parameters)
         return loss_sum(logits, labels, self.components.recipe, self.components.class_weights)
 
-    def _backward(self, logits: Tensor, labels: Tensor, global_size: int) -> None:
+    def _backward(self, logits: Tensor, labels: Labels, global_size: int) -> None:
         parts = self.components
         loss = loss_sum(logits.to(parts.precision.parameters), labels, parts.recipe, parts.class_weights)
         # The engine's all-reduce gives (1/P) sum_p g_p; with g_p = grad(loss_p x P / B) that is the gradient of
         # (sum of all losses) / B for any split of the B images: P = processes, B = global size.
         self.scaler.scale(loss * (parts.workers.size / global_size)).backward()  # type: ignore[no-untyped-call]
-        right = (logits.argmax(dim=1) == labels).sum()
+        right = (logits.argmax(dim=1) == dominant(labels)).sum()
         self.totals.add(loss.detach(), right, num_images=len(labels))
 
     def _capture_graph(self, sizes: tuple[int, ...], images: Tensor, batch: StepBatch) -> None:
         shape = PassShape(sizes, batch.global_size)
 
-        def run(images: Tensor, labels: Tensor) -> None:
+        def run(images: Tensor, labels: Labels) -> None:
             self._forward_backward(shape, images, labels)
 
         self.graph.capture(shape, run, images, batch.labels, self.learning)
@@ -320,21 +325,47 @@ class Step:
         optimizer.zero_grad(set_to_none=True)  # the next backward writes instead of adding to zeros
 
 
-def loss_sum(logits: Tensor, labels: Tensor, recipe: TrainingRecipe, class_weights: Tensor | None = None) -> Tensor:
+def loss_sum(logits: Tensor, labels: Labels, recipe: TrainingRecipe, class_weights: Tensor | None = None) -> Tensor:
     """Return the sum of the losses, not the mean: sums of slices add up to the sum of the global batch.
 
     A weight multiplies the whole loss of an image, smoothing included; nothing is divided by the sum of the weights:
     it differs from slice to slice. Their mean over the training images is 1.
     """
+    if isinstance(labels, MixedLabels):
+        return _mixed_loss_sum(logits, labels, recipe, class_weights)
     if recipe.loss == "mse":
-        wanted = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # (N, classes)
-        losses = (logits.softmax(dim=1) - wanted).square().mean(dim=1)  # (N,)
+        losses = _mse(logits, F.one_hot(labels, logits.shape[1]).to(logits.dtype))
         return losses.sum() if class_weights is None else (class_weights[labels] * losses).sum()
     smoothing = recipe.label_smoothing or 0.0
     if class_weights is None:
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
     losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
     return (class_weights[labels] * losses).sum()
+
+
+def _mixed_loss_sum(
+    logits: Tensor, labels: MixedLabels, recipe: TrainingRecipe, class_weights: Tensor | None
+) -> Tensor:
+    """Return the sum of the losses against soft labels.
+
+    Cross entropy is linear in the target, smoothed or not: that of a mixed label is the mixture of two. The weight of a
+    class counts as much as the class does.
+    """
+    parts = ((labels.first, labels.share), (labels.second, 1 - labels.share))
+    # (N,) each: what the two labels of an image weigh.
+    weights = [share if class_weights is None else share * class_weights[label] for label, share in parts]
+    if recipe.loss == "mse":
+        wanted = sum(share[:, None] * F.one_hot(label, logits.shape[1]) for label, share in parts)
+        losses = _mse(logits, cast(Tensor, wanted).to(logits.dtype))
+        return losses.sum() if class_weights is None else (sum(weights) * losses).sum()
+    smoothing = recipe.label_smoothing or 0.0
+    both = [F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing) for label, _ in parts]
+    return (weights[0] * both[0] + weights[1] * both[1]).sum()
+
+
+def _mse(logits: Tensor, wanted: Tensor) -> Tensor:
+    """(N, classes) both -> (N,)."""
+    return (logits.softmax(dim=1) - wanted).square().mean(dim=1)
 
 
 def _dropout_seed(seed: int, global_step: int, worker: int) -> int:
