@@ -303,7 +303,8 @@ def test_resuming_a_finished_run_does_nothing(finished: tuple[User, subprocess.C
     user, _ = finished
     before = {p: p.stat().st_mtime_ns for p in (user.folder / "out").rglob("*")}
     done = user.run("resume", "out")
-    assert (done.returncode, done.stderr) == (0, "")
+    said = "out is finished: there is nothing to go on with. This is its result:\n"
+    assert (done.returncode, done.stderr) == (0, said)
     assert "validation accuracy" in done.stdout
     assert {p: p.stat().st_mtime_ns for p in (user.folder / "out").rglob("*")} == before
 
@@ -314,6 +315,12 @@ def test_resuming_what_is_not_a_run(finished: tuple[User, subprocess.CompletedPr
     says(user.refused("resume", "photos"), "photos is not a run directory", "no recipe.json")
     says(user.refused("resume", "."), "Runs below it: out")
     says(user.refused("resume", "out/recipe.json"), "it is a file", "Did you mean out?")
+
+
+def test_resuming_what_was_imported(user: User) -> None:
+    (user.folder / "runs.csv").write_text("name,workers,gpu,epoch_time_s\na,1,T4,20\n")
+    assert user.call("import", "runs.csv", "--out", "lab").returncode == 0
+    says(user.refused("resume", "lab/a"), "lab/a was imported from runs.csv", "no weights to go on with")
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.build import LAB, Plan, build, import_table
+from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.workloads import survey
 from turnaround.findings import find_all
 from turnaround.findings.data import class_imbalance
 from turnaround.findings.speed import faster_gpu_no_gain, more_than_linear
+from turnaround.reporting.survey_text import evidence_text
 
 TALKING = (0.001, 0.001, 0.063, 0.030, 0.005)
 
@@ -34,6 +35,23 @@ def test_each_impossible_step_is_told_once(tmp_path: Path) -> None:
         build(tmp_path / str(workers), Plan(workers=workers, epoch_time_s=time_s))
     found = [finding.text.partition(" is ")[0] for finding in more_than_linear(survey([tmp_path]).workloads[0])]
     assert found == ["1 -> 2 T4", "1 -> 4 T4"]
+
+
+def test_a_configuration_is_not_compared_with_itself(tmp_path: Path) -> None:
+    """The same hardware for other numbers of epochs: neither a speed-up nor unfair."""
+    for epochs, time_s in ((10, 20.0), (30, 25.0), (40, 10.0)):
+        plan = Plan(workers=2, epoch_time_s=time_s, accuracy=rising(epochs=epochs), training={"epochs": epochs})
+        build(tmp_path / str(epochs), plan)
+    found = {finding.id for finding in find_all(survey([tmp_path]))}
+    assert not found & {"efficiency-falls", "more-than-linear", "unfair-comparison"}
+
+
+def test_the_evidence_of_interrupted_runs_can_be_read(tmp_path: Path) -> None:
+    build(tmp_path / "a", Plan(state="interrupted", cause="Stopped by Ctrl-C: all of it, and saved.", accuracy=(0.1,)))
+    build(tmp_path / "b", Plan(state="interrupted", accuracy=(0.1, 0.2), training={"seed": 1}))
+    (finding,) = [one for one in find_all(survey([tmp_path])) if one.id == "run-interrupted"]
+    told = evidence_text(finding.evidence)
+    assert told == "epochs done: a 1, b 2; cause: a Stopped by Ctrl-C: all of it, and saved"
 
 
 def test_unequal_classes_by_their_validation_images(tmp_path: Path) -> None:

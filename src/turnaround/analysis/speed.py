@@ -77,7 +77,9 @@ def superlinear_pairs(job: Workload) -> list[tuple[ConfigurationRuns, Speedup, C
     pairs = []
     for group in comparable_in_time(job):
         for number, case in enumerate(group):
-            found = ((smaller, speedup_of(smaller, case), case) for smaller in reversed(group[:number]))
+            # Fewer workers only: of the same number with other settings, one is simply faster.
+            fewer = [one for one in group[:number] if one.configuration.workers < case.configuration.workers]
+            found = ((smaller, speedup_of(smaller, case), case) for smaller in reversed(fewer))
             pairs += [pair for pair in found if pair[1].is_superlinear][:1]
     return pairs
 

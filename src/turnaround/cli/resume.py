@@ -47,7 +47,7 @@ def resume(
         rejoin(directory, cluster, (lambda line: None) if json_ else lambda line: console.print(line, markup=False))
         return print_result(Run.load(directory), as_json=json_)
     refuse_if_queued(RunDirectory(directory))
-    here = place()
+    here, before = place(), Run.load(directory).status
     with run_display(directory, viewers, here=here, is_quiet=json_) as (show, announced):
         request = Request(
             out=directory,
@@ -61,7 +61,11 @@ def resume(
             announce=announced,
         )
         run = go_on(request)
-    return print_result(run, as_json=json_) if here.rank == 0 else None
+    if here.rank != 0:
+        return None
+    if before.state == "finished" and run.status.segments == before.segments:
+        console.print(f"{directory} is finished: there is nothing to go on with. This is its result:", markup=False)
+    return print_result(run, as_json=json_)
 
 
 def _refuse_other_flags(**flags: object) -> None:

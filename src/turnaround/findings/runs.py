@@ -55,7 +55,7 @@ def in_state(state: State, job: Workload) -> Iterator[Draft]:
         also = f"; so is it with {listed(others)}" if others else ""
         yield Draft(
             text=f"{first.name} {told.text}{_how_far(first)}{cause}{also}.",
-            evidence=tuple(_epochs_done(summary, run) for summary, run in found),
+            evidence=tuple(item for summary, run in found for item in _how_it_ended(summary, run)),
             advice=told.of_others if told.of_others and _is_of_others(run) else told.advice,
         )
 
@@ -69,11 +69,15 @@ def _how_far(summary: RunSummary) -> str:
     return f" after {summary.epochs} of {summary.epochs_planned or '?'} epochs" if summary.is_recorded else ""
 
 
-def _epochs_done(summary: RunSummary, run: Run) -> Evidence:
+def _how_it_ended(summary: RunSummary, run: Run) -> Iterator[Evidence]:
+    """Yield how far a run came, and why it came no farther."""
     if not summary.is_recorded:
         code = summary.exit_code
-        return Evidence(run=summary.name, what="exit code", value="none" if code is None else str(code))
-    return Evidence(run=summary.name, what=f"epochs done, {run.status.cause or summary.state}", value=summary.epochs)
+        yield Evidence(run=summary.name, what="exit code", value="none" if code is None else str(code))
+        return
+    yield Evidence(run=summary.name, what="epochs done", value=summary.epochs)
+    if run.status.cause:
+        yield Evidence(run=summary.name, what="cause", value=run.status.cause.rstrip("."))
 
 
 def not_recorded(job: Workload) -> Iterator[Draft]:
@@ -117,8 +121,11 @@ def unfair_comparison(job: Workload) -> Iterator[Draft]:
     """Each difference besides what was meant to vary once, with the two configurations that show it first."""
     by_what: defaultdict[str, list[tuple[ConfigurationRuns, Difference]]] = defaultdict(list)
     for case in job.configurations[1:]:
+        is_same_hardware = _hardware(case) == _hardware(job.configurations[0])
         for difference in unintended_differences(job.configurations[0], case):
-            if difference.what not in _TOLD_ELSEWHERE:
+            # On the same hardware a setting is what makes it another configuration: it was meant to differ.
+            is_meant = is_same_hardware and difference.what in {fact.what for fact in case.configuration.settings}
+            if difference.what not in _TOLD_ELSEWHERE and not is_meant:
                 by_what[difference.what].append((case, difference))
     for what, found in by_what.items():
         case, difference = found[0]
@@ -134,6 +141,11 @@ def unfair_comparison(job: Workload) -> Iterator[Draft]:
             evidence=tuple(Evidence(run=side.label, what=what, value=value) for side, value in sides),
             advice="Compare runs that differ in one thing only; repeat one of them with the other's setting.",
         )
+
+
+def _hardware(case: ConfigurationRuns) -> tuple[object, ...]:
+    own = case.configuration
+    return own.workers, own.gpu, own.hosts, own.processes
 
 
 def ran_together(job: Workload) -> Iterator[Draft]:

@@ -83,7 +83,8 @@ def _superlinear(smaller: ConfigurationRuns, speedup: Speedup, case: Configurati
 def efficiency_falls(job: Workload) -> Iterator[Draft]:
     """Report for each kind of GPU the case that loses most, against the baseline of its kind."""
     for group in comparable_in_time(job):
-        found = [(speedup_of(group[0], case), case) for case in group[1:]]
+        fewest = group[0].configuration.workers
+        found = [(speedup_of(group[0], case), case) for case in group if case.configuration.workers > fewest]
         losing = [(speedup, case) for speedup, case in found if speedup.efficiency.value < LINEAR_EFFICIENCY]
         if losing:
             speedup, case = min(losing, key=lambda pair: pair[0].efficiency.value)

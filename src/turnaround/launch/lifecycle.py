@@ -106,6 +106,11 @@ def resume(request: Request) -> Run:
     """Go on with a run that was stopped, on as many processes as asked for; the workers stay the same."""
     begun_at_s, directory = job_origin.begun_at_s(), RunDirectory.open(request.out)
     run = Run.load(directory.path)
+    if run.imported is not None:
+        raise InputError(
+            f"{request.out} was imported from {run.imported.source}: there are no weights to go on with. Train it here "
+            "(turnaround train), or look at it: turnaround report."
+        )
     if run.status.state == "finished":
         return run
     if run.is_of_others:
