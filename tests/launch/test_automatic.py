@@ -10,6 +10,7 @@ from PIL import Image
 
 from turnaround import recipes
 from turnaround.errors import RecipeError
+from turnaround.launch import automatic
 from turnaround.launch.automatic import (
     LARGE_BATCH_FROM,
     MANY_IMAGES,
@@ -41,14 +42,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
+@pytest.fixture(autouse=True)
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These choices are those of a machine with a GPU, whatever machine this is."""
+    monkeypatch.setattr(automatic, "describe_gpus", lambda: [{"index": 0}])
+
+
 def download(hub: Path, name: str, file: str = "model.safetensors") -> None:
     snapshot = hub / f"models--timm--{name}" / "snapshots" / "0a1b"
     snapshot.mkdir(parents=True)
     (snapshot / file).touch()
 
 
-def chosen(source: Path | str, *overrides: str, cache: Path = Path("nowhere")) -> AutomaticChoice:
-    return decide(recipes.find(str(source), list(overrides)), cache=cache)
+def chosen(source: Path | str, *overrides: str, cache: Path = Path("nowhere"), device: str = "auto") -> AutomaticChoice:
+    return decide(recipes.find(str(source), list(overrides)), cache=cache, device=device)
 
 
 def test_many_small_images_get_the_network_for_them(tmp_path: Path) -> None:
@@ -72,6 +79,9 @@ def test_what_a_recipe_says_stays(tmp_path: Path) -> None:
     assert set(found.reasons) == {"model.name", "data.size_px"}
     named = chosen(place, "model.name=small")
     assert (named.recipe.model.name, named.reasons) == ("small", {})
+    slow = chosen(place, device="cpu")
+    assert slow.recipe.model.name == "small"
+    assert "would take hours without a GPU" in slow.reasons["model.name"]
 
 
 def test_few_images_without_trained_weights_get_the_small_network_and_a_hint(tmp_path: Path) -> None:

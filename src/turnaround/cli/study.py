@@ -310,7 +310,7 @@ def _prepare(recipe: Recipe) -> None:
 
     with tempfile.TemporaryDirectory() as temporary, preparation(err()) as show:
         cache = cache_root(recipe, temporary=Path(temporary))
-        prepare_images(decide(recipe, cache=cache).recipe.resolved(), cache=cache, show=show)
+        prepare_images(decide(recipe, cache=cache, device="auto").recipe.resolved(), cache=cache, show=show)
 
 
 @contextmanager

@@ -179,7 +179,7 @@ def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: 
     from turnaround.record.layout import RunDirectory
     from turnaround.reporting.terminal import out
 
-    recipe = decide(recipe, cache=cache_root(recipe, temporary=target)).recipe.resolved()
+    recipe = decide(recipe, cache=cache_root(recipe, temporary=target), device=device).recipe.resolved()
     plan = LaunchPlan(
         directory=RunDirectory(target),
         message=StartMessage(device=device, network=recipe.model.name, begun_at_s=0.0),

@@ -1,16 +1,16 @@
 """The choices that a recipe leaves to us, made from the images and from the weights that are at hand.
 
 Enters: a recipe that says `auto`. Leaves: the recipe with the network, its weights, size, batch, optimizer and
-augmentation filled in, and a reason for each. The choice depends on the images and on the weights, never on the
-workers, the processes or the device: every run of a study trains the same network. No torch.
+augmentation filled in, and a reason for each. The choice depends on the images, on the weights, and on whether there
+is a GPU, never on the workers or the processes: every run of a study trains the same network. No torch.
 
 | images                     | trained weights at hand | network, size                                   |
 |----------------------------|-------------------------|-------------------------------------------------|
 | generated                  |                         | small, 64 px: what the demo is made for         |
 | of 96 px or more           | yes                     | that network at 224 px; frozen for few images   |
-| up to 48, 96 px; many      |                         | resnet11 at 32, 64 px, with Muon                |
-| larger; many               | no                      | resnet18 at 128 px, from scratch                |
-| few                        | no                      | small, 64 px                                    |
+| up to 48, 96 px; many, GPU |                         | resnet11 at 32, 64 px, with Muon                |
+| larger; many, GPU          | no                      | resnet18 at 128 px, from scratch                |
+| few, or no GPU             | no                      | small, 64 px                                    |
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from turnaround.data.folder import ImageTable, scan
 from turnaround.data.source import folder_here
 from turnaround.optimizers import OPTIMIZERS
 from turnaround.recipe import AUTO, GENERATED, RESNET11, SMALL_NETWORK, Recipe
+from turnaround.record.gpus import describe_gpus
 
 HEADERS_READ = 60
 """Files whose size is looked at, from all over the set: their median is known to a few percent, in some 10 ms."""
@@ -82,7 +83,7 @@ class ImageFacts:
         return f"{self.num_train:,} training images of about {self.side_px:.0f} px"
 
 
-def decide(recipe: Recipe, *, cache: Path) -> AutomaticChoice:
+def decide(recipe: Recipe, *, cache: Path, device: str) -> AutomaticChoice:
     """Fill in what the recipe leaves to us. Everything that it says stays."""
     if recipe.model.name != AUTO:
         return AutomaticChoice(recipe=recipe)
@@ -98,7 +99,7 @@ def decide(recipe: Recipe, *, cache: Path) -> AutomaticChoice:
     if found and facts.side_px >= MIN_PHOTO_PX:
         reason = f"{facts}, and ImageNet weights of it were downloaded before"
         return _trained(recipe, facts, name=found[0], reason=reason)
-    return _from_scratch(recipe, facts)
+    return _from_scratch(recipe, facts, has_gpu=device != "cpu" and bool(describe_gpus()))
 
 
 def _trained(recipe: Recipe, facts: ImageFacts, *, name: str, reason: str) -> AutomaticChoice:
@@ -122,7 +123,7 @@ def _trained(recipe: Recipe, facts: ImageFacts, *, name: str, reason: str) -> Au
     return _decision(recipe, values, reasons)
 
 
-def _from_scratch(recipe: Recipe, facts: ImageFacts) -> AutomaticChoice:
+def _from_scratch(recipe: Recipe, facts: ImageFacts, *, has_gpu: bool) -> AutomaticChoice:
     is_photo = facts.side_px > max(SIZES_PX)
     values: dict[str, Any]
     hint = None
@@ -132,8 +133,12 @@ def _from_scratch(recipe: Recipe, facts: ImageFacts) -> AutomaticChoice:
             f"often enough: --set model.name={TRAINED_NETWORKS[0]} --set model.weights=imagenet downloads some, "
             "--set model.weights=FILE takes yours."
         )
-    if facts.num_train < MANY_IMAGES:
-        reason = f"{facts}: too few for a large network from scratch (from {MANY_IMAGES:,} on)"
+    if facts.num_train < MANY_IMAGES or not has_gpu:
+        # Without a GPU an epoch of 50,000 images would take resnet11 half an hour and more; `small` takes minutes.
+        few = f"too few for a large network from scratch (from {MANY_IMAGES:,} on)"
+        reason = (
+            f"{facts}: {few if facts.num_train < MANY_IMAGES else 'a larger network would take hours without a GPU'}"
+        )
         values = {"model.name": SMALL_NETWORK, "augment.preset": "light"}
         return _decision(recipe, values, {"model.name": reason}, hint=hint)
     if is_photo:

@@ -162,7 +162,7 @@ def _decided(recipe: Recipe, request: Request) -> AutomaticChoice:
     """Make the choices that the recipe leaves to us: once, by the process that writes the recipe for all of them."""
     if request.place.rank > 0:
         return AutomaticChoice(recipe=recipe.resolved())
-    decision = decide(recipe, cache=cache_root(recipe, temporary=request.out))
+    decision = decide(recipe, cache=cache_root(recipe, temporary=request.out), device=request.device or "auto")
     return replace(decision, recipe=decision.recipe.resolved())
 
 
