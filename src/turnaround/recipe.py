@@ -164,6 +164,9 @@ class TrainingRecipe:
         None, "epochs without a better validation accuracy that end the training; none = never", low=1, high=100_000
     )
     stop: str = key("end", "end: after all epochs; stable: when the validation accuracy is", choices=STOPS)
+    time_limit_s: float | None = key(
+        None, "seconds of the whole run, start included: as many epochs as fit, at most `epochs`", low=1.0, high=1e9
+    )
     checkpoint_every_s: float = key(
         60.0, "saved this often: after an epoch, or within it when it is long; 0 = after every epoch", low=0.0, high=1e9
     )

@@ -11,7 +11,7 @@ import pytest
 from turnaround import recipes
 from turnaround.errors import RunDirectoryError
 from turnaround.record.files import own_digest
-from turnaround.record.recipe_changes import began_with, deciding_keys, refuse_changes
+from turnaround.record.recipe_changes import began_with, deciding_keys, recorded_change, refuse_changes
 
 RUN = Path("runs/a")
 
@@ -49,6 +49,26 @@ def test_what_must_stay(setting: str, said: str) -> None:
         refuse_changes(deciding_keys(recipe()), recipe(setting), RUN)
     assert said in str(caught.value)
     assert "Put it back to go on, or start a new run" in str(caught.value)
+
+
+def test_what_a_resume_has_changed_is_on_record() -> None:
+    keys = {"training.epochs": (10, 40), "training.time_limit_s": (600.0, None)}
+    change = recorded_change(keys, segment=2, after_epoch=10)
+    assert change == {
+        "segment": 2,
+        "after_epoch": 10,
+        "keys": {"training.epochs": [10, 40], "training.time_limit_s": [600.0, None]},
+    }
+    before = {**deciding_keys(recipe()), "training.epochs": 10, "training.time_limit_s": 600.0}
+    more = recorded_change({"training.epochs": (40, 50)}, segment=3, after_epoch=40)
+    refuse_changes(before, recipe("training.epochs=40"), RUN, changes=[change])
+    refuse_changes(before, recipe("training.epochs=50"), RUN, changes=[change, more])
+    refuse_changes({**before, "training.epochs": 40}, recipe("training.epochs=50"), RUN, changes=[change, more])
+    with pytest.raises(RunDirectoryError, match=r"training\.epochs was 40, is 41"):
+        refuse_changes(before, recipe("training.epochs=41"), RUN, changes=[change])
+    damaged = [None, {}, {"keys": 3}, {"keys": {"training.epochs": 40}}]
+    with pytest.raises(RunDirectoryError, match=r"training\.epochs was 10, is 40"):
+        refuse_changes(before, recipe("training.epochs=40"), RUN, changes=damaged)
 
 
 def test_a_checkpoint_of_an_older_turnaround_knows_fewer_keys() -> None:

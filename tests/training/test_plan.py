@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +15,17 @@ import torch
 from forking import ForkingLauncher
 from running import largest_difference, request, traced, train, weights
 from turnaround.analysis.stable import is_stable, stable_epoch
-from turnaround.errors import ProcessFailedError
+from turnaround.errors import InputError, ProcessFailedError
 from turnaround.launch import lifecycle
 from turnaround.recipe import TrainingRecipe
 from turnaround.record.layout import CheckpointFiles
 from turnaround.record.reader import Run
 from turnaround.record.schema import BestEpoch, EpochRecord
 from turnaround.training.best import best_epoch, newest_best
-from turnaround.training.checkpoint import load_tensors
-from turnaround.training.plan import EpochPlan, IsStable
+from turnaround.training.checkpoint import Manifest, load_tensors
+from turnaround.training.plan import EpochPlan, IsStable, PlanState
+from turnaround.training.position import TrainingPosition
+from turnaround.training.schedule import Schedule
 from turnaround.workers.single import Single
 
 SETTINGS = (
@@ -31,6 +35,7 @@ SETTINGS = (
     "training.precision=fp64",
     "training.checkpoint_every_s=0",
 )
+STEPS = 5
 # A rate of 0 leaves the weights as they are: no epoch is better than the first.
 STANDS_STILL = (*SETTINGS, "training.learning_rate=0", "training.epochs=9", "training.patience=2", "training.ema=0.9")
 
@@ -47,9 +52,38 @@ def record(epoch: int, accuracy: float, loss: float = 1.0) -> EpochRecord:
     return EpochRecord(epoch=epoch, val_accuracy=accuracy, val_loss=loss, **figures)
 
 
-def plan(*, saved: dict[str, object] | None = None, rule: IsStable | None = None, **keys: object) -> EpochPlan:
-    recipe = TrainingRecipe(**{"epochs": 9, **keys})  # type: ignore[arg-type]
-    return EpochPlan(recipe, Single(count=1, device=torch.device("cpu")), saved=saved or {}, is_stable=rule)
+class Ticking:
+    """A clock that a test sets."""
+
+    now_s = 0.0
+
+    def total_program_s(self) -> float:
+        return self.now_s
+
+
+def schedule_over(epochs: int, kind: str = "cosine") -> Schedule:
+    return Schedule(kind=kind, peak=0.1, total_steps=STEPS * epochs, warmup_steps=STEPS)
+
+
+def plan(
+    *,
+    saved: dict[str, object] | None = None,
+    epochs_done: int = 0,
+    rule: IsStable | None = None,
+    clock: Ticking | None = None,
+    kind: str = "cosine",
+    **keys: object,
+) -> EpochPlan:
+    position = TrainingPosition(epochs_done=epochs_done, global_step=STEPS * epochs_done)
+    return EpochPlan(
+        TrainingRecipe(**{"epochs": 9, **keys}),  # type: ignore[arg-type]
+        Single(count=1, device=torch.device("cpu")),
+        start=Manifest(position=position, plan=saved or {}),
+        make_schedule=lambda epochs: schedule_over(epochs, kind),
+        steps_per_epoch=STEPS,
+        clock=clock or Ticking(),  # type: ignore[arg-type]
+        is_stable=rule,
+    )
 
 
 def run_through(made: EpochPlan, *accuracies: float) -> EpochPlan:
@@ -115,6 +149,136 @@ def test_a_curve_that_rises_is_not_stable() -> None:
     assert run_through(made, *np.linspace(0.1, 0.9, 30)).epochs == 30
 
 
+# --- a time limit
+
+
+def timed(made: EpochPlan, clock: Ticking, *took_s: float) -> EpochPlan:
+    """Epochs that take so long, one after the other, until the plan ends."""
+    for seconds in took_s:
+        if len(made.state.val_accuracy) < made.epochs:
+            clock.now_s += seconds
+            epoch = len(made.state.val_accuracy) + 1
+            made.after_epoch(replace(record(epoch, 0.5), epoch_time_s=seconds, evaluation_time_s=0.0))
+    return made
+
+
+def test_as_many_epochs_as_fit_by_the_first_that_is_warm() -> None:
+    clock = Ticking()
+    clock.now_s = 10.0  # start-up counts
+    made = timed(plan(epochs=30, time_limit_s=100.0, clock=clock), clock, 8.0)
+    assert (made.epochs, made.state.is_timed) == (30, False)  # the first epoch is cold
+    timed(made, clock, 4.0)
+    # 100 s less 3 %, less 22 s that are gone: 75 s, for 18 epochs of 4 s after the second
+    assert made.epochs == 20
+    assert made.state.stopped_early == "20 of 30 epochs fit into the time limit of 100 s, decided after epoch 2."
+    timed(made, clock, *[4.0] * 30)
+    assert len(made.state.val_accuracy) == 20
+    assert clock.now_s == pytest.approx(94.0)
+
+
+def test_the_rate_goes_on_from_where_it_is_and_reaches_its_end() -> None:
+    clock, whole = Ticking(), schedule_over(30)
+    made = timed(plan(epochs=30, time_limit_s=40.0, clock=clock), clock, 4.0, 4.0)
+    assert made.epochs < 30
+    at, end = 2 * STEPS, made.epochs * STEPS
+    assert [made.learning_rate(step) for step in range(at + 1)] == [whole.learning_rate(step) for step in range(at + 1)]
+    rates = [made.learning_rate(step) for step in range(at, end)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.02 * whole.peak
+    assert made.learning_rate(end) == pytest.approx(0.0)
+
+
+def test_what_becomes_slower_gets_fewer_epochs_never_more() -> None:
+    clock = Ticking()
+    made = timed(plan(epochs=30, time_limit_s=100.0, clock=clock), clock, 4.0, 4.0)
+    first = made.epochs
+    timed(made, clock, 10.0)
+    fewer = made.epochs
+    assert fewer < first
+    timed(made, clock, *[1.0] * 3)
+    assert made.epochs == fewer
+    timed(made, clock, *[10.0] * 30)
+    assert clock.now_s <= 100.0
+
+
+@pytest.mark.parametrize(("limit_s", "epochs"), [(5.0, 1), (19.0, 2), (1e6, 30)])
+def test_an_epoch_is_the_least_and_all_of_them_the_most(limit_s: float, epochs: int) -> None:
+    clock = Ticking()
+    made = timed(plan(epochs=30, time_limit_s=limit_s, clock=clock), clock, *[8.0] * 30)
+    assert (made.epochs, len(made.state.val_accuracy)) == (epochs, epochs)
+    assert (made.state.stopped_early is None) == (epochs == 30)
+
+
+def test_what_was_decided_holds_for_a_resume() -> None:
+    clock = Ticking()
+    before = timed(plan(epochs=30, time_limit_s=100.0, clock=clock), clock, 4.0, 4.0)
+    saved = json.loads(json.dumps(before.state.to_json()))
+    after = plan(saved=saved, epochs_done=2, epochs=30, time_limit_s=100.0, clock=clock)
+    assert after.state == before.state
+    steps = range(before.epochs * STEPS)
+    assert [after.learning_rate(step) for step in steps] == [before.learning_rate(step) for step in steps]
+    timed(after, clock, 9.0)  # the first epoch after a start is cold: it changes nothing
+    assert after.epochs == before.epochs
+
+
+# --- more epochs afterwards
+
+
+def finished(**keys: object) -> dict[str, object]:
+    return json.loads(json.dumps(run_through(plan(**keys), *[0.5] * 9).state.to_json()))
+
+
+def test_more_epochs_warm_a_rate_anew_that_has_fallen_to_nothing() -> None:
+    made = plan(saved=finished(), epochs_done=9, epochs=20)
+    assert made.epochs == 20
+    assert made.note is not None
+    assert made.note.startswith("20 epochs instead of 9: the learning rate had fallen to ")
+    assert "a new cosine starts from 0.03 (30% of the peak of 0.1)" in made.note
+    rates = [made.learning_rate(step) for step in range(9 * STEPS, 20 * STEPS)]
+    assert max(rates) == pytest.approx(0.03)
+    assert rates.index(max(rates)) <= STEPS
+    assert rates[-1] < 0.001
+    before = schedule_over(9)
+    assert [made.learning_rate(s) for s in range(9 * STEPS)] == [before.learning_rate(s) for s in range(9 * STEPS)]
+    assert run_through(made, *[0.5] * 20).epochs == 20
+
+
+def test_more_epochs_of_an_interrupted_run_stretch_what_is_left() -> None:
+    saved = run_through(plan(), 0.5, 0.6, 0.7).state.to_json()
+    made = plan(saved=saved, epochs_done=3, epochs=20)
+    rates = [made.learning_rate(step) for step in range(3 * STEPS, 20 * STEPS)]
+    assert rates[0] == schedule_over(9).learning_rate(3 * STEPS)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.001
+    goes_on = f"the learning rate goes on from {rates[0]:.3g} and reaches its end with the last of them."
+    assert made.note == f"20 epochs instead of 9: {goes_on}"
+
+
+def test_a_constant_rate_stays() -> None:
+    made = plan(saved=finished(kind="constant"), epochs_done=9, epochs=20, kind="constant")
+    assert {made.learning_rate(step) for step in range(STEPS, 20 * STEPS)} == {0.1}
+    assert made.note == "20 epochs instead of 9: the learning rate stays at 0.1."
+
+
+def test_patience_counts_anew_when_more_epochs_are_asked_for() -> None:
+    stopped = run_through(plan(patience=2, epochs=9), 0.5, 0.5, 0.5)
+    assert stopped.epochs == 3
+    made = plan(saved=stopped.state.to_json(), epochs_done=3, epochs=20, patience=2)
+    assert (made.epochs, made.state.stopped_early) == (20, None)
+    made.after_epoch(record(4, 0.4))
+    assert made.epochs == 20
+    made.after_epoch(record(5, 0.4))
+    assert made.epochs == 5
+    assert made.best is not None
+    assert made.best.epoch == 1
+
+
+def test_the_checkpoint_of_an_earlier_version_knows_the_epochs_asked_for() -> None:
+    old = Manifest(position=TrainingPosition(epochs_done=9, global_step=9 * STEPS), recipe={"training.epochs": 9})
+    state = PlanState.of(old, asked=20)
+    assert (state.asked, state.began, state.epochs) == (9, 9, 9)
+
+
 # --- whole runs
 
 
@@ -175,3 +339,89 @@ def test_the_weights_of_the_best_epoch_are_kept_and_survive_a_kill(
     assert best_epoch(one) == best_epoch(other) == whole.status.best
     a, b = (load_tensors(CheckpointFiles(path).weights, path.parent.parent) for path in (one, other))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_with_a_time_limit_ends_in_time_on_two_processes(
+    fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    settings = (*SETTINGS, "training.epochs=2000", "training.learning_rate=0.01", "training.time_limit_s=6")
+    run = train(fruit_folder, tmp_path / "run", *settings, processes=2, launcher=forking)
+    assert run.status.state == "finished"
+    assert run.status.epochs_planned == len(run.epochs) == run.evaluation.epoch < 2000
+    assert f"{len(run.epochs)} of 2000 epochs fit into the time limit of 6 s, decided after epoch" in (
+        run.status.stopped_early or ""
+    )
+    rates = [epoch.learning_rate for epoch in run.epochs]
+    assert len(rates) < 4 or rates[-1] < 0.1 * max(rates)
+
+
+COSINE = (*SETTINGS, "training.epochs=2", "training.learning_rate=0.01", "training.ema=0.9")
+
+
+@pytest.fixture(scope="module")
+def two_epochs(fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory, forking: ForkingLauncher) -> Run:
+    return train(fruit_folder, tmp_path_factory.mktemp("two") / "run", *COSINE, launcher=forking)
+
+
+def more(run: Run, out: Path, epochs: int, launcher: ForkingLauncher, *, processes: int = 1) -> Run:
+    if not out.exists():
+        shutil.copytree(run.path, out)
+    return lifecycle.resume(replace(request(out, processes=processes, launcher=launcher), epochs=epochs))
+
+
+def test_a_finished_run_gets_more_epochs_the_same_on_any_processes(
+    two_epochs: Run, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    longer = more(two_epochs, tmp_path / "one", 5, forking)
+    assert (longer.status.state, len(longer.epochs), longer.recipe["training"]["epochs"]) == ("finished", 5, 5)
+    change = {"segment": 2, "after_epoch": 2, "keys": {"training.epochs": [2, 5]}}
+    assert longer.recipe["changes"] == [change]
+    rates = [epoch.learning_rate for epoch in longer.epochs]
+    assert rates[1] < 0.5 * rates[2]  # it had fallen, and is warmed anew
+    assert rates[-1] < 0.1 * max(rates[2:])
+    assert "a new cosine starts from" in longer.machine["choices"]["learning_rate"]["reason"]
+    assert [e.val_loss for e in longer.epochs[:2]] == [e.val_loss for e in two_epochs.epochs]
+    assert (longer.evaluation.epoch, longer.status.epochs_planned) == (5, None)
+    several = more(two_epochs, tmp_path / "two", 5, forking, processes=2)
+    assert largest_difference(weights(longer), weights(several)) < 1e-12
+
+
+def test_more_epochs_survive_a_kill_to_the_bit(two_epochs: Run, tmp_path: Path, forking: ForkingLauncher) -> None:
+    whole = more(two_epochs, tmp_path / "whole", 5, forking)
+    with pytest.MonkeyPatch.context() as patch:
+        traced(patch, kill_after_epoch="4")
+        with pytest.raises(ProcessFailedError):
+            more(two_epochs, tmp_path / "killed", 5, forking)
+    resumed = lifecycle.resume(request(tmp_path / "killed", launcher=forking))
+    assert [e.val_loss for e in resumed.epochs] == [e.val_loss for e in whole.epochs]
+    assert all(torch.equal(tensor, weights(whole)[name]) for name, tensor in weights(resumed).items())
+    assert len(resumed.recipe["changes"]) == 1
+    again = more(resumed, resumed.path, 6, forking)
+    assert [change["keys"] for change in again.recipe["changes"]] == [
+        {"training.epochs": [2, 5]},
+        {"training.epochs": [5, 6]},
+    ]
+
+
+def test_epochs_that_are_behind_it_or_were_asked_for_before_are_refused(two_epochs: Run, stopped: Run) -> None:
+    def refused(run: Run, epochs: int) -> str:
+        with pytest.raises(InputError) as caught:
+            lifecycle.resume(replace(request(run.path), epochs=epochs))
+        return str(caught.value)
+
+    assert refused(two_epochs, 1).endswith("has 2 epochs behind it already. Ask for more than 2.")
+    assert "Stopped early after epoch 3 of 9: no better for 2 epochs. Ask for more than 9" in refused(stopped, 9)
+    assert two_epochs.status.state == Run.load(two_epochs.path).status.state == "finished"
+
+
+def test_more_epochs_lift_a_time_limit(fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
+    settings = (*COSINE, "training.time_limit_s=1", "training.epochs=4")
+    run = train(fruit_folder, tmp_path / "run", *settings, launcher=forking)
+    assert len(run.epochs) == 1  # the least that is trained
+    assert run.status.stopped_early == "1 of 4 epochs fit into the time limit of 1 s, decided after epoch 1."
+    longer = more(run, run.path, 3, forking)
+    assert len(longer.epochs) == 3
+    assert longer.recipe["changes"][0]["keys"]["training.time_limit_s"] == [1.0, None]
+    reason = longer.machine["choices"]["learning_rate"]["reason"]
+    assert reason.startswith("3 epochs instead of 4: the learning rate goes on from ")
+    assert reason.endswith(" The time limit is lifted.")

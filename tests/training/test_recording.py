@@ -7,17 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from training.test_plan import plan
 from turnaround.errors import DiskFullError
 from turnaround.recipe import Recipe, TrainingRecipe
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Status
 from turnaround.training import recording
-from turnaround.training.plan import EpochPlan
 from turnaround.training.position import TrainingPosition
 from turnaround.training.recording import RunRecorder
-from turnaround.workers.single import Single
 
 NO_ROOM = DiskFullError("Cannot save a checkpoint runs/a: the disk or your quota is full.")
 
@@ -35,7 +33,7 @@ def recorder(told: list[str], *, stops: bool = False) -> RunRecorder:
         RunDirectory(Path("runs/a")),
         clock=SimpleNamespace(totals_s=dict),  # type: ignore[arg-type]
         recipe=Recipe(training=TrainingRecipe(stop_on_full_disk=stops)),
-        plan=EpochPlan(TrainingRecipe(), Single(count=1, device=torch.device("cpu")), saved={}),
+        plan=plan(),
         step=SimpleNamespace(),  # type: ignore[arg-type]
         status=Status(state="running"),
         progress=SimpleNamespace(warn=told.append),  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import itertools
 import math
 import ntpath
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -19,7 +19,7 @@ from turnaround.errors import RunDirectoryError
 from turnaround.record.class_metrics import completed
 from turnaround.record.importers.values import MAX_EPOCHS
 from turnaround.record.reader import Run
-from turnaround.record.schema import EpochRecord, Imported
+from turnaround.record.schema import EpochRecord, Evaluation, Imported
 
 Value = TypeVar("Value")
 
@@ -56,6 +56,8 @@ class RunSummary:
     """Epochs that were done."""
     stopped_early: str | None = None
     """Why they are fewer than planned, in a sentence, of a run that has finished."""
+    time_limit_s: float | None = None
+    """The limit that the recipe sets for the whole run."""
     epoch_time_s: float | None
     """Median over the steady epochs: all but the first after each start; of a single epoch, that one."""
     images_per_s: float | None
@@ -105,7 +107,7 @@ def summarise(run: Run) -> RunSummary:
     parts = run.turnaround_parts()
     curve, images_per_epoch = curve_of(epochs), _images_per_epoch(recipe, epochs)
     epoch_time_s = _first(told.epoch_time_s, _steady_median(epochs, "epoch_time_s"))
-    evaluation = completed(run.evaluation) if run.evaluation else None
+    evaluation = completed(run.evaluation) if run.evaluation and _is_of_the_end(run.evaluation, epochs) else None
     guessed = against_guessing(evaluation) if evaluation else None
     return RunSummary(
         directory=str(run.path),
@@ -131,6 +133,7 @@ def summarise(run: Run) -> RunSummary:
         epochs_planned=recipe.whole("training", "epochs"),
         epochs=_first(told.epochs, len(epochs)) or 0,
         stopped_early=run.status.stopped_early,
+        time_limit_s=recipe.number("training", "time_limit_s"),
         epoch_time_s=epoch_time_s,
         images_per_s=_images_per_s(told, epochs, images_per_epoch, epoch_time_s),
         best_val_accuracy=run.best,
@@ -252,6 +255,11 @@ def _hosts(machine: _Content) -> int:
     return machine.whole("hosts", is_optional=True) or len(names) or 1
 
 
+def _is_of_the_end(evaluation: Evaluation, epochs: Sequence[EpochRecord]) -> bool:
+    """False for a run that goes on with more epochs: what was evaluated at its first end is not its final state."""
+    return not epochs or evaluation.epoch >= epochs[-1].epoch
+
+
 def _images_per_epoch(recipe: _Content, epochs: list[EpochRecord]) -> int | None:
     measured = next((e.images for e in reversed(epochs) if e.images is not None), None)
     return _first(recipe.whole("images", "num_train", is_optional=True), measured)
@@ -288,6 +296,12 @@ class _Content:
         if value is not None and not _is_whole(value):
             raise self._damaged(keys, "a whole number or null", value)
         return None if value is None else int(value)
+
+    def number(self, *keys: str) -> float | None:
+        value = self.value(*keys, is_optional=True)
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise self._damaged(keys, "a number or null", value)
+        return None if value is None else float(value)
 
     def count(self, *keys: str) -> int:
         value = self.value(*keys)

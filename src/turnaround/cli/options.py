@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,10 @@ Log = Annotated[
     typer.Option(help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated."),
 ]
 
+TimeLimit = Annotated[
+    str | None,
+    typer.Option(help="90s, 10min, 1h30min: as many epochs as fit, start included; the learning rate ends in time."),
+]
 Weights = Annotated[
     str,
     typer.Option(
@@ -91,6 +96,18 @@ NoWait = Annotated[
 Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the study's jobs.", rich_help_panel=PANEL)]
 
 LOCAL = "local"
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_TIME = re.compile(rf"(?:{_NUMBER} *h(?:ours?)?)? *(?:{_NUMBER} *min(?:utes?)?)? *(?:{_NUMBER} *s(?:econds?)?)?")
+
+
+def seconds_of(text: str, *, flag: str) -> float:
+    """Return the seconds of 90s, 10min, 2h or 1h30min; InputError for anything else."""
+    match = _TIME.fullmatch(text.strip())
+    parts = [float(part or 0) for part in match.groups()] if match else []
+    total_s = sum(part * unit_s for part, unit_s in zip(parts, (3600, 60, 1), strict=bool(parts)))
+    if not total_s:
+        raise InputError(f"{flag} takes a time with its unit: 90s, 10min, 2h, 1h30min. Received: {text!r}.")
+    return total_s
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,14 @@ def resume(
     engine: Annotated[
         str | None, typer.Option(help="Another engine than before: torch or horovod; the result stays the same.")
     ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Another number of epochs in all, also of a run that has finished; lifts a time limit, and says what "
+            "becomes of the learning rate.",
+        ),
+    ] = None,
     restarts: Restarts = 0,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. Default: as before.")] = None,
     log: Log = None,
@@ -27,6 +35,7 @@ def resume(
     """Go on after a crash, a time limit or a Ctrl-C, from the last checkpoint.
 
     [bold]turnaround resume runs/x[/bold]                on this machine
+    [bold]turnaround resume runs/x --epochs 40[/bold]    more epochs than the recipe asked for
     [bold]turnaround resume runs/x --on slurm[/bold]     follow the run's job, or submit it again when it has ended
     """
     from turnaround.launch.clusters.follow import rejoin
@@ -43,7 +52,8 @@ def resume(
 
     console, viewers = err(), chosen(log or ())
     if cluster := ClusterFlags(on=on).cluster():
-        _refuse_other_flags(processes=processes, engine=engine, restarts=restarts, log=",".join(viewers))
+        flags = {"processes": processes, "engine": engine, "epochs": epochs, "restarts": restarts}
+        _refuse_other_flags(**flags, log=",".join(viewers))
         rejoin(directory, cluster, (lambda line: None) if json_ else lambda line: console.print(line, markup=False))
         return print_result(Run.load(directory), as_json=json_)
     refuse_if_queued(RunDirectory(directory))
@@ -55,6 +65,7 @@ def resume(
             processes=processes,
             device=None if device is None else checked_device(device),
             engine=engine,
+            epochs=epochs,
             place=here,
             restarts=restarts,
             shows_progress=not json_,

@@ -24,6 +24,8 @@ from turnaround.cli.options import (
     RunOut,
     Set,
     Time,
+    TimeLimit,
+    seconds_of,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     out: RunOut = None,
     set_: Set = None,
+    time_limit: TimeLimit = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep the decoded images after the run.")] = False,
     log: Log = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")] = False,
@@ -72,6 +75,8 @@ def train(
     overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]
     overrides += [f"workers.engine={engine}"] if engine is not None else []
     overrides += ["data.cache=off"] if no_cache else []
+    if time_limit is not None:
+        overrides.append(f"training.time_limit_s={seconds_of(time_limit, flag='--time-limit'):g}")
     recipe = recipes.find(source, overrides)
     if not here.is_alone:
         recipe = _under_a_launcher(recipe, here, out=out, says_workers="workers.count" in " ".join(overrides))

@@ -43,7 +43,7 @@ from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
-from turnaround.record.recipe_changes import began_with, refuse_changes
+from turnaround.record.recipe_changes import CHANGES, began_with, recorded_change, refuse_changes
 from turnaround.record.schema import State, Status, TimePart, to_json, utc_now
 from turnaround.record.writer import write_json
 from turnaround.workers.engines import require
@@ -65,6 +65,8 @@ class Request:
     """None means auto for a new run, and the device of before for a resumed one."""
     engine: str | None = None
     """Another engine than before, for a resumed run; a new run has it in its recipe."""
+    epochs: int | None = None
+    """Another number of epochs than before, for a resumed run, also one that has finished."""
     place: RankInfo = field(default_factory=RankInfo)
     """Rank and size of this command when a launcher of others has started it once for each process."""
     shows_progress: bool = True
@@ -103,7 +105,10 @@ def start(recipe: Recipe, request: Request) -> Run:
 
 
 def resume(request: Request) -> Run:
-    """Go on with a run that was stopped, on as many processes as asked for; the workers stay the same."""
+    """Go on with a run that was stopped, on as many processes as asked for; the workers stay the same.
+
+    With `request.epochs` also one that has finished: recipe.json keeps what it was before.
+    """
     begun_at_s, directory = job_origin.begun_at_s(), RunDirectory.open(request.out)
     run = Run.load(directory.path)
     if run.imported is not None:
@@ -111,7 +116,7 @@ def resume(request: Request) -> Run:
             f"{request.out} was imported from {run.imported.source}: there are no weights to go on with. Train it here "
             "(turnaround train), or look at it: turnaround report."
         )
-    if run.status.state == "finished":
+    if run.status.state == "finished" and request.epochs is None:
         return run
     if run.is_of_others:
         raise InputError(
@@ -119,13 +124,14 @@ def resume(request: Request) -> Run:
         )
     recipe = Recipe.from_record(run.recipe)
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
+    recipe, changes = _with_epochs(recipe, run, request.epochs)
     request = replace(request, device=request.device or _launch_facts(run).get("device"))
     processes = _processes(recipe, request, before=_processes_before(run))
     plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
     if request.place.rank > 0:
         return _follow(plan, request)
     directory.refuse_linked_folders()
-    refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path)
+    refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path, changes=changes)
     with (
         RunLock(directory.lock),
         request.launcher.started(plan) as started,
@@ -133,7 +139,7 @@ def resume(request: Request) -> Run:
     ):
         _refuse_changed_images(run, prepared)
         # After the check of the images: a resume that is refused leaves recipe and status as they were.
-        _write_recipe(directory, {**run.recipe, **recipe.to_dict()}, plan)
+        _write_recipe(directory, {**run.recipe, **recipe.to_dict(), **({CHANGES: changes} if changes else {})}, plan)
         _write_status(directory, _next_segment(directory, run.status))
         request.announce(recipe, prepared, processes)
         _train(started, plan, prepared, request, workers=recipe.workers.count)
@@ -347,6 +353,31 @@ def _processes_before(run: Run) -> int | None:
         except (RunDirectoryError, KeyError, TypeError, ValueError):
             continue  # it stopped before it had described its machine
     return None
+
+
+def _with_epochs(recipe: Recipe, run: Run, epochs: int | None) -> tuple[Recipe, list[Any]]:
+    """Return the recipe with the epochs that a resume asks for, and every change on record with this one."""
+    recorded, training, done = run.recipe.get(CHANGES), recipe.training, run.status.epochs_done
+    changes = list(recorded) if isinstance(recorded, list) else []
+    if epochs is None:
+        return recipe, changes
+    if epochs <= done:
+        raise InputError(
+            f"--epochs {epochs}, but {run.path} has {done} epochs behind it already. Ask for more than {done}."
+        )
+    if epochs == training.epochs and run.status.state == "finished":
+        reason = run.status.stopped_early or "It has finished."
+        raise InputError(
+            f"--epochs {epochs} is what {run.path} was asked for before. {reason} Ask for more than {epochs} to go on."
+        )
+    if epochs == training.epochs:
+        return recipe, changes
+    # More epochs were asked for by name: a limit that has run out would end them at once.
+    wanted = {"epochs": epochs, "time_limit_s": None}
+    keys = {f"training.{key}": (getattr(training, key), value) for key, value in wanted.items()}
+    keys = {key: pair for key, pair in keys.items() if pair[0] != pair[1]}
+    change = recorded_change(keys, segment=run.status.segments + 1, after_epoch=done)
+    return recipe.replace("training", **wanted), [*changes, change]
 
 
 def _refuse_changed_images(run: Run, prepared: Prepared) -> None:

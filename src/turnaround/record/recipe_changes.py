@@ -1,11 +1,12 @@
 """Is a run resumed with the recipe that it began with?
 
 recipe.json can be edited, and a training that goes on with another learning rate is neither run. So every checkpoint
-keeps the keys that decide what is learnt, and a resume that finds others names them.
+keeps the keys that decide what is learnt, and a resume that finds others names them. What a resume changes on purpose
+(`resume --epochs`) stands in recipe.json under `changes`, with the start that it belongs to.
 """
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ DECIDING = {
     "workers": ("count",),
 }
 """Keys by section, None: all. The images are known by their fingerprint, and the weights are in the checkpoint."""
+CHANGES = "changes"
+"""The key of recipe.json under which a resume writes down what it changes."""
 HARMLESS = {
     *("training.checkpoint_every_s", "training.checkpoint_every_steps", "training.stop_on_full_disk"),
     "training.compile",
@@ -48,9 +51,23 @@ def began_with(checkpoints: Path) -> dict[str, Any]:
     return {}
 
 
-def refuse_changes(before: Mapping[str, Any], recipe: Mapping[str, Any], run: Path) -> None:
-    """RunDirectoryError with every key that is not what it was. A key that was not known then has not changed."""
-    now, shown = deciding_keys(recipe), reprlib.repr
+def recorded_change(keys: Mapping[str, tuple[Any, Any]], *, segment: int, after_epoch: int) -> dict[str, Any]:
+    """Return an entry of `changes`: SECTION.KEY: [before, after], from this start of the run on."""
+    return {"segment": segment, "after_epoch": after_epoch, "keys": {key: list(pair) for key, pair in keys.items()}}
+
+
+def refuse_changes(
+    before: Mapping[str, Any], recipe: Mapping[str, Any], run: Path, *, changes: Sequence[Any] = ()
+) -> None:
+    """RunDirectoryError with every key that is not what it was. A key that was not known then has not changed.
+
+    `changes` are those on record, oldest first: they may lie between the checkpoint that says `before` and now.
+    """
+    now, before, shown = deciding_keys(recipe), dict(before), reprlib.repr
+    for change in changes:
+        for key, pair in _keys_of(change).items():
+            if key in before and isinstance(pair, list) and len(pair) == 2 and before[key] == pair[0]:
+                before[key] = pair[1]
     changed = [key for key in now if key in before and before[key] != now[key]]
     if changed:
         each = "; ".join(f"{key} was {shown(before[key])}, is {shown(now[key])}" for key in changed)
@@ -58,3 +75,9 @@ def refuse_changes(before: Mapping[str, Any], recipe: Mapping[str, Any], run: Pa
             f"{RunDirectory(run).recipe} was changed after the run began: {each}. Put it back to go on, or start a new "
             "run with the other values (--set)."
         )
+
+
+def _keys_of(change: Any) -> dict[str, Any]:
+    """Return the keys of an entry, whatever somebody has made of the file."""
+    keys = change.get("keys") if isinstance(change, dict) else None
+    return keys if isinstance(keys, dict) else {}

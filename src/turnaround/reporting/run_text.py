@@ -74,6 +74,7 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     if summary.best_epoch is not None:
         yield "best epoch", best_sentence(summary, run)
     yield "epochs", summary.stopped_early
+    yield "time limit", limit_sentence(summary, run)
     yield "weakest class", weakest_class(run)
     note = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
     yield "an epoch took", f"{duration(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{note}"
@@ -98,6 +99,17 @@ def best_sentence(summary: RunSummary, run: Run) -> str:
         return found
     # The best of many figures with noise lies above what the same weights would reach on other images.
     return f"{found}: classify, export and serve use its weights; as the best of {summary.epochs} it is optimistic"
+
+
+def limit_sentence(summary: RunSummary, run: Run) -> str | None:
+    """Say what was planned for a time limit and what was done; None for a run without one."""
+    limit_s = summary.time_limit_s
+    if limit_s is None or summary.turnaround_s is None:
+        return None
+    used_s = sum(time_s for part, time_s in summary.turnaround_parts_s.items() if part != "queue")
+    planned = run.status.epochs_planned or summary.epochs_planned or summary.epochs
+    kept = "" if used_s <= limit_s else "; it was exceeded: an epoch is the least that is trained"
+    return f"{duration(limit_s)}: {planned} epochs planned, {summary.epochs} done in {duration(used_s)}{kept}"
 
 
 def parts_sentence(summary: RunSummary) -> str:

@@ -170,14 +170,14 @@ def is_finite(module: nn.Module) -> bool:
     return bool(torch.stack([torch.isfinite(v).all() for v in values]).all())
 
 
-def require_room(folder: Path, module: nn.Module) -> None:
+def require_room(folder: Path, module: nn.Module, *, copies_of_weights: int = 1) -> None:
     """Raise DiskFullError when the disk cannot hold this network's checkpoints: those kept, and one being written."""
     weights = sum(v.nbytes for v in module.state_dict().values())
     moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)  # no optimiser keeps more
     # What is there already is overwritten in turn, so it counts as room.
     there = sum(size_of(path, folder.parent) for files in CheckpointFiles.all_in(folder) for path in files.tensors)
     # Those kept and the one being written exist at the same time: the oldest goes only when the new one is in place.
-    needed, free = (KEPT + 1) * (weights + moments) - there, shutil.disk_usage(folder.parent).free
+    needed, free = (KEPT + 1) * (copies_of_weights * weights + moments) - there, shutil.disk_usage(folder.parent).free
     if free < needed:
         raise DiskFullError(
             f"{folder.parent} has {free / 2**20:,.0f} MiB free, but the checkpoints of this network need up to "

@@ -10,7 +10,7 @@ for each epoch that is planned and left:
         stop if asked to, together
     evaluate                      validation: every image once; and a fixed sample of the training images
     stop if the loss is no number
-    plan                          is it the best epoch so far, and do others follow?
+    plan                          is it the best epoch so far, and how many follow?
     write the epoch's line        and hold the weights of the best
     decide, save and stop as after a step; save at the end
 """
@@ -36,7 +36,6 @@ from turnaround.training.feed import Feed
 from turnaround.training.plan import EpochPlan
 from turnaround.training.position import TrainingPosition
 from turnaround.training.saving import CheckpointSchedule
-from turnaround.training.schedule import Schedule
 from turnaround.training.step import Step
 
 
@@ -59,7 +58,6 @@ class Loop:
     step: Step
     feed: Feed
     evaluator: Evaluator
-    schedule: Schedule
     clock: Clock
     recorder: EpochRecorder
     agreement: Agreement
@@ -105,7 +103,7 @@ class Loop:
             timer.begin(position)  # before the batch is asked for: waiting for it is a part of the step
             batch = next(batches)
             timer.mark("wait")
-            self.step(batch, position, learning_rate=self.schedule.learning_rate(number))
+            self.step(batch, position, learning_rate=self.plan.learning_rate(number))
             self.recorder.step_done(batch)
             position = position.after_step(steps_per_epoch=self.steps_per_epoch)
             if position.epoch == epoch:  # the end of an epoch has its own decision
@@ -175,7 +173,7 @@ class Loop:
             val_accuracy=validation.top1,
             # Of five classes or fewer, the right one is always among the first five.
             val_top5_accuracy=validation.top5 if self.evaluator.num_classes > 5 else None,
-            learning_rate=self.schedule.learning_rate(position.global_step - 1),  # of the epoch's last step
+            learning_rate=self.plan.learning_rate(position.global_step - 1),  # of the epoch's last step
             epoch_time_s=epoch_time_s,
             evaluation_time_s=self.clock.last_s,
             images_per_s=images / epoch_time_s,
@@ -192,7 +190,7 @@ class Loop:
             raise self._diverged(f"epoch {record.epoch}", position)
 
     def _diverged(self, where: str, position: TrainingPosition) -> DivergedError:
-        rate = self.schedule.learning_rate(position.global_step - 1)  # of the last step
+        rate = self.plan.learning_rate(position.global_step - 1)  # of the last step
         return DivergedError(
             f"The loss is no longer a number in {where} (learning rate {rate:g}). "
             "Checkpoints saved before are kept, but resuming would diverge again: start a new run with a lower "

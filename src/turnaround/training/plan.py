@@ -1,9 +1,11 @@
 """How long a training will be: the epochs asked for, those that are planned, the best so far, and why it ends.
 
-    asked     the recipe's epochs
-    best      the highest validation accuracy; of equal ones the lower validation loss, then the earlier epoch
-    patience  that many epochs without a higher validation accuracy end the training (training.patience)
-    stable    so does a plateau of the validation accuracy (training.stop = stable; the rule is analysis/stable.py's)
+    asked       the recipe's epochs
+    best        the highest validation accuracy; of equal ones the lower validation loss, then the earlier epoch
+    patience    that many epochs without a higher validation accuracy end the training (training.patience)
+    stable      so does a plateau of the validation accuracy (training.stop = stable; the rule is analysis/stable.py's)
+    time limit  as many epochs as fit (training.time_limit_s), and the learning rate is laid over them (course.py)
+    more        a resume that asks for other epochs: the rate goes on from where it is, or is warmed anew
 
 All processes have the same figures of an epoch, so they decide alike without a word. What only one may say, because
 clocks and rounding differ, process 0 says for all. A checkpoint keeps the plan, and a resume goes on with it.
@@ -17,9 +19,19 @@ from typing import Any
 
 import torch
 
+from turnaround.choice import Choice
 from turnaround.recipe import TrainingRecipe
 from turnaround.record.schema import BestEpoch, EpochRecord, from_json
+from turnaround.training.checkpoint import Manifest
+from turnaround.training.clock import Clock
+from turnaround.training.course import SchedulePiece, extended, laid_over, rate_at
+from turnaround.training.schedule import Schedule
+from turnaround.words import duration
 from turnaround.workers.contract import Workers
+
+MARGIN = 0.03
+"""Share of a time limit that is left free when the epochs are first counted: epochs differ, and a process must end."""
+UNDECIDED = -1.0
 
 IsStable = Callable[[Sequence[float]], bool]
 """Tells by the validation accuracy of all epochs whether its plateau is reached."""
@@ -31,6 +43,8 @@ class PlanState:
 
     asked: int
     """The recipe's epochs when it was made."""
+    began: int
+    """The recipe's epochs when the run began: its schedule is laid over these."""
     epochs: int
     """Epochs that the training will have: as many as asked for, or fewer."""
     best: BestEpoch | None = None
@@ -38,21 +52,49 @@ class PlanState:
     """Why it has fewer, in a sentence."""
     val_accuracy: list[float] = field(default_factory=list)
     """Of every epoch since the plan was made."""
+    counts_from: int = 0
+    """Epochs of `val_accuracy` that patience and the stable accuracy leave out: those before more were asked for."""
+    is_timed: bool = False
+    """True when it was decided how many epochs fit into the time limit."""
+    pieces: list[SchedulePiece] = field(default_factory=list)
+    """How the learning rate departs from the schedule that the run began with."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def of(cls, start: Manifest, *, asked: int) -> PlanState:
+        """Return the plan of a checkpoint; one of an earlier version has none, and knows the epochs asked for then."""
+        if start.plan:
+            return from_json(cls, start.plan)
+        began = start.recipe.get("training.epochs", asked)
+        return cls(asked=began, began=began, epochs=began)
+
 
 class EpochPlan:
-    """The epochs of one training; the same on every process."""
+    """The epochs of one training, and the learning rate over them; the same on every process."""
 
     def __init__(
-        self, recipe: TrainingRecipe, workers: Workers, *, saved: dict[str, Any], is_stable: IsStable | None = None
+        self,
+        recipe: TrainingRecipe,
+        workers: Workers,
+        *,
+        start: Manifest,
+        make_schedule: Callable[[int], Schedule],
+        steps_per_epoch: int,
+        clock: Clock,
+        is_stable: IsStable | None = None,
     ) -> None:
-        """`saved` is what a checkpoint has of the plan; empty for a new run, and one of an earlier version."""
+        """Go on with the plan of the checkpoint `start`. `make_schedule` lays one over a number of epochs."""
         self.recipe, self.workers, self.is_stable = recipe, workers, is_stable
-        fresh = PlanState(asked=recipe.epochs, epochs=recipe.epochs)
-        self.state = from_json(PlanState, saved) if saved else fresh
+        self.steps_per_epoch, self.clock = steps_per_epoch, clock
+        self.state = PlanState.of(start, asked=recipe.epochs)
+        self.schedule = make_schedule(self.state.began)
+        self.note: str | None = None
+        """What a resume with other epochs does to the learning rate, in words."""
+        self._epoch_ended_s: float | None = None
+        if self.state.asked != recipe.epochs:
+            self._extend(start.position.global_step)
 
     @property
     def epochs(self) -> int:
@@ -63,34 +105,114 @@ class EpochPlan:
     def best(self) -> BestEpoch | None:
         return self.state.best
 
+    def learning_rate(self, global_step: int) -> float:
+        """Return the rate of this step, counted from 0 over the whole run."""
+        return rate_at(global_step, self.schedule, self.state.pieces)
+
     def told(self) -> dict[str, Any]:
         """Return what status.json says of it."""
         planned = None if self.epochs == self.recipe.epochs else self.epochs
         return {"epochs_planned": planned, "stopped_early": self.state.stopped_early, "best": self.best}
 
+    def choices(self) -> dict[str, Choice[str]]:
+        """Return what was chosen for a resume with other epochs, for the record."""
+        return {} if self.note is None else {"learning_rate": Choice("laid anew", self.note)}
+
     def after_epoch(self, record: EpochRecord) -> None:
-        """Take an epoch in: is it the best, and do others follow?"""
+        """Take an epoch in: is it the best, and how many follow?"""
         state = replace(self.state, val_accuracy=[*self.state.val_accuracy, record.val_accuracy])
         if is_better(record, state.best):
             found = BestEpoch(epoch=record.epoch, val_accuracy=record.val_accuracy, val_loss=record.val_loss)
             state = replace(state, best=found)
         self.state = state
-        reason = self._reason_to_stop() if record.epoch < state.epochs else None
+        if record.epoch >= state.epochs:
+            return
+        reason = self._reason_to_stop()
         if reason is not None:
             sentence = f"Stopped early after epoch {record.epoch} of {state.epochs}: {reason}."
             self.state = replace(state, epochs=record.epoch, stopped_early=sentence)
+        elif self.recipe.time_limit_s is not None:
+            self._keep_to_limit(record, self.recipe.time_limit_s)
+
+    # --- early stop
 
     def _reason_to_stop(self) -> str | None:
         patience, curve = self.recipe.patience, self.state.val_accuracy
         # By the accuracy alone: a loss that creeps down while the accuracy stands still would never let it end.
-        if patience is not None and len(curve) - 1 - curve.index(max(curve)) >= patience:
+        best_at = max(curve.index(max(curve)), self.state.counts_from - 1)
+        if patience is not None and len(curve) - 1 - best_at >= patience:
             return f"no better for {patience} epoch{'s' * (patience != 1)}"
         if self.is_stable is not None and self._first_says(lambda: float(self._is_stable())) > 0:
             return "the validation accuracy is stable"
         return None
 
     def _is_stable(self) -> bool:
-        return self.is_stable is not None and self.is_stable(self.state.val_accuracy)
+        return self.is_stable is not None and self.is_stable(self.state.val_accuracy[self.state.counts_from :])
+
+    # --- a time limit
+
+    def _keep_to_limit(self, record: EpochRecord, limit_s: float) -> None:
+        """Plan as many epochs as fit; once decided, only fewer: the rate is on its way to its end."""
+        state = self.state
+        room = self._first_says(lambda: self._room(record, limit_s))
+        epochs = min(state.epochs, record.epoch + int(room))
+        if room == UNDECIDED or (state.is_timed and epochs == state.epochs):
+            return
+        self.state = state = replace(state, is_timed=True)
+        if epochs == state.epochs:
+            return  # all of them fit
+        sentence = (
+            f"{epochs} of {state.asked} epochs fit into the time limit of {duration(limit_s)}, decided after epoch "
+            f"{record.epoch}."
+        )
+        pieces = list(state.pieces)
+        if epochs > record.epoch:
+            at_step, end_step = record.epoch * self.steps_per_epoch, epochs * self.steps_per_epoch
+            pieces.append(laid_over(at_step, end_step, self.schedule, pieces))
+        self.state = replace(state, epochs=epochs, stopped_early=sentence, pieces=pieces)
+
+    def _room(self, record: EpochRecord, limit_s: float) -> float:
+        """Return how many epochs still fit, by process 0's clock, or UNDECIDED."""
+        now_s, evaluation_s = self.clock.total_program_s(), record.evaluation_time_s or 0.0
+        is_cold = self._epoch_ended_s is None
+        # From the end of one epoch to that of the next: with evaluation, checkpoints and whatever is between.
+        epoch_s = record.epoch_time_s + evaluation_s if self._epoch_ended_s is None else now_s - self._epoch_ended_s
+        self._epoch_ended_s = now_s
+        usable_s = limit_s * (1.0 if self.state.is_timed else 1.0 - MARGIN)
+        # The validation images are evaluated once more at the end.
+        room = max(0.0, (usable_s - now_s - evaluation_s) // epoch_s)
+        # The first epoch of a start is slower than the others (caches, kernels, features of a frozen backbone), so it
+        # decides only where there is no time for another measurement.
+        return UNDECIDED if is_cold and room >= 2 else min(room, float(self.state.epochs))
+
+    # --- other epochs than before
+
+    def _extend(self, at_step: int) -> None:
+        """Plan the epochs that a resume asks for, from step `at_step` on."""
+        before, epochs = self.state, self.recipe.epochs
+        end_step = epochs * self.steps_per_epoch
+        piece = extended(at_step, end_step, self.schedule, before.pieces, steps_per_epoch=self.steps_per_epoch)
+        rate = self.learning_rate(at_step)
+        self.state = replace(
+            before,
+            asked=epochs,
+            epochs=epochs,
+            stopped_early=None,
+            counts_from=len(before.val_accuracy),
+            pieces=[*before.pieces, *([piece] if piece else [])],
+        )
+        if piece is None:
+            how = f"the learning rate stays at {rate:.3g}"
+        elif piece.rate is None:
+            how = f"the learning rate goes on from {rate:.3g} and reaches its end with the last of them"
+        else:
+            how = (
+                f"the learning rate had fallen to {rate:.2g}, at which nothing is learnt, so a new cosine starts from "
+                f"{piece.rate:.3g} ({piece.rate / self.schedule.peak:.0%} of the peak of {self.schedule.peak:.3g}): "
+                "the accuracy may fall at first, and is not that of a run that was planned so long"
+            )
+        lifted = " The time limit is lifted." if before.is_timed and self.recipe.time_limit_s is None else ""
+        self.note = f"{epochs} epochs instead of {before.asked}: {how}.{lifted}"
 
     def _first_says(self, value: Callable[[], float]) -> float:
         """Return what process 0 finds, on every process."""

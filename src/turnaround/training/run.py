@@ -37,10 +37,10 @@ from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.loop import Loop
-from turnaround.training.plan import EpochPlan, IsStable
+from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import CheckpointSchedule
-from turnaround.training.schedule import make_schedule
+from turnaround.training.schedule import Schedule, choose_scaling, make_schedule
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
@@ -105,6 +105,8 @@ def train(
         faults.arm(rank=place.rank, segment=_status(directory).segments)
         faults.strike("start")
         segment = _restore(assignment, core, is_stable)
+        if segment.plan.note is not None:
+            progress.warn(segment.plan.note)
         program_s = segment.clock.total_program_s
         open_parts.enter_context(HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=program_s))
         assembly = warm_up(core)  # after the heartbeat began: compiling takes up to a minute
@@ -197,7 +199,9 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
     if workers.rank == 0:
         checkpoint.remove_leftovers(directory.checkpoint)
         best.remove_later(directory.best, than_epoch=epochs_done)
-        checkpoint.require_room(directory.checkpoint, core.network.module)
+        # The weights of a checkpoint, of the best epoch, and their average where there is one.
+        copies = 2 + (core.step.components.average is not None)
+        checkpoint.require_room(directory.checkpoint, core.network.module, copies_of_weights=copies)
         truncate_epochs(directory.epochs, epochs_done)  # lines that were written after the checkpoint come again
     earlier_s = with_lost(start.clock_s, until_s=status.time_s.get("program", 0.0))
     clock = Clock(workers.device, begun_at_s=assignment.begun_at_s, earlier_s=earlier_s)
@@ -211,13 +215,27 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
         ended_at=None,
         not_saved=None,
     )
-    plan = EpochPlan(core.recipe.training, workers, saved=start.plan, is_stable=_stable_rule(core, is_stable))
+    plan = _plan(core, start, clock, is_stable)
     return Segment(start=start, status=status, clock=clock, plan=plan, passed_over=passed_over)
 
 
-def _stable_rule(core: TrainingCore, is_stable: StableRule) -> IsStable | None:
-    num_validation = len(core.pixels.labels) - core.pixels.num_train
-    return (lambda curve: is_stable(curve, num_validation)) if core.recipe.training.stop == "stable" else None
+def _plan(core: TrainingCore, start: Manifest, clock: Clock, is_stable: StableRule) -> EpochPlan:
+    training, num_validation = core.recipe.training, len(core.pixels.labels) - core.pixels.num_train
+
+    def schedule_over(epochs: int) -> Schedule:
+        began = replace(training, epochs=epochs)
+        scaled = choose_scaling(began, workers=core.workers.count).value
+        return make_schedule(began, steps_per_epoch=core.steps_per_epoch, scaled=scaled)
+
+    return EpochPlan(
+        training,
+        core.workers,
+        start=start,
+        make_schedule=schedule_over,
+        steps_per_epoch=core.steps_per_epoch,
+        clock=clock,
+        is_stable=(lambda curve: is_stable(curve, num_validation)) if training.stop == "stable" else None,
+    )
 
 
 def _write_machine(assignment: Assignment, assembly: Assembly, segment: Segment) -> None:
@@ -234,7 +252,7 @@ def _write_machine(assignment: Assignment, assembly: Assembly, segment: Segment)
         engine=type(workers).__name__ if workers.size == 1 else f"{core.recipe.workers.engine} {workers.backend}",
         launch=assignment.launch,
         device=str(workers.device),
-        choices=recorded(assembly.choices()),
+        choices=recorded({**assembly.choices(), **segment.plan.choices()}),
     )
     machine["ranks"] = ranks
     machine["cost"] = core.cost
@@ -262,7 +280,6 @@ def _train_segment(
         step=core.step,
         feed=assembly.feed,
         evaluator=evaluator,
-        schedule=make_schedule(training, steps_per_epoch=core.steps_per_epoch, scaled=core.scaling.value),
         clock=clock,
         recorder=recorder,
         agreement=Agreement(core.workers, stop_asked=stop_asked),
