@@ -38,6 +38,14 @@ TimeLimit = Annotated[
     str | None,
     typer.Option(help="90s, 10min, 1h30min: as many epochs as fit, start included; the learning rate ends in time."),
 ]
+MoreEpochs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Another number of epochs in all, also of a run that has finished; lifts a time limit, and says what "
+        "becomes of the learning rate.",
+    ),
+]
 Weights = Annotated[
     str,
     typer.Option(
@@ -98,6 +106,11 @@ Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the study's jobs.
 LOCAL = "local"
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _TIME = re.compile(rf"(?:{_NUMBER} *h(?:ours?)?)? *(?:{_NUMBER} *min(?:utes?)?)? *(?:{_NUMBER} *s(?:econds?)?)?")
+
+
+def overrides_of(time_limit: str | None) -> list[str]:
+    """Return what a time limit sets in the recipe."""
+    return [] if time_limit is None else [f"training.time_limit_s={seconds_of(time_limit, flag='--time-limit'):g}"]
 
 
 def seconds_of(text: str, *, flag: str) -> float:

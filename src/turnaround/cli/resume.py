@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from turnaround.cli.options import ClusterFlags, Log, On, Restarts
+from turnaround.cli.options import ClusterFlags, Log, MoreEpochs, On, Restarts
 
 
 def resume(
@@ -18,14 +18,7 @@ def resume(
     engine: Annotated[
         str | None, typer.Option(help="Another engine than before: torch or horovod; the result stays the same.")
     ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Another number of epochs in all, also of a run that has finished; lifts a time limit, and says what "
-            "becomes of the learning rate.",
-        ),
-    ] = None,
+    epochs: MoreEpochs = None,
     restarts: Restarts = 0,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. Default: as before.")] = None,
     log: Log = None,
@@ -75,7 +68,7 @@ def resume(
     if here.rank != 0:
         return None
     if before.state == "finished" and run.status.segments == before.segments:
-        console.print(f"{directory} is finished: there is nothing to go on with. This is its result:", markup=False)
+        console.print(f"{directory} is finished: there is nothing to go on with; --epochs N gives it more. This is its result:", markup=False)
     return print_result(run, as_json=json_)
 
 

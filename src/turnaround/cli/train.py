@@ -25,7 +25,7 @@ from turnaround.cli.options import (
     Set,
     Time,
     TimeLimit,
-    seconds_of,
+    overrides_of,
 )
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ def train(
     here, viewers = place(), chosen(log or ())
     overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]
     overrides += [f"workers.engine={engine}"] if engine is not None else []
-    overrides += ["data.cache=off"] if no_cache else []
-    if time_limit is not None:
-        overrides.append(f"training.time_limit_s={seconds_of(time_limit, flag='--time-limit'):g}")
+    overrides += [*(["data.cache=off"] if no_cache else []), *overrides_of(time_limit)]
     recipe = recipes.find(source, overrides)
     if not here.is_alone:
         recipe = _under_a_launcher(recipe, here, out=out, says_workers="workers.count" in " ".join(overrides))
