@@ -68,7 +68,10 @@ def resume(
     if here.rank != 0:
         return None
     if before.state == "finished" and run.status.segments == before.segments:
-        console.print(f"{directory} is finished: there is nothing to go on with; --epochs N gives it more. This is its result:", markup=False)
+        console.print(
+            f"{directory} is finished: there is nothing to go on with; --epochs N gives it more. This is its result:",
+            markup=False,
+        )
     return print_result(run, as_json=json_)
 
 
