@@ -46,6 +46,7 @@ from forecast_constants import (
     Ahead,
     Constants,
     Fits,
+    below_constants,
     constants,
     epochs_constants,
     in_words,
@@ -284,14 +285,19 @@ def report_epochs(folder: Path, mlperf: Path | None) -> None:
     rows = scores(last, our_epochs, EPOCHS_LAWS, of_rate=False)
     print(table("TEST: only the very largest batch of each", rows))
     print(wanted(rows["ours"], most_error=0.06))
-    print("From one batch alone is no clean test: ONE_BATCH_RATIO was chosen with ResNet's pairs at hand.")
+    print(f"ONE_BATCH_BELOW from all three: {shipped(epochs, below_constants(series))}")
+    for name in sorted(series):
+        with constants(epochs, below_constants({n: p for n, p in series.items() if n != name})):
+            part = [c for c in from_one_batch({name: series[name]}) if c.asked.x < c.known[0].x]
+            rows = scores(part, our_epochs, {"unchanged": last_efficiency}, of_rate=False)
+            print(table(f"smaller batches from one alone, {name}, the constant from the others", rows))
+    print("Larger batches from one alone is no clean test: ONE_BATCH_RATIO was chosen with ResNet's pairs at hand.")
     one = from_one_batch(series)
     for title, part in (
-        ("smaller", [c for c in one if c.asked.x < c.known[0].x]),
         ("up to 4.5 times", [c for c in one if 1 < c.asked.x / c.known[0].x <= 4.5]),
         ("beyond", [c for c in one if c.asked.x > 4.5 * c.known[0].x]),
     ):
-        unchanged = {"unchanged": last_efficiency}
+        unchanged: dict[str, Law] = {"unchanged": last_efficiency}
         print(table(f"from one batch alone, {title}", scores(part, our_epochs, unchanged, of_rate=False)))
     if mlperf is not None:
         print_splits("EPOCHS", epochs_splits(series, others))

