@@ -314,8 +314,8 @@ def test_all_processes_stop_alike_with_the_same_weights(
 def test_stable_ends_a_run_on_two_processes(fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
     settings = (*SETTINGS, "training.learning_rate=0", "training.epochs=9", "training.stop=stable")
     run = train(fruit_folder, tmp_path / "run", *settings, processes=2, launcher=forking)
-    assert run.status.stopped_early == "Stopped early after epoch 6 of 9: the validation accuracy is stable."
-    assert len(run.epochs) == 6
+    assert run.status.stopped_early == "Stopped early after epoch 7 of 9: the validation accuracy is stable."
+    assert len(run.epochs) == 7
 
 
 def test_the_weights_of_the_best_epoch_are_kept_and_survive_a_kill(

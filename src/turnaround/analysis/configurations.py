@@ -14,7 +14,14 @@ from typing import NamedTuple, TypeVar
 from turnaround.analysis.bottleneck import Bottleneck, bottleneck
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.overfit import Overfitting, overfitting
-from turnaround.analysis.stable import BAND, EpochEstimate, epochs_to_target, stable_epoch, stable_over_repeats
+from turnaround.analysis.stable import (
+    BAND,
+    NO_VERDICT,
+    EpochEstimate,
+    epochs_to_target,
+    stable_epoch,
+    stable_over_repeats,
+)
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 from turnaround.words import hardware
@@ -233,7 +240,7 @@ def _step_time_s(summary: RunSummary, run: Run) -> float | None:
 def _stable(summary: RunSummary, run: Run) -> EpochEstimate:
     measured = stable_epoch(summary.curve.filled().val_accuracy, num_validation=summary.num_validation)
     told = run.imported.epochs_to_stable if run.imported else None
-    if told is None or measured.status not in ("too short", "unknown"):
+    if told is None or measured.status not in NO_VERDICT:
         return measured
     return EpochEstimate(
         status="stable",

@@ -2,8 +2,10 @@
 
 1. A unimodal fit gives the noise: what is left over, or the binomial noise of the validation set if that is larger.
 2. Where a smooth growth law fits as well as that noise allows, it is the curve; else the unimodal fit is.
-3. The stable epoch is the first that is within `band` of the best level seen. Nothing is extrapolated.
-4. A curve that still rises, or has reached the plateau only just now, is not yet stable: its epoch is a lower bound.
+3. The stable epoch is the first that is within `band` of the best level seen. Nothing is extrapolated. The band is at
+   least the noise of the last third: the first epochs are rougher than a plateau.
+4. A curve that still rises, ends above or below its plateau, or has reached it only just now, is not yet stable: its
+   epoch is a lower bound. Where the noise is above two points there is no verdict.
 5. The interval is the middle 80 % of the same estimate over 200 curves simulated from the fit and its noise.
 
 One run of thirty epochs fixes the stable epoch to about two epochs, so compare configurations over several seeds.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, mode, variance
 from typing import Literal
 
@@ -31,19 +33,23 @@ from turnaround.analysis.curves import (
     unimodal_fit,
 )
 
-Status = Literal["stable", "not yet stable", "reached", "not reached", "too short", "unknown"]
+Status = Literal["stable", "not yet stable", "reached", "not reached", "too short", "too noisy", "unknown"]
+NO_VERDICT: tuple[Status, ...] = ("too short", "too noisy", "unknown")
 Method = Literal["smooth", "isotonic", "stated", "none"]
 
 # The estimator was chosen on simulated curves of 30 epochs, 2,500 validation images and 0.6 points of noise. Error in
 # epochs, mean +- sd: argmax of the raw curve +9.6 +- 4.7, unimodal fit +1.8 +- 3.3, growth law -0.3 +- 1.9. The growth
 # law breaks on learning-rate steps (+6), the unimodal fit on no shape; so the growth law only where it fits.
 BAND = 0.01  # one percentage point
+MAX_BAND = 0.02  # with a wider band, most of a curve is its own plateau
 MIN_EPOCHS = 6  # the unimodal fit of fewer points leaves hardly a residual
 MIN_EPOCHS_FOR_GROWTH = 11  # the growth law has four parameters
 NUM_SIMULATED = 200  # bootstrap curves: each end of an 80 % interval rests on 20
 # One-sided 95 % of the normal distribution. In simulated runs a flat curve is called stable in 90-94 % of cases, one
 # that gains 2-3 points in its last third in 1-14 %.
 RISING_Z = 1.65
+MIN_FREEDOM = 3  # of the residuals in the last third: with fewer their spread is mostly luck
+LAST_EPOCHS = 3  # their mean tells whether a curve has left its plateau downwards
 # A growth law that misses by a twentieth of the band is good enough, however quiet the curve.
 EXACT_SHARE_OF_BAND = 0.05
 _Z_80 = 1.2816  # half-width of an 80 % interval in standard deviations
@@ -82,11 +88,13 @@ class CurveFit:
     unimodal: Array
     fitted: Array
     noise: float | None
+    late_noise: float | None
+    """Noise of the last third, where its epochs tell it."""
     method: Literal["smooth", "isotonic"]
 
     def band(self, wanted: float) -> float:
         """Return the band that is used: one thinner than the noise means nothing."""
-        return max(wanted, self.noise or 0.0)
+        return max(wanted, self.late_noise or 0.0)
 
     def refitted(self, curves: Array) -> Array:
         """Fit other curves by the method that was chosen for this one."""
@@ -107,17 +115,25 @@ def fit_curve(accuracy: Sequence[float], *, num_images: int | None, band: float)
     if len(epochs) < MIN_EPOCHS:
         return None
     unimodal = unimodal_fit(values[None])[0]
-    noise = curve_noise(values, unimodal, num_images)
+    noise, late_noise = curve_noise(values, unimodal, num_images), _late_noise(values, unimodal, num_images)
+    fitted: Array = unimodal
+    method: Literal["smooth", "isotonic"] = "isotonic"
     if len(epochs) >= MIN_EPOCHS_FOR_GROWTH:
         growth = robust_growth_fit(epochs, values, noise or 0.0)
         # Residual variance with four parameters against that of the unimodal fit. 2: at eleven epochs (7 degrees of
         # freedom) the true law stays below it in 95 % of curves of known noise (chi-square 14.1 / 7).
         variance = float(np.sum((values - growth) ** 2)) / (len(epochs) - 4)
         if variance <= max(2.0 * (noise or 0.0) ** 2, (EXACT_SHARE_OF_BAND * band) ** 2):
-            return CurveFit(
-                epochs=epochs, values=values, unimodal=unimodal, fitted=growth, noise=noise, method="smooth"
-            )
-    return CurveFit(epochs=epochs, values=values, unimodal=unimodal, fitted=unimodal, noise=noise, method="isotonic")
+            fitted, method = growth, "smooth"
+    return CurveFit(
+        epochs=epochs,
+        values=values,
+        unimodal=unimodal,
+        fitted=fitted,
+        noise=noise,
+        late_noise=late_noise,
+        method=method,
+    )
 
 
 def curve_noise(values: Array, unimodal: Array, num_images: int | None) -> float | None:
@@ -129,6 +145,26 @@ def curve_noise(values: Array, unimodal: Array, num_images: int | None) -> float
         return left_over
     share = min(max(float(values.max()), 0.0), 1.0)
     return max(math.sqrt(share * (1.0 - share) / num_images), left_over or 0.0)
+
+
+def _late_noise(values: Array, unimodal: Array, num_images: int | None) -> float | None:
+    """Return the noise of the last third: about the unimodal fit; where that follows every epoch, about a line or that
+    of the whole curve, whichever is less.
+
+    Counting images counts up to MAX_BAND only: between epochs the same images are counted.
+    """
+    count = max(math.ceil(len(values) / 3), MIN_FREEDOM + 2)
+    late = values[-count:]
+    scatter = curve_noise(late, unimodal[-count:], None)
+    if count - int(num_blocks(unimodal[None, -count:])[0]) < MIN_FREEDOM:
+        x = np.arange(count, dtype=np.float64)
+        left_over = late - np.polyval(np.polyfit(x, late, 1), x)
+        whole = curve_noise(values, unimodal, None)
+        scatter = None if whole is None else min(whole, math.sqrt(float(np.sum(left_over**2)) / (count - 2)))
+    if not num_images:
+        return scatter
+    share = min(max(float(values.max()), 0.0), 1.0)
+    return max(min(math.sqrt(share * (1.0 - share) / num_images), MAX_BAND), scatter or 0.0)
 
 
 def is_still_rising(epochs: Sequence[int], values: Array, *, noise: float, band: float) -> bool:
@@ -152,8 +188,10 @@ def stable_epoch(
     if fit is None:
         return _no_answer(val_accuracy, band)
     width = fit.band(band)
+    if width > max(MAX_BAND, band):
+        return replace(_no_answer(val_accuracy, width), status="too noisy", noise=fit.noise)
     first, level = plateau_epoch(fit, width)
-    epoch, has_settled = float(first), _is_on_plateau(fit, first, width)
+    epoch, has_settled = float(first), _is_on_plateau(fit, first, level, width)
     low, high = _plateau_interval(fit, width, seed)
     return EpochEstimate(
         status="stable" if has_settled else "not yet stable",
@@ -173,16 +211,21 @@ def is_stable(val_accuracy: Sequence[float], *, num_validation: int | None, band
     if fit is None:
         return False
     width = fit.band(band)
-    return _is_on_plateau(fit, plateau_epoch(fit, width)[0], width)
+    return width <= max(MAX_BAND, band) and _is_on_plateau(fit, *plateau_epoch(fit, width), width)
 
 
-def _is_on_plateau(fit: CurveFit, first: int, band: float) -> bool:
-    """Tell whether the plateau that begins with epoch `first` is one, or may end with the next epoch."""
-    count = len(fit.epochs)
+def _is_on_plateau(fit: CurveFit, first: int, level: float, band: float) -> bool:
+    """Tell whether the plateau that begins with epoch `first` is one, or has ended, or may end with the next epoch."""
+    count, noise = len(fit.epochs), fit.late_noise or 0.0
     num_on_plateau = count - fit.epochs.index(first)
-    is_rising = is_still_rising(fit.epochs, fit.values, noise=fit.noise or 0.0, band=band)
     # A plateau of fewer than three epochs, or of less than a seventh of the run, may end with the next epoch.
-    return num_on_plateau >= max(3.0, 0.15 * count) and not is_rising
+    if num_on_plateau < max(3.0, 0.15 * count):
+        return False
+    # One last value above the band, or the mean of the last three below it, by more than noise.
+    has_risen = float(fit.values[-1]) > level + max(band, RISING_Z * noise)
+    mean_noise = noise / math.sqrt(LAST_EPOCHS)
+    has_fallen = float(fit.values[-LAST_EPOCHS:].mean()) < level - band - RISING_Z * mean_noise
+    return not (has_risen or has_fallen or is_still_rising(fit.epochs, fit.values, noise=noise, band=band))
 
 
 @cached_by_curve
@@ -222,6 +265,7 @@ def _plateaus(fitted: Array, curves: Array, band: float, method: Method) -> tupl
     levels = fitted.max(axis=1)
     if method == "isotonic":  # the top of an isotonic fit is one lucky epoch; a plateau holds for a while
         levels = np.minimum(levels, moving_means(curves, max(3, curves.shape[1] // 5)).max(axis=1))
+    levels = np.minimum(levels, curves.max(axis=1))  # a level that nobody has seen is no level
     return levels, np.argmax(fitted >= (levels - band)[:, None], axis=1)
 
 
@@ -253,7 +297,7 @@ def stable_over_repeats(each: Sequence[EpochEstimate]) -> EpochEstimate:
     Runs that say nothing (too short, unknown) are left out, which `repeats` shows. Where half or more of the others
     have not got there yet, neither has the configuration; where fewer have not, the interval has no upper end.
     """
-    known = [one for one in each if one.status not in ("too short", "unknown")]
+    known = [one for one in each if one.status not in NO_VERDICT]
     if len(known) < 2:
         return known[0] if known else _nothing_known(each)
     # What has not got there is as late as anything can be; a lower bound is at least that late.
@@ -332,4 +376,4 @@ def _nothing_known(each: Sequence[EpochEstimate]) -> EpochEstimate:
     unknown = EpochEstimate(
         status="unknown", epoch=None, low=None, high=None, level=None, band=BAND, noise=None, method="none", repeats=0
     )
-    return next((one for one in each if one.status == "too short"), next(iter(each), unknown))
+    return next((one for one in each if one.status in ("too short", "too noisy")), next(iter(each), unknown))

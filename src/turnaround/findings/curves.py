@@ -13,8 +13,12 @@ from turnaround.words import accuracy, listed, percent, points
 
 
 def not_yet_stable(job: Workload) -> Iterator[Draft]:
-    """Report one finding: the case that has come least far, and the others."""
-    rising = [case for case in job.configurations if case.finished and case.stable.status == "not yet stable"]
+    """Report one finding: the case that has come least far, and the others; what overfits has a finding of its own."""
+    rising = [
+        case
+        for case in job.configurations
+        if case.finished and case.stable.status == "not yet stable" and case.overfitting.kind != "harmful"
+    ]
     if not rising:
         return
     rising.sort(key=lambda case: -(case.stable.epoch or 0.0))
@@ -28,7 +32,7 @@ def not_yet_stable(job: Workload) -> Iterator[Draft]:
     yield Draft(
         text=text,
         evidence=tuple(evidence),
-        advice="Train for more epochs before you compare final accuracies: what still rises has no final one.",
+        advice="Train for more epochs before you compare final accuracies: what still moves has no final one.",
     )
 
 

@@ -346,8 +346,8 @@ def _exit_codes(runs: Sequence[RunSummary]) -> str:
 
 def stable_text(stable: EpochEstimate) -> str:
     """Return the stable epoch in a table's cell."""
-    if stable.status == "too short":
-        return "too few epochs"
+    if stable.status in ("too short", "too noisy"):
+        return {"too short": "too few epochs", "too noisy": "too noisy"}[stable.status]
     if stable.epoch is None:
         return UNKNOWN
     if stable.status == "not yet stable":
