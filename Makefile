@@ -7,6 +7,8 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/turnaround demo
 
+# Tests start hundreds of processes: bytecode is kept, also where the environment says otherwise.
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/ready-test
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 

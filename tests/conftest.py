@@ -30,13 +30,16 @@ gc.disable()
 SAMPLES = Path(os.environ.get("TURNAROUND_SAMPLES", Path(__file__).resolve().parents[2] / "shared"))
 
 LONGEST = (
-    *("workers/test_equivalence.py", "cli/test_cli.py", "launch/test_early_start.py", "faults/test_two_processes.py"),
-    *("workers/test_conformance.py", "cli/test_study.py", "reporting/page/test_page_in_browser.py"),
-    *("reporting/live/test_live_in_browser.py", "launch/test_handshake.py", "faults/test_going_on.py"),
-    *("bench/test_side_by_side.py", "cli/test_cli_bad_input.py", "bench/test_soak.py", "use/test_export.py"),
-    *("faults/test_storage.py", "analysis/test_stable.py", "cli/test_study_command.py", "faults/test_one_process.py"),
-    *("adapters/test_torch_ddp.py", "training/test_run.py", "cli/test_serve.py", "cli/test_watch.py"),
-    *("bench/test_forecast_bench.py", "cli/test_bench.py"),
+    *("reporting/page/test_page_in_browser.py", "launch/test_early_start.py", "reporting/live/test_live_in_browser.py"),
+    *("workers/test_equivalence.py", "cli/test_cli.py", "faults/test_two_processes.py", "launch/test_handshake.py"),
+    *("data/test_decoders.py", "model/test_convolutions.py", "shell_queue/test_shell_queue.py", "use/test_export.py"),
+    *("cli/test_study.py", "workers/test_conformance.py", "faults/test_going_on.py", "study/test_command.py"),
+    *("use/test_service.py", "cli/test_study_command.py", "cli/test_cli_bad_input.py", "reporting/page/test_build.py"),
+    *("cli/test_report.py", "faults/test_storage.py", "reporting/page/test_figures.py", "test_structure.py"),
+    *("data/test_pixels.py", "record/test_reader.py", "recorder/test_recorder.py", "training/test_run.py"),
+    *("analysis/test_stable.py", "analysis/test_overfit.py", "data/test_inputs.py", "check/test_before_training.py"),
+    *("faults/test_one_process.py", "cli/test_serve.py", "bench/test_soak.py", "bench/test_side_by_side.py"),
+    *("cli/test_bench.py", "bench/test_forecast_bench.py", "training/test_noise.py", "adapters/test_torch_ddp.py"),
 )
 """The files that take longest: `make test` begins with them, so that none is left when there is nothing else to do."""
 
@@ -115,6 +118,12 @@ def forking_parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking
 def forking(forking_parent: ForkingParent) -> ForkingLauncher:
     """Starts the processes of a training at once, for all tests that are not about how they start and end."""
     return ForkingLauncher(forking_parent)
+
+
+@pytest.fixture(scope="session")
+def forking_agent(forking_parent: ForkingParent) -> ForkingLauncher:
+    """The same through torch.distributed.run: for tests of how it ends several processes, not of how they load."""
+    return ForkingLauncher(forking_parent, has_agent=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,25 +1,34 @@
-"""Stands for processes that tests/forking_parent.py forks: `forked.py SOCKET WORD...`, the words of a Python command.
+"""Stands for processes that tests/forking_parent.py forks: `forked.py SOCKET PYTHON KIND WORD...`, the last ones being
+the words of a Python command. PYTHON is the program that was called, KIND is `with-agent` or `without-agent`.
 
 They get its environment, folder and files, and its signals; when it ends they end, and it ends as they do. Imports as
 little as it can: it is started once for every training.
 """
 
+import ctypes
 import json
 import os
 import signal
 import socket
 import sys
 
-MODULES = ("turnaround", "turnaround.cli.worker", "traced_worker", "conformance_worker")
-SPREAD = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+AGENT = "torch.distributed.run"
+MODULES = (
+    *("turnaround", "turnaround.cli.worker", "turnaround.workers.probe", "traced_worker", "conformance_worker"),
+    AGENT,
+)
+SPREAD = ("-m", AGENT, "--standalone", "--nproc-per-node")
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+PR_SET_PDEATHSIG = 1
 
 
-def main(name: str, *words: str) -> int:
+def main(name: str, python: str, kind: str, *words: str) -> int:
     """The exit status of the one process, or 1 when one of several has failed, as torch.distributed.run has it."""
-    processes, program = 1, words
-    if words[:4] == SPREAD:
-        processes, program = int(words[4]), words[5:]
+    # A worker asks for this itself (turnaround/children.py), but its parent is the process that forks, not ours.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    processes, program = 1, words[words[0] == "-u" :]  # as the agent starts its processes
+    if kind == "without-agent" and program[:4] == SPREAD:
+        processes, program = int(program[4]), program[5:]
         while program[0].startswith("--"):  # options of torch.distributed.run, each with its value
             program = program[2:]
     if not (program[0] == "-m" and program[1] in MODULES) and not program[0].endswith(".py"):
@@ -29,7 +38,7 @@ def main(name: str, *words: str) -> int:
         parent.connect(f"\0{name}")
         for number in PASSED_ON:
             signal.signal(number, lambda number, _frame: parent.sendall(bytes([number])))
-        task = {"program": program, "processes": processes, "folder": os.getcwd()}
+        task = {"program": program, "processes": processes, "folder": os.getcwd(), "python": python}
         text = json.dumps({**task, "environment": dict(os.environ)}).encode()
         socket.send_fds(parent, [len(text).to_bytes(8, "big")], [0, 1, 2])
         parent.sendall(text)

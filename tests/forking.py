@@ -3,8 +3,10 @@
 `ForkingParent.python` takes the words that `sys.executable` takes. Where they are a script, `-m turnaround`, the worker
 entry point, or torch.distributed.run with one of these, tests/forked.py asks tests/forking_parent.py for processes that
 are forked and stands for them; all others get the real Python. So everything but the start is production's: the
-environment, the log, the watch over heartbeats, the grace, the first cause. How torch.distributed.run itself starts and
-ends processes is tested with the real one.
+environment, the log, the watch over heartbeats, the grace, the first cause.
+
+How torch.distributed.run starts and ends its processes is tested with the real one: `ForkingParent.python_with_agent`
+forks it too, and it starts its processes itself. Some tests of starts use neither: there the loading itself counts.
 """
 
 from __future__ import annotations
@@ -23,6 +25,12 @@ from turnaround.launch import local
 from turnaround.launch.contract import LaunchPlan
 
 TESTS = Path(__file__).parent
+COMMAND = "import sys; sys.executable = sys.argv.pop(1); from turnaround.cli import main; main()"
+
+
+def command_that_starts(python: str) -> list[str]:
+    """The real `turnaround`, of this Python, whose trainings `python` starts: its own start takes no torch."""
+    return [sys.executable, "-c", COMMAND, python]
 
 
 class ForkingParent:
@@ -35,13 +43,22 @@ class ForkingParent:
     @property
     def python(self) -> str:
         """The program that is called instead of `sys.executable`."""
-        path = self._folder / "python"
+        return self._program("without-agent")
+
+    @property
+    def python_with_agent(self) -> str:
+        """The same, but several processes of a training are started, watched and ended by torch.distributed.run."""
+        return self._program("with-agent")
+
+    def _program(self, kind: str) -> str:
+        path, name = self._folder / kind / "python", f"turnaround-tests-{os.getpid()}"
         if self._process is None or self._process.poll() is not None:  # somebody may have ended it
-            name = f"turnaround-tests-{os.getpid()}"
-            words = shlex.join([sys.executable, "-IS", str(TESTS / "forked.py"), name])
+            self._process = self._started(name)
+        if not path.exists():
+            path.parent.mkdir()
+            words = shlex.join([sys.executable, "-IS", str(TESTS / "forked.py"), name, str(path), kind])
             path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
             path.chmod(0o700)
-            self._process = self._started(name, path)
         return str(path)
 
     def close(self) -> None:
@@ -51,7 +68,7 @@ class ForkingParent:
             self._process.wait()
             self._process = None
 
-    def _started(self, name: str, python: Path) -> subprocess.Popen[bytes]:
+    def _started(self, name: str) -> subprocess.Popen[bytes]:
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         # Whoever asks before torch is loaded waits in the queue of the socket. It ends with the process that forks,
@@ -60,7 +77,7 @@ class ForkingParent:
             listening.bind(f"\0{name}")
             listening.listen(64)
             return subprocess.Popen(
-                [sys.executable, "-m", "forking_parent", str(listening.fileno()), str(python)],
+                [sys.executable, "-m", "forking_parent", str(listening.fileno())],
                 env={**os.environ, **local.ALLOCATOR, **local.loopback(), **own},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -72,14 +89,15 @@ class ForkingParent:
 class ForkingLauncher(local.LocalLauncher):
     """Processes of this machine, on its CPU, with one thread each; fresh ones for every training."""
 
-    def __init__(self, parent: ForkingParent) -> None:
+    def __init__(self, parent: ForkingParent, *, has_agent: bool = False) -> None:
         super().__init__()
-        self.parent = parent
+        self.parent, self.has_agent = parent, has_agent
 
     @contextmanager
     def started(self, plan: LaunchPlan) -> Iterator[local.LocalProcesses]:
         assert plan.message.device == "cpu"
         with ExitStack() as stack:
-            with mock.patch.object(sys, "executable", self.parent.python):
+            python = self.parent.python_with_agent if self.has_agent else self.parent.python
+            with mock.patch.object(sys, "executable", python):
                 processes = stack.enter_context(super().started(plan))
             yield processes

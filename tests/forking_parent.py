@@ -1,8 +1,8 @@
-"""The process that tests/forking.py forks others from: `python -m forking_parent LISTENING PYTHON`.
+"""The process that tests/forking.py forks others from: `python -m forking_parent LISTENING`.
 
 LISTENING is the number of a socket. Each connection (tests/forked.py) asks for one command or training, and a process
-of its own is forked to look after that one. PYTHON is what a command finds as `sys.executable`: what it starts is
-forked too.
+of its own is forked to look after that one. What a command starts is forked too: it finds as `sys.executable` the
+program that it was started by.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 import rich.progress  # noqa: F401  # this and the next: what commands load when they need it
 import scipy.stats  # noqa: F401
+import torch.distributed.run
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
 import turnaround
@@ -39,7 +40,7 @@ OPTIONAL = ("jinja2", "timm")
 """Packages that commands load when they need them; not every environment of .ci has them."""
 
 
-def main(listening: socket.socket, python: str) -> NoReturn:
+def main(listening: socket.socket) -> NoReturn:
     modules = [module.name for module in pkgutil.walk_packages(turnaround.__path__, "turnaround.")]
     for name in (*OPTIONAL, *(name for name in modules if name.split(".")[1] in ROOMS)):
         with contextlib.suppress(ImportError):  # of what is not installed here
@@ -51,14 +52,14 @@ def main(listening: socket.socket, python: str) -> NoReturn:
         if os.fork() == 0:
             listening.close()
             die_with_parent()
-            look_after(connection, python)
+            look_after(connection)
         connection.close()
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
 
-def look_after(connection: socket.socket, python: str) -> NoReturn:
+def look_after(connection: socket.socket) -> NoReturn:
     """One command or training, from its task to the answer."""
     length, files, _, _ = socket.recv_fds(connection, 8, 3)
     text = b""
@@ -70,7 +71,7 @@ def look_after(connection: socket.socket, python: str) -> NoReturn:
     task, free = json.loads(text), meeting_point()
     size = task["processes"]
     places = [place(rank, size) | free if size > 1 else {} for rank in range(size)]
-    processes = [forked(connection, task, each, python) for each in places]
+    processes = [forked(connection, task, each) for each in places]
     for number in range(3):
         os.close(number)  # who reads what they print waits for them, not for us
     statuses = ended(processes, connection)
@@ -78,7 +79,7 @@ def look_after(connection: socket.socket, python: str) -> NoReturn:
     os._exit(0)
 
 
-def forked(connection: socket.socket, task: dict[str, Any], own: dict[str, str], python: str) -> int:
+def forked(connection: socket.socket, task: dict[str, Any], own: dict[str, str]) -> int:
     """One process of the task."""
     process = os.fork()
     if process == 0:
@@ -86,7 +87,7 @@ def forked(connection: socket.socket, task: dict[str, Any], own: dict[str, str],
         os.chdir(task["folder"])
         os.environ.clear()
         os.environ.update(task["environment"] | own)
-        worker.leave(exit_status_of(program(task["program"], python)))
+        worker.leave(exit_status_of(program(task["program"], task["python"])))
     return process
 
 
@@ -96,9 +97,11 @@ def program(words: list[str], python: str) -> Callable[[], object]:
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     if sys.argv[0] in ("turnaround.cli.worker", "traced_worker"):
         return worker.main
-    if sys.argv[0] == "conformance_worker":  # it changes the code of trainings
-        return lambda: runpy.run_module("conformance_worker", run_name="__main__")
+    if sys.argv[0] in ("conformance_worker", "turnaround.workers.probe"):  # the first changes the code of trainings
+        return lambda: runpy.run_module(words[1], run_name="__main__")
     sys.executable = python
+    if sys.argv[0] == "torch.distributed.run":
+        return torch.distributed.run.main
     if sys.argv[0] == "turnaround":
         return cli.main
     sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
@@ -154,4 +157,4 @@ def meeting_point() -> dict[str, str]:
 
 if __name__ == "__main__":
     die_with_parent()
-    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    main(socket.socket(fileno=int(sys.argv[1])))

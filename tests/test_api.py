@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import turnaround as ta
+from forking import ForkingParent
 from turnaround import api, cli
 from turnaround.errors import DataError, InputError, RunDirectoryError
 from use_helpers import validation_images
@@ -24,7 +25,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def documented(session_folder: Path) -> tuple[Path, dict[str, Any], str]:
+def documented(session_folder: Path, forking_parent: ForkingParent) -> tuple[Path, dict[str, Any], str]:
     """The document's examples, run in an empty folder: the folder, what they leave, what they print."""
     folder, names, told = session_folder / "documented", {}, io.StringIO()
     folder.mkdir()
@@ -32,6 +33,7 @@ def documented(session_folder: Path) -> tuple[Path, dict[str, Any], str]:
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), contextlib.redirect_stdout(told):
         patch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setattr(sys, "executable", forking_parent.python)
         for block in BLOCKS:
             exec(compile(block, str(DOCUMENT), "exec"), names)
     return folder, names, told.getvalue()

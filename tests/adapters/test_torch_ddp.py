@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from adapters.examples import example, run_script
@@ -21,8 +20,9 @@ def test_a_loop_of_ones_own(tmp_path: Path, forking_parent: ForkingParent) -> No
 
 def test_one_and_two_processes(tmp_path: Path, forking_parent: ForkingParent) -> None:
     several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    for name, launcher, python in (("one", (), forking_parent.python), ("two", several, sys.executable)):
+    for name, launcher in (("one", ()), ("two", several)):
         code = example("ddp").replace("runs/mine", f"runs/{name}")
+        python = forking_parent.python_with_agent
         done = run_script(code, tmp_path, launcher=launcher, python=python, NCCL_SOCKET_IFNAME="lo")
         assert done.returncode == 0, done.stderr
     one, two = (Run.load(tmp_path / "runs" / name) for name in ("one", "two"))

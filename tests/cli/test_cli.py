@@ -20,7 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forking import ForkingParent
+from forking import ForkingParent, command_that_starts
+from struck import processes_of
 from turnaround import recipes
 from turnaround.analysis.summary import RunSummary, summarise
 from turnaround.record import heartbeat
@@ -71,9 +72,9 @@ def run(
 def started(
     *arguments: str, environment: dict[str, str], python: str = sys.executable
 ) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs while the test goes on; whatever is left of it at the end goes."""
+    """A command that runs while the test goes on, whose trainings `python` starts; whatever is left of it goes."""
     with subprocess.Popen(
-        command(*arguments, python=python),
+        [*command_that_starts(python), *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -249,8 +250,8 @@ def test_recipes(run: Callable[..., subprocess.CompletedProcess[str]], tmp_path:
     assert f"turnaround train {mine}" in copied.stdout
 
 
-def test_doctor(run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = run("doctor", "--json")
+def test_doctor(run: Callable[..., subprocess.CompletedProcess[str]], forking_parent: ForkingParent) -> None:
+    done = run("doctor", "--json", python=forking_parent.python_with_agent)
     facts = json.loads(done.stdout)
     assert facts["all_reduce"]["is_right"] is True
     assert facts["all_reduce"]["processes"] == 2
@@ -290,8 +291,8 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
     environment: dict[str, str], fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent
 ) -> None:
     out = tmp_path / "my run"
-    arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=30", "--out", str(out))
-    slow = slowed(environment, "kind=slow,step=7,ms=100")
+    arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=8", "--out", str(out))
+    slow = slowed(environment, "kind=slow,step=7,ms=400")
     with started(*arguments, environment=slow, python=forking_parent.python) as process:
         wait_for(lambda: num_epochs(out))
         process.send_signal(signal.SIGINT)
@@ -299,9 +300,9 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
     assert process.returncode == 75, shown
     assert "Stopping after this step. Ctrl-C again stops at once." in shown
     done = num_epochs(out)
-    assert 0 < done < 30
-    within = rf"error: Stopped after step [1-6] of 6 in epoch {done + 1} of 30; everything up to there is saved\."
-    assert re.search(rf"{within}|error: Stopped after epoch {done} of 30; everything", shown)
+    assert 0 < done < 8
+    within = rf"error: Stopped after step [1-6] of 6 in epoch {done + 1} of 8; everything up to there is saved\."
+    assert re.search(rf"{within}|error: Stopped after epoch {done} of 8; everything", shown)
     assert f"turnaround resume '{out}'" in shown  # what to type next
     assert status(out)["state"] == "interrupted"
     assert status(out)["epochs_done"] == done
@@ -316,16 +317,19 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
     )
     assert again.returncode == 0, again.stderr
     result = json.loads(again.stdout)
-    assert (result["state"], result["epochs"]) == ("finished", 30)
+    assert (result["state"], result["epochs"]) == ("finished", 8)
     assert status(out)["segments"] == 2
-    assert [e.segment for e in Run.load(out).epochs] == [1] * done + [2] * (30 - done)
+    assert [e.segment for e in Run.load(out).epochs] == [1] * done + [2] * (8 - done)
 
 
 @pytest.mark.fault(6, "Ctrl-C twice: ends at once, the last checkpoint is intact, no process is left")
-def test_a_second_ctrl_c_stops_at_once(environment: dict[str, str], fruit_folder: Path, tmp_path: Path) -> None:
+def test_a_second_ctrl_c_stops_at_once(
+    environment: dict[str, str], fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent
+) -> None:
     out = tmp_path / "out"
     arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=1000", "--out", str(out))
-    with started(*arguments, environment=slowed(environment, "kind=hang,step=2")) as process:
+    hangs = slowed(environment, "kind=hang,step=2")
+    with started(*arguments, environment=hangs, python=forking_parent.python) as process:
         wait_for(lambda: step(out) == 2)  # which does not end: only the second request can
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
@@ -353,13 +357,14 @@ def test_ctrl_c_while_the_processes_start(environment: dict[str, str], fruit_fol
 
 
 def test_ctrl_c_within_a_long_epoch_does_not_wait_for_its_end(
-    environment: dict[str, str], fruit_folder: Path, tmp_path: Path
+    environment: dict[str, str], fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent
 ) -> None:
     out = tmp_path / "out"
     epoch = ("--set", "training.epochs=1", "--set", "training.batch_per_worker=2")  # of 48 steps
     how = ("--workers", "2", "--processes", "2", *epoch, "--out", str(out))
     slow = slowed(environment, "kind=slow,ms=500")
-    with started("train", str(fruit_folder), *QUICK, *how, environment=slow) as process:
+    python = forking_parent.python_with_agent
+    with started("train", str(fruit_folder), *QUICK, *how, environment=slow, python=python) as process:
         wait_for(lambda: status(out).get("first_step_at"))
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=PATIENCE_S)
@@ -388,12 +393,13 @@ def test_killing_the_launcher_ends_its_processes_and_resume_goes_on(
     environment: dict[str, str], fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent
 ) -> None:
     out = tmp_path / "out"
-    settings = ("--set", "training.epochs=20", "--set", "training.checkpoint_every_s=0")
+    settings = ("--set", "training.epochs=6", "--set", "training.checkpoint_every_s=0")
     how = ("--workers", "2", "--processes", "2", *settings, "--out", str(out))
-    slow = slowed(environment, "kind=slow,step=7,ms=200")
-    with started("train", str(fruit_folder), *QUICK, *how, environment=slow) as process:
+    slow = slowed(environment, "kind=slow,step=7,ms=400")
+    python = forking_parent.python_with_agent
+    with started("train", str(fruit_folder), *QUICK, *how, environment=slow, python=python) as process:
         wait_for(lambda: num_epochs(out) > 1)
-        children = psutil.Process(process.pid).children(recursive=True)
+        children = [child for child in processes_of(out) if child.pid != process.pid]
         process.kill()
         process.wait()
     assert len(children) >= 3  # torch.distributed.run and two workers
@@ -410,5 +416,5 @@ def test_killing_the_launcher_ends_its_processes_and_resume_goes_on(
     )
     assert again.returncode == 0, again.stderr
     assert (status(out)["state"], status(out)["segments"]) == ("finished", 2)
-    assert [e.epoch for e in Run.load(out).epochs] == list(range(1, 21))
+    assert [e.epoch for e in Run.load(out).epochs] == list(range(1, 7))
     assert not (out / "run.lock").exists()

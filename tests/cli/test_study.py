@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from console import Console
-from forking import ForkingParent
+from forking import ForkingParent, command_that_starts
 from turnaround.record.reader import Run, find_runs
 
 QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=8")
@@ -91,14 +91,20 @@ def test_it_runs_nothing_twice(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_and_started_again_it_loses_nothing(
-    fruit_folder: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, study: Study
+    fruit_folder: Path,
+    tmp_path: Path,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+    study: Study,
+    forking_parent: ForkingParent,
 ) -> None:
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,step=9,ms=1000")  # two epochs of four steps; then there is time
     quick = (*QUICK, "--set", "training.batch_per_worker=48", "--set", "training.epochs=4")
     asked = (str(fruit_folder), *quick, "--workers", "1", "--out", "s")
     keep = ("--set", "training.checkpoint_every_s=0")
+    python = sys.executable if number == signal.SIGKILL else forking_parent.python  # once all of it is real
     process = subprocess.Popen(
-        command(*asked, *keep, python=sys.executable),
+        [*command_that_starts(python), "study", *asked, *keep],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -24,8 +24,11 @@ from turnaround.record.reader import Run
 
 
 @pytest.mark.fault(1, "SIGKILL of one process within an epoch: named; the others go; it goes on to the same weights")
-def test_one_of_two_is_killed(fruit_folder: Path, tmp_path: Path, whole_on_two: Run, forking: ForkingLauncher) -> None:
-    error = struck("kind=kill,step=20,rank=1", fruit_folder, tmp_path / "run", ProcessFailedError, processes=2)
+def test_one_of_two_is_killed(
+    fruit_folder: Path, tmp_path: Path, whole_on_two: Run, forking: ForkingLauncher, forking_agent: ForkingLauncher
+) -> None:
+    fault, out = "kind=kill,step=20,rank=1", tmp_path / "run"
+    error = struck(fault, fruit_folder, out, ProcessFailedError, processes=2, launcher=forking_agent)
     assert re.match(r"Process 1 \(host [^)]*\) died without a word", str(error))
     goes_on_to_the_same_end(tmp_path / "run", whole_on_two, forking, processes=2)
 
@@ -52,19 +55,25 @@ def test_nan_on_one_of_two(fruit_folder: Path, tmp_path: Path, forking: ForkingL
 
 
 @pytest.mark.fault(11, "one of two processes ends early with exit status 0: named, not the other's lost connection")
-def test_one_of_two_exits_early(fruit_folder: Path, tmp_path: Path) -> None:
-    error = struck("kind=exit0,step=7,rank=1", fruit_folder, tmp_path / "run", ProcessFailedError, processes=2)
+def test_one_of_two_exits_early(fruit_folder: Path, tmp_path: Path, forking_agent: ForkingLauncher) -> None:
+    fault, out = "kind=exit0,step=7,rank=1", tmp_path / "run"
+    error = struck(fault, fruit_folder, out, ProcessFailedError, processes=2, launcher=forking_agent)
     assert re.match(r"Process 1 \(host [^)]*\) died without a word", str(error))
 
 
 @pytest.mark.fault(12, "a process is stopped (SIGSTOP), hangs, or holds the interpreter: the watchdog names it")
 @pytest.mark.parametrize("kind", ["stop", "hang", "gilhang"])
 def test_one_of_two_falls_silent(
-    kind: str, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    fruit_folder: Path,
+    tmp_path: Path,
+    forking: ForkingLauncher,
+    forking_agent: ForkingLauncher,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TURNAROUND_WATCHDOG_S", "6")
-    # A process that is stopped cannot be asked to end: that torch.distributed.run, too, goes then needs the real one.
-    launcher = None if kind == "stop" else forking
+    # A process that is stopped cannot be asked to end: torch.distributed.run, too, must go then.
+    launcher = forking_agent if kind == "stop" else forking
     fault, out = f"kind={kind},step=7,rank=1", tmp_path / "run"
     error = struck(fault, fruit_folder, out, ProcessFailedError, processes=2, launcher=launcher)
     words = "hangs" if kind == "hang" else "is stopped or does not answer"

@@ -19,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
-from forking import ForkingLauncher
+from forking import ForkingLauncher, ForkingParent, command_that_starts
 from running import request, weights
 from struck import is_alive, processes_of, waits_for
 from turnaround import recipes
@@ -46,14 +46,16 @@ def started_by(processes: int) -> int:
     return 1 if processes == 1 else processes + 1
 
 
-def train(folder: Path, out: Path, *, processes: int, waits: bool = True) -> Run:
+def train(
+    folder: Path, out: Path, *, processes: int, waits: bool = True, launcher: ForkingLauncher | None = None
+) -> Run:
     """Its images are decoded only when all processes of the training are there."""
 
     def show(what: str, done: int, total: int) -> None:
         if waits and done == total:
             waits_for(lambda: len(processes_of(out)) >= started_by(processes))
 
-    asked = replace(request(out, processes=processes), show=show)
+    asked = replace(request(out, processes=processes, launcher=launcher), show=show)
     return lifecycle.start(recipes.find(str(folder), list(SETTINGS)), asked)
 
 
@@ -80,12 +82,14 @@ def test_a_cold_start_ends_as_a_warm_one(
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_bad_images_end_those_that_wait(processes: int, fruit_folder: Path, tmp_path: Path) -> None:
+def test_bad_images_end_those_that_wait(
+    processes: int, fruit_folder: Path, tmp_path: Path, forking_agent: ForkingLauncher
+) -> None:
     shutil.copytree(fruit_folder, tmp_path / "fruit")
     next(path for path in (tmp_path / "fruit").glob("*/*")).write_bytes(b"no picture")
     out = tmp_path / "new" / "run"
     with pytest.raises(DataError, match=r"1 of 240 images in .* cannot be read"):
-        train(tmp_path / "fruit", out, processes=processes)
+        train(tmp_path / "fruit", out, processes=processes, launcher=forking_agent)
     assert not out.parent.exists()
     waits_for(lambda: processes_of(out) == [], seconds=30)
 
@@ -143,11 +147,13 @@ def on_two_cores() -> None:
 
 
 @contextlib.contextmanager
-def waiting(folder: Path, out: Path, *, processes: int) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """A command that decodes, and everything that it has started: all its processes are there."""
+def waiting(
+    folder: Path, out: Path, *, processes: int, python: str = sys.executable
+) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """A command that decodes, and everything that it has started, with `python`: all its processes are there."""
     how = ("--device", "cpu", "--workers", "2", "--processes", str(processes), "--set", "data.size_px=32")
     with subprocess.Popen(
-        [sys.executable, "-m", "turnaround", "train", str(folder), *how, "--out", str(out)],
+        [*command_that_starts(python), "train", str(folder), *how, "--out", str(out)],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -155,14 +161,18 @@ def waiting(folder: Path, out: Path, *, processes: int) -> Iterator[tuple[subpro
     ) as command:
         try:
             waits_for(lambda: len(processes_of(out)) >= 1 + started_by(processes))
-            yield command, psutil.Process(command.pid).children(recursive=True)
+            started = {*psutil.Process(command.pid).children(recursive=True), *processes_of(out)}
+            yield command, [process for process in started if process.pid != command.pid]
         finally:
             command.kill()
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_ctrl_c_while_decoding_leaves_nothing(processes: int, slow_folder: Path, tmp_path: Path) -> None:
-    with waiting(slow_folder, tmp_path / "run", processes=processes) as (command, children):
+def test_ctrl_c_while_decoding_leaves_nothing(
+    processes: int, slow_folder: Path, tmp_path: Path, forking_parent: ForkingParent
+) -> None:
+    python = forking_parent.python_with_agent
+    with waiting(slow_folder, tmp_path / "run", processes=processes, python=python) as (command, children):
         os.killpg(command.pid, signal.SIGINT)  # a terminal sends it to all of them
         _, shown = command.communicate(timeout=60)
     assert command.returncode == 130

@@ -221,10 +221,10 @@ def test_what_contradicts_the_launcher(
 QUICK = ("data.size_px=32", "training.epochs=1", "training.precision=fp64", "training.scaling=none")
 
 
-def under_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
+def under_torch(*arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "turnaround"]
     environment = {**os.environ, **local.loopback(), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *spread, *arguments]
+    command = [python, *spread, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -241,7 +241,8 @@ def test_two_processes_of_torch_are_one_run(fruit_folder: Path, tmp_path: Path, 
     assert sorted(p.name for p in run.directory.logs.iterdir()) == ["processes.log"]
     alone = train(fruit_folder, tmp_path / "alone", *QUICK, "workers.count=2", launcher=forking)
     assert largest_difference(weights(run), weights(alone)) < 1e-12
-    again = under_torch("train", str(fruit_folder), "--device", "cpu", "--out", str(out), *settings)
+    python = forking.parent.python_with_agent
+    again = under_torch("train", str(fruit_folder), "--device", "cpu", "--out", str(out), *settings, python=python)
     assert again.returncode != 0
     assert f"{out} already holds a run" in again.stderr  # and process 1 does not wait for ever
     assert sorted(p.name for p in run.directory.logs.iterdir()) == ["processes.log"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from forking import ForkingLauncher
 from running import traced, train
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError
 from turnaround.launch import local
@@ -86,11 +87,13 @@ QUICK = ("data.size_px=32", "training.epochs=2", "training.checkpoint_every_s=0"
 
 
 @pytest.mark.fault(14, "a process fails in its first steps: one message, with the first cause")
-def test_a_process_that_raises_is_named(fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_raises_is_named(
+    fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forking_agent: ForkingLauncher
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     traced(monkeypatch, fail_rank="1")
     with pytest.raises(ProcessFailedError) as caught:
-        train(fruit_folder, tmp_path / "out", "workers.count=2", *QUICK, processes=2)
+        train(fruit_folder, tmp_path / "out", "workers.count=2", *QUICK, processes=2, launcher=forking_agent)
     message = str(caught.value)
     log = tmp_path / "out" / "logs" / "processes.log"
     who = f"Process 1 (host {socket.gethostname()}, step 1)"
@@ -102,11 +105,13 @@ def test_a_process_that_raises_is_named(fruit_folder: Path, tmp_path: Path, monk
     assert not (tmp_path / "out" / "run.lock").exists()
 
 
-def test_a_process_that_is_killed(fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_killed(
+    fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forking: ForkingLauncher
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     traced(monkeypatch, kill_after_epoch="1")
     with pytest.raises(ProcessFailedError) as caught:
-        train(fruit_folder, tmp_path / "out", *QUICK)
+        train(fruit_folder, tmp_path / "out", *QUICK, launcher=forking)
     message = str(caught.value)
     for words in (
         f"signal {int(signal.SIGKILL)}",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from console import Console
+from forking import ForkingParent
 from shell_queue.cluster import RUNNERS, ShellQueue
 from struck import waits_for
 from turnaround.launch.clusters import CLUSTERS, cluster_named
@@ -16,12 +18,13 @@ from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory, job_log
 from turnaround.record.reader import Run
 
-QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=8")
+QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=48")
 
 
 @pytest.fixture
-def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShellQueue]:
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forking_parent: ForkingParent) -> Iterator[ShellQueue]:
     (tmp_path / "queue").mkdir()
+    monkeypatch.setattr(sys, "executable", forking_parent.python)
     monkeypatch.setenv("SHELL_QUEUE", str(tmp_path / "queue"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setitem(CLUSTERS, "shell", "shell_queue.cluster:ShellQueue")
@@ -73,9 +76,11 @@ def test_a_training_through_it(turnaround: Console, queue: ShellQueue, fruit_fol
 
 
 def test_requeued_cancelled_and_submitted_again(
-    turnaround: Console, queue: ShellQueue, fruit_folder: Path, tmp_path: Path
+    turnaround: Console, queue: ShellQueue, fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = ("--set", "training.epochs=60", "--set", "training.checkpoint_every_s=0")
+    # Epochs of four steps: two before there is time to requeue, and two after that before there is time to cancel.
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,step=9,ms=1000;kind=slow,segment=2,step=17,ms=1000")
+    long = ("--set", "training.epochs=12", "--set", "training.checkpoint_every_s=0")
     done = turnaround("train", fruit_folder, *QUICK, *long, "--on", "shell", "--out", "run", "--no-wait", "--json")
     assert (done.code, json.loads(done.out)["job_id"]) == (0, "1")
     directory = RunDirectory(tmp_path / "run")
@@ -104,7 +109,7 @@ def test_requeued_cancelled_and_submitted_again(
     run = Run.load(directory.path)
     assert run.status.job is not None
     assert (run.status.state, run.status.segments, run.status.job.job_id) == ("finished", 3, "2")
-    assert [epoch.epoch for epoch in run.epochs] == list(range(1, 61))
+    assert [epoch.epoch for epoch in run.epochs] == list(range(1, 13))
 
 
 def test_what_it_does_not_have(turnaround: Console, fruit_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

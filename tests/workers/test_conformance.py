@@ -66,10 +66,8 @@ def contract(tmp_path_factory: pytest.TempPathFactory, forking: ForkingLauncher)
     @functools.cache
     def of(engine: str) -> list[dict]:
         named = "torch" if engine == "single" else engine
-        folder, python = (
-            tmp_path_factory.mktemp(engine),
-            forking.parent.python if engine == "single" else sys.executable,
-        )
+        python = sys.executable if engine == "horovod" else forking.parent.python_with_agent
+        folder = tmp_path_factory.mktemp(engine)
         return contract_told(folder, named, start=START[engine], processes=PROCESSES[engine], python=python)
 
     return of
@@ -221,7 +219,12 @@ def processes_of(run: Path) -> list[int]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_error_a_kill_and_two_resumes_change_nothing(
-    engine: str, images: Path, tmp_path: Path, whole: Callable[[str], Run], quick: Quick
+    engine: str,
+    images: Path,
+    tmp_path: Path,
+    whole: Callable[[str], Run],
+    quick: Quick,
+    forking_agent: ForkingLauncher,
 ) -> None:
     out, last = tmp_path / "run", PROCESSES[engine] - 1
     with pytest.MonkeyPatch.context() as patch:  # the last process raises in epoch 2: the first cause is named
@@ -229,7 +232,7 @@ def test_an_error_a_kill_and_two_resumes_change_nothing(
         with pytest.raises(
             ProcessFailedError, match=rf"Process {last} \(host .*\) failed: RuntimeError: told to fail in epoch 2"
         ):
-            start(engine, images, out, quick(engine) if engine == "single" else None)
+            start(engine, images, out, None if engine == "horovod" else forking_agent)
     assert processes_of(out) == []
     assert Run.load(out).status.state == "failed"
     with pytest.MonkeyPatch.context() as patch:  # process 0 is killed between an epoch's line and its checkpoint

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from analysis.build import Plan, build, rising
+from forking import ForkingParent
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import ClassResult, Evaluation, to_json
 from turnaround.record.writer import write_json
@@ -36,10 +36,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def started(*arguments: str, state: Path, stderr: int | IO[str]) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str, python: str, state: Path, stderr: int | IO[str]) -> Iterator[subprocess.Popen[str]]:
     """A command of ours in a session of its own; whatever it has started ends with it."""
     environment = {**os.environ, "XDG_STATE_HOME": str(state), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "turnaround", *arguments]
+    command = [python, "-m", "turnaround", *arguments]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, text=True, start_new_session=True
     ) as process:
@@ -51,9 +51,10 @@ def started(*arguments: str, state: Path, stderr: int | IO[str]) -> Iterator[sub
 
 
 @contextlib.contextmanager
-def watching(runs: Path, port: int, state: Path) -> Iterator[str]:
+def watching(runs: Path, port: int, state: Path, *, python: str) -> Iterator[str]:
     """Yields the printed address."""
-    with started("watch", str(runs), "--port", str(port), state=state, stderr=subprocess.PIPE) as process:
+    arguments = ("watch", str(runs), "--port", str(port))
+    with started(*arguments, python=python, state=state, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         yield process.stderr.readline().split()[-1]
 
@@ -123,10 +124,11 @@ EPOCHS = ".now-run.running .figures b"
 
 
 def test_a_training_is_watched_from_its_beginning_to_its_violent_end(
-    browser: Any, fruit_folder: Path, tmp_path: Path
+    browser: Any, fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, port = tmp_path / "runs", free_port()
+    runs, port, python = tmp_path / "runs", free_port(), forking_parent.python
     runs.mkdir()
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,ms=50")  # an epoch of six steps takes a third of a second
     settings = ["data.size_px=32", "training.epochs=8000", "training.checkpoint_every_s=1000"]
     training = ["train", str(fruit_folder), "--out", str(runs / "first"), "--processes", "1", "--device", "cpu"]
     training += [part for setting in settings for part in ("--set", setting)]
@@ -134,9 +136,9 @@ def test_a_training_is_watched_from_its_beginning_to_its_violent_end(
     with (
         (tmp_path / "training.log").open("w") as log,  # a pipe that nobody reads would hold it up
         contextlib.ExitStack() as servers,
-        started(*training, state=tmp_path, stderr=log) as trained,
+        started(*training, python=python, state=tmp_path, stderr=log) as trained,
     ):
-        address = servers.enter_context(watching(runs, port, tmp_path))
+        address = servers.enter_context(watching(runs, port, tmp_path, python=python))
         opened.page.goto(address)
         assert opened.page.url == f"http://127.0.0.1:{port}/"  # the token has left the address
         opened.wait(".now-run.running h3", "first")
@@ -164,7 +166,7 @@ def test_a_training_is_watched_from_its_beginning_to_its_violent_end(
         servers.close()  # the server is gone, and comes back at the same address
         opened.wait(".lost", "Connection lost, trying again.")
         before = opened.number(EPOCHS)
-        again = servers.enter_context(watching(runs, port, tmp_path))
+        again = servers.enter_context(watching(runs, port, tmp_path, python=python))
         assert again == address
         opened.wait_beyond(EPOCHS, before)
         assert opened.page.locator(".lost").inner_text() == ""
@@ -184,14 +186,14 @@ def test_a_training_is_watched_from_its_beginning_to_its_violent_end(
     opened.context.close()
 
 
-def test_on_a_phone(browser: Any, tmp_path: Path) -> None:
+def test_on_a_phone(browser: Any, tmp_path: Path, forking_parent: ForkingParent) -> None:
     runs = tmp_path / "runs"
     for number in range(3):
         build(runs / f"finished-{number}", Plan(accuracy=rising(epochs=5), workers=1 + number))
     build(runs / ("a-name-that-is-much-too-long-for-a-phone-" * 3), Plan(accuracy=rising(epochs=5), state="failed"))
     build(runs / "running", Plan(accuracy=rising(epochs=5), state="running", cause=None))
     opened = Opened(browser, width=390)
-    with watching(runs, free_port(), tmp_path) as address:
+    with watching(runs, free_port(), tmp_path, python=forking_parent.python) as address:
         for scheme in ("light", "dark"):
             opened.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             opened.page.goto(address)
@@ -205,9 +207,9 @@ def test_on_a_phone(browser: Any, tmp_path: Path) -> None:
     opened.context.close()
 
 
-def test_without_its_token_the_page_stays_closed(browser: Any, tmp_path: Path) -> None:
+def test_without_its_token_the_page_stays_closed(browser: Any, tmp_path: Path, forking_parent: ForkingParent) -> None:
     opened = Opened(browser)
-    with watching(tmp_path, free_port(), tmp_path / "state") as address:
+    with watching(tmp_path, free_port(), tmp_path / "state", python=forking_parent.python) as address:
         bare = address.partition("?")[0]
         opened.page.goto(bare)
         assert "The token is missing or wrong" in opened.page.locator("body").inner_text()

@@ -18,6 +18,7 @@ from PIL import Image
 
 from analysis.build import LAB, Plan, build, import_table
 from console import Console, Done
+from forking import ForkingParent
 from turnaround.analysis.workloads import survey
 from turnaround.record.files import read_json
 from turnaround.record.writer import write_json
@@ -29,10 +30,11 @@ QUICK = ("--device", "cpu", "--processes", "1", "--set", "data.size_px=32", "--s
 
 @pytest.fixture
 def turnaround(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], forking_parent: ForkingParent
 ) -> Callable[..., Done]:
     """The console script, in this process: its text and its exit code."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", forking_parent.python)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return Console(monkeypatch, capfd)
 
@@ -153,11 +155,11 @@ def test_what_is_refused_leaves_no_page(turnaround: Callable[..., Done], fruit_f
     assert not Path("run/page.html").exists()
 
 
-def test_a_study_ends_with_its_page(fruit_folder: Path, tmp_path: Path) -> None:
+def test_a_study_ends_with_its_page(fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent) -> None:
     asked = ["study", str(fruit_folder), "--workers", "1", "--out", "study", "--device", "cpu", *QUICK[4:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "turnaround", *asked],
+        [forking_parent.python, "-m", "turnaround", *asked],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,14 @@ def lab(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page([folder / "lab"], out=folder / "page.html")
 
 
+@pytest.fixture(scope="module")
+def drawn(browser: Any, study: Path) -> Iterator[Page]:
+    """The study's page with all its figures, for tests that leave it as usable as they found it: to load it is dear."""
+    with opened(browser, study) as page:  # a dialog would be told on leaving
+        wait_until_drawn(page)
+        yield page
+
+
 def check_access(page: Page) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
@@ -50,18 +59,21 @@ def check_access(page: Page) -> None:
 
 
 @pytest.mark.photos
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, PHONE_PX])
-def test_the_labs_page(browser: Any, lab: Path, width: int, scheme: str) -> None:
-    with opened(browser, lab, width=width, color_scheme=scheme) as page:
+@pytest.mark.parametrize(("width", "schemes"), [(1280, ("light", "dark")), (PHONE_PX, ("dark", "light"))])
+def test_the_labs_page(browser: Any, lab: Path, width: int, schemes: tuple[Any, Any]) -> None:
+    """In the scheme that it is opened in, and in the other, to which the reader's system changes while it is open."""
+    with opened(browser, lab, width=width, color_scheme=schemes[0]) as page:
         answer = page.locator(".sentence").first.inner_text().replace("\u00a0", " ")
         assert answer.startswith(
             "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy; 16 would need about 13 min"
         )
         assert wait_until_drawn(page) > 6
-        shot(page, f"lab-{width}-{scheme}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        check_access(page)
+        for scheme in schemes:
+            page.emulate_media(color_scheme=scheme)
+            wait_until_drawn(page)
+            shot(page, f"lab-{width}-{scheme}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            check_access(page)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (PHONE_PX, "dark")])
@@ -90,29 +102,26 @@ def test_classes_are_sorted_by_a_column(browser: Any, study: Path, width: int) -
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_names_of_runs_and_classes_are_text(browser: Any, study: Path) -> None:
-    with opened(browser, study) as page:  # a dialog would be told on leaving
-        wait_until_drawn(page)
-        assert page.locator("img").count() == 0
-        assert page.locator(".run summary", has_text=EVIL).count() == 1
-        ticks = page.locator("[data-block$='/figure/confusion'] .ytick text").all_text_contents()
-        assert any("<img" in tick for tick in ticks)
+def test_names_of_runs_and_classes_are_text(drawn: Page) -> None:
+    assert drawn.locator("img").count() == 0
+    assert drawn.locator(".run summary", has_text=EVIL).count() == 1
+    ticks = drawn.locator("[data-block$='/figure/confusion'] .ytick text").all_text_contents()
+    assert any("<img" in tick for tick in ticks)
 
 
-def test_a_table_is_sorted_by_keyboard(browser: Any, study: Path) -> None:
-    with opened(browser, study) as page:
-        table = page.locator("[data-block$='/table'] table")
-        heading = table.locator("th", has_text="s/epoch")
-        names = table.locator("tbody th")
-        assert names.first.inner_text() == "1 T4"
-        heading.locator("button").focus()
-        page.keyboard.press("Enter")
-        assert heading.get_attribute("aria-sort") == "ascending"
-        assert [name.split()[0] for name in names.all_inner_texts()] == ["4", "2", "1", "8"]  # the rehearsal has none
-        page.keyboard.press("Space")
-        assert heading.get_attribute("aria-sort") == "descending"
-        assert [name.split()[0] for name in names.all_inner_texts()] == ["1", "2", "4", "8"]
-        assert table.locator("th[aria-sort]").count() == 1
+def test_a_table_is_sorted_by_keyboard(drawn: Page) -> None:
+    table = drawn.locator("[data-block$='/table'] table")
+    heading = table.locator("th", has_text="s/epoch")
+    names = table.locator("tbody th")
+    assert names.first.inner_text() == "1 T4"
+    heading.locator("button").focus()
+    drawn.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert [name.split()[0] for name in names.all_inner_texts()] == ["4", "2", "1", "8"]  # the rehearsal has none
+    drawn.keyboard.press("Space")
+    assert heading.get_attribute("aria-sort") == "descending"
+    assert [name.split()[0] for name in names.all_inner_texts()] == ["1", "2", "4", "8"]
+    assert table.locator("th[aria-sort]").count() == 1
 
 
 def test_the_first_key_leads_past_the_bar(browser: Any, study: Path) -> None:
@@ -123,19 +132,18 @@ def test_the_first_key_leads_past_the_bar(browser: Any, study: Path) -> None:
         assert page.evaluate("location.hash") == "#page"
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_a_figure_is_saved(browser: Any, study: Path, kind: str, tmp_path: Path) -> None:
+def test_a_figure_is_saved(browser: Any, study: Path) -> None:
+    saved = {}
     with opened(browser, study, color_scheme="dark", accept_downloads=True) as page:
         figure = page.locator("[data-block$='/figure/accuracy']")
-        with page.expect_download() as download:
-            figure.locator(f"[data-save={kind}]").click()
-        assert download.value.suggested_filename == f"accuracy-by-epoch.{kind}"
-        content = Path(download.value.path()).read_bytes()
-    if kind == "png":
-        assert struct.unpack(">I", content[16:20]) == (2000,)  # its width
-    else:
-        assert content.startswith(b"<svg")
-        assert b"rgb(255, 255, 255)" in content  # light, whatever the screen is
+        for kind in ("png", "svg"):
+            with page.expect_download() as download:
+                figure.locator(f"[data-save={kind}]").click()
+            assert download.value.suggested_filename == f"accuracy-by-epoch.{kind}"
+            saved[kind] = Path(download.value.path()).read_bytes()
+    assert struct.unpack(">I", saved["png"][16:20]) == (2000,)  # its width
+    assert saved["svg"].startswith(b"<svg")
+    assert b"rgb(255, 255, 255)" in saved["svg"]  # light, whatever the screen is
 
 
 def test_light_and_dark_are_chosen_and_remembered(browser: Any, study: Path) -> None:
@@ -152,16 +160,16 @@ def test_light_and_dark_are_chosen_and_remembered(browser: Any, study: Path) -> 
         check_access(page)
 
 
-def test_it_prints(browser: Any, study: Path) -> None:
-    with opened(browser, study, color_scheme="dark") as page:
-        wait_until_drawn(page)
-        content = page.pdf(format="A4")
-        assert content.startswith(b"%PDF")
-        assert content.count(b"/Type /Page\n") > 4
-        page.emulate_media(media="print")
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert page.locator(".downloads").first.is_hidden()
-        assert page.locator("#theme").is_hidden()
+def test_it_prints(drawn: Page) -> None:
+    drawn.emulate_media(color_scheme="dark")
+    content = drawn.pdf(format="A4")
+    assert content.startswith(b"%PDF")
+    assert content.count(b"/Type /Page\n") > 4
+    drawn.emulate_media(media="print")
+    assert drawn.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert drawn.locator(".downloads").first.is_hidden()
+    assert drawn.locator("#theme").is_hidden()
+    drawn.emulate_media(media="screen", color_scheme="light")
 
 
 def test_what_was_not_in_view_is_printed_too(browser: Any, study: Path) -> None:
@@ -176,22 +184,20 @@ def test_what_was_not_in_view_is_printed_too(browser: Any, study: Path) -> None:
         page.evaluate("window.dispatchEvent(new Event('afterprint'))")
 
 
-def test_tooltips_name_what_they_show(browser: Any, study: Path) -> None:
-    with opened(browser, study) as page:
-        wait_until_drawn(page)
-        for name in ("accuracy", "loss", "time-to-target", "cost"):
-            text = page.evaluate(
-                """(name) => {
-                    const plot = document.querySelector(`[data-block$="/figure/${name}"] .plot`);
-                    const curve = plot.data.findIndex((trace) => trace.hovertemplate && trace.visible !== "legendonly");
-                    Plotly.Fx.hover(plot, [{curveNumber: curve, pointNumber: 0}]);
-                    return plot.querySelector(".hoverlayer").textContent;
-                }""",
-                name,
-            )
-            assert "GPU" in text or "T4" in text, (name, text)
-            assert not text.startswith("-")
-            assert not text.endswith("-")
+def test_tooltips_name_what_they_show(drawn: Page) -> None:
+    for name in ("accuracy", "loss", "time-to-target", "cost"):
+        text = drawn.evaluate(
+            """(name) => {
+                const plot = document.querySelector(`[data-block$="/figure/${name}"] .plot`);
+                const curve = plot.data.findIndex((trace) => trace.hovertemplate && trace.visible !== "legendonly");
+                Plotly.Fx.hover(plot, [{curveNumber: curve, pointNumber: 0}]);
+                return plot.querySelector(".hoverlayer").textContent;
+            }""",
+            name,
+        )
+        assert "GPU" in text or "T4" in text, (name, text)
+        assert not text.startswith("-")
+        assert not text.endswith("-")
 
 
 def test_without_scripts_everything_is_there_in_words(browser: Any, study: Path) -> None:
@@ -204,31 +210,29 @@ def test_without_scripts_everything_is_there_in_words(browser: Any, study: Path)
         assert "T4" in words.inner_text()
 
 
-def test_blocks_are_replaced_in_place(browser: Any, study: Path) -> None:
+def test_blocks_are_replaced_in_place(drawn: Page) -> None:
     """What the live page does: sorting, open details and zoom stay, new blocks find their place."""
-    with opened(browser, study) as page:
-        wait_until_drawn(page)
-        table = page.locator("[data-block$='/table']")
-        table.locator("th", has_text="s/epoch").locator("button").click()
-        table.locator("summary").click()
-        figure = page.locator("[data-block$='/figure/accuracy']")
-        zoom = "(element) => Plotly.relayout(element.querySelector('.plot'), {'xaxis.range': [2, 5]})"
-        figure.evaluate(zoom)
-        block_id = table.get_attribute("data-block")
-        html = table.evaluate("(element) => element.innerHTML")
-        put = "(block) => window.turnaround.setBlock(block)"
-        page.evaluate(put, {"id": block_id, "html": html.replace('aria-sort="ascending"', "").replace('open=""', "")})
-        assert table.locator("th[aria-sort=ascending]").inner_text().startswith("s/epoch")
-        assert table.locator("details").get_attribute("open") is not None
-        json = {"title": "New", "caption": "c", "alt": "a", "data": [{"y": [1, 2, 3]}], "layout": {}}
-        page.evaluate(put, {"id": figure.get_attribute("data-block"), "figure": json})
-        figure.locator("h4", has_text="New").wait_for()
-        drawn = "(id) => document.querySelector(`[data-block='${id}'] .plot`)?.data?.[0]?.y?.length === 3"
-        page.wait_for_function(drawn, arg=figure.get_attribute("data-block"))
-        assert figure.evaluate("(e) => e.querySelector('.plot').layout.xaxis.range.map(Math.round)") == [2, 5]
-        page.evaluate(put, {"id": "note", "html": "<p>new</p>", "after": "answer"})
-        assert page.evaluate("document.getElementById('answer').nextElementSibling.id") == "note"
-        page.evaluate(put, {"id": "job-1/figure/x", "figure": json, "after": "note"})
-        page.locator("[data-block='job-1/figure/x'] .plot.drawn").wait_for()  # though it is out of view
-        page.evaluate("window.turnaround.removeBlock('job-1/figure/x')")
-        assert page.locator("[data-block='job-1/figure/x']").count() == 0
+    table = drawn.locator("[data-block$='/table']")
+    table.locator("th", has_text="s/epoch").locator("button").click()
+    table.locator("summary").click()
+    figure = drawn.locator("[data-block$='/figure/accuracy']")
+    zoom = "(element) => Plotly.relayout(element.querySelector('.plot'), {'xaxis.range': [2, 5]})"
+    figure.evaluate(zoom)
+    block_id = table.get_attribute("data-block")
+    html = table.evaluate("(element) => element.innerHTML")
+    put = "(block) => window.turnaround.setBlock(block)"
+    drawn.evaluate(put, {"id": block_id, "html": html.replace('aria-sort="ascending"', "").replace('open=""', "")})
+    assert table.locator("th[aria-sort=ascending]").inner_text().startswith("s/epoch")
+    assert table.locator("details").get_attribute("open") is not None
+    json = {"title": "New", "caption": "c", "alt": "a", "data": [{"y": [1, 2, 3]}], "layout": {}}
+    drawn.evaluate(put, {"id": figure.get_attribute("data-block"), "figure": json})
+    figure.locator("h4", has_text="New").wait_for()
+    has_new_points = "(id) => document.querySelector(`[data-block='${id}'] .plot`)?.data?.[0]?.y?.length === 3"
+    drawn.wait_for_function(has_new_points, arg=figure.get_attribute("data-block"))
+    assert figure.evaluate("(e) => e.querySelector('.plot').layout.xaxis.range.map(Math.round)") == [2, 5]
+    drawn.evaluate(put, {"id": "note", "html": "<p>new</p>", "after": "answer"})
+    assert drawn.evaluate("document.getElementById('answer').nextElementSibling.id") == "note"
+    drawn.evaluate(put, {"id": "job-1/figure/x", "figure": json, "after": "note"})
+    drawn.locator("[data-block='job-1/figure/x'] .plot.drawn").wait_for()  # though it is out of view
+    drawn.evaluate("window.turnaround.removeBlock('job-1/figure/x')")
+    assert drawn.locator("[data-block='job-1/figure/x']").count() == 0
