@@ -68,6 +68,14 @@ def test_every_warning_has_words(case: ConfigurationRuns) -> None:
             "2 processes (209 s an epoch) set aside: against 4 (81 s) the scaling is 129 % of linear, so the two are "
             "not comparable.",
         ),
+        r.DoubtfulTime: (
+            r.DoubtfulTime(kind="too slow", processes=8, against_processes=4, factor=3.04),
+            "8 processes take 3.0 times as long as the smaller counts lead to expect: if that run was disturbed",
+        ),
+        r.RepeatsApart: (
+            r.RepeatsApart(case=case, least_s=104.0, most_s=208.0),
+            "Runs of 4 H200 took 104 s and 208 s an epoch: they are not the same work, or one was disturbed.",
+        ),
         r.FarFromMeasured: (
             r.FarFromMeasured(processes=64, factor=16.0, counts=(1, 4), tested_factor=8.0),
             "64 processes are 16 times away from what was measured (1 to 4); the law was tested up to 8 times.",

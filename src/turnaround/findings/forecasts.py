@@ -258,6 +258,43 @@ def _(warning: r.Exclusion) -> str:
 
 
 @warning_text.register
+def _(warning: r.DoubtfulTime) -> str:
+    many, few = warning.processes, _counted_processes(warning.against_processes)
+    match warning.kind:
+        case "same time":
+            return (
+                f"All counts from {warning.against_processes} to {many} have the same throughput: the work is not "
+                "divided among the processes, or something that they share is the limit. More processes gain nothing."
+            )
+        case "slower than fewer":
+            return (
+                f"{many} processes are slower than {few}: {percent(warning.factor)} of the throughput. Something "
+                "that they share is the limit, or one of the two was disturbed: measure again."
+            )
+        case "too slow":
+            return (
+                f"{many} processes take {warning.factor:.1f} times as long as the smaller counts lead to expect: if "
+                "that run was disturbed, or its time has another unit, leave it out; the forecast goes on from it."
+            )
+        case "lost at once":
+            gain = f"{warning.factor:.1f} times the throughput of {few}"
+            return f"{many} processes have only {gain}: measure a count between them, or look for what they wait for."
+
+
+def _counted_processes(count: int) -> str:
+    return "1 process" if count == 1 else str(count)
+
+
+@warning_text.register
+def _(warning: r.RepeatsApart) -> str:
+    least, most = durations(warning.least_s, warning.most_s)
+    return (
+        f"Runs of {hardware_label(warning.case)} took {least} and {most} an epoch: they are not the same work, or one "
+        "was disturbed. The interval has room for both; leave out the one that is wrong."
+    )
+
+
+@warning_text.register
 def _(warning: r.FarFromMeasured) -> str:
     few, many = min(warning.counts), max(warning.counts)
     return (

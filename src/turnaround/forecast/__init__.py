@@ -8,6 +8,7 @@ their figures; turnaround.findings.forecasts has the words.
     remarks.py       what was pinned, excluded, assumed, missing: kinds and figures
     scaling.py       the law of N that times follow, its constants, and how far it is off
     trend.py         how times go on beyond the largest count, on either side of a host boundary, and how surely
+    doubts.py        measured times that hardly can be what they are called
     time_law.py      the base of the laws of time: fit, predict, hosts, doubts
     step_time.py     that law for steps that were timed
     epoch_time.py    that law for whole epochs, where nobody timed the steps

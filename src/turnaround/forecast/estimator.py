@@ -12,6 +12,9 @@ from turnaround.forecast.interval import Interval
 from turnaround.forecast.remarks import Caution, Exclusion, Pinned
 
 Observation = TypeVar("Observation")
+
+MAX_TIME_S = 1e9
+"""30 years."""
 Configuration = TypeVar("Configuration", contravariant=True)
 
 
@@ -48,6 +51,13 @@ def check_positive(what: str, value: float) -> None:
     """Refuse what no measurement can be: 0, less, or not a number."""
     if not (value > 0 and math.isfinite(value)):
         raise InputError(f"{what} must be above 0, not {value!r}. Leave this run out, or correct its record.")
+
+
+def check_time(what: str, value: float) -> None:
+    """Refuse what no time can be: 0, less, not a number, or longer than anybody has waited."""
+    check_positive(what, value)
+    if value > MAX_TIME_S:
+        raise InputError(f"{what} must be at most {MAX_TIME_S:,.0f} s, not {value:g}. Correct its record: is it in s?")
 
 
 def check_spread(what: str, value: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ from turnaround.analysis.goals import cost as measured_cost
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
+from turnaround.forecast.doubts import doubts_of
 from turnaround.forecast.hardware import sheet_of
 from turnaround.forecast.laws import Laws, epochs_planned, fit_laws
 from turnaround.forecast.observations import Observations, kinds_by_counts, observe
@@ -32,6 +33,7 @@ from turnaround.forecast.remarks import (
     OneCountTimed,
     OneHost,
     Remarks,
+    RepeatsApart,
     SettingsKept,
     TargetNotSeen,
     TimesBasis,
@@ -41,6 +43,8 @@ from turnaround.forecast.turnaround import Best, best_of, cost, job_time
 
 GPUS_PER_HOST, MOST_GPUS_PER_HOST = 8, 16
 """GPUs of a usual host, and of the largest (DGX-2, p2.16xlarge): more are never taken as standing on one host."""
+APART = 1.5
+"""Longest over shortest epoch of the same configuration from which one of the runs was another work, or disturbed."""
 AT_THE_LIMIT = 0.95
 """Share of the input's limit from which it decides; the last step of an epoch is smaller, so it is never all of it."""
 
@@ -139,6 +143,8 @@ class Forecaster:
             yield Missing(what="times")
             return
         yield from law.exclusions_
+        yield from doubts_of(law.points_)
+        yield from repeats_apart(times.cases)
         yield from law.cautions(self.laws.deployment(workers, hosts))
         if times.input_bound is not None:
             yield times.input_bound
@@ -157,6 +163,14 @@ class Forecaster:
             yield OneCountTimed(workers=times.counts[0])
         if self.laws.is_carried_over:
             yield NotMeasuredGpu(gpu=self.laws.gpu)
+
+
+def repeats_apart(cases: Sequence[ConfigurationRuns]) -> Iterator[RepeatsApart]:
+    """Yield the configurations whose repeats differ by more than noise ever does."""
+    for case in cases:
+        time_s = case.epoch_time_s
+        if time_s is not None and time_s.high > APART * time_s.low:
+            yield RepeatsApart(case=case, least_s=time_s.low, most_s=time_s.high)
 
 
 def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
@@ -227,12 +241,42 @@ def _any_gpu(job: Workload) -> str:
 
 
 def best_of_range(predictions: Sequence[Prediction]) -> Best | None:
-    """Rank by time to stable where all have it, else by job time; None where neither is known."""
+    """Rank by time to stable where all have it, else by job time; None where neither is known.
+
+    Processes that would share cores are no choice, unless all would.
+    """
+    own = [p for p in predictions if not any(isinstance(w, MoreProcessesThanCores) for w in p.remarks.warnings)]
+    predictions = own or predictions
     for by, name in (("time to stable", "time_to_stable_s"), ("job time", "job_time_s")):
         times = {p.workers: time for p in predictions if (time := p.best_known(name)) is not None}
         if times and len(times) == len(predictions):
             return best_of(times, by=by)
     return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithinNoise:
+    """Numbers of workers whose value lies inside the interval of the fastest, or of the cheapest: no worse, as far as
+    anybody can tell."""
+
+    fastest: tuple[int, ...] = ()
+    cheapest: tuple[int, ...] = ()
+
+
+def within_noise(predictions: Sequence[Prediction], best: Best) -> WithinNoise:
+    """Return them; nothing is within the noise of what was measured."""
+    name = "time_to_stable_s" if best.by == "time to stable" else "job_time_s"
+    by_workers = {p.workers: p for p in predictions}
+
+    def others(chosen: int, weight: Callable[[int], float]) -> tuple[int, ...]:
+        known = None if name in by_workers[chosen].measured else getattr(by_workers[chosen], name)
+        if known is None:
+            return ()
+        limit = known.high * weight(chosen)
+        values = {n: p.best_known(name) for n, p in by_workers.items() if n != chosen}
+        return tuple(n for n, value in values.items() if value is not None and value * weight(n) <= limit)
+
+    return WithinNoise(fastest=others(best.fastest, lambda n: 1.0), cheapest=others(best.cheapest, float))
 
 
 def measured_case(laws: Laws, workers: int, hosts: int | None) -> ConfigurationRuns | None:

@@ -54,6 +54,29 @@ class Exclusion:
     unit: Unit
 
 
+DoubtKind = Literal["same time", "slower than fewer", "too slow", "lost at once"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoubtfulTime:
+    """A time that hardly can be what it is called."""
+
+    kind: DoubtKind
+    processes: int
+    against_processes: int
+    factor: float
+    """Throughput against that of the other count; for "too slow", the time against what the smaller counts say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatsApart:
+    """Runs of one configuration whose times differ by far more than noise."""
+
+    case: ConfigurationRuns
+    least_s: float
+    most_s: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class FarFromMeasured:
     """The count lies beyond what the law was tested on."""
@@ -183,6 +206,8 @@ class TargetNotSeen:
 Warning_ = (
     SetAside
     | Exclusion
+    | DoubtfulTime
+    | RepeatsApart
     | Caution
     | InputBound
     | InputLimitReached

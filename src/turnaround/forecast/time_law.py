@@ -20,7 +20,7 @@ from typing import ClassVar, Self, TypeVar
 import numpy as np
 
 from turnaround.errors import InputError
-from turnaround.forecast.estimator import Estimator, check_positive, check_spread
+from turnaround.forecast.estimator import Estimator, check_positive, check_spread, check_time
 from turnaround.forecast.interval import Z_80, Array, HalfWidths, Interval
 from turnaround.forecast.remarks import Caution, Exclusion, FarFromMeasured, FirstHosts, Pinned, Unit
 from turnaround.forecast.scaling import (
@@ -72,6 +72,7 @@ class TimeObservation:
     def __post_init__(self) -> None:
         for what in ("processes", "hosts", "time_s", "repeats", *self._further_numbers()):
             check_positive(f"{what} of {self.article} {self.unit} observation", getattr(self, what))
+        check_time(f"time_s of {self.article} {self.unit} observation", self.time_s)
         check_spread(f"spread of {self.article} {self.unit} observation", self.spread)
 
     def _further_numbers(self) -> tuple[str, ...]:

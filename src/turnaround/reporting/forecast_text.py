@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from turnaround.findings.forecasts import Answer
-from turnaround.forecast.predict import best_of_range
+from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.turnaround import Best
 from turnaround.reporting.forecast_words import (
     figure_rows,
     headline,
     next_in_words,
+    range_text,
     time_text,
 )
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
-from turnaround.words import UNKNOWN, about, hardware, money
 from turnaround.words import accuracy as accuracy_text
+from turnaround.words import hardware, listed, money
+
+MAX_COUNTS = 3
+"""Counts that are named one by one."""
 
 
 def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tuple[str, str]]:
@@ -47,7 +51,9 @@ def range_lines(predictions: Sequence[Prediction], question: Question, width: in
     yield from ((line, "bold") for line in _wrapped(_best_in_words(predictions, best), width))
     yield "", ""
     shown = [p for p in predictions if _is_shown(p, predictions, best)]
-    rows = [*_range_headings(question, predictions[0].gpu), *(_range_row(p, best) for p in shown)]
+    has_stable = any(p.time_to_stable_s is not None for p in shown)
+    headings = _range_headings(question, predictions[0].gpu)
+    rows = [*headings, *(_range_row(p, best, has_stable=has_stable) for p in shown)]
     yield from _table(rows, width, headings=2)
     if any(p.kind == "measured" for p in shown):
         yield from _note(
@@ -76,7 +82,8 @@ def _range_headings(question: Question, gpu: str) -> list[tuple[str, ...]]:
     ]
 
 
-def _range_row(p: Prediction, best: Best | None) -> tuple[str, ...]:
+def _range_row(p: Prediction, best: Best | None, *, has_stable: bool) -> tuple[str, ...]:
+    """`has_stable`: the range has times to stable, which then carry the intervals; else the job's times do."""
     price = p.best_known("cost")
     paid = money(price) if price is not None else None if p.gpu_hours is None else f"{p.gpu_hours:.2g}"
     late = "*" if p.reaches_stable is False else " "
@@ -84,8 +91,8 @@ def _range_row(p: Prediction, best: Best | None) -> tuple[str, ...]:
         f"{p.workers} run" if p.kind == "measured" else f"{p.workers}    ",
         time_text(p, "epoch_time_s"),
         "-" if p.epochs_to_stable is None else f"{p.epochs_to_stable.value:.0f}{late}",
-        UNKNOWN if p.time_to_stable_s is None else about(p.time_to_stable_s.value),
-        time_text(p, "job_time_s"),
+        range_text(p, "time_to_stable_s"),
+        time_text(p, "job_time_s") if has_stable else range_text(p, "job_time_s"),
         paid or "-",
         accuracy_text(p.best_known("val_accuracy")),
         _marks(p.workers, best),
@@ -115,16 +122,28 @@ def _best_in_words(predictions: Sequence[Prediction], best: Best | None) -> str:
         return f"{first.job}: {unknown} not known, so the fastest and the cheapest cannot be told."
     by_workers = {p.workers: p for p in predictions}
 
-    def timed(workers: int) -> str:
+    def timed(workers: int, alike: Sequence[int]) -> str:
         p = by_workers[workers]
         time = time_text(p, "time_to_stable_s" if best.by == "time to stable" else "job_time_s")
-        return f"{hardware(workers, p.gpu)} ({time})"
+        noise = f"; {_counts_in_words(alike)} within its interval" if alike else ""
+        return f"{hardware(workers, p.gpu)} ({time}{noise})"
 
     what = "to a stable accuracy" if best.by == "time to stable" else f"for {first.epochs_planned} epochs"
-    answer = f"{first.job}: fastest {what} {timed(best.fastest)}, cheapest {timed(best.cheapest)}."
+    within = within_noise(predictions, best)
+    answer = (
+        f"{first.job}: fastest {what} {timed(best.fastest, within.fastest)}, "
+        f"cheapest {timed(best.cheapest, within.cheapest)}."
+    )
     if best.enough < best.fastest:
         answer += f" Beyond {hardware(best.enough, first.gpu)} more gain less than 5 %."
     return answer
+
+
+def _counts_in_words(counts: Sequence[int]) -> str:
+    """Name a few counts one by one, of many the ends."""
+    if len(counts) > MAX_COUNTS:
+        return f"{len(counts)} others from {min(counts)} to {max(counts)}"
+    return listed([str(count) for count in counts])
 
 
 def _section(name: str, sentences: Sequence[str], width: int) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from turnaround.analysis.configurations import Spread
 from turnaround.findings.forecasts import next_run_text
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.question import Prediction, Question
-from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money, number
+from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, interval, money, number
 
 
 def headline(p: Prediction, question: Question) -> str:
@@ -53,13 +53,13 @@ def _stable_sentence(p: Prediction) -> str:
 def _target_sentence(p: Prediction, target: float) -> str:
     if p.val_accuracy is None:
         return f"Whether it reaches {accuracy(target)} cannot be said: no run has a validation accuracy."
-    interval = f"{accuracy(p.val_accuracy.low)} to {accuracy(p.val_accuracy.high)}"
+    between = f"{accuracy(p.val_accuracy.low)} to {accuracy(p.val_accuracy.high)}"
     if p.val_accuracy.high < target:
-        return f"It will not reach {accuracy(target)}: the accuracy is forecast as {interval}."
+        return f"It will not reach {accuracy(target)}: the accuracy is forecast as {between}."
     if p.val_accuracy.value < target:
-        return f"It will probably not reach {accuracy(target)}: the accuracy is forecast as {interval}."
+        return f"It will probably not reach {accuracy(target)}: the accuracy is forecast as {between}."
     after = f" after about {p.epochs_to_target.value:.0f} epochs" if p.epochs_to_target else ""
-    return f"It should reach {accuracy(target)}{after} (forecast: {interval})."
+    return f"It should reach {accuracy(target)}{after} (forecast: {between})."
 
 
 def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, str]]:
@@ -100,6 +100,14 @@ def time_text(p: Prediction, name: str) -> str:
     measured = p.measured.get(name)
     time_s = p.best_known(name)
     return duration(measured.value) if measured is not None else UNKNOWN if time_s is None else about(time_s)
+
+
+def range_text(p: Prediction, name: str) -> str:
+    """Return a time as it was measured, else as it is forecast with its interval."""
+    forecast: Interval | None = getattr(p, name)
+    if name in p.measured or forecast is None:
+        return time_text(p, name)
+    return interval(forecast.value, forecast.low, forecast.high)
 
 
 def next_in_words(p: Prediction) -> tuple[str, str] | None:

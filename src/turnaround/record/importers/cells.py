@@ -19,6 +19,8 @@ from turnaround.record.importers.sheet import SheetRow
 NOTHING = {"", "-", "na", "n/a", "nan", "null", "none"}
 TRUE, FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
 NUMBER = compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?", ASCII)
+MAX_QUANTITY = 1e9
+"""Seconds (30 years), epochs or images per second: nobody has measured more."""
 ASK = "looks like percent; give --percent"
 
 CONTROL = compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey them
@@ -66,8 +68,8 @@ class Cells:
     def above_zero(self, column: str) -> float | None:
         """A time or a rate."""
         value = self.number(column)
-        if value is not None and value <= 0:
-            self._wrong(column, "a number above 0")
+        if value is not None and not 0 < value <= MAX_QUANTITY:
+            self._wrong(column, "a number above 0" if value <= 0 else f"at most {MAX_QUANTITY:,.0f}")
             return None
         return value
 

@@ -20,6 +20,9 @@ from turnaround.record.layout import safe_name
 
 REQUIRED = ("name", "workers")
 OPTIONAL = (*TOLD, "nodes", "images_per_s", "processes", "seed")
+LONGER_EPOCHS, LONGER_JOB = 1.5, 50.0
+"""A job may be a little shorter than its epochs, where the epoch that is told is a slow one; or be mostly start-up.
+Beyond these factors the two times have different units."""
 ACCURACIES = ("train_accuracy", "val_accuracy")
 
 
@@ -146,4 +149,11 @@ def _contradictions(run: ImportedRun) -> list[str]:
         problems.append(f"{run.nodes} nodes cannot share {run.processes or run.workers} processes")
     if run.epochs is not None and run.epochs_to_stable is not None and run.epochs_to_stable > run.epochs:
         problems.append(f"epochs_to_stable is {run.epochs_to_stable:g}, after the last of its {run.epochs} epochs")
+    if run.epochs is not None and run.epoch_time_s is not None and run.job_time_s is not None:
+        training_s = run.epochs * run.epoch_time_s
+        if not training_s / LONGER_EPOCHS <= run.job_time_s <= training_s * LONGER_JOB:
+            problems.append(
+                f"job_time_s is {run.job_time_s:g}, but {run.epochs} epochs of {run.epoch_time_s:g} s take "
+                f"{training_s:g} s: give both in seconds (are these minutes, hours or milliseconds?)"
+            )
     return problems
