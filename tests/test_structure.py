@@ -110,6 +110,7 @@ SHARED_WITH = ("recipe", "launch", "cli", "recorder")
 # doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.
 ENTRY_POINT = {
     "cli/worker.py": {"turnaround.training.run"},
+    "cli/train.py": {"turnaround.training.preview"},
     "cli/classify.py": {"turnaround.use.images", "turnaround.use.predictor"},
     "cli/export.py": {"turnaround.use.export", "turnaround.use.trained"},
     "cli/serve.py": {"turnaround.use.predictor", "turnaround.use.server"},

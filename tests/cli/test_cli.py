@@ -228,6 +228,26 @@ def test_a_dry_run_prints_and_starts_nothing(
     assert run("train", "fruit", "--dry-run").returncode == 0  # looks at no data
 
 
+def test_a_preview_of_the_training_images_trains_nothing(
+    run: Callable[..., subprocess.CompletedProcess[str]], fruit_folder: Path, tmp_path: Path
+) -> None:
+    page, words = tmp_path / "page.html", ("train", str(fruit_folder), *QUICK, "--out", str(tmp_path / "run"))
+    done = run(*words, "--show-batch", str(page), "--set", "augment.preset=strong")
+    assert done.returncode == 0, done.stderr
+    assert f"page: {page}" in done.stderr
+    assert not (tmp_path / "run").exists()
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<figure") == 24
+    assert "fresh_apple" in text
+    done = run(*words, "--show-batch", str(page), "--json", "--set", "augment.preset=light")
+    assert json.loads(done.stdout)["augment"]["flip"] is True
+    assert json.loads(done.stdout)["images"] == 24
+    refused = run(*words, "--show-batch", str(page), "--dry-run")
+    assert (refused.returncode, "trains nothing. Leave --dry-run, --on" in refused.stderr) == (2, True)
+    refused = run(*words, "--show-batch", str(tmp_path / "no" / "page.html"))
+    assert (refused.returncode, "a folder that is not there" in refused.stderr) == (2, True)
+
+
 # --- the small verbs
 
 

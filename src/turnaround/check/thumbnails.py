@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from turnaround.data.decode import UnreadableImage, read_file
@@ -25,7 +27,13 @@ def thumbnails(root: Path, files: Iterable[str], *, size_px: int = SIZE_PX) -> d
                 pixels = decoder.decode(read_file(root / name), size_px=size_px, path=root / name)
             except UnreadableImage:
                 continue
-            data = BytesIO()
-            Image.fromarray(pixels).save(data, "JPEG", quality=_QUALITY)
-            found[name] = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode("ascii")
+            found[name] = data_uri(pixels)
     return found
+
+
+def data_uri(pixels: NDArray[np.uint8], *, most_px: int = SIZE_PX) -> str:
+    """Return an image (H, W, 3) as a data URI, made smaller where it is larger than a thumbnail."""
+    image, data = Image.fromarray(pixels), BytesIO()
+    image.thumbnail((most_px, most_px))
+    image.save(data, "JPEG", quality=_QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode("ascii")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnaround.cli.options import refuse_unwritable, write_page
+
 if TYPE_CHECKING:
     from turnaround.check.dataset import Check
 
@@ -42,7 +44,7 @@ def check(
 
     if not 0 < holdout < 1:
         raise InputError(f"--holdout must be between 0 and 1. Received: {holdout:g}. Try --holdout 0.2")
-    _check_can_write(page, split)
+    refuse_unwritable(page, split)
     with preparation(err(), quiet=json_) as show:
         checked = check_folder(folder, holdout=holdout, seed=seed, show=show)
     payload = checked.payload()
@@ -60,16 +62,6 @@ def check(
         raise typer.Exit(1)
 
 
-def _check_can_write(*targets: Path | None) -> None:
-    """Refuse a place that cannot be written before the work is done."""
-    from turnaround.errors import StorageError
-
-    for target in targets:
-        if target is not None and (target.is_dir() or not target.absolute().parent.is_dir()):
-            what = "is a folder" if target.is_dir() else "would lie in a folder that is not there"
-            raise StorageError(f"Cannot write {str(target)!r}: it {what}. Give the path of a file.")
-
-
 def _write_split(checked: Check, path: Path, *, holdout: float, seed: int) -> dict[str, Any]:
     from turnaround.check.dataset import split_by_photo
     from turnaround.data.split_file import VALIDATION, write_split
@@ -82,13 +74,8 @@ def _write_split(checked: Check, path: Path, *, holdout: float, seed: int) -> di
 
 def _write_page(checked: Check, payload: dict[str, Any], path: Path) -> None:
     from turnaround.check.thumbnails import thumbnails
-    from turnaround.errors import StorageError
     from turnaround.reporting.check_report import MAX_FILES, check_page, shown_files
 
     shown = [name for one in payload["groups"][:PAGE_GROUPS] for name, _ in shown_files(one)]
     shown += [name for one in payload["odd"] for name in one["files"][:MAX_FILES]]
-    text = check_page(payload, thumbnails(checked.table.root, shown), most_groups=PAGE_GROUPS)
-    try:
-        path.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise StorageError(f"Cannot write the page {str(path)!r}: {error.strerror}. Choose another place.") from error
+    write_page(path, check_page(payload, thumbnails(checked.table.root, shown), most_groups=PAGE_GROUPS))

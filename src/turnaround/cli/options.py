@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnaround.errors import InputError, one_of
+from turnaround.errors import InputError, StorageError, one_of
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster, Wishes
@@ -29,6 +29,14 @@ Set = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
 ]
 
+ShowBatch = Annotated[
+    Path | None,
+    typer.Option(
+        "--show-batch",
+        metavar="FILE.html",
+        help="Write a page with training images before and after their variation, and train nothing.",
+    ),
+]
 Log = Annotated[
     list[str] | None,
     typer.Option(help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated."),
@@ -108,9 +116,17 @@ _NUMBER = r"(\d+(?:\.\d+)?)"
 _TIME = re.compile(rf"(?:{_NUMBER} *h(?:ours?)?)? *(?:{_NUMBER} *min(?:utes?)?)? *(?:{_NUMBER} *s(?:econds?)?)?")
 
 
-def overrides_of(time_limit: str | None) -> list[str]:
-    """Return what a time limit sets in the recipe."""
-    return [] if time_limit is None else [f"training.time_limit_s={seconds_of(time_limit, flag='--time-limit'):g}"]
+def overrides_of(
+    given: list[str] | None, *, workers: int | None, engine: str | None, no_cache: bool, time_limit: str | None
+) -> list[str]:
+    """Return what --set and the flags for single keys set in a recipe, each as SECTION.KEY=VALUE."""
+    flags = {
+        "workers.count": workers,
+        "workers.engine": engine,
+        "data.cache": "off" if no_cache else None,
+        "training.time_limit_s": None if time_limit is None else f"{seconds_of(time_limit, flag='--time-limit'):g}",
+    }
+    return [*(given or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
 
 
 def seconds_of(text: str, *, flag: str) -> float:
@@ -176,3 +192,22 @@ class ClusterFlags:
             time=self.time,
             settings=self.more,
         )
+
+
+# --- pages that a verb writes
+
+
+def refuse_unwritable(*targets: Path | None) -> None:
+    """Refuse a place that cannot be written before the work is done."""
+    for target in targets:
+        if target is not None and (target.is_dir() or not target.absolute().parent.is_dir()):
+            what = "is a folder" if target.is_dir() else "would lie in a folder that is not there"
+            raise StorageError(f"Cannot write {str(target)!r}: it {what}. Give the path of a file.")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page of html where the user wants it."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StorageError(f"Cannot write the page {str(path)!r}: {error.strerror}. Choose another place.") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,15 +24,21 @@ from turnaround.cli.options import (
     Restarts,
     RunOut,
     Set,
+    ShowBatch,
     Time,
     TimeLimit,
     overrides_of,
+    refuse_unwritable,
+    write_page,
 )
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster, TrainingJob
     from turnaround.recipe import Recipe
     from turnaround.workers.environment import RankInfo
+
+SHOWN_IMAGES = 24
+"""On the page of --show-batch, each twice: some 200 kB."""
 
 
 def train(
@@ -47,6 +54,7 @@ def train(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep the decoded images after the run.")] = False,
     log: Log = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")] = False,
+    show_batch: ShowBatch = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
     on: On = "local",
     gpu: Gpu = None,
@@ -61,6 +69,7 @@ def train(
 
     [bold]turnaround train photos/[/bold]                                  one class per folder, a fifth held out
     [bold]turnaround train fruitbowl --workers 4[/bold]                    as 4 GPUs would, on what is here
+    [bold]turnaround train photos/ --show-batch page.html[/bold]           how the training images are varied
     [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]   on 8 GPUs of a cluster
     """
     from turnaround import recipes
@@ -72,18 +81,17 @@ def train(
     from turnaround.workers.environment import place
 
     here, viewers = place(), chosen(log or ())
-    overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]
-    overrides += [f"workers.engine={engine}"] if engine is not None else []
-    overrides += [*(["data.cache=off"] if no_cache else []), *overrides_of(time_limit)]
+    overrides = overrides_of(set_, workers=workers, engine=engine, no_cache=no_cache, time_limit=time_limit)
     recipe = recipes.find(source, overrides)
-    if not here.is_alone:
-        recipe = _under_a_launcher(recipe, here, out=out, says_workers="workers.count" in " ".join(overrides))
+    if show_batch is not None:
+        is_here = here.is_alone and on == "local" and not dry_run
+        return _show_batch(recipe, show_batch, is_here=is_here, device=checked_device(device), as_json=json_)
+    recipe = recipe if here.is_alone else _under_a_launcher(recipe, here, out=out, overrides=overrides)
     target = out or default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
     flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait)
     if cluster := flags.cluster():
         _refuse_on_cluster(cluster, recipe, restarts=restarts, here=here, viewers=viewers)
-        words = [source, *(part for override in overrides for part in ("--set", override))]
-        training = _training(recipe, words, target, processes=processes, device=checked_device(device))
+        training = _training(recipe, source, overrides, target, processes=processes, device=checked_device(device))
         return _train_there(training, cluster, flags, is_dry=dry_run, as_json=json_)
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
@@ -102,7 +110,7 @@ def train(
     return print_result(run, as_json=json_) if here.rank == 0 else None
 
 
-def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, says_workers: bool) -> Recipe:
+def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, overrides: list[str]) -> Recipe:
     """horovodrun or torch.distributed.run runs this command once in each process: all must mean the same run."""
     from turnaround.errors import InputError
 
@@ -110,8 +118,40 @@ def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, says_
         raise InputError(
             f"A launcher has started this command {here.size} times: give it --out DIR, so that all mean the same run."
         )
-    is_default = recipe.workers.count == 1 and not says_workers
+    is_default = recipe.workers.count == 1 and "workers.count" not in " ".join(overrides)
     return recipe.replace("workers", count=here.size) if is_default else recipe
+
+
+def _show_batch(recipe: Recipe, path: Path, *, is_here: bool, device: str, as_json: bool) -> None:
+    """Write the page of training images before and after their variation."""
+    import tempfile
+
+    from turnaround.errors import InputError
+    from turnaround.launch.automatic import decide
+    from turnaround.launch.prepare import cache_root, prepare_images
+    from turnaround.reporting.preview_page import preview_page
+    from turnaround.reporting.terminal import err, preparation, print_json, print_notes
+
+    if not is_here:
+        raise InputError(
+            "--show-batch writes a page on this machine and trains nothing. Leave --dry-run, --on and the launcher out."
+        )
+    refuse_unwritable(path)
+    with tempfile.TemporaryDirectory() as temporary:
+        cache = cache_root(recipe, temporary=Path(temporary))
+        decision = decide(recipe, cache=cache, device=device)
+        recipe = decision.recipe.resolved()
+        decision = replace(decision, recipe=recipe)
+        with preparation(err(), quiet=as_json) as show:
+            prepared = prepare_images(recipe, cache=cache, show=show)
+        from turnaround.training.preview import varied_images  # loads torch: after what may be wrong with the images
+
+        images = varied_images(recipe, prepared.pixels, most=SHOWN_IMAGES)
+    write_page(path, preview_page(recipe, images))
+    if as_json:
+        return print_json({"page": str(path), "images": len(images), "augment": vars(recipe.augment)})
+    print_notes((*decision.notes(), *prepared.table.warnings))
+    return err().print(f"page: {path}", markup=False)
 
 
 def _refuse_on_cluster(
@@ -139,11 +179,13 @@ def _refuse_on_cluster(
         )
 
 
-def _training(recipe: Recipe, words: list[str], target: Path, *, processes: int | None, device: str) -> TrainingJob:
+def _training(
+    recipe: Recipe, source: str, overrides: list[str], target: Path, *, processes: int | None, device: str
+) -> TrainingJob:
     from turnaround.launch.clusters.contract import TrainingJob
     from turnaround.launch.contract import choose_processes
 
-    workers = recipe.workers.count
+    workers, words = recipe.workers.count, [source, *(part for each in overrides for part in ("--set", each))]
     count = choose_processes(asked=workers if processes is None else processes, workers=workers, device=device)
     return TrainingJob(words=tuple(words), out=target, processes=count, device=device)
 
