@@ -65,6 +65,9 @@ def test_with_a_gpu_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loaded is not None
     assert loaded.__name__ == "turnaround.errors"
     assert choose_compile("auto", device=GPU, **MUCH).value
+    assert choose_compile("auto", device=GPU, **MUCH, time_limit_s=600.0).value
+    short = choose_compile("auto", device=GPU, **MUCH, time_limit_s=60.0)
+    assert (short.value, "too much of a time limit of 60 s" in short.reason) == (False, True)
     assert said_by_doctor(None) == "Triton compiles and runs them"
 
 

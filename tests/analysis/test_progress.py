@@ -47,6 +47,12 @@ def test_what_the_recipe_does_not_say_is_not_known(recipe: dict[str, object] | N
     assert (at.share, at.epoch, at.left_s([], 1.0), at.images_per_s(1.0, None)) == (None, 0, None, None)
 
 
+def test_the_epochs_of_a_time_limit_come_before_those_of_the_recipe() -> None:
+    at = Position.of(450, RECIPE, EPOCH, epochs_planned=5)
+    assert (at.epochs_planned, at.epoch, at.share) == (5, 5, 0.9)
+    assert at.left_s([EPOCH], 1.0) == pytest.approx(0.5 * 12)
+
+
 def test_a_run_is_never_beyond_its_end() -> None:
     at = Position.of(5000, RECIPE, replace(EPOCH, epoch=10))
     assert (at.share, at.epoch) == (1.0, 10)

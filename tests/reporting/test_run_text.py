@@ -14,11 +14,13 @@ from turnaround.analysis.summary import RunSummary
 from turnaround.findings import RULES, Finding
 from turnaround.findings.times import PART_NAMES
 from turnaround.record.reader import Run
-from turnaround.record.schema import DISJOINT_TIME_PARTS, ClassResult, EpochRecord, Evaluation
+from turnaround.record.schema import DISJOINT_TIME_PARTS, BestEpoch, ClassResult, EpochRecord, Evaluation, Status
 from turnaround.reporting.run_text import (
     SAID_ALREADY,
+    best_sentence,
     comparison,
     first_step_sentence,
+    limit_sentence,
     noise_sentence,
     parts_sentence,
     run_end,
@@ -213,3 +215,31 @@ def test_brackets_in_names_stay_what_they_are() -> None:
     lines = shown(run_end(replace(SUMMARY, directory="runs/a [b]"), run))
     assert any("photos [old]/[/x]: 50.0 %" in line for line in lines)
     assert any(line.endswith("runs/a [b]") for line in lines)
+
+
+def test_the_best_epoch_says_what_becomes_of_its_weights() -> None:
+    run: Any = run_with(0.9, 0.5)
+    assert best_sentence(SUMMARY, run) == "2 with 91.2 %"  # a run of before: none were kept
+    kept = BestEpoch(epoch=2, val_accuracy=0.912, val_loss=0.3)
+    run.evaluation = replace(run.evaluation, best=kept)
+    assert best_sentence(replace(SUMMARY, epochs=3), run) == (
+        "2 with 91.2 %: classify, export and serve use its weights; as the best of 3 it is optimistic"
+    )
+    assert best_sentence(replace(SUMMARY, epochs=1), run) == "2 with 91.2 %"
+
+
+def test_a_time_limit_says_what_was_planned_and_what_was_done() -> None:
+    run: Any = SimpleNamespace(status=Status(state="finished", epochs_planned=23))
+    assert limit_sentence(SUMMARY, run) is None
+    parts = {"queue": 900.0, "training_cold": 581.0}
+    limited = replace(SUMMARY, time_limit_s=600.0, epochs=23, turnaround_parts_s=parts)
+    assert limit_sentence(limited, run) == "10 min: 23 epochs planned, 23 done in 9 min 41 s"
+    late = limit_sentence(replace(limited, turnaround_parts_s={"training_cold": 700.0}), run)
+    assert late is not None
+    assert late.endswith("it was exceeded: an epoch is the least that is trained")
+
+
+def test_an_early_stop_is_said_at_the_end() -> None:
+    sentence = "Stopped early after epoch 12 of 30: no better for 5 epochs."
+    lines = shown(run_end(replace(SUMMARY, stopped_early=sentence), run_with(0.9, 0.5)))
+    assert any(" ".join(line.split()) == f"epochs {sentence}" for line in lines)

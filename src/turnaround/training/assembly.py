@@ -63,6 +63,8 @@ class ProcessWorkload:
     images_in_all: int
     """Training images; the validation images of a frozen network are computed once, those of others cost little."""
     forward_flops_per_image: int
+    time_limit_s: float | None = None
+    """Of the whole run: it may end long before all those images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +280,7 @@ def make_learner(
         learns_all=parts is None,
         # torch.compile bypasses batch norm by worker (model/grouped_norm.py).
         fuses_norms=parts is None and len(workers.hosted) > 1 and bool(network.batch_norms()),
+        time_limit_s=workload.time_limit_s,
     )
     if parts is None:
         module = network.module
@@ -320,6 +323,7 @@ def _workload(recipe: Recipe, workers: Workers, pixels: Pixels, its_cost: dict[s
         images_per_step=recipe.global_batch * hosted // count,
         images_in_all=recipe.training.epochs * pixels.num_train * hosted // count,
         forward_flops_per_image=its_cost["forward_flops_per_image"],
+        time_limit_s=recipe.training.time_limit_s,
     )
 
 

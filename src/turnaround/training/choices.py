@@ -15,6 +15,8 @@ from turnaround.workers.environment import RankInfo
 # Compiling resnet50 at 224 px took 6-17 s frozen and 52-88 s fine-tuned on an H200, and saved 23 and 66 microseconds an
 # image: it pays from about 0.7 and 1.1 million images, which are these many FLOPs.
 MIN_FLOPS_FROZEN = 6e15
+MIN_LIMIT_COMPILE_S = 300.0
+"""A shorter time limit would lose more to compiling, up to a minute, than a fifth that it may gain."""
 MIN_FLOPS_LEARNING = 2.6e16
 
 # For a depthwise layer and a number of images, cuDNN's plan took 0.55 s on an H200 (0.13 s without gradients). Our
@@ -95,7 +97,13 @@ def autocast(device: torch.device, precision: Precision) -> torch.autocast:
 
 
 def choose_compile(
-    wanted: str, *, device: torch.device, flops: float, learns_all: bool, fuses_norms: bool
+    wanted: str,
+    *,
+    device: torch.device,
+    flops: float,
+    learns_all: bool,
+    fuses_norms: bool,
+    time_limit_s: float | None = None,
 ) -> Choice[bool]:
     """Choose whether to compile: `flops` are those of the whole training that compiled code would do."""
     missing = kernels.unavailable_reason() if device.type == "cuda" and wanted != "off" else None
@@ -112,6 +120,8 @@ def choose_compile(
         return Choice(False, f"on {device.type} it takes long and gains nothing")
     if fuses_norms:
         return Choice(False, "hosted workers share a pass with batch norm by worker, which is not compiled")
+    if time_limit_s is not None and time_limit_s < MIN_LIMIT_COMPILE_S:
+        return Choice(False, f"compiling takes up to a minute, too much of a time limit of {time_limit_s:g} s")
     least = MIN_FLOPS_LEARNING if learns_all else MIN_FLOPS_FROZEN
     if flops < least:
         return Choice(False, f"{flops:.1e} FLOPs in all are too few: compiling pays from about {least:.0e}")

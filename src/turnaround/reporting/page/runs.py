@@ -117,7 +117,8 @@ def _figures(run: RunSummary) -> Iterator[tuple[str, str]]:
     if run.final_val_accuracy is not None:
         yield "validation accuracy", accuracy(run.final_val_accuracy)
     if run.best_val_accuracy is not None and run.best_epoch is not None:
-        yield "best epoch", f"{run.best_epoch} with {accuracy(run.best_val_accuracy)}"
+        of_many = f", the best of {run.epochs}: optimistic" if run.epochs > 1 else ""
+        yield "best epoch", f"{run.best_epoch} with {accuracy(run.best_val_accuracy)}{of_many}"
     if run.final_train_accuracy is not None:
         yield "training accuracy", accuracy(run.final_train_accuracy)
     if run.is_rehearsal:
