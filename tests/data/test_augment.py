@@ -11,6 +11,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 from torch.nn import functional as F
 
+from turnaround.data import augment
 from turnaround.data.augment import (
     LANES,
     Augmentation,
@@ -88,6 +89,13 @@ def test_random_numbers_belong_to_the_sample_not_to_the_batch() -> None:
     assert torch.equal(together, alone)
     assert torch.equal(together.flip(0), uniforms(seed=4, epoch=9, ids=ids.flip(0)))
     assert torch.equal(together[1], together[3])
+
+
+def test_many_samples_are_drawn_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.arange(100)
+    whole = uniforms(seed=4, epoch=9, ids=ids)
+    monkeypatch.setattr(augment, "DRAWN_AT_ONCE", 32)
+    assert torch.equal(uniforms(seed=4, epoch=9, ids=ids), whole)
 
 
 def test_seed_epoch_and_sample_are_not_interchangeable() -> None:

@@ -434,18 +434,21 @@ def test_every_precision_trains_on_a_gpu(kind: dict[str, object], precision: str
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("augment", [VARIED, MIXED], ids=["varied", "mixed"])
 @pytest.mark.parametrize("kind", [{}, {"norm": True}])
-def test_a_gpu_computes_the_gradient_of_a_cpu(kind: dict[str, bool]) -> None:
+def test_a_gpu_computes_the_gradient_of_a_cpu(kind: dict[str, bool], augment: AugmentRecipe) -> None:
     cuda = torch.device("cuda", 0)
-    wanted = gradients(made(network(**kind), augment=VARIED), batch(UNEQUAL))
-    step = made(network(cuda, **kind), Single(count=4, device=cuda), augment=VARIED)
+    wanted = gradients(made(network(**kind), augment=augment), batch(UNEQUAL))
+    step = made(network(cuda, **kind), Single(count=4, device=cuda), augment=augment)
     assert_close([g.cpu() for g in gradients(step, batch(UNEQUAL, cuda))], wanted, tolerance=1e-6)
 
 
 @pytest.mark.gpu
-def test_no_step_waits_for_the_host() -> None:
+@pytest.mark.parametrize("augment", [VARIED, MIXED], ids=["varied", "mixed"])
+def test_no_step_waits_for_the_host(augment: AugmentRecipe) -> None:
     cuda = torch.device("cuda", 0)
-    step = made(network(cuda, torch.float32, norm=True), Single(count=4, device=cuda), precision="bf16", augment=VARIED)
+    net = network(cuda, torch.float32, norm=True)
+    step = made(net, Single(count=4, device=cuda), precision="bf16", augment=augment)
     given = batch(UNEQUAL, cuda)
     for number in range(1, 4):
         step(given, at(number), learning_rate=0.1)

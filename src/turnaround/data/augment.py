@@ -35,6 +35,10 @@ would cost another pass over its pixels."""
 LUMA = (0.299, 0.587, 0.114)
 """ITU-R BT.601: the grey of a colour, as PIL's mode L has it."""
 
+DRAWN_AT_ONCE = 2**18
+"""Samples whose random numbers are made at a time: on the way they take eight bytes each, several times over. All of a
+million images would take most of a gigabyte of the device's memory at the beginning of every epoch."""
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK64 = 2**64 - 1
 
@@ -221,6 +225,8 @@ def _grid(theta: Tensor, side_px: int) -> Tensor:
 
 def uniforms(*, seed: int, epoch: int, ids: Tensor) -> Tensor:
     """Return random numbers in [0, 1), (N, len(LANES)), a pure function of (seed, epoch, sample)."""
+    if len(ids) > DRAWN_AT_ONCE:
+        return torch.cat([uniforms(seed=seed, epoch=epoch, ids=part) for part in ids.split(DRAWN_AT_ONCE)])  # type: ignore[no-untyped-call]
     # Mixed after every part: neighbouring seeds, epochs and samples differ in a few low bits only.
     run_key = _mix_int(_mix_int(seed + _GOLDEN) + epoch)
     sample_key = _mix(_mix(ids.to(torch.int64) + _signed(_GOLDEN)) ^ _signed(run_key))
