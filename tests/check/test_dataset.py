@@ -121,7 +121,7 @@ def test_a_copy_across_the_split_and_one_under_two_classes(payload: dict[str, An
 def test_classes_are_counted_and_a_class_without_validation_images_is_warned_of(payload: dict[str, Any]) -> None:
     assert payload["classes"]["b"] == {"train": 5, "validation": 0, "bad": 0}
     assert payload["classes"]["a"]["bad"] == 3
-    assert any("no validation image" in sentence and "'b'" in sentence for sentence in payload["warnings"])
+    assert any("without a validation image" in sentence and "'b'" in sentence for sentence in payload["warnings"])
     assert any("fewer than 20 readable training images" in sentence for sentence in payload["warnings"])
 
 

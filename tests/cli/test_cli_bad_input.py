@@ -111,6 +111,30 @@ def test_known_sets_without_their_data(user: User, tmp_path: Path) -> None:
     assert not any(tmp_path.glob("cache/**/256_ObjectCategories"))
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("photos/cats", ["There is no folder 'photos/cats'", "Check the path"]),
+        (r"C:\Users\me\photos", [r"There is no folder 'C:\Users\me\photos' here", "/mnt/c/Users/me/photos"]),
+        ("D:/photos", ["'D:/photos'", "/mnt/d/photos"]),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_named(source: str, words: list[str], user: User) -> None:
+    says(user.refused("train", source, "--out", "out"), *words)
+
+
+def test_a_file_in_place_of_the_folder(user: User, pictures: Path) -> None:
+    picture = next((pictures / "fresh_apple").iterdir())
+    message = user.refused("train", str(picture), "--out", "out")
+    says(message, f"{str(picture)!r} is a file", "the folder that holds the class folders", repr(str(pictures)))
+
+
+def test_class_folders_that_are_nested(user: User, pictures: Path) -> None:
+    shutil.copytree(pictures, user.folder / "photos" / "fruit")
+    for verb in (("train", "photos", "--out", "out"), ("check", "photos")):
+        says(user.refused(*verb), "Only one class, 'fruit'", "It holds folders: did you mean", "photos/fruit")
+
+
 # --- recipe
 
 
@@ -130,7 +154,7 @@ def test_known_sets_without_their_data(user: User, tmp_path: Path) -> None:
         (["fruitbowl", "--workers", "0"], ["workers.count must be from 1", "Received: 0"]),
         (["fruitbowl", "--workers", "2", "--processes", "3"], ["--processes", "from 1", "workers (2)", "Received: 3"]),
         (["fruitbowl", "--workers", "2", "--processes", "0"], ["--processes", "Received: 0"]),
-        (["fruitbowl", "--device", "gpu"], ["--device", "'gpu'", "auto, cpu, cuda, mps"]),
+        (["fruitbowl", "--device", "tpu"], ["--device", "'tpu'", "auto, cpu, cuda, mps"]),
         (["mine.toml"], ["no recipe file 'mine.toml'", "turnaround recipes copy"]),
     ],
     ids=lambda value: " ".join(value) if value and "fruit" in value[0] else None,
@@ -158,14 +182,35 @@ def test_recipes_show_and_copy(user: User) -> None:
     says(user.refused("recipes", "copy", "fruitbowl", "no/such/x.toml"), "Cannot copy the recipe", "no/such/x.toml")
 
 
-# --- network and device: these fail in the training process
+# --- network and device
 
 
 def test_unknown_model(user: User, pictures: Path) -> None:
-    message = user.refused("train", str(pictures), "--set", "model.name=resnet5O", "--out", "out", *QUICK, is_real=True)
-    says(
-        message, "Unknown model.name 'resnet5O'", "resnet50", "Valid: small, resnet11, or one of timm's", "list_models"
-    )
+    pytest.importorskip("timm")
+    message = user.refused("train", str(pictures), "--model", "resnet5O", "--out", "out", *QUICK)
+    says(message, "Unknown model.name 'resnet5O'", "resnet50", "Valid: small, resnet11, or one of timm's")
+    says(message, "turnaround models WORD")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (["--model", "resnet5O"], ["Unknown model.name 'resnet5O'"]),
+        (["--set", "model.weights=/etc/passwd"], ["'/etc/passwd' cannot be read as weights", ".safetensors"]),
+        (["--set", "model.weights=nosuch.pt"], ["There is no weights file", "nosuch.pt"]),
+        (["--device", "cuda"], ["--device cuda", "sees no CUDA device", "--device cpu or auto"]),
+        (["--device", "gpu"], ["--device cuda", "sees no CUDA device"]),
+        (["--device", "mps"], ["--device mps", "no Apple GPU"]),
+    ],
+)
+def test_it_is_said_before_anything_is_decoded(wrong: list[str], words: list[str], user: User, pictures: Path) -> None:
+    """The image that cannot be read would be the first thing said, if they were decoded."""
+    pytest.importorskip("timm")
+    shutil.copytree(pictures, user.folder / "photos")
+    (user.folder / "photos" / "fresh_apple" / "broken.jpg").write_bytes(b"not a picture")
+    message = user.refused("train", "photos", "--out", "out", *wrong, CUDA_VISIBLE_DEVICES="")
+    says(message, *words)
+    assert "broken.jpg" not in message
 
 
 def test_imagenet_weights_without_a_network(user: User, pictures: Path, tmp_path: Path) -> None:
@@ -190,7 +235,7 @@ def test_weights_that_cannot_be_used(kind: str, user: User, pictures: Path) -> N
         words = [str(file), "does not fit model.name = 'small'", "stem.weight", "unexpected (such as extra)"]
     else:
         file, words = Path("imagenet"), ["no ImageNet weights for `small`", "none or to a file"]
-    how = ("--workers", processes, "--processes", processes, "--set", f"model.weights={file}")
+    how = ("--workers", processes, "--processes", processes, "--model", "small", "--set", f"model.weights={file}")
     says(user.refused("train", str(pictures), *how, "--out", "out", *QUICK, is_real=True), *words)
 
 

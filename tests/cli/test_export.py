@@ -50,7 +50,7 @@ def test_refusals(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "a.pt").touch()
     for arguments, sentence in (
         ((trained_run, "--to", "tflite"), "Unknown --to 'tflite'."),
-        ((trained_run, "--to", "torchscript", "--out", tmp_path / "a.pt"), "is there already"),
+        ((trained_run, "--to", "torchscript", "--out", tmp_path / "a.pt"), "already exists"),
         ((tmp_path, "--to", "onnx"), "is not a run directory"),
     ):
         assert run("export", *arguments) == 2

@@ -37,6 +37,25 @@ def refusal(root: Path) -> str:
     return str(caught.value)
 
 
+def test_folders_below_a_class_may_be_the_classes(tmp_path: Path) -> None:
+    plant(
+        tmp_path, *many("train/cats/tabby", 3), *many("train/cats/siamese", 3), *many("train/dogs", 6), "val/cats/1.jpg"
+    )
+    (told,) = [warning for warning in scanned(tmp_path).warnings if "below it" in warning]
+    assert "The images of 'cats' lie in folders below it ('siamese', 'tabby'), and all are taken for 'cats'" in told
+    plant(tmp_path / "flat", *many("cats/tabby", 3), *many("dogs", 6))  # one folder more is only a detour
+    assert not [warning for warning in scanned(tmp_path / "flat").warnings if "below it" in warning]
+
+
+def test_three_images_and_one_image_in_a_class(tmp_path: Path) -> None:
+    plant(tmp_path, *many("a", 2), *many("b", 1))
+    text = "\n".join(scanned(tmp_path).warnings)
+    assert "Only 2 training images in all: nothing can be learnt from so few. Bring some 20 of each class" in text
+    assert "2 classes with a single training image: 'a', 'b'. Add images, or leave the class out" in text
+    assert "1 class without a validation image, so no accuracy: 'b'" in text
+    assert "Only 1 validation image: " in text
+
+
 @pytest.mark.fault(46, "classes go by name and come from the training part alone")
 @pytest.mark.parametrize("name", ["test", "val", "valid", "validation", "Test", "VAL"])
 def test_parts_in_folders(tmp_path: Path, name: str) -> None:
@@ -86,8 +105,8 @@ def test_hold_out_is_stratified_and_keyed_by_seed(tmp_path: Path) -> None:
     assert scanned(tmp_path, seed=8).files != table.files
     assert len(set(table.files)) == len(table.files) == 63
     text = "\n".join(table.warnings)
-    assert "classes have one training image: 'c', 'd'" in text
-    assert "no validation image, so no accuracy: 'd'" in text
+    assert "2 classes with a single training image: 'c', 'd'" in text
+    assert "without a validation image, so no accuracy: 'd'" in text
 
 
 def test_hold_out_does_not_depend_on_the_file_system(tmp_path: Path) -> None:
@@ -126,7 +145,7 @@ def test_junk_is_ignored_and_listed(tmp_path: Path) -> None:
     assert table.classes == ("a", "b")
     assert len(table.files) == 4
     assert {*junk, ".ipynb_checkpoints", "__MACOSX", ".DS_Store", "empty", "loose.jpg"} == set(table.ignored)
-    assert any("hold no image" in warning and "'empty'" in warning for warning in table.warnings)
+    assert any("without images" in warning and "'empty'" in warning for warning in table.warnings)
     assert any("outside any class folder" in warning and "loose.jpg" in warning for warning in table.warnings)
 
 
@@ -196,7 +215,7 @@ def test_warnings_on_counts(tmp_path: Path) -> None:
     assert "Strong imbalance: 110 training images of 'a', 10 of 'b'. `--set training.class_weights=balanced`" in text
     assert "100 validation images" in text
     assert "standard error of 4.0 points" in text
-    assert "2 classes have no validation image, so no accuracy: 'B', 'b'" in text
+    assert "2 classes without a validation image, so no accuracy: 'B', 'b'" in text
     assert "differ only in upper and lower case: 'b'" in text
 
 

@@ -69,3 +69,8 @@ def test_an_unknown_kind_says_how_to_add_it(own_folder: Path) -> None:
     assert f'{own_folder / "gpus.toml"}: ["RTX 9999"]' in message
     (own_folder / "gpus.toml").write_text('["RTX 9999"]\nbandwidth_gb_s = 9000\n')
     assert carry_over(STEP, measured_on="V100", target="NVIDIA RTX 9999").speed_ratio.value == pytest.approx(9)
+
+
+def test_times_of_processors_are_carried_nowhere() -> None:
+    with pytest.raises(InputError, match=r"computed on processors.*Leave --gpu out.*train one epoch on a GPU"):
+        carry_over(EXACT, measured_on="CPU", target="V100")

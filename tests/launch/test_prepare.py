@@ -66,6 +66,17 @@ def test_too_many_workers_are_refused_before_anything_is_decoded(tmp_path: Path)
     assert not list(tmp_path.glob("pixels-*"))
 
 
+def test_a_batch_that_is_larger_than_the_set_is_said(tmp_path: Path) -> None:
+    found = prepared(recipe("training.batch_per_worker=100", "workers.count=2"), tmp_path)
+    (told,) = [warning for warning in found.table.warnings if "global batch" in warning]
+    assert told == (
+        "The global batch of 200 is larger than the 18 training images: each epoch is one update. Take a smaller one: "
+        "--batch 2."
+    )
+    fitting = prepared(recipe("training.batch_per_worker=18"), tmp_path)
+    assert not [warning for warning in fitting.table.warnings if "global batch" in warning]
+
+
 def test_the_hold_out_follows_the_seed_of_the_training(tmp_path: Path) -> None:
     splits = [prepared(recipe(f"training.seed={seed}"), tmp_path).table.files for seed in (1, 1, 2)]
     assert splits[0] == splits[1] != splits[2]

@@ -91,13 +91,18 @@ def test_the_cards_own_examples_run_without_turnaround(
 
 
 def test_an_existing_file_or_card_is_not_touched(exported: dict[str, Path], trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"fruit.onnx is there already. Remove it, or choose another"):
+    with pytest.raises(StorageError, match=r"fruit.onnx already exists. Replace it with --force, or choose another"):
         export_run(trained, to="onnx", out=exported["onnx"], show=silent)
     (tmp_path / "own.safetensors.md").write_text("mine")
     done = export_run(trained, to="safetensors", out=tmp_path / "own.safetensors", show=silent)
     assert not done.card_is_new
     assert "was there already and was kept" in done.sentence()
     assert (tmp_path / "own.safetensors.md").read_text() == "mine"
+    again = export_run(trained, to="safetensors", out=tmp_path / "own.safetensors", show=silent, force=True)
+    assert again.card_is_new
+    assert (tmp_path / "own.safetensors.md").read_text().startswith("# fruit")
+    with pytest.raises(StorageError, match="is a folder"):
+        export_run(trained, to="safetensors", out=tmp_path, show=silent, force=True)
 
 
 def test_refusals(trained: Trained, tmp_path: Path) -> None:

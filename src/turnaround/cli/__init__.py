@@ -15,6 +15,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     export.py     a trained network as a file for other programs
     serve.py      a trained network behind a page and an HTTP address
     bench.py      how fast could training be on this machine, and what is in its way?
+    models.py     the names that model.name takes
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
     options.py    flags that need more than a line
@@ -34,6 +35,7 @@ from turnaround.cli.demo import demo
 from turnaround.cli.doctor import doctor
 from turnaround.cli.export import export
 from turnaround.cli.import_ import import_
+from turnaround.cli.models import models
 from turnaround.cli.predict import predict
 from turnaround.cli.recipes import recipes_app
 from turnaround.cli.report import report
@@ -65,6 +67,7 @@ app.command()(classify)
 app.command()(export)
 app.command()(serve)
 app.command()(bench)
+app.command()(models)
 app.add_typer(recipes_app, name="recipes")
 app.command()(doctor)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnaround.cli.options import refuse_unwritable, write_page
+from turnaround.cli.options import refuse_no_page, refuse_unwritable, write_page
 
 if TYPE_CHECKING:
     from turnaround.check.dataset import Check
@@ -44,6 +44,8 @@ def check(
 
     if not 0 < holdout < 1:
         raise InputError(f"--holdout must be between 0 and 1. Received: {holdout:g}. Try --holdout 0.2")
+    if page is not None:
+        refuse_no_page(page)
     refuse_unwritable(page, split)
     with preparation(err(), quiet=json_) as show:
         checked = check_folder(folder, holdout=holdout, seed=seed, show=show)

@@ -15,6 +15,7 @@ def export(
     to: Annotated[str, typer.Option(help="onnx, torchscript, torch-export or safetensors.")],
     out: Annotated[Path | None, typer.Option(help="The file. Default: the run's name, here.")] = None,
     weights: Weights = "best",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that already exists, and its card.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print what was written and checked as JSON.")] = False,
 ) -> None:
     """Write the trained network as one file, with labels and preprocessing in it, and check it on pictures.
@@ -35,7 +36,7 @@ def export(
     trained = load_trained(run, weights=weights)
     print_notes([*trained.notes(), *([] if json_ else [trained.which])])
     with preparation(err(), quiet=json_) as show:
-        exported = export_run(trained, to=to, out=out, show=show)
+        exported = export_run(trained, to=to, out=out, show=show, force=force)
     if json_:
         return print_json(asdict(exported))
     return stdout().print(Text(exported.sentence()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +39,28 @@ ShowBatch = Annotated[
         help="Write a page with training images before and after their variation, and train nothing.",
     ),
 ]
+
+# --- of a training: short for keys of the recipe
+
+RECIPE = "Short for --set (turnaround recipes keys lists every key)"
+
+Epochs = Annotated[int | None, typer.Option("--epochs", help="training.epochs", rich_help_panel=RECIPE)]
+Batch = Annotated[int | None, typer.Option("--batch", help="training.batch_per_worker", rich_help_panel=RECIPE)]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="training.learning_rate", rich_help_panel=RECIPE)]
+Model = Annotated[
+    str | None, typer.Option("--model", help="model.name; turnaround models lists them", rich_help_panel=RECIPE)
+]
+Pretrained = Annotated[
+    bool | None,
+    typer.Option(
+        "--pretrained/--from-scratch",
+        help="model.weights: imagenet, or none",
+        rich_help_panel=RECIPE,
+        show_default=False,
+    ),
+]
+Size = Annotated[int | None, typer.Option("--size", help="data.size_px", rich_help_panel=RECIPE)]
+
 Log = Annotated[
     list[str] | None,
     typer.Option(help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated."),
@@ -116,17 +140,34 @@ _NUMBER = r"(\d+(?:\.\d+)?)"
 _TIME = re.compile(rf"(?:{_NUMBER} *h(?:ours?)?)? *(?:{_NUMBER} *min(?:utes?)?)? *(?:{_NUMBER} *s(?:econds?)?)?")
 
 
+RECIPE_FLAGS = {
+    "workers": "workers.count",
+    "engine": "workers.engine",
+    "epochs": "training.epochs",
+    "batch": "training.batch_per_worker",
+    "lr": "training.learning_rate",
+    "model": "model.name",
+    "size": "data.size_px",
+}
+"""The key of the recipe that each plain flag is short for."""
+
+
 def overrides_of(
-    given: list[str] | None, *, workers: int | None, engine: str | None, no_cache: bool, time_limit: str | None
+    given: list[str] | None,
+    flags: Mapping[str, object],
+    *,
+    no_cache: bool,
+    time_limit: str | None,
+    pretrained: bool | None,
 ) -> list[str]:
     """Return what --set and the flags for single keys set in a recipe, each as SECTION.KEY=VALUE."""
-    flags = {
-        "workers.count": workers,
-        "workers.engine": engine,
+    values = {
+        **{RECIPE_FLAGS[name]: value for name, value in flags.items()},
+        "model.weights": {True: "imagenet", False: "none", None: None}[pretrained],
         "data.cache": "off" if no_cache else None,
         "training.time_limit_s": None if time_limit is None else f"{seconds_of(time_limit, flag='--time-limit'):g}",
     }
-    return [*(given or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
+    return [*(given or []), *(f"{key}={value}" for key, value in values.items() if value is not None)]
 
 
 def seconds_of(text: str, *, flag: str) -> float:
@@ -200,9 +241,27 @@ class ClusterFlags:
 def refuse_unwritable(*targets: Path | None) -> None:
     """Refuse a place that cannot be written before the work is done."""
     for target in targets:
-        if target is not None and (target.is_dir() or not target.absolute().parent.is_dir()):
+        if target is None:
+            continue
+        if target.is_dir() or not target.absolute().parent.is_dir():
             what = "is a folder" if target.is_dir() else "would lie in a folder that is not there"
             raise StorageError(f"Cannot write {str(target)!r}: it {what}. Give the path of a file.")
+        try:
+            # A nameless file in the same folder: permissions alone do not tell what a mounted disk allows.
+            tempfile.TemporaryFile(dir=target.absolute().parent).close()
+        except OSError as error:
+            raise StorageError(
+                f"Cannot write {str(target)!r}: {error.strerror} in its folder. Choose another place."
+            ) from error
+
+
+def refuse_no_page(path: Path) -> None:
+    """Refuse a name that no browser would open as a page."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise StorageError(
+            f"Cannot write the page {str(path)!r}: a page is html, and no browser opens it under that name. Give "
+            f"{str(path.with_suffix('.html'))!r}."
+        )
 
 
 def write_page(path: Path, text: str) -> None:

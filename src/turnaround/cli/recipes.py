@@ -13,17 +13,23 @@ recipes_app = typer.Typer(help="List, show and copy the built-in recipes.", invo
 
 
 @recipes_app.callback(invoke_without_command=True)
-def list_recipes(context: typer.Context) -> None:
+def default(context: typer.Context) -> None:
     """The built-in recipes, one line each."""
+    if context.invoked_subcommand is None:
+        list_recipes()
+
+
+@recipes_app.command("list")
+def list_recipes() -> None:
+    """List the built-in recipes, one line each."""
     from turnaround import recipes
 
-    if context.invoked_subcommand is None:
-        width = max(len(name) for name in recipes.names())
-        for name in recipes.names():
-            typer.echo(f"{name:<{width}}  {recipes.headline(name)}")
-        typer.echo("\nturnaround recipes show NAME     the whole recipe, with comments")
-        typer.echo("turnaround recipes copy NAME     into a file of your own, to edit and train from")
-        typer.echo("turnaround recipes keys          every key that a recipe may have")
+    width = max(len(name) for name in recipes.names())
+    for name in recipes.names():
+        typer.echo(f"{name:<{width}}  {recipes.headline(name)}")
+    typer.echo("\nturnaround recipes show NAME     the whole recipe, with comments")
+    typer.echo("turnaround recipes copy NAME     into a file of your own, to edit and train from")
+    typer.echo("turnaround recipes keys          every key that a recipe may have")
 
 
 @recipes_app.command()

@@ -67,7 +67,7 @@ def resume(
         run = go_on(request)
     if here.rank != 0:
         return None
-    if before.state == "finished" and run.status.segments == before.segments:
+    if before.state == "finished" and run.status.segments == before.segments and not json_:
         console.print(
             f"{directory} is finished: there is nothing to go on with; --epochs N gives it more. This is its result:",
             markup=False,

@@ -11,23 +11,30 @@ import typer
 
 from turnaround.cli.options import (
     Account,
+    Batch,
     ClusterFlags,
     Engine,
+    Epochs,
     Gpu,
     Hosts,
+    LearningRate,
     Log,
+    Model,
     More,
     NoWait,
     On,
     Partition,
+    Pretrained,
     Processes,
     Restarts,
     RunOut,
     Set,
     ShowBatch,
+    Size,
     Time,
     TimeLimit,
     overrides_of,
+    refuse_no_page,
     refuse_unwritable,
     write_page,
 )
@@ -51,6 +58,12 @@ def train(
     out: RunOut = None,
     set_: Set = None,
     time_limit: TimeLimit = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: LearningRate = None,
+    model: Model = None,
+    pretrained: Pretrained = None,
+    size: Size = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep the decoded images after the run.")] = False,
     log: Log = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")] = False,
@@ -68,6 +81,7 @@ def train(
     """Train on a folder of images and record the run.
 
     [bold]turnaround train photos/[/bold]                                  one class per folder, a fifth held out
+    [bold]turnaround train photos/ --model resnet50 --pretrained --epochs 5[/bold]
     [bold]turnaround train fruitbowl --workers 4[/bold]                    as 4 GPUs would, on what is here
     [bold]turnaround train photos/ --show-batch page.html[/bold]           how the training images are varied
     [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]   on 8 GPUs of a cluster
@@ -81,7 +95,9 @@ def train(
     from turnaround.workers.environment import place
 
     here, viewers = place(), chosen(log or ())
-    overrides = overrides_of(set_, workers=workers, engine=engine, no_cache=no_cache, time_limit=time_limit)
+    keys = {"workers": workers, "engine": engine, "epochs": epochs, "batch": batch, "lr": lr, "model": model}
+    keys |= {"size": size}
+    overrides = overrides_of(set_, keys, no_cache=no_cache, time_limit=time_limit, pretrained=pretrained)
     recipe = recipes.find(source, overrides)
     if show_batch is not None:
         is_here = here.is_alone and on == "local" and not dry_run
@@ -136,6 +152,7 @@ def _show_batch(recipe: Recipe, path: Path, *, is_here: bool, device: str, as_js
         raise InputError(
             "--show-batch writes a page on this machine and trains nothing. Leave --dry-run, --on and the launcher out."
         )
+    refuse_no_page(path)
     refuse_unwritable(path)
     with tempfile.TemporaryDirectory() as temporary:
         cache = cache_root(recipe, temporary=Path(temporary))

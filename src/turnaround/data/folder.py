@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 
 from turnaround.data.split_file import deal
 from turnaround.errors import DataError, RecipeError
+from turnaround.words import counted
 
 IMAGE_EXTENSIONS = frozenset(["jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"])
 VALIDATION_NAMES = ("val", "valid", "validation", "test")  # by preference: a test part is kept for last
 _JUNK_NAMES = frozenset(("__macosx", "thumbs.db", "desktop.ini"))
+_FEW_TRAINING_IMAGES = 10  # in all: fewer are a test of the program, not of a network
 _IMBALANCE_RATIO = 10  # of the largest to the smallest class: above, a warning
 _FEW_VALIDATION_IMAGES = 400  # below it, the standard error at 80 % accuracy is more than 2 points
 _MAX_INT64 = np.iinfo(np.int64).max
@@ -231,8 +233,22 @@ def _read_part(walk: _Walk, part: str, class_folders: list[str], warnings: list[
             empty.append(folder)
     if empty:
         walk.ignored += empty
-        warnings.append(f"{len(empty)} class folders hold no image and are ignored: {_some(empty)}.")
+        warnings.append(f"{counted(len(empty), 'class folder')} without images: ignored ({_some(empty)}).")
+    warnings += _nested(part_files, part)
     return {name: sorted(part_files[name]) for name in sorted(part_files)}
+
+
+def _nested(part_files: Mapping[str, list[_File]], part: str) -> list[str]:
+    """Return a warning where the images of a class lie in several folders below it: those may be the classes."""
+    for name, files in part_files.items():
+        depth = f"{part}/{name}".count("/") if part else 0
+        below = sorted({file[0].split("/")[depth + 1] for file in files if file[0].count("/") > depth + 1})
+        if len(below) > 1:
+            return [
+                f"The images of {name!r} lie in folders below it ({_some(below)}), and all are taken for {name!r}. If "
+                "those folders are the classes, move them up by one."
+            ]
+    return []
 
 
 def _hold_out(files: _Part, *, holdout: float, seed: int) -> tuple[_Part, _Part]:
@@ -281,9 +297,12 @@ def _warnings_on_counts(classes: tuple[str, ...], num_train: list[int], num_val:
     """Return warnings that follow from the counts alone: imbalance, classes without images, a large standard error."""
     found = []
     if single := [name for name, count in zip(classes, num_train, strict=True) if count == 1]:
-        found.append(f"{len(single)} classes have one training image: {_some(single)}.")
+        found.append(
+            f"{counted(len(single), 'class')} with a single training image: {_some(single)}. Add images, or leave the "
+            "class out: it cannot be learnt from one."
+        )
     if unseen := [name for name, count in zip(classes, num_val, strict=True) if count == 0]:
-        found.append(f"{len(unseen)} classes have no validation image, so no accuracy: {_some(unseen)}.")
+        found.append(f"{counted(len(unseen), 'class')} without a validation image, so no accuracy: {_some(unseen)}.")
     most, least = max(num_train), min(num_train)
     if most > _IMBALANCE_RATIO * least:
         large, small = classes[num_train.index(most)], classes[num_train.index(least)]
@@ -297,7 +316,12 @@ def _warnings_on_counts(classes: tuple[str, ...], num_train: list[int], num_val:
     total = sum(num_val)
     if 0 < total < _FEW_VALIDATION_IMAGES:
         error = f"a standard error of {100 * math.sqrt(0.8 * 0.2 / total):.1f} points (binomial)"
-        found.append(f"Only {total} validation images: an accuracy of 80 % has {error}.")
+        found.append(f"Only {counted(total, 'validation image')}: an accuracy of 80 % has {error}.")
+    if sum(num_train) < _FEW_TRAINING_IMAGES:
+        found.append(
+            f"Only {counted(sum(num_train), 'training image')} in all: nothing can be learnt from so few. Bring some "
+            "20 of each class, better 100."
+        )
     return found
 
 

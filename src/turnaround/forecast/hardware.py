@@ -58,6 +58,11 @@ def speed_ratio(source: GpuKind, destination: GpuKind, *, precision: str = "amp"
 def sheet_of(name: str) -> GpuKind:
     """Return the data sheet of a kind of GPU; InputError lists the kinds that are known."""
     sheet = data_sheet(name)
+    if sheet is None and kind_of(name) == "CPU":
+        raise InputError(
+            "These runs computed on processors, and no data sheet carries their times over to a GPU. Leave --gpu out "
+            "for a forecast on processors, or train one epoch on a GPU, of any kind, and ask again with that run."
+        )
     if sheet is None:
         raise InputError(
             f"No data sheet for the GPU {kind_of(name)!r}. Known: {', '.join(known_kinds())}. To add yours, write into "

@@ -85,7 +85,9 @@ def even_processes(*, workers: int, at_most: int) -> int:
 
 
 def checked_device(device: str) -> str:
-    """Refuse a kind of device that there is not; whether this machine has one, training finds out."""
+    """Refuse a kind of device that there is not; whether this machine has one is found out later."""
+    if device == "gpu":  # as other programs call it
+        return "mps" if sys.platform == "darwin" else "cuda"
     if device not in DEVICES:
         raise InputError(one_of("--device", device, DEVICES))
     return device

@@ -32,6 +32,7 @@ from turnaround.errors import (
 from turnaround.launch import job_origin
 from turnaround.launch.automatic import AutomaticChoice, decide
 from turnaround.launch.contract import Launcher, LaunchPlan, StartedProcesses, choose_processes
+from turnaround.launch.early_checks import refuse_early
 from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.local import LocalLauncher
 from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
@@ -81,6 +82,7 @@ def start(recipe: Recipe, request: Request) -> Run:
     """Train a new run to its end."""
     begun_at_s, decision = job_origin.begun_at_s(), _decided(recipe, request)
     recipe = decision.recipe
+    refuse_early(recipe, device=request.device or "auto")
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     if request.place.rank > 0:
         return _follow(plan, request)

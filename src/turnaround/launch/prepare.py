@@ -6,6 +6,7 @@ Enters: a resolved recipe and a cache directory. Leaves: the table of files and 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +59,7 @@ def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
     table = _table(recipe, folder, cache=cache, show=show)
     # Found before anything is decoded: the same rule decides the steps of every epoch.
     step_bounds(num_images=table.num_train, global_batch=recipe.global_batch, workers=recipe.workers.count)
+    table = replace(table, warnings=(*table.warnings, *_large_batch(recipe, table.num_train)))
     pixels = prepare(
         table,
         size_px=recipe.size_px,
@@ -100,6 +102,18 @@ def _by_photo(table: ImageTable, recipe: Recipe, *, cache: Path, show: Show) -> 
     with suppress(StorageError):  # a cache that cannot be written costs the next run its minutes, not this one
         write_split(split_file, parts, holdout=holdout, seed=seed)
     return parts
+
+
+def _large_batch(recipe: Recipe, num_train: int) -> Iterator[str]:
+    """Say when all images fit into one step: an epoch is then one update, and hardly anything is learnt."""
+    batch, workers = recipe.global_batch, recipe.workers.count
+    if batch > num_train:
+        # Some ten updates an epoch, a power of two, two images at least.
+        smaller = max(2, 2 ** ((num_train // (10 * workers) or 1).bit_length() - 1))
+        yield (
+            f"The global batch of {batch:,} is larger than the {num_train:,} training images: each epoch is one "
+            f"update. Take a smaller one: --batch {smaller}."
+        )
 
 
 def _why_not_kept(pixels: Pixels) -> str:

@@ -191,7 +191,7 @@ def _unknown_name(timm: Any, name: str) -> str:
     return (
         f"Unknown model.name {name!r}.{hint} Valid: {', '.join(OWN_NETWORKS)}, or one of timm's "
         f"{len(timm.list_models()):,} names "
-        "(python -c \"import timm; print(*timm.list_models('*resnet*'))\" lists some)."
+        "(turnaround models WORD lists those with a word in them)."
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -53,7 +54,28 @@ def _values(source: str) -> dict[str, Any]:
         return _file_values(path)
     if source.strip() and os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         return {"name": path.resolve().name or "folder", "data": {"source": str(path.resolve())}}
-    raise RecipeError(
+    raise RecipeError(_no_source(source, path))
+
+
+def _no_source(source: str, path: Path) -> str:
+    """Say what a SOURCE that is nothing looks like: a file, a Windows path, a path, or a misspelt name."""
+    if source.strip() and os.path.isfile(path):
+        folder = next((str(above) for above in (path.parent.parent, path.parent) if str(above) not in ("", ".")), ".")
+        return f"{source!r} is a file. Give the folder that holds the class folders: {folder!r}?"
+    if re.match(r"[A-Za-z]:[\\/]", source):
+        below = source[2:].replace("\\", "/")
+        return (
+            f"There is no folder '{source}' here: it is a path of Windows. In WSL it is "
+            f"'/mnt/{source[0].lower()}{below}'."
+        )
+    if os.sep in source:
+        there = path
+        while not os.path.isdir(there) and there != there.parent:
+            there = there.parent
+        return (
+            f"There is no folder {source!r}: {str(there)!r} is there, but nothing of that name in it. Check the path."
+        )
+    return (
         f"{source!r} is neither a folder of images, nor a recipe file (.toml), nor a built-in recipe. "
         f"{one_of('recipe', source, names())}"
     )

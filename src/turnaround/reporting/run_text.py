@@ -14,7 +14,7 @@ from turnaround.findings import Finding
 from turnaround.findings.times import PART_NAMES
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
-from turnaround.words import accuracy, duration, points
+from turnaround.words import accuracy, counted, duration, points
 
 
 def comparison(summaries: Sequence[RunSummary]) -> Table:
@@ -64,7 +64,7 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     """Yield name and text of each line; without a text there is nothing to say."""
     final = accuracy(summary.final_val_accuracy)
     if run.evaluation:
-        final += f" of {run.evaluation.num_images:,} images"
+        final += f" of {counted(run.evaluation.num_images, 'image')}"
         if run.evaluation.top5 is not None:
             final += f" (among the first five: {accuracy(run.evaluation.top5)})"
     if summary.guessing_accuracy is not None:

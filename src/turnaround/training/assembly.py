@@ -25,7 +25,7 @@ from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels
 from turnaround.model.convolutions import has_depthwise, leave_to_library
 from turnaround.model.network import Network, build, cost
-from turnaround.optimizers import make_optimizer
+from turnaround.optimizers import OPTIMIZERS, make_optimizer
 from turnaround.recipe import Recipe, TrainingRecipe
 from turnaround.record.heartbeat import Heartbeat
 from turnaround.training.averaging import WeightAverage
@@ -131,6 +131,8 @@ class Assembly:
             "passes": _passes_choice(step, core.network),
             "scaling": Choice(core.scaling.value.factor, core.scaling.reason),
         }
+        if core.workers.count > 1 and core.recipe.model.weights == "none":
+            choices["workers_tested"] = _workers_tested(core.recipe.training)
         return choices if self.depthwise is None else {**choices, "depthwise": self.depthwise}
 
 
@@ -389,6 +391,12 @@ def _feed(core: TrainingCore, batches: Batches, slicing: Slicing) -> Feed:
         timer=core.step.timer,
         on_pass=core.heartbeat.beat,
     )
+
+
+def _workers_tested(training: TrainingRecipe) -> Choice[int]:
+    """Return up to how many workers the scaling rule is known to hold: a run that ends at chance is held against it."""
+    limit = OPTIMIZERS[training.optimizer].max_workers_from_scratch
+    return Choice(limit, f"{training.optimizer} from scratch is known to keep its accuracy up to there")
 
 
 def _passes_choice(step: Step, network: Network) -> Choice[str]:

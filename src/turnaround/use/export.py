@@ -78,16 +78,16 @@ class Exported:
         )
 
 
-def export_run(trained: Trained, *, to: str, out: Path | None, show: Show) -> Exported:
-    """Write the file, check it on pictures, name it; then write its model card."""
+def export_run(trained: Trained, *, to: str, out: Path | None, show: Show, force: bool = False) -> Exported:
+    """Write the file, check it on pictures, name it; then write its model card. `force` replaces both."""
     if to not in FORMATS:
         raise InputError(one_of("--to", to, tuple(FORMATS)))
     target = out if out is not None else Path(f"{trained.name}{FORMATS[to].ending}")
-    _refuse_taken(target)
+    _refuse_taken(target, force=force)
     squares, pictures = pictures_to_check(trained, show)
     agreement = _write_checked(trained, target, to=to, squares=squares, pictures=pictures)
     beside = target.with_name(f"{target.name}.md")
-    is_new = not beside.exists()
+    is_new = force or not beside.exists()
     if is_new:
         replace_file(beside, card(trained, file=target.name, format_=to, agreement=agreement).encode())
     return Exported(
@@ -102,9 +102,11 @@ def export_run(trained: Trained, *, to: str, out: Path | None, show: Show) -> Ex
     )
 
 
-def _refuse_taken(target: Path) -> None:
-    if target.exists():
-        raise StorageError(f"{target} is there already. Remove it, or choose another file with --out.")
+def _refuse_taken(target: Path, *, force: bool) -> None:
+    if target.is_dir():
+        raise StorageError(f"{target} is a folder. Give the path of a file with --out.")
+    if target.exists() and not force:
+        raise StorageError(f"{target} already exists. Replace it with --force, or choose another file with --out.")
     if not target.parent.is_dir():
         raise StorageError(f"There is no folder {target.parent}. Make it, or choose another file with --out.")
 

@@ -84,7 +84,8 @@ def test_our_own_page_is_replaced_and_nobody_elses_file_is(turnaround: Callable[
     [
         (("--out", "."), "Cannot write '.': it is a folder. Give the path of a file: page.html."),
         (("--out", "no/such/page.html"), "there is no folder 'no/such'. Make it first."),
-        (("--out", "/proc/page.html"), "Cannot write /proc/page.html: "),
+        (("--out", "/proc/page.html"), "Cannot write '/proc/page.html': No such file or directory in its folder."),
+        (("--out", "page.txt"), "a page is html, and no browser opens it under that name. Give 'page.html'."),
         (("--price", "2"), "--price is about the page: add --out page.html, or leave it out."),
         (("--no-pictures",), "--no-pictures is about the page: add --out page.html, or leave it out."),
         (("--out", "page.html", "--price", "-1"), "--price must be above 0 (for one GPU for one hour), received -1."),
@@ -128,6 +129,7 @@ def test_a_page_that_cannot_be_written_is_a_warning_no_more(
     assert done.code == 0
     assert "validation accuracy" in done.out
     assert done.err == (
+        "run is finished: there is nothing to go on with; --epochs N gives it more. This is its result:\n"
         "warning: the page run/page.html could not be written: Cannot write 'run/page.html': it is a folder. Give the "
         "path of a file: run/page.html/page.html.\n"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -83,12 +84,18 @@ def refuse_target(out: Path) -> None:
         raise StorageError(
             f"Cannot write {str(out)!r}: it is a folder. Give the path of a file: {RunDirectory(out).page}."
         )
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise StorageError(
+            f"Cannot write the page {str(out)!r}: a page is html, and no browser opens it under that name. Give "
+            f"{str(out.with_suffix('.html'))!r}."
+        )
     if not out.absolute().parent.is_dir():
         raise StorageError(f"Cannot write {str(out)!r}: there is no folder {str(out.parent)!r}. Make it first.")
     try:
         with os.fdopen(open_for_reading(out), "rb") as file:
             begin = file.read(20_000)
     except FileNotFoundError:
+        _refuse_unwritable(out)
         return
     except OSError as error:
         raise StorageError(f"Cannot write {str(out)!r}: {error.strerror}. Choose another place.") from error
@@ -97,6 +104,16 @@ def refuse_target(out: Path) -> None:
             f"{str(out)!r} is there already, and is no page of turnaround: it is left as it is. Choose another name, "
             "or remove it."
         )
+
+
+def _refuse_unwritable(out: Path) -> None:
+    """Try a nameless file in the same folder: permissions alone do not tell what a mounted disk allows."""
+    try:
+        tempfile.TemporaryFile(dir=out.absolute().parent).close()
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {str(out)!r}: {error.strerror} in its folder. Choose another place."
+        ) from error
 
 
 def _title(directories: Sequence[Path]) -> str:

@@ -1,0 +1,131 @@
+"""What would stop a training after its images are decoded, found before: network, weights file, device.
+
+Enters: a resolved recipe and a kind of device. Leaves: nothing, or the error that the processes would raise minutes
+later. Without torch and timm, so only what is certain is refused: what cannot be judged here, training judges.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from turnaround.errors import MissingPartError, ModelError
+from turnaround.recipe import AUTO, RESNET11, SMALL_NETWORK, Recipe
+from turnaround.record.gpus import describe_gpus
+
+OWN_NETWORKS = (SMALL_NETWORK, RESNET11)
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+"""Device files of which one is there on Linux wherever torch can have a CUDA device: NVIDIA's driver, WSL's, AMD's."""
+PYTORCH_BEGINNINGS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")
+"""A PyTorch file is a zip archive, or an old one a pickle, which begins with its protocol."""
+MAX_HEADER_BYTES = 100_000_000
+"""Largest header that the safetensors library itself accepts."""
+
+
+def refuse_early(recipe: Recipe, *, device: str) -> None:
+    """Refuse a device that is not here, a weights file that is none, and a network that nobody knows."""
+    _refuse_device(device)
+    _refuse_weights(recipe.model.weights)
+    _refuse_network(recipe.model.name, weights=recipe.model.weights)
+
+
+# --- the device
+
+
+def _refuse_device(device: str) -> None:
+    if device == "cuda" and not may_have_cuda(os.environ):
+        raise MissingPartError(
+            "--device cuda: this process sees no CUDA device here (no driver, or CUDA_VISIBLE_DEVICES hides it). Use "
+            "--device cpu or auto."
+        )
+    if device == "mps" and sys.platform != "darwin":
+        raise MissingPartError("--device mps: there is no Apple GPU here. Use --device cpu or auto.")
+
+
+def may_have_cuda(environment: Mapping[str, str]) -> bool:
+    """Tell whether torch might find a CUDA device; True where only it can know."""
+    if environment.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    if sys.platform != "linux":
+        return sys.platform != "darwin"
+    return bool(describe_gpus()) or any(map(os.path.exists, GPU_FILES))
+
+
+# --- the weights file
+
+
+def _refuse_weights(weights: str) -> None:
+    """Read the first bytes: whether the tensors fit, only the network can tell."""
+    if weights in ("none", "imagenet", AUTO):
+        return
+    path = Path(weights)
+    if not path.is_file():
+        raise ModelError(f"There is no weights file {str(path)!r}. model.weights takes a file, imagenet, or none.")
+    try:
+        with path.open("rb") as file:
+            begin = file.read(9)
+    except OSError as error:
+        raise ModelError(f"The weights file {str(path)!r} cannot be opened: {error.strerror}.") from None
+    size = int.from_bytes(begin[:8], "little")
+    is_safetensors = len(begin) == 9 and begin[8:] == b"{" and 2 <= size <= MAX_HEADER_BYTES
+    is_fine = is_safetensors if path.suffix == ".safetensors" else begin.startswith(PYTORCH_BEGINNINGS)
+    if not is_fine:
+        hint = " It is a safetensors file: let its name end in .safetensors." if is_safetensors else ""
+        raise ModelError(
+            f"{str(path)!r} cannot be read as weights: it does not begin as such a file does.{hint} Give a "
+            ".safetensors file, or a PyTorch file that holds tensors only (a state dict)."
+        )
+
+
+# --- the network
+
+
+def _refuse_network(name: str, *, weights: str) -> None:
+    """Refuse a name that stands nowhere in timm's own files; without timm, training says what is missing."""
+    names = timm_names()
+    architecture = name.partition(".")[0]  # resnet50.a1_in1k: a network, and which of its weights
+    if name in (*OWN_NETWORKS, AUTO) or not names or architecture in names or _is_mentioned(architecture):
+        return
+    if Path(weights).name.partition(".")[0] == name:  # what auto makes of a weights file (automatic.py)
+        raise ModelError(
+            f"{weights!r} does not say by its name of which network the weights are. Add --model NAME; turnaround "
+            "models WORD lists the names."
+        )
+    near = difflib.get_close_matches(architecture, (*OWN_NETWORKS, *names), n=5)
+    hint = f" Did you mean {', '.join(near)}?" if near else ""
+    raise ModelError(
+        f"Unknown model.name {name!r}.{hint} Valid: {', '.join(OWN_NETWORKS)}, or one of timm's {len(names):,} names "
+        "(turnaround models WORD lists those with a word in them)."
+    )
+
+
+@cache
+def timm_names() -> tuple[str, ...]:
+    """Return the networks that timm registers, by their names in its source; none where timm is not installed."""
+    found = re.findall(r"(?m)^@register_model\n(?:@.*\n)*def (\w+)\(", _timm_source())
+    return tuple(sorted(set(found)))
+
+
+def _is_mentioned(architecture: str) -> bool:
+    """Tell whether timm's files quote the name: old names, which it still takes, stand in tables."""
+    return f"'{architecture}'" in _timm_source() or f'"{architecture}"' in _timm_source()
+
+
+@cache
+def _timm_source() -> str:
+    """The text of timm's models: 4 MB, some 20 ms, where importing timm takes seconds."""
+    try:
+        spec = importlib.util.find_spec("timm")
+    except (ImportError, ValueError):
+        spec = None
+    folders = spec.submodule_search_locations if spec is not None else None
+    if not folders:
+        return ""
+    files = sorted(Path(folders[0]).glob("models/*.py"))
+    return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
