@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -88,10 +88,8 @@ def train(
     """
     from turnaround import recipes
     from turnaround.launch.contract import checked_device
-    from turnaround.launch.lifecycle import Request, start
     from turnaround.record.layout import default_run_path
     from turnaround.record.viewers.follow import chosen
-    from turnaround.reporting.training_display import print_result, run_display
     from turnaround.workers.environment import place
 
     here, viewers = place(), chosen(log or ())
@@ -111,19 +109,23 @@ def train(
         return _train_there(training, cluster, flags, is_dry=dry_run, as_json=json_)
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
-    with run_display(target, viewers, here=here, is_quiet=json_) as (show, announced):
-        request = Request(
-            out=target,
-            show=show,
-            processes=processes,
-            device=checked_device(device),
-            place=here,
-            restarts=restarts,
-            shows_progress=not json_,
-            announce=announced,
+    wishes = {"processes": processes, "device": checked_device(device), "restarts": restarts}
+    return _train_here(recipe, target, here=here, viewers=viewers, as_json=json_, wishes=wishes)
+
+
+def _train_here(
+    recipe: Recipe, target: Path, *, here: RankInfo, viewers: tuple[str, ...], as_json: bool, wishes: dict[str, Any]
+) -> None:
+    """Train on this machine; `wishes` are fields of the request."""
+    from turnaround.launch.lifecycle import Request, start
+    from turnaround.reporting.training_display import print_result, run_display
+
+    with run_display(target, viewers, here=here, is_quiet=as_json) as (show, announced):
+        run = start(
+            recipe,
+            Request(out=target, show=show, place=here, shows_progress=not as_json, announce=announced, **wishes),
         )
-        run = start(recipe, request)
-    return print_result(run, as_json=json_) if here.rank == 0 else None
+    return print_result(run, as_json=as_json) if here.rank == 0 else None
 
 
 def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, overrides: list[str]) -> Recipe:
