@@ -197,10 +197,10 @@ def test_a_preset_gives_the_keys_that_are_not_given() -> None:
 
 
 def test_a_preset_does_not_mix_the_images_of_a_frozen_backbone() -> None:
-    frozen = {"model": {"fine_tune": False, "weights": "imagenet"}, "augment": {"preset": "strong", "cutmix": 0}}
+    frozen = {"model": {"fine_tune": False, "weights": "imagenet"}, "augment": {"preset": "strong", "mixup": 0}}
     augment = Recipe.from_dict(frozen).resolved().augment
-    assert (augment.preset, augment.mixup, augment.cutmix, augment.crop) == ("strong", 0, 0, PRESETS["strong"]["crop"])
-    assert Recipe.from_dict({"augment": {"preset": "strong"}}).resolved().augment.mixup == PRESETS["strong"]["mixup"]
+    assert (augment.preset, augment.mixup, augment.cutmix, augment.flip) == ("strong", 0, 0, True)
+    assert Recipe.from_dict({"augment": {"preset": "strong"}}).resolved().augment.cutmix == PRESETS["strong"]["cutmix"]
 
 
 def test_a_preset_that_nobody_decides_is_none() -> None:
