@@ -57,11 +57,11 @@ class OptimizerRow:
     network that is trained from scratch, within a point; beyond it the training warns before it begins."""
 
 
-# From scratch at 128 images a worker, a thin ResNet-9 (2 million weights), 12 epochs of CIFAR-10, 5,000 training images
-# held out, best of the rates tried, 1 / 16 / 64 workers (docs/LOG.md, 2026-11-16): sgd 89.2 / 86.9 / 52, adamw
-# 88.9 / 86.6 / 65, lamb 88.1 / 84.4 / 72, lars 86.2 / 86.6 / 70, adadelta 88.8 / 82.5 / 60, muon 90.2 /
-# 89.2 / no figure. The rules hold (for 16 workers sgd's best rate is the linear one, adamw's the square root's or half of it); what fails
-# beyond is the number of updates: 60 in all with 64 workers.
+# From scratch at 128 images a worker, a thin ResNet-9 (2 million weights), 12 epochs of CIFAR-10, 5,000 training
+# images held out, best of the rates tried, 1 / 16 / 64 workers (docs/LOG.md, 2026-11-16): sgd 89.2 / 86.9 / 52, adamw
+# 88.9 / 86.6 / 65, lamb 88.1 / 84.4 / 72, lars 86.2 / 86.6 / 70, adadelta 88.8 / 82.5 / 60, muon 90.2 / 89.2 / no
+# figure. The rules hold (for 16 workers sgd's best rate is the linear one, adamw's the square root's or half of it);
+# what fails beyond is the number of updates: 60 in all with 64 workers.
 OPTIMIZERS = {
     "sgd": OptimizerRow(
         library="torch.optim",
