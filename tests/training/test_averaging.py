@@ -29,6 +29,8 @@ from turnaround.workers.single import Single
 DECAY = 0.9
 SETTINGS = (
     "data.size_px=32",
+    "model.name=small",
+    "training.optimizer=adamw",
     "workers.count=4",
     "training.batch_per_worker=8",
     "training.epochs=3",
@@ -82,14 +84,18 @@ def test_it_is_the_recursion_of_its_definition(power: int) -> None:
 
 def test_as_many_images_whatever_the_workers() -> None:
     recipe = made(network()).components.recipe
-    eight = choose_scaling(dataclasses.replace(recipe, learning_rate=0.1), workers=8).value.norm_power
+    eight = choose_scaling(
+        dataclasses.replace(recipe, optimizer="adamw", learning_rate=0.1), workers=8
+    ).value.norm_power
     alone, together = (
         WeightAverage(nn.Linear(1, 1), network=nn.Linear(1, 1), decay=0.999, power=k) for k in (1, eight)
     )
     late = 10**6
     assert together.decay_at(late) == pytest.approx(alone.decay_at(8 * late) ** 8)
     assert together.decay_at(late) == pytest.approx(0.999**8)
-    fixed = choose_scaling(dataclasses.replace(recipe, learning_rate=0.1, batch_total=256), workers=8).value
+    fixed = choose_scaling(
+        dataclasses.replace(recipe, optimizer="adamw", learning_rate=0.1, batch_total=256), workers=8
+    ).value
     assert fixed.norm_power == 1  # as many updates as one worker: the same decay
 
 
@@ -182,6 +188,18 @@ def test_a_damaged_average_is_a_damaged_checkpoint(whole: Run, tmp_path: Path) -
     found, passed_over = checkpoint.newest_valid(folder)
     assert found == folder / "epoch-00002"
     assert "average.safetensors has another SHA-256" in passed_over[0]
+
+
+def test_a_frozen_run_averages_its_last_layer(
+    whole: Run, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    file = CheckpointFiles(whole.directory.checkpoint / "epoch-00003").weights
+    frozen = (*SETTINGS, f"model.weights={file}", "model.fine_tune=false")
+    run = train(fruit_folder, tmp_path / "run", *frozen, launcher=forking)
+    assert averages(run).keys() == {"head.weight", "head.bias"}
+    assert not torch.equal(averages(run)["head.weight"], weights(run)["head.weight"])
+    used = load_trained(run.path, weights="last").module.state_dict()
+    assert torch.equal(used["head.weight"], averages(run)["head.weight"].to(used["head.weight"].dtype))
 
 
 @pytest.mark.gpu

@@ -15,10 +15,11 @@ import torch
 from forking import ForkingLauncher
 from running import largest_difference, request, traced, train, weights
 from turnaround.analysis.stable import is_stable, stable_epoch
-from turnaround.errors import InputError, ProcessFailedError
+from turnaround.errors import InputError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle
 from turnaround.recipe import TrainingRecipe
-from turnaround.record.layout import CheckpointFiles
+from turnaround.record.files import own_digest
+from turnaround.record.layout import CheckpointFiles, RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import BestEpoch, EpochRecord
 from turnaround.training.best import best_epoch, newest_best
@@ -30,12 +31,15 @@ from turnaround.workers.single import Single
 
 SETTINGS = (
     "data.size_px=32",
+    "model.name=small",
+    "training.optimizer=adamw",
     "workers.count=4",
     "training.batch_per_worker=8",
     "training.precision=fp64",
     "training.checkpoint_every_s=0",
 )
 STEPS = 5
+NEW_KEYS = ("training.patience", "training.stop", "training.time_limit_s")
 # A rate of 0 leaves the weights as they are: no epoch is better than the first.
 STANDS_STILL = (*SETTINGS, "training.learning_rate=0", "training.epochs=9", "training.patience=2", "training.ema=0.9")
 
@@ -233,7 +237,7 @@ def test_more_epochs_warm_a_rate_anew_that_has_fallen_to_nothing() -> None:
     assert made.epochs == 20
     assert made.note is not None
     assert made.note.startswith("20 epochs instead of 9: the learning rate had fallen to ")
-    assert "a new cosine starts from 0.03 (30% of the peak of 0.1)" in made.note
+    assert "a new cosine starts from 0.03 (30 % of the peak of 0.1)" in made.note
     rates = [made.learning_rate(step) for step in range(9 * STEPS, 20 * STEPS)]
     assert max(rates) == pytest.approx(0.03)
     assert rates.index(max(rates)) <= STEPS
@@ -355,6 +359,33 @@ def test_a_run_with_a_time_limit_ends_in_time_on_two_processes(
     assert len(rates) < 4 or rates[-1] < 0.1 * max(rates)
 
 
+def test_a_run_of_an_earlier_version_goes_on(
+    stopped: Run, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        traced(patch, kill_after_epoch="3")
+        with pytest.raises(ProcessFailedError):
+            train(fruit_folder, tmp_path / "run", *STANDS_STILL, launcher=forking)
+    directory = RunDirectory(tmp_path / "run")
+    shutil.rmtree(directory.best)
+    for files in directory.checkpoints():
+        manifest = json.loads(files.manifest.read_text())
+        old = {key: value for key, value in manifest.items() if key not in ("plan", "digest")}
+        old["recipe"] = {key: value for key, value in old["recipe"].items() if key not in NEW_KEYS}
+        files.manifest.write_text(json.dumps({**old, "digest": own_digest(old)}))
+    recipe = json.loads(directory.recipe.read_text())
+    recipe["training"] = {k: v for k, v in recipe["training"].items() if f"training.{k}" not in NEW_KEYS}
+    directory.recipe.write_text(json.dumps({**recipe, "training": {**recipe["training"], "epochs": 4, "ema": 0.9}}))
+    with pytest.raises(RunDirectoryError, match=r"training\.epochs was 9, is 4"):
+        lifecycle.resume(request(directory.path, launcher=forking))
+    directory.recipe.write_text(json.dumps({**recipe, "training": {**recipe["training"], "ema": 0.9}}))
+    resumed = lifecycle.resume(request(directory.path, launcher=forking))
+    assert (resumed.status.state, len(resumed.epochs), resumed.status.stopped_early) == ("finished", 9, None)
+    assert [e.val_loss for e in resumed.epochs[:3]] == [e.val_loss for e in stopped.epochs]
+    assert resumed.status.best is not None
+    assert resumed.status.best.epoch >= 3  # of the epochs whose weights it could keep
+
+
 COSINE = (*SETTINGS, "training.epochs=2", "training.learning_rate=0.01", "training.ema=0.9")
 
 
@@ -423,5 +454,5 @@ def test_more_epochs_lift_a_time_limit(fruit_folder: Path, tmp_path: Path, forki
     assert len(longer.epochs) == 3
     assert longer.recipe["changes"][0]["keys"]["training.time_limit_s"] == [1.0, None]
     reason = longer.machine["choices"]["learning_rate"]["reason"]
-    assert reason.startswith("3 epochs instead of 4: the learning rate goes on from ")
+    assert reason.startswith("3 epochs instead of 1: the learning rate goes on from ")
     assert reason.endswith(" The time limit is lifted.")

@@ -24,9 +24,9 @@ from turnaround.recipe import TrainingRecipe
 from turnaround.record.schema import BestEpoch, EpochRecord, from_json
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.clock import Clock
-from turnaround.training.course import SchedulePiece, extended, laid_over, rate_at
+from turnaround.training.course import WARMED_SHARE, SchedulePiece, extended, laid_over, rate_at
 from turnaround.training.schedule import Schedule
-from turnaround.words import duration
+from turnaround.words import duration, percent
 from turnaround.workers.contract import Workers
 
 MARGIN = 0.03
@@ -208,11 +208,11 @@ class EpochPlan:
         else:
             how = (
                 f"the learning rate had fallen to {rate:.2g}, at which nothing is learnt, so a new cosine starts from "
-                f"{piece.rate:.3g} ({piece.rate / self.schedule.peak:.0%} of the peak of {self.schedule.peak:.3g}): "
+                f"{piece.rate:.3g} ({percent(WARMED_SHARE)} of the peak of {self.schedule.peak:.3g}): "
                 "the accuracy may fall at first, and is not that of a run that was planned so long"
             )
         lifted = " The time limit is lifted." if before.is_timed and self.recipe.time_limit_s is None else ""
-        self.note = f"{epochs} epochs instead of {before.asked}: {how}.{lifted}"
+        self.note = f"{epochs} epochs instead of {before.epochs}: {how}.{lifted}"
 
     def _first_says(self, value: Callable[[], float]) -> float:
         """Return what process 0 finds, on every process."""
