@@ -49,7 +49,7 @@ def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: S
     ahead = _ahead(best, ranked, forecasters) if is_useful else ""
     return Headline(
         job=job.name,
-        text=f"{'As far as these times compare: ' if doubts else ''}{measured}{_at_chance(best)}{ahead}.",
+        text=f"{_reservation(best, is_doubtful=bool(doubts))}{measured}{ahead}.",
         basis=_basis(ranked) if ranked else "",
         mind=minded.text if minded else "",
         severity=minded.severity if minded else "problem",
@@ -62,11 +62,11 @@ def _is_about(finding: Finding, case: ConfigurationRuns) -> bool:
     return any(names & {item.run, *item.run.split(", ")} for item in finding.evidence)
 
 
-def _at_chance(best: ConfigurationRuns) -> str:
-    """Say that the result is worth nothing, where it is so."""
-    if not best.is_at_chance:
-        return ""
-    return f": no better than guessing the largest class ({accuracy(best.guessing_accuracy)})"
+def _reservation(best: ConfigurationRuns, *, is_doubtful: bool) -> str:
+    """Say first what the answer must not be read without: that it is worth nothing, or that times do not compare."""
+    if best.is_at_chance:
+        return f"No better than guessing the largest class ({accuracy(best.guessing_accuracy)}): "
+    return "As far as these times compare: " if is_doubtful else ""
 
 
 # --- what was measured

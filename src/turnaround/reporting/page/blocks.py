@@ -152,7 +152,15 @@ def _classes(job: Workload, key: str) -> Iterator[Block]:
     if best is None:
         return
     table = class_table(best.evaluation)
-    html = piece("classes", table=table, key=key, job=job.name, run=best.summary.name, evaluation=best.evaluation)
+    html = piece(
+        "classes",
+        table=table,
+        key=key,
+        job=job.name,
+        run=best.summary.name,
+        several=len(list(job.members)) > 1,
+        evaluation=best.evaluation,
+    )
     yield Block(id=f"{key}/class-metrics", html=html)
 
 

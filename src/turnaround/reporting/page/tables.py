@@ -80,7 +80,7 @@ def class_table(evaluation: Evaluation) -> HtmlTable:
     places = sorted(weakest[:MAX_CLASS_ROWS])
     taken_for = {pair.true: pair for pair in reversed(confused_pairs(evaluation))}
     has_matrix = bool(evaluation.confusion)
-    last = ("most often taken for",) if has_matrix else ()
+    last = ("taken for",) if has_matrix else ()
     return HtmlTable(
         headings=("class", "F1", "precision", "recall", "images", "predicted", *last),
         rows=tuple(
@@ -97,6 +97,10 @@ def class_table(evaluation: Evaluation) -> HtmlTable:
             ("recall", "of the images of this class, the share that was recognised"),
             ("images", "validation images of this class"),
             ("predicted", "validation images that were taken for it, rightly or not"),
+            *(
+                [("taken for", "the class that its images were mistaken for most often, and how many were")]
+                * has_matrix
+            ),
         ),
     )
 
