@@ -141,7 +141,8 @@ def test_a_frozen_backbone_is_the_same_training_too(
     backbone = tmp_path / "backbone.safetensors"
     network = build(ModelRecipe(name="small"), num_classes=3, seed=1)
     save_file({name: tensor.contiguous() for name, tensor in network.module.state_dict().items()}, backbone)
-    settings = (f"model.weights={backbone}", "model.fine_tune=false", "training.epochs=2", "training.precision=fp64")
+    frozen = ("model.name=small", f"model.weights={backbone}", "model.fine_tune=false")
+    settings = (*frozen, "training.epochs=2", "training.precision=fp64")
     runs = {n: run_on(n, *settings, *augment, "data.size_px=32") for n in (1, 2)}
     assert runs[1].machine["choices"]["features"]["value"] == features
     assert largest_difference(weights(runs[1]), weights(runs[2])) < 1e-12
