@@ -1,4 +1,4 @@
-"""What holds a run back: from spans, from probes, from telemetry."""
+"""What holds a run back: from spans, epochs and telemetry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def both(parts: tuple[float, ...]) -> dict[int, tuple[float, ...]]:
 )
 def test_the_verdict_is_the_largest_share(options: dict[str, Any], kind: str, share: float, tmp_path: Path) -> None:
     found = bottleneck(built(tmp_path / "run", **options))
-    assert (found.kind, found.probes) == (kind, False)
+    assert found.kind == kind
     assert found.share == pytest.approx(share, abs=0.005)
     assert found.most_gain == (None if kind == "compute" else pytest.approx(1 / (1 - found.share)))
 
@@ -46,41 +46,9 @@ def test_the_verdict_is_the_largest_share(options: dict[str, Any], kind: str, sh
 def test_spans_say_that_they_are_spans(tmp_path: Path) -> None:
     found = bottleneck(built(tmp_path / "run", parts_s=both(HUNGRY)))
     assert "30 % of a step is waiting for the next batch" in why(found)
-    assert "by the spans of 10 steps; only a replay probe (turnaround bench) is conclusive" in why(found)
-
-
-def probed(tmp_path: Path, **probes: Any) -> Run:
-    """Training made 1,000 images/s; the spans say that it waits for its input."""
-    return built(tmp_path / "run", parts_s=both(HUNGRY), machine={"probes": probes})
-
-
-def test_a_replay_probe_decides_for_the_input(tmp_path: Path) -> None:
-    found = bottleneck(probed(tmp_path, replay_images_per_s=1450.0))
-    assert (found.kind, found.probes, found.most_gain) == ("input", True, pytest.approx(1.45))
-    assert "1.45 times faster (a probe)" in why(found)
-
-
-def test_a_replay_probe_decides_against_the_input(tmp_path: Path) -> None:
-    assert bottleneck(probed(tmp_path, replay_images_per_s=1010.0)).kind == "compute"
-
-
-@pytest.mark.parametrize(
-    ("alone", "words"), [(2000.0, "something else on the host"), (1050.0, "makes 1,050 images/s.")]
-)
-def test_a_loader_that_is_fast_alone_points_to_contention(alone: float, words: str, tmp_path: Path) -> None:
-    assert words in why(bottleneck(probed(tmp_path, replay_images_per_s=1450.0, input_images_per_s=alone)))
-
-
-def test_a_probe_without_exchange_decides_for_communication(tmp_path: Path) -> None:
-    found = bottleneck(probed(tmp_path, replay_images_per_s=1010.0, nosync_images_per_s=1515.0))
-    assert (found.kind, found.probes, found.share) == ("communication", True, pytest.approx(1 / 3))
-    assert "1.50 times faster (a probe)" in why(found)
-
-
-@pytest.mark.parametrize("probes", [None, [], {}, {"replay_images_per_s": None}, {"replay_images_per_s": "fast"}])
-def test_probes_that_are_not_there(probes: object, tmp_path: Path) -> None:
-    run = built(tmp_path / "run", parts_s=both(HUNGRY), machine={"probes": probes})
-    assert bottleneck(run).probes is False
+    assert "by the spans of 10 steps; only turnaround bench, which measures each part alone, is conclusive" in why(
+        found
+    )
 
 
 def test_nothing_timed_is_unknown(tmp_path: Path) -> None:

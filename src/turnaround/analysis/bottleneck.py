@@ -11,8 +11,7 @@ among those beyond their limit:
     compute         none of these: good
 
 The limits of input and communication are those of the profilers of PyTorch and TensorFlow. Spans say where the host
-waited, and with work queued on a GPU that can mislead; a probe removes the suspect and measures again, so where there
-is one it decides.
+waited, and with work queued on a GPU that can mislead: `turnaround bench` measures each part alone (`ceilings`).
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ Reason = Literal[
     "imported",
     "few steps",
     "compute spans",
-    "replay probe",
     "input spans",
-    "no-sync probe",
     "reduce spans",
     "slow process",
     "idle GPUs",
@@ -73,11 +70,6 @@ class Bottleneck:
     """The measured values that the reason rests on, by name."""
     damage: str = ""
     """The error of a damaged record."""
-
-    @property
-    def probes(self) -> bool:
-        """True where a probe decided, which removes the suspect and measures again: conclusive, unlike spans."""
-        return self.reason in ("replay probe", "no-sync probe")
 
     @property
     def is_strong(self) -> bool:
@@ -149,26 +141,12 @@ def _suspect(kind: Kind, share: float, reason: Reason, **figures: float) -> Bott
 
 
 def _input(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
-    probes, rate = _probes(run), _images_per_s(run)
-    replay = probes.get("replay_images_per_s")
-    if replay is not None and rate is not None:
-        # stall = 1 - t_replay / t_step: the replay probe feeds cached batches, so the input costs nothing.
-        if (stall := 1.0 - rate / replay) > INPUT_SHARE:
-            alone = probes.get("input_images_per_s")
-            own = {} if alone is None else {"input_images_per_s": alone, "input_faster": alone / rate}
-            yield _suspect("input", stall, "replay probe", faster=replay / rate, **own)
-    elif parts is not None and parts.input > INPUT_SHARE:
+    if parts is not None and parts.input > INPUT_SHARE:
         yield _suspect("input", parts.input, "input spans", wait=parts.wait, copy=parts.copy, num_steps=parts.num_steps)
 
 
 def _communication(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
-    probes = _probes(run)
-    replay, nosync = probes.get("replay_images_per_s"), probes.get("nosync_images_per_s")
-    if replay is not None and nosync is not None:
-        # exposed = 1 - t_nosync / t_replay: both without input, so only the exchange of gradients differs.
-        if (exposed := 1.0 - replay / nosync) > COMMUNICATION_SHARE:
-            yield _suspect("communication", exposed, "no-sync probe", faster=nosync / replay)
-    elif parts is not None and parts.reduce > COMMUNICATION_SHARE:
+    if parts is not None and parts.reduce > COMMUNICATION_SHARE:
         yield _suspect("communication", parts.reduce, "reduce spans", reduce=parts.reduce, num_steps=parts.num_steps)
 
 
@@ -225,18 +203,6 @@ def _num_processes(machine: dict[str, Any], host: str) -> int:
     ranks = machine.get("ranks")
     hosts = [rank.get("host") for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
     return hosts.count(host) or 1
-
-
-def _probes(run: Run) -> dict[str, float]:
-    """Return what `turnaround bench` measured beside this run; nothing where it did not."""
-    probes = run.machine.get("probes")
-    numbers = probes.items() if isinstance(probes, dict) else ()
-    return {name: float(rate) for name, rate in numbers if isinstance(rate, int | float) and rate > 0}
-
-
-def _images_per_s(run: Run) -> float | None:
-    rates = [e.images_per_s for e in (steady_epochs(run.epochs) or run.epochs) if e.images_per_s > 0]
-    return median(rates) if rates else None
 
 
 # --- the same question for a machine, from the rates of a training's parts, each measured alone by `turnaround bench`

@@ -9,9 +9,6 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.words import duration, listed, percent
 
-FASTER_INPUT = 1.2
-"""An input that is this much faster alone, and still waited for, is held up by something else on the host."""
-
 _KINDS: dict[Kind, tuple[str, str]] = {
     "input": (
         "wait for their images",
@@ -55,7 +52,7 @@ def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
 
 
 def why(verdict: Bottleneck) -> str:
-    """Say in a clause what the verdict rests on, and whether that is a probe or spans."""
+    """Say in a clause what the verdict rests on."""
     f = verdict.figures
     steps = f"by the spans of {f.get('num_steps', 0):.0f} steps"
     match verdict.reason:
@@ -67,16 +64,11 @@ def why(verdict: Bottleneck) -> str:
             return "too few of its steps were timed."
         case "compute spans":
             return f"computing takes {percent(f['share'])} of a step, {steps}."
-        case "replay probe":
-            replay = f"replaying batches that are already on the device is {f['faster']:.2f} times faster (a probe)"
-            return f"{replay}{_input_alone(verdict)}."
         case "input spans":
             return (
                 f"{percent(f['wait'])} of a step is waiting for the next batch and {percent(f['copy'])} moving and "
-                f"augmenting it, {steps}; only a replay probe (turnaround bench) is conclusive."
+                f"augmenting it, {steps}; only turnaround bench, which measures each part alone, is conclusive."
             )
-        case "no-sync probe":
-            return f"without averaging gradients a step is {f['faster']:.2f} times faster (a probe)."
         case "reduce spans":
             return f"{percent(f['reduce'])} of a step is averaging gradients that computing does not hide, {steps}."
         case "slow process":
@@ -94,16 +86,6 @@ def why(verdict: Bottleneck) -> str:
                 f"{duration(f['outside_s'])} of every epoch are evaluation and checkpoints, in which nothing is learnt "
                 "(epochs)."
             )
-
-
-def _input_alone(verdict: Bottleneck) -> str:
-    """Say what a loader that is fast enough alone means."""
-    alone = verdict.figures.get("input_images_per_s")
-    if alone is None:
-        return ""
-    if verdict.figures["input_faster"] > FASTER_INPUT:
-        return f"; the input alone makes {alone:,.0f} images/s, so something else on the host holds it up, not decoding"
-    return f"; the input alone makes {alone:,.0f} images/s"
 
 
 def _size(verdict: Bottleneck) -> str:

@@ -211,7 +211,6 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
         # By default torch.distributed.run kills its workers 30 s after it has passed a request on: an evaluation and a
         # checkpoint may take longer.
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(MAX_STOP_S),
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2",
         **ALLOCATOR,
     }
     if plan.processes > 1 and plan.place.is_alone:

@@ -55,7 +55,7 @@ def _bottleneck(verdict: Bottleneck) -> dict[str, Any]:
         "share": verdict.share,
         "most_gain": verdict.most_gain,
         "why": why(verdict),
-        "probes": verdict.probes,
+        "probes": False,  # programs read it; every verdict rests on what the run itself has recorded
     }
 
 

@@ -194,9 +194,9 @@ def test_on_a_phone(browser: Any, tmp_path: Path, forking_parent: ForkingParent)
     build(runs / "running", Plan(accuracy=rising(epochs=5), state="running", cause=None))
     opened = Opened(browser, width=390)
     with watching(runs, free_port(), tmp_path, python=forking_parent.python) as address:
-        for scheme in ("light", "dark"):
+        opened.page.goto(address)
+        for scheme in ("light", "dark"):  # the reader's system may change while the page is open
             opened.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            opened.page.goto(address)
             opened.wait(".done li", "finished-2")
             opened.wait(".now-run.interrupted h3", "running")  # nobody holds it
             opened.wait("figure.plotted .drawn")

@@ -50,6 +50,18 @@ def drawn(browser: Any, study: Path) -> Iterator[Page]:
         yield page
 
 
+@pytest.fixture(scope="module")
+def on_a_phone(browser: Any, study: Path) -> Iterator[Page]:
+    """The same on a narrow screen, in the dark."""
+    with opened(browser, study, width=PHONE_PX, color_scheme="dark") as page:
+        wait_until_drawn(page)
+        yield page
+
+
+SCREENS = [("drawn", 1280), ("on_a_phone", PHONE_PX)]
+"""The fixture, and how wide its page may be."""
+
+
 def check_access(page: Page) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
@@ -76,30 +88,33 @@ def test_the_labs_page(browser: Any, lab: Path, width: int, schemes: tuple[Any, 
             check_access(page)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (PHONE_PX, "dark")])
-def test_a_study(browser: Any, study: Path, width: int, scheme: str) -> None:
-    with opened(browser, study, width=width, color_scheme=scheme) as page:
-        assert wait_until_drawn(page) > 10
-        shot(page, f"study-{width}-{scheme}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        for details in page.locator("details").all():
-            details.evaluate("(element) => { element.open = true; }")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        check_access(page)
+@pytest.mark.parametrize(("screen", "width"), SCREENS)
+def test_a_study(screen: str, width: int, request: pytest.FixtureRequest) -> None:
+    page: Page = request.getfixturevalue(screen)
+    assert wait_until_drawn(page) > 10
+    shot(page, f"study-{width}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    closed = page.locator("details:not([open])").element_handles()
+    for details in closed:
+        details.evaluate("(element) => { element.open = true; }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    check_access(page)
+    for details in closed:
+        details.evaluate("(element) => { element.open = false; }")
 
 
-@pytest.mark.parametrize("width", [1280, PHONE_PX])
-def test_classes_are_sorted_by_a_column(browser: Any, study: Path, width: int) -> None:
-    with opened(browser, study, width=width) as page:
-        table = page.locator("table[data-table$='-classes']")
-        f1 = "rows => rows.map(row => Number(row.cells[1].dataset.key))"
-        table.locator("th .sort", has_text="F1").click()
-        values = table.locator("tbody tr").evaluate_all(f1)
-        assert values == sorted(values)
-        assert len(set(values)) == 3
-        table.locator("th .sort", has_text="F1").click()
-        assert table.locator("tbody tr").evaluate_all(f1) == values[::-1]
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+@pytest.mark.parametrize(("screen", "width"), SCREENS)
+def test_classes_are_sorted_by_a_column(screen: str, width: int, request: pytest.FixtureRequest) -> None:
+    page: Page = request.getfixturevalue(screen)
+    table = page.locator("table[data-table$='-classes']")
+    f1 = "rows => rows.map(row => Number(row.cells[1].dataset.key))"
+    table.locator("th .sort", has_text="F1").click()
+    values = table.locator("tbody tr").evaluate_all(f1)
+    assert values == sorted(values)
+    assert len(set(values)) == 3
+    table.locator("th .sort", has_text="F1").click()
+    assert table.locator("tbody tr").evaluate_all(f1) == values[::-1]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_names_of_runs_and_classes_are_text(drawn: Page) -> None:
