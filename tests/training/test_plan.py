@@ -41,7 +41,7 @@ SETTINGS = (
 STEPS = 5
 NEW_KEYS = ("training.patience", "training.stop", "training.time_limit_s")
 # A rate of 0 leaves the weights as they are: no epoch is better than the first.
-STANDS_STILL = (*SETTINGS, "training.learning_rate=0", "training.epochs=9", "training.patience=2", "training.ema=0.9")
+STANDS_STILL = (*SETTINGS, "training.learning_rate=0", "training.epochs=5", "training.patience=2", "training.ema=0.9")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -293,7 +293,7 @@ def stopped(fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory, forkin
 
 def test_a_run_that_stops_early_is_finished(stopped: Run, forking: ForkingLauncher) -> None:
     assert (stopped.status.state, stopped.status.epochs_done, len(stopped.epochs)) == ("finished", 3, 3)
-    assert stopped.status.stopped_early == "Stopped early after epoch 3 of 9: no better for 2 epochs."
+    assert stopped.status.stopped_early == "Stopped early after epoch 3 of 5: no better for 2 epochs."
     assert stopped.status.best is not None
     assert stopped.status.best.epoch == 1
     assert stopped.evaluation is not None
@@ -376,11 +376,11 @@ def test_a_run_of_an_earlier_version_goes_on(
     recipe = json.loads(directory.recipe.read_text())
     recipe["training"] = {k: v for k, v in recipe["training"].items() if f"training.{k}" not in NEW_KEYS}
     directory.recipe.write_text(json.dumps({**recipe, "training": {**recipe["training"], "epochs": 4, "ema": 0.9}}))
-    with pytest.raises(RunDirectoryError, match=r"training\.epochs was 9, is 4"):
+    with pytest.raises(RunDirectoryError, match=r"training\.epochs was 5, is 4"):
         lifecycle.resume(request(directory.path, launcher=forking))
     directory.recipe.write_text(json.dumps({**recipe, "training": {**recipe["training"], "ema": 0.9}}))
     resumed = lifecycle.resume(request(directory.path, launcher=forking))
-    assert (resumed.status.state, len(resumed.epochs), resumed.status.stopped_early) == ("finished", 9, None)
+    assert (resumed.status.state, len(resumed.epochs), resumed.status.stopped_early) == ("finished", 5, None)
     assert [e.val_loss for e in resumed.epochs[:3]] == [e.val_loss for e in stopped.epochs]
     assert resumed.status.best is not None
     assert resumed.status.best.epoch >= 3  # of the epochs whose weights it could keep
@@ -400,10 +400,14 @@ def more(run: Run, out: Path, epochs: int, launcher: ForkingLauncher, *, process
     return lifecycle.resume(replace(request(out, processes=processes, launcher=launcher), epochs=epochs))
 
 
+@pytest.fixture(scope="module")
+def longer(two_epochs: Run, tmp_path_factory: pytest.TempPathFactory, forking: ForkingLauncher) -> Run:
+    return more(two_epochs, tmp_path_factory.mktemp("longer") / "run", 5, forking)
+
+
 def test_a_finished_run_gets_more_epochs_the_same_on_any_processes(
-    two_epochs: Run, tmp_path: Path, forking: ForkingLauncher
+    two_epochs: Run, longer: Run, tmp_path: Path, forking: ForkingLauncher
 ) -> None:
-    longer = more(two_epochs, tmp_path / "one", 5, forking)
     assert (longer.status.state, len(longer.epochs), longer.recipe["training"]["epochs"]) == ("finished", 5, 5)
     change = {"segment": 2, "after_epoch": 2, "keys": {"training.epochs": [2, 5]}}
     assert longer.recipe["changes"] == [change]
@@ -417,15 +421,16 @@ def test_a_finished_run_gets_more_epochs_the_same_on_any_processes(
     assert largest_difference(weights(longer), weights(several)) < 1e-12
 
 
-def test_more_epochs_survive_a_kill_to_the_bit(two_epochs: Run, tmp_path: Path, forking: ForkingLauncher) -> None:
-    whole = more(two_epochs, tmp_path / "whole", 5, forking)
+def test_more_epochs_survive_a_kill_to_the_bit(
+    two_epochs: Run, longer: Run, tmp_path: Path, forking: ForkingLauncher
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         traced(patch, kill_after_epoch="4")
         with pytest.raises(ProcessFailedError):
             more(two_epochs, tmp_path / "killed", 5, forking)
     resumed = lifecycle.resume(request(tmp_path / "killed", launcher=forking))
-    assert [e.val_loss for e in resumed.epochs] == [e.val_loss for e in whole.epochs]
-    assert all(torch.equal(tensor, weights(whole)[name]) for name, tensor in weights(resumed).items())
+    assert [e.val_loss for e in resumed.epochs] == [e.val_loss for e in longer.epochs]
+    assert all(torch.equal(tensor, weights(longer)[name]) for name, tensor in weights(resumed).items())
     assert len(resumed.recipe["changes"]) == 1
     again = more(resumed, resumed.path, 6, forking)
     assert [change["keys"] for change in again.recipe["changes"]] == [
@@ -441,7 +446,7 @@ def test_epochs_that_are_behind_it_or_were_asked_for_before_are_refused(two_epoc
         return str(caught.value)
 
     assert refused(two_epochs, 1).endswith("has 2 epochs behind it already. Ask for more than 2.")
-    assert "Stopped early after epoch 3 of 9: no better for 2 epochs. Ask for more than 9" in refused(stopped, 9)
+    assert "Stopped early after epoch 3 of 5: no better for 2 epochs. Ask for more than 5" in refused(stopped, 5)
     assert two_epochs.status.state == Run.load(two_epochs.path).status.state == "finished"
 
 
