@@ -158,8 +158,10 @@ def test_plain_lines_where_there_is_no_terminal(plain: subprocess.CompletedProce
 
 def test_the_last_table(plain: subprocess.CompletedProcess[str], here: Path) -> None:
     headings = [line.split("  ")[0] for line in plain.stdout.splitlines() if not line.startswith(" ")]
-    assert headings == [
-        *("validation accuracy", "best epoch", "weakest class", "an epoch took", "turnaround", "scaling", "record"),
+    # After two epochs it may or may not be better than guessing, which would be a problem.
+    assert [heading for heading in headings if heading != "problem"] == [
+        *("validation accuracy", "by class", "best epoch", "weakest class", "an epoch took", "turnaround", "scaling"),
+        *("noise scale", "record"),
     ]
     assert "of 48 images (among the first five: " in plain.stdout
     assert "this machine's, for all workers together" in plain.stdout
