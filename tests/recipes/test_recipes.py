@@ -114,13 +114,26 @@ def test_a_slash_makes_a_built_in_name_a_folder(tmp_path: Path, monkeypatch: pyt
     assert recipes.find("./fruit").data.source == str(tmp_path / "fruit")
 
 
-@pytest.mark.parametrize("source", ["nosuch", "no/such/folder", "", "x" * 300, "~no-such-user/photos"])
+@pytest.mark.parametrize("source", ["nosuch", "", "x" * 300, "~no-such-user/photos"])
 def test_something_that_is_not_there(source: str) -> None:
     message = refused(source)
     assert repr(source) in message
     if not source.startswith("~"):
         for word in ("neither a folder of images", "recipe file (.toml)", *recipes.names()):
             assert word in message
+
+
+def test_of_a_path_it_is_said_how_far_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    source = str(tmp_path / "photos" / "cats" / "tabby")
+    assert refused(source) == (
+        f"There is no folder {source!r}: {str(tmp_path / 'photos')!r} is there, but nothing of that name in it. Check "
+        "the path."
+    )
+    (tmp_path / "photos" / "cat.jpg").touch()
+    assert f"Give the folder that holds the class folders: {str(tmp_path)!r}?" in refused(
+        str(tmp_path / "photos" / "cat.jpg")
+    )
 
 
 def test_a_near_name_is_suggested() -> None:

@@ -110,7 +110,7 @@ def test_what_is_about_to_be_trained(capsys: pytest.CaptureFixture[str]) -> None
         training=SimpleNamespace(epochs=1),
     )
     pixels = SimpleNamespace(num_train=8, labels=[0] * 10, classes=[EVIL, "pear"], skipped=[f"{EVIL}.jpg"])
-    prepared = SimpleNamespace(pixels=pixels, table=SimpleNamespace(warnings=[EVIL]))
+    prepared = SimpleNamespace(pixels=pixels, table=SimpleNamespace(warnings=[EVIL]), notes=())
     announce(out(), cast(Any, recipe), cast(Any, prepared), 1)
     printed = capsys.readouterr().out
     assert printed.count(SHOWN) == 3
