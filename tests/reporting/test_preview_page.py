@@ -49,7 +49,7 @@ def test_labels_and_names_are_text() -> None:
 
 
 def test_what_varies_is_named() -> None:
-    text = page(preset="strong", flip=False)
-    assert "<code>strong</code>: brightness 0.4, crop 0.35" in text
-    assert "mixup 0.2" in text
+    text = page(preset="none", flip=True, crop=0.35, mixup=0.2)
+    assert "<code>none</code>: flip, crop 0.35, mixup 0.2." in text
+    assert "<code>strong</code>" in page(preset="strong")
     assert "<code>none</code>: nothing varies" in page(preset="none")
