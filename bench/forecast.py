@@ -53,6 +53,7 @@ from forecast_constants import (
     shipped,
     width_constants,
 )
+from forecast_gpus import report_gpus
 from forecast_laws import (
     EPOCHS_LAWS,
     THROUGHPUT_LAWS,
@@ -309,6 +310,7 @@ def main() -> None:
     parser.add_argument("--mlperf", type=Path, help="folder rcp_checker of mlcommons/logging")
     arguments = parser.parse_args()
     report_throughput(arguments.published)
+    report_gpus(arguments.published)
     report_epochs(arguments.published, arguments.mlperf)
 
 

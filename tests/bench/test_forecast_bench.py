@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-PARTS = ("forecast_cases", "forecast_laws", "forecast_constants")
+PARTS = ("forecast_cases", "forecast_laws", "forecast_constants", "forecast_gpus")
 BENCH = Path(__file__).parents[2] / "bench"
 
 
@@ -178,6 +178,20 @@ def test_throughput_of_examples_that_the_constants_have_not_seen(bench: SimpleNa
         assert bench.paired(cases, forecasts, values).endswith(expected), title
     between = bench.own_and_table(bench.between_others(series), held_out)["ours, own runs"]
     assert 0.72 <= between.coverage <= 0.88
+
+
+@pytest.mark.photos
+def test_other_kinds_of_gpu(bench: SimpleNamespace, samples: Path) -> None:
+    pairs = bench.gpu_pairs(samples / "published" / "throughput.csv")
+    assert len(pairs) == 154
+    derived = bench.gpu_constants(pairs)
+    assert bench.shipped(bench.hardware, derived) == "The package has these."
+    inside = []
+    for example in {p.example for p in pairs}:
+        others = [p for p in pairs if p.example != example]
+        with bench.constants(bench.hardware, bench.gpu_constants(others)):
+            inside += [abs(p.error()) <= bench.hardware.LOG_HALF_WIDTH for p in pairs if p.example == example]
+    assert 0.72 <= sum(inside) / len(inside) <= 0.88
 
 
 @pytest.mark.photos

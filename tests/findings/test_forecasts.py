@@ -134,8 +134,12 @@ def test_what_figures_rest_on(case: ConfigurationRuns) -> None:
     t4, v100 = data_sheet("T4"), data_sheet("V100")
     assert t4 is not None
     assert v100 is not None
-    text = basis_text(r.DataSheetBasis(source=t4, destination=v100))
-    assert text.startswith("V100 has 2.81 times the memory bandwidth of T4 (")
+    text = basis_text(
+        r.DataSheetBasis(source=t4, destination=v100, precision="amp", target_precision="amp", speed_ratio=2.79)
+    )
+    assert text.startswith(
+        "V100 in amp is taken as 2.79 times as fast as T4 in amp, by memory bandwidth and arithmetic"
+    )
     assert "NVIDIA T4 Tensor Core GPU data sheet" in text
 
 

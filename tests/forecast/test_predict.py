@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,7 +169,7 @@ def test_another_kind_of_gpu_is_an_estimate(study: Path) -> None:
     assert (t4.kind, t4.gpu, t4.measured) == ("estimate from data sheets", "T4", {})
     assert h200.epoch_time_s is not None
     assert t4.epoch_time_s is not None
-    assert t4.epoch_time_s.value == pytest.approx(h200.epoch_time_s.value * 4800 / 320 / 0.9)
+    assert t4.epoch_time_s.value == pytest.approx(h200.epoch_time_s.value * 15.0, rel=0.01)
     assert t4.epochs_to_stable == h200.epochs_to_stable
     assert any("No T4 was measured" in warning for warning in t4.warnings)
     with pytest.raises(InputError, match=r"No data sheet for the GPU 'Abacus 1'. Known: T4, .*To add yours"):
@@ -392,3 +393,95 @@ def test_the_batch_is_that_of_the_runs_whose_times_are_learnt_from(tmp_path: Pat
 def test_a_target_without_a_curve_is_told(lab: Path) -> None:
     said = answer(lab, 16, gpu="V100", target=0.66).warnings
     assert "No curve of these runs reaches 66 %, so the epochs to it cannot be forecast." in said
+
+
+# --- questions that people ask
+
+
+def test_another_batch_per_worker_changes_epochs_and_time(study: Path) -> None:
+    plain, larger = answer(study, 8), answer(study, 8, batch_per_worker=128)
+    assert (plain.global_batch, larger.global_batch) == (256, 1024)
+    assert plain.epochs_to_stable is not None
+    assert larger.epochs_to_stable is not None
+    assert larger.epochs_to_stable.value > 1.5 * plain.epochs_to_stable.value
+    assert plain.epoch_time_s is not None
+    assert larger.epoch_time_s is not None
+    assert 0.85 * plain.epoch_time_s.value < larger.epoch_time_s.value < plain.epoch_time_s.value
+    assert larger.epoch_time_s.relative_width > plain.epoch_time_s.relative_width
+    assert any(
+        sentence.startswith("128 images a worker and step, where the runs had 32") for sentence in larger.assumed
+    )
+    assert answer(study, 4, batch_per_worker=128).measured == {}
+    assert answer(study, 4, batch_per_worker=32).measured != {}
+
+
+def test_another_precision_is_an_estimate(study: Path) -> None:
+    plain, slower = answer(study, 8), answer(study, 8, precision="fp32")
+    assert plain.epoch_time_s is not None
+    assert slower.epoch_time_s is not None
+    assert slower.epoch_time_s.value > 1.8 * plain.epoch_time_s.value
+    assert slower.kind == "estimate from data sheets"
+    assert any(sentence.startswith("No run was in fp32") for sentence in slower.warnings)
+    assert any("H200 in fp32 is taken as 0.5" in sentence for sentence in slower.basis)
+    assert answer(study, 8, precision="bf16").epoch_time_s == plain.epoch_time_s
+
+
+def test_an_input_limit_that_is_told_caps(study: Path) -> None:
+    p = answer(study, 8, input_limit=500.0)
+    assert p.images_per_s is not None
+    assert p.images_per_s.value == pytest.approx(500, rel=0.03)
+    assert "The input path is the limit: 500 images/s on each host were told; more GPUs wait for it." in p.warnings
+
+
+def test_a_network_that_is_told_makes_the_interval_narrower(study: Path) -> None:
+    slow, fast = answer(study, 8, hosts=2), answer(study, 8, hosts=2, network=12.5)
+    assert slow.epoch_time_s is not None
+    assert fast.epoch_time_s is not None
+    assert fast.epoch_time_s.high < 0.7 * slow.epoch_time_s.high
+    assert fast.epoch_time_s.value <= slow.epoch_time_s.value
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"batch_per_worker": 0}, "--batch-per-worker must be 1 or more, received 0"),
+        ({"input_limit": -1.0}, "--input-limit must be above 0"),
+        ({"network": float("nan")}, "--network must be above 0"),
+        ({"precision": "int3"}, "--precision must be amp"),
+    ],
+)
+def test_questions_that_cannot_be_asked(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Question(workers=4, **asked)
+
+
+def test_the_two_readings_of_the_labs_input_limit(lab: Path) -> None:
+    """306 images/s at 4 and 556 at 8: a limit of each worker, which the forecast takes as growing on; no cap."""
+    p = answer(lab, 16, gpu="V100")
+    [sentence] = [w for w in p.warnings if "the input path was the limit, about 306 images/s" in w]
+    assert "8 V100 had 556 images/s: the limit grows with the workers" in sentence
+    assert not any("The input path is the limit" in w for w in p.warnings)
+    assert p.images_per_s is not None
+    assert p.images_per_s.value > 556
+
+
+def test_an_input_limit_that_was_seen_is_a_cap(tmp_path: Path) -> None:
+    """4 and 8 V100 as fast as one another and as 4 T4: one input path for all."""
+    rows = [("a", "T4", 4, 82), ("b", "V100", 4, 80), ("c", "V100", 8, 78)]
+    header = "name,dataset,gpu,workers,batch_per_worker,images_per_epoch,epochs,epoch_time_s\n"
+    table = header + "".join(f"{name},fruit,{gpu},{n},32,24485,10,{t}\n" for name, gpu, n, t in rows)
+    p = answer(import_table(table, tmp_path / "out"), 16, gpu="V100")
+    assert p.images_per_s is not None
+    assert p.images_per_s.value == pytest.approx(24485 / 78, rel=0.03)
+    assert any("314 images/s on each host were seen; the lower end" in w for w in p.warnings)
+
+
+def test_what_more_gpus_buy_against_the_most_that_were_run(lab: Path, study: Path) -> None:
+    p = answer(lab, 16, gpu="V100")
+    assert p.against is not None
+    assert (p.against.workers, p.against.is_to_stable) == (8, True)
+    assert p.against.time_s == pytest.approx(20 * 60, rel=0.05)
+    assert p.time_to_stable_s is not None
+    assert p.against.saved_s == pytest.approx(p.against.time_s - p.time_to_stable_s.value)
+    assert answer(study, 4).against is None
+    assert answer(study, 8, gpu="T4").against is None

@@ -30,6 +30,18 @@ def predict(
     price: Annotated[float | None, typer.Option(help="Of one GPU for one hour, in any currency.")] = None,
     job: Annotated[str | None, typer.Option(metavar="NAME", help="Which job, by its name or a part of it.")] = None,
     target: Annotated[float | None, typer.Option(help="A validation accuracy to reach, 0 to 1.")] = None,
+    batch_per_worker: Annotated[
+        int | None, typer.Option(help="Images of a worker in each step. Default: as in the runs.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="amp, fp16, bf16, tf32 or fp32. Default: as in the runs.")
+    ] = None,
+    input_limit: Annotated[
+        float | None, typer.Option(help="Images/s that the input path of one host gives at most.")
+    ] = None,
+    network: Annotated[
+        float | None, typer.Option(help="GB/s that an all-reduce gets between hosts. Default: not known, maybe slow.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the forecast as JSON on stdout.")] = False,
     save: Annotated[
         bool, typer.Option("--save", help="Keep the forecast in DIR/forecasts.jsonl, to be scored by later runs.")
@@ -45,7 +57,18 @@ def predict(
     from turnaround.forecast.question import Question
 
     counts = asked_workers(workers)
-    question = Question(workers=counts[-1], gpu=gpu, hosts=hosts, price=price, job=job, target=target)
+    question = Question(
+        workers=counts[-1],
+        gpu=gpu,
+        hosts=hosts,
+        price=price,
+        job=job,
+        target=target,
+        batch_per_worker=batch_per_worker,
+        precision=precision,
+        input_limit=input_limit,
+        network=network,
+    )
     found = survey_of(directories)
     forecaster = fit_forecaster(found, question)
     _tell(found)

@@ -134,9 +134,10 @@ def basis_text(basis: r.Basis) -> str:
             runs = sum(len(case.summaries) for case in basis.cases)
             return f"{basis.unit} times of {listed} ({counted(runs, 'run')})"
         case r.DataSheetBasis(source=source, destination=destination):
+            sheets = dict.fromkeys((destination.source, source.source))
             return (
-                f"{destination.name} has {destination.bandwidth_gb_s / source.bandwidth_gb_s:.2f} times the memory "
-                f"bandwidth of {source.name} ({destination.source}; {source.source})"
+                f"{destination.name} in {basis.target_precision} is taken as {basis.speed_ratio:.2f} times as fast as "
+                f"{source.name} in {basis.precision}, by memory bandwidth and arithmetic ({'; '.join(sheets)})"
             )
         case r.BatchesBasis():
             rehearsed = f", {basis.rehearsed} of them rehearsed" if basis.rehearsed else ""
@@ -160,6 +161,11 @@ def assumption_text(assumption: r.Assumption, *, flags: bool = True) -> str:
             return f"the settings {facts_text(assumption.facts)}; others were set aside"
         case r.HostsAsInRuns(hosts=hosts):
             return f"{counted(hosts, 'host')}, up to {assumption.workers_each} workers each, as in the runs"
+        case r.OtherBatch(batch=batch, measured=measured):
+            return (
+                f"{batch} images a worker and step, where the runs had {measured or 'an unknown number'}: an image "
+                "takes as long, and what is lost in each step is lost as often as there are steps"
+            )
         case r.HostsOfUsualSize(hosts=hosts):
             option = " (--hosts says otherwise)" if flags else ""
             return (
@@ -336,10 +342,17 @@ def _(warning: r.BatchesClose) -> str:
 def _(warning: r.FasterGpuNoFaster) -> str:
     rate = f", about {warning.images_per_s:.0f} images/s" if warning.images_per_s else ""
     times = " and ".join(epochs(warning.fast, warning.slow))
-    return (
+    text = (
         f"{warning.fast.label} were no faster than {warning.slow.label} ({times} an epoch), though they have "
         f"{warning.bandwidth_ratio:.1f} times the memory bandwidth: the input path was the limit{rate}, not the GPUs. "
         "The interval is wider for it."
+    )
+    if warning.grown is None or warning.grown.images_per_s is None:
+        return text
+    more = f"{warning.grown.label} had {warning.grown.images_per_s.value:.0f} images/s"
+    return (
+        f"{text} {more}: the limit grows with the workers, each of which reads for itself, and the forecast takes it "
+        "as growing on; if the host can give no more than that, more workers gain nothing."
     )
 
 
@@ -350,10 +363,10 @@ def _(warning: r.WaitsForInput) -> str:
 
 @warning_text.register
 def _(warning: r.InputLimitReached) -> str:
-    return (
-        f"The input path is the limit: {warning.images_per_s:,.0f} images/s on each host were measured; more GPUs wait "
-        "for it."
-    )
+    text = f"The input path is the limit: {warning.images_per_s:,.0f} images/s on each host were {warning.source}; "
+    if warning.source == "seen":
+        return text + "the lower end of the time has room for the case that each worker reads for itself."
+    return text + "more GPUs wait for it."
 
 
 @warning_text.register
@@ -372,6 +385,8 @@ def _(warning: r.OneCountTimed) -> str:
 
 @warning_text.register
 def _(warning: r.NotMeasuredGpu) -> str:
+    if warning.gpu is None:
+        return f"No run was in {warning.precision}: the estimate is that of data sheets, accuracy may change as well."
     return (
         f"No {warning.gpu} was measured: the input path, the processors and the batch that fits into its memory are "
         "not in this estimate."

@@ -1,25 +1,39 @@
-"""A step time carried over to another kind of GPU, from data sheets alone.
+"""A time carried over to another kind of GPU, or to another precision, from data sheets alone.
 
-Training of image classifiers is bound by memory more than by arithmetic: over public pairs of measurements (A100
-against V100 with mixed precision, 44 workloads) the speed was 0.88 of the ratio of memory bandwidths (80 %: 0.70 to
-1.13), but 0.71 of the ratio of peak FLOPS. Never to be mixed with what was measured: input, processors and the batch
-that fits into memory are not carried over.
+    time of a kind = bytes / memory bandwidth + ARITHMETIC / peak rate at the precision
+
+Training of image classifiers is bound by memory more than by arithmetic: fp32 moves twice the bytes of half precision,
+and arithmetic is felt where it is slow (fp32 without tensor cores). A time is a function of kind and precision, so
+there and back gives 1. Never to be mixed with what was measured: input, processors and the batch that fits into memory
+are not carried over.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 from turnaround.analysis.gpu_kinds import GpuKind, data_sheet, kind_of, known_kinds, own_kinds_file
 from turnaround.errors import InputError
 from turnaround.forecast.interval import Interval
 
-OF_BANDWIDTH = 0.9
-"""Speed ratio as a share of the ratio of memory bandwidths."""
-INTERVAL = (0.70, 1.15)
-"""The share's 80 % interval, at one precision on both."""
-INTERVAL_WITH_TF32 = (0.70, 1.45)
-"""The same where the target computes fp32 in TF32 and the measured kind does not (vision: 1.11, 0.71 to 1.43)."""
+Precision = Literal["half", "tf32", "fp32"]
+PRECISIONS: dict[str, Precision] = {
+    **dict.fromkeys(("amp", "fp16", "bf16", "half", "mixed", "float16", "bfloat16", "16 mixed", "bf16 mixed"), "half"),
+    "tf32": "tf32",
+    **dict.fromkeys(("fp32", "float32", "single", "32", "32 true"), "fp32"),
+}
+"""What people and programs write."""
+
+# Derived by gpu_constants in bench/forecast_gpus.py from 23 networks of NVIDIA's Deep Learning Examples on one V100 or
+# A100, mixed precision and fp32 or TF32. `python bench/forecast.py --published DIR` derives them again, and tests each
+# example with the constants of the others. Other kinds than those two are not in these figures.
+ARITHMETIC = 3.4
+"""Work of arithmetic in GFLOP for each GB that half precision moves. On a V100 it is a fiftieth of the time in half
+precision, and a tenth in fp32."""
+LOG_HALF_WIDTH = 0.37
+"""80 % half-width of the logarithm of a ratio of speeds, the same either way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,31 +42,61 @@ class CarriedOver:
 
     time_s: Interval
     speed_ratio: Interval
-    """Speed of the target over that of the measured kind; exactly 1 where both are the same kind."""
+    """Speed of the target over that of the measured kind; exactly 1 where kind and precision are the same."""
     source: GpuKind
     destination: GpuKind
 
 
-def carry_over(time_s: Interval, *, measured_on: str, target: str, precision: str = "amp") -> CarriedOver:
-    """Return the GPU part of a step, or of an epoch, on the target kind. `precision`: fp32, or any lower one."""
+def carry_over(
+    time_s: Interval, *, measured_on: str, target: str, precision: str = "amp", target_precision: str | None = None
+) -> CarriedOver:
+    """Return the GPU part of a step, or of an epoch, on the target kind, in the same precision or in another."""
     source, destination = sheet_of(measured_on), sheet_of(target)
-    is_same = source.name == destination.name
-    ratio = Interval.exact(1.0) if is_same else speed_ratio(source, destination, precision=precision)
+    ratio = speed_ratio(source, destination, precision=precision, target_precision=target_precision or precision)
     return CarriedOver(
         # Errors of the time and of the ratio are independent.
-        time_s=time_s if is_same else time_s.divided_by(ratio),
+        time_s=time_s if ratio == Interval.exact(1.0) else time_s.divided_by(ratio),
         speed_ratio=ratio,
         source=source,
         destination=destination,
     )
 
 
-def speed_ratio(source: GpuKind, destination: GpuKind, *, precision: str = "amp") -> Interval:
-    """Return speed of destination / speed of source = 0.9 x ratio of memory bandwidths, with its 80 % interval."""
-    bandwidths = destination.bandwidth_gb_s / source.bandwidth_gb_s
-    adds_tf32 = precision == "fp32" and destination.tf32_tflops is not None and source.tf32_tflops is None
-    low, high = INTERVAL_WITH_TF32 if adds_tf32 else INTERVAL
-    return Interval(value=OF_BANDWIDTH * bandwidths, low=low * bandwidths, high=high * bandwidths)
+def speed_ratio(
+    source: GpuKind, destination: GpuKind, *, precision: str = "amp", target_precision: str | None = None
+) -> Interval:
+    """Return speed of destination / speed of source, with its 80 % interval."""
+    ours, theirs = precision_of(precision), precision_of(target_precision or precision)
+    if source.name == destination.name and ours == theirs:
+        return Interval.exact(1.0)
+    rates = [_rate(source, ours), _rate(destination, theirs)]
+    # A sheet without peak rates, as a user may write it, is compared by bandwidth alone.
+    arithmetic = 0.0 if None in rates else ARITHMETIC
+    before, after = (
+        _bytes(kind_precision) / kind.bandwidth_gb_s + arithmetic / (1000 * (rate or 1.0))
+        for kind, kind_precision, rate in ((source, ours, rates[0]), (destination, theirs, rates[1]))
+    )
+    value, width = before / after, math.exp(LOG_HALF_WIDTH)
+    return Interval(value=value, low=value / width, high=value * width)
+
+
+def precision_of(name: str) -> Precision:
+    """Return the precision that a name means; InputError lists those that are known. fp64 is nobody's choice here."""
+    spelled = " ".join(name.lower().replace("-", " ").replace("_", " ").split())
+    if spelled not in PRECISIONS:
+        raise InputError(f"--precision must be amp, fp16, bf16, tf32 or fp32. Received: {name!r}.")
+    return PRECISIONS[spelled]
+
+
+def _bytes(precision: Precision) -> float:
+    return 1.0 if precision == "half" else 2.0
+
+
+def _rate(kind: GpuKind, precision: Precision) -> float | None:
+    """Return TFLOPS. torch computes convolutions of fp32 in TF32 where a kind has it; without it TF32 is fp32."""
+    if precision == "half":
+        return kind.fp16_tflops or kind.fp32_tflops
+    return kind.tf32_tflops or kind.fp32_tflops
 
 
 def sheet_of(name: str) -> GpuKind:

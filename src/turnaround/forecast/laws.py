@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.forecast.epoch_time import EpochTime
 from turnaround.forecast.epochs import EpochsToStable, PlateauAccuracy
-from turnaround.forecast.hardware import carry_over
-from turnaround.forecast.interval import Interval
+from turnaround.forecast.hardware import carry_over, precision_of
+from turnaround.forecast.interval import MIN_LOW, Interval
 from turnaround.forecast.observations import Observations, Times
 from turnaround.forecast.remarks import Pinned, Unit
 from turnaround.forecast.step_time import StepTime
@@ -26,6 +27,22 @@ INPUT_BOUND = 1.5
 """Factor of the half-widths of a time where the runs measured the input path: it need not follow the law of GPUs."""
 
 
+BATCH_DOUBT = 0.1
+"""Relative, for each doubling of the batch per worker away from the one that was timed, either way: a GPU is filled
+better by a larger batch, and worse by a smaller one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a question asks for besides workers, hosts and kind of GPU; None: as in the runs."""
+
+    precision: str | None = None
+    batch_per_worker: int | None = None
+    input_images_per_s: float | None = None
+    """Limit of one host's input path that somebody has told."""
+    inter_host_bytes_per_s: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Laws:
     """The fitted laws; None where nothing could be learnt."""
@@ -38,6 +55,7 @@ class Laws:
     epochs: EpochsToStable | None
     to_target: EpochsToStable | None
     accuracy: PlateauAccuracy | None
+    asked: Asked = Asked()
 
     def deployment(self, workers: int, hosts: int) -> Deployment:
         """Return so many workers, one on each GPU, with what the runs tell of their hosts."""
@@ -46,28 +64,85 @@ class Laws:
             processes=workers,
             hosts=hosts,
             gradient_bytes=self.times.gradient_bytes,
-            input_images_per_s=self.times.input_images_per_s,
+            inter_host_bytes_per_s=self.asked.inter_host_bytes_per_s,
+            input_images_per_s=self.asked.input_images_per_s or self.times.input_images_per_s,
         )
+
+    def global_batch(self, workers: int) -> int | None:
+        """Return the global batch asked for, else that of the runs."""
+        if self.asked.batch_per_worker is not None:
+            return workers * self.asked.batch_per_worker
+        return self.observations.global_batch(workers)
 
     def epoch_time_s(self, workers: int, hosts: int) -> Interval | None:
         """Return the steps of an epoch for our own runs, a whole one where a table told it; on the kind asked for."""
         if self.time is None or self.times is None:
             return None
-        time_s = self.time.epoch_s(self.time.predict(self.deployment(workers, hosts)), steps=self.steps(workers))
+        deployment = self.deployment(workers, hosts)
+        time_s = self._at_batch(self._below_input(self.time, deployment), deployment, self.time)
+        time_s = self.time.epoch_s(time_s, steps=self.steps(workers))
         # In this order: a least width, the doubt of an input-bound run, then the ratio of data sheets on top of both.
         time_s = time_s.reaching(low=time_s.value * (1 - MIN_WIDTH), high=time_s.value * (1 + MIN_WIDTH))
         if self.times.input_bound:
             time_s = time_s.widened(INPUT_BOUND)
-        return self._carried_over(time_s, self.times) if self.is_carried_over else time_s
+        return self._carried_over(time_s, self.times, hosts) if self.is_carried_over else time_s
 
-    def _carried_over(self, time_s: Interval, times: Times) -> Interval:
-        """Return the time on the kind asked for. Another GPU need not make faster what the input path held up."""
-        carried = carry_over(time_s, measured_on=times.gpu, target=self.gpu, precision=times.precision).time_s
-        return replace(carried, high=max(carried.high, time_s.high)) if times.input_bound else carried
+    def _below_input(self, law: ScalingLaw[Any], deployment: Deployment) -> Interval:
+        """Return the law's time; where an input limit was seen, the value is at least its time, and the lower end that
+        of workers that read for themselves."""
+        plain, seen = law.predict(deployment), self.seen_input_images_per_s
+        if seen is None:
+            return plain
+        capped = law.predict(replace(deployment, input_images_per_s=seen))
+        return Interval(value=capped.value, low=plain.low, high=capped.high)
+
+    @property
+    def seen_input_images_per_s(self) -> float | None:
+        """Return the limit that was seen; None where a better one is known."""
+        if self.times is None or self.asked.input_images_per_s or self.times.input_images_per_s:
+            return None
+        return self.times.seen_input_images_per_s
+
+    def _at_batch(self, time_s: Interval, deployment: Deployment, law: ScalingLaw[Any]) -> Interval:
+        """Return the time of as many images in steps of the batch asked for.
+
+        Computation costs the same for each image; what is lost is lost in each step, and there are b0 / b as many.
+        """
+        measured, asked = self.observations.batch_per_worker, self.asked.batch_per_worker
+        if measured is None or asked is None or measured == asked:
+            return time_s
+        lost = law.share_lost(deployment)
+        changed = time_s.scaled(1 - lost + lost * measured / asked)
+        doubt = BATCH_DOUBT * abs(math.log2(asked / measured))
+        changed = changed.reaching(low=changed.low * max(1 - doubt, MIN_LOW), high=changed.high * (1 + doubt))
+        return changed.at_least(law.input_s(deployment))
+
+    def _carried_over(self, time_s: Interval, times: Times, hosts: int) -> Interval:
+        """Return the time on the kind and in the precision asked for. Neither need make faster what the input path
+        held up."""
+        carried = carry_over(
+            time_s,
+            measured_on=times.gpu,
+            target=self.gpu,
+            precision=times.precision,
+            target_precision=self.asked.precision,
+        ).time_s
+        if times.input_bound:
+            carried = replace(carried, high=max(carried.high, time_s.high))
+        limit = self.asked.input_images_per_s or times.input_images_per_s
+        images = self.observations.images_per_epoch
+        return carried.at_least(images / limit / hosts) if limit and images else carried
 
     @property
     def is_carried_over(self) -> bool:
-        return self.times is not None and kind_of(self.gpu) != self.times.gpu
+        """Return whether kind or precision were not measured."""
+        return self.times is not None and (kind_of(self.gpu) != self.times.gpu or self.changes_precision)
+
+    @property
+    def changes_precision(self) -> bool:
+        if self.times is None or self.asked.precision is None:
+            return False
+        return precision_of(self.asked.precision) != precision_of(self.times.precision)
 
     def steps(self, workers: int) -> float | None:
         """Return the updates in an epoch."""
@@ -91,7 +166,7 @@ class Laws:
         )
 
     def at_batch(self, law: EpochsToStable | PlateauAccuracy | None, workers: int) -> Interval | None:
-        batch = self.observations.global_batch(workers)
+        batch = self.global_batch(workers)
         return None if law is None or batch is None else law.predict(batch)
 
     def pinned(self) -> tuple[tuple[str, Pinned], ...]:
@@ -100,7 +175,7 @@ class Laws:
         return tuple((f"{what}: {key}", pin) for what, law in named if law for key, pin in law.pinned_.items())
 
 
-def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str) -> Laws:
+def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str, asked: Asked | None = None) -> Laws:
     """Fit all laws; `measured_on` is the kind of GPU whose times are learnt from, None where there are none."""
     times = observations.times.get(measured_on) if measured_on is not None else None
     return Laws(
@@ -113,6 +188,7 @@ def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str) -
         if observations.to_target
         else None,
         accuracy=PlateauAccuracy().fit(observations.accuracies) if observations.accuracies else None,
+        asked=asked or Asked(),
     )
 
 

@@ -38,7 +38,7 @@ def next_run(forecaster: Forecaster, prediction: Prediction) -> NextRun | None:
     laws = forecaster.laws
     if laws.time is None:
         return _next_run(forecaster, Candidate(workers=1, is_rehearsal=False), "no times")
-    if laws.epochs is None and laws.observations.global_batch(prediction.workers) is not None:
+    if laws.epochs is None and laws.global_batch(prediction.workers) is not None:
         return _next_run(forecaster, Candidate(workers=prediction.workers, is_rehearsal=True), "no stable epoch")
     # Expected gain of a run: the interval's relative width after refitting with it, against the width now.
     before = _width(prediction)
@@ -57,7 +57,7 @@ def _candidates(laws: Laws, prediction: Prediction) -> Iterator[Candidate]:
     counts = sorted({2**k for k in range(wanted.bit_length()) if 2**k <= wanted} | {wanted, -(-wanted // 2)})
     known = set(laws.epochs.batches_) if laws.epochs else set()
     for workers in counts:
-        if seen.batch_total is None and seen.global_batch(workers) not in known and workers > 1:
+        if seen.batch_total is None and laws.global_batch(workers) not in known and workers > 1:
             yield Candidate(workers=workers, is_rehearsal=True)
         if laws.times and workers < wanted and workers not in laws.times.counts:
             yield Candidate(workers=workers, is_rehearsal=False)
@@ -67,7 +67,7 @@ def _with(forecaster: Forecaster, candidate: Candidate) -> Forecaster:
     """Return the forecaster refitted as if the candidate had been run and had measured what the laws predict."""
     laws, n = forecaster.laws, candidate.workers
     seen, epochs = laws.observations, laws.at_batch(laws.epochs, n)
-    batch = seen.global_batch(n)
+    batch = laws.global_batch(n)
     more: Observations = seen
     if epochs is not None and batch is not None:
         found = EpochsObservation(global_batch=batch, epochs=epochs.value, sd=EPOCHS_SD)
@@ -75,7 +75,7 @@ def _with(forecaster: Forecaster, candidate: Candidate) -> Forecaster:
     if not candidate.is_rehearsal and laws.times is not None:
         more = replace(more, times=seen.times | {laws.times.gpu: _with_time(laws, laws.times, n)})
     measured_on = laws.times.gpu if laws.times else None
-    return replace(forecaster, laws=fit_laws(more, measured_on=measured_on, gpu=laws.gpu))
+    return replace(forecaster, laws=fit_laws(more, measured_on=measured_on, gpu=laws.gpu, asked=laws.asked))
 
 
 def _with_time(laws: Laws, times: Times, workers: int) -> Times:

@@ -6,6 +6,7 @@ well: they depend on the workers, not on the hardware. What is left out is named
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,19 @@ from turnaround.analysis.configurations import ConfigurationRuns, Spread, Worklo
 from turnaround.analysis.speed import comparable_in_time, gpu_without_gain
 from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
+from turnaround.errors import InputError
 from turnaround.forecast.epoch_time import EpochTimeObservation
 from turnaround.forecast.epochs import AccuracyObservation, EpochsObservation
+from turnaround.forecast.hardware import precision_of
 from turnaround.forecast.interval import Z_80
 from turnaround.forecast.remarks import FasterGpuNoFaster, InputBound, SetAside, Unit, WaitsForInput
 from turnaround.forecast.scaling import Scaling
 from turnaround.forecast.step_time import StepObservation
 from turnaround.forecast.time_law import TimeObservation
+from turnaround.record.reader import Run
+
+MORE_INPUT, MORE_WORKERS = 1.1, 1.5
+"""An input path that gives hardly more to so many more workers of a host is shared by them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +61,8 @@ class Times:
     precision: str = "amp"
     input_bound: InputBound | None = None
     """The reason why these times may be those of the input and not of the GPUs."""
+    seen_input_images_per_s: float | None = None
+    """Images/s of one host that more workers did not raise."""
 
     @property
     def unit(self) -> Unit:
@@ -148,7 +157,8 @@ def _times_of(gpu: str, cases: Sequence[ConfigurationRuns], job: Workload) -> Ti
     whole_epochs = any(run.is_imported or case.step_time_s is None for case in cases for run in case.summaries)
     probes = [value_at(run.machine, "probes", "input_images_per_s") for run in records]
     gradient_bytes = [value_at(run.machine, "cost", "gradient_bytes") for run in records]
-    precisions = [str(value_at(run.machine, "choices", "precision", "value") or "amp") for run in records]
+    precisions = [_precision(run) for run in records]
+    bound = _input_bound(cases, job)
     return Times(
         gpu=gpu,
         cases=tuple(cases),
@@ -159,8 +169,19 @@ def _times_of(gpu: str, cases: Sequence[ConfigurationRuns], job: Workload) -> Ti
         input_images_per_s=_median(p for p in probes if _is_positive(p)),
         gradient_bytes=_median(b for b in gradient_bytes if _is_positive(b)),
         precision=precisions[0],
-        input_bound=_input_bound(cases, job),
+        input_bound=bound,
+        seen_input_images_per_s=_seen_input_limit(cases, bound),
     )
+
+
+def _precision(run: Run) -> str:
+    """Return the precision of a run; amp where it says none, fp32 for one that no data sheet compares (fp64)."""
+    told = str(value_at(run.machine, "choices", "precision", "value") or "amp")
+    try:
+        precision_of(told)
+    except InputError:
+        return "fp32"
+    return told
 
 
 def _is_positive(value: object) -> bool:
@@ -230,15 +251,33 @@ def _input_bound(cases: Sequence[ConfigurationRuns], job: Workload) -> InputBoun
     for case in cases:
         for other in job.configurations:
             if (found := gpu_without_gain(case, other) or gpu_without_gain(other, case)) is not None:
+                rate = case.images_per_s.value if case.images_per_s else None
+                more = [c for c in cases if _rate(c) > MORE_INPUT * (rate or math.inf)]
                 return FasterGpuNoFaster(
                     fast=found.fast,
                     slow=found.slow,
                     bandwidth_ratio=found.bandwidth_ratio,
-                    images_per_s=case.images_per_s.value if case.images_per_s else None,
+                    images_per_s=rate,
+                    grown=max(more, key=_rate, default=None),
                 )
     verdicts = [case.bottleneck for case in cases]
     worst = max((v for v in verdicts if v is not None and v.kind == "input"), key=lambda v: v.share or 0, default=None)
     return WaitsForInput(bottleneck=worst) if worst is not None and worst.is_strong else None
+
+
+def _rate(case: ConfigurationRuns) -> float:
+    return case.images_per_s.value if case.images_per_s else 0.0
+
+
+def _seen_input_limit(cases: Sequence[ConfigurationRuns], bound: InputBound | None) -> float | None:
+    """Return the images/s of one host that an input path gave at most; None unless more workers did not raise it."""
+    if bound is None:
+        return None
+    ordered = sorted(cases, key=lambda c: c.configuration.workers / c.configuration.hosts)
+    rates = [_rate(case) / case.configuration.hosts for case in ordered]
+    few, many = (each.configuration.workers / each.configuration.hosts for each in (ordered[0], ordered[-1]))
+    is_flat = many >= MORE_WORKERS * few and 0 < rates[-1] <= MORE_INPUT * rates[0]
+    return max(rates) if is_flat else None
 
 
 def kinds_by_counts(times: dict[str, Times]) -> list[str]:

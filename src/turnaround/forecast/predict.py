@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
@@ -13,10 +13,11 @@ from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.doubts import doubts_of
-from turnaround.forecast.hardware import sheet_of
-from turnaround.forecast.laws import Laws, epochs_planned, fit_laws
-from turnaround.forecast.observations import Observations, kinds_by_counts, observe
-from turnaround.forecast.question import Prediction, Question
+from turnaround.forecast.hardware import sheet_of, speed_ratio
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.laws import Asked, Laws, epochs_planned, fit_laws
+from turnaround.forecast.observations import Observations, Times, kinds_by_counts, observe
+from turnaround.forecast.question import Against, Prediction, Question
 from turnaround.forecast.remarks import (
     Assumption,
     Basis,
@@ -32,6 +33,7 @@ from turnaround.forecast.remarks import (
     NotMeasuredGpu,
     OneCountTimed,
     OneHost,
+    OtherBatch,
     Remarks,
     RepeatsApart,
     SettingsKept,
@@ -39,7 +41,7 @@ from turnaround.forecast.remarks import (
     TimesBasis,
     Warning_,
 )
-from turnaround.forecast.turnaround import Best, best_of, cost, job_time
+from turnaround.forecast.turnaround import Best, TurnaroundParts, best_of, cost, job_time
 
 GPUS_PER_HOST, MOST_GPUS_PER_HOST = 8, 16
 """GPUs of a usual host, and of the largest (DGX-2, p2.16xlarge): more are never taken as standing on one host."""
@@ -73,7 +75,7 @@ class Forecaster:
             gpu=laws.gpu,
             processes=workers,
             hosts=hosts,
-            global_batch=seen.global_batch(workers),
+            global_batch=laws.global_batch(workers),
             epochs_planned=seen.epochs_planned,
             images_per_s=laws.images_per_s(workers, hosts),
             epoch_time_s=parts.epoch_s if parts else None,
@@ -95,6 +97,25 @@ class Forecaster:
                 pinned=laws.pinned(),
             ),
             leave_one_out=dict(laws.time.leave_one_out_) if laws.time else {},
+            against=self._against(workers, parts, epochs),
+        )
+
+    def _against(self, workers: int, parts: TurnaroundParts | None, epochs: Interval | None) -> Against | None:
+        """Compare with the most workers that were run on this kind of GPU, where more are asked for."""
+        laws, all_epochs = self.laws, epochs_planned(self.laws.observations)
+        most = max((c.configuration.workers for c in laws.times.cases), default=0) if laws.times else 0
+        if parts is None or laws.is_carried_over or not 0 < most < workers:
+            return None
+        there, epochs_there = laws.parts(most, self._hosts(most)[0]), laws.at_batch(laws.epochs, most)
+        here_epochs, there_epochs = (epochs, epochs_there) if epochs and epochs_there else (all_epochs, all_epochs)
+        if there is None or here_epochs is None or there_epochs is None:
+            return None
+        time_s = job_time(there, there_epochs).value
+        return Against(
+            workers=most,
+            time_s=time_s,
+            saved_s=time_s - job_time(parts, here_epochs).value,
+            is_to_stable=here_epochs is epochs,
         )
 
     def _hosts(self, workers: int) -> tuple[int, tuple[Assumption, ...]]:
@@ -125,7 +146,7 @@ class Forecaster:
         laws, seen = self.laws, self.laws.observations
         yield from seen.set_aside
         yield from self._time_warnings(workers, hosts)
-        batch = seen.global_batch(workers)
+        batch = laws.global_batch(workers)
         if batch is None:
             yield Missing(what="batch")
         elif laws.epochs is None:
@@ -148,9 +169,13 @@ class Forecaster:
         yield from law.cautions(self.laws.deployment(workers, hosts))
         if times.input_bound is not None:
             yield times.input_bound
-        rate, limit = self.laws.images_per_s(workers, hosts), times.input_images_per_s
+        rate = self.laws.images_per_s(workers, hosts)
+        limit = self.laws.asked.input_images_per_s or times.input_images_per_s
+        source: Literal["measured", "told", "seen"] = "told" if self.laws.asked.input_images_per_s else "measured"
+        if self.laws.seen_input_images_per_s is not None:
+            limit, source = self.laws.seen_input_images_per_s, "seen"
         if limit is not None and rate is not None and rate.value >= AT_THE_LIMIT * hosts * limit:
-            yield InputLimitReached(images_per_s=limit)
+            yield InputLimitReached(images_per_s=limit, source=source)
         if all(o.fixed_s is None for o in times.overheads):
             yield Missing(what="fixed overhead")
         if self.laws.observations.images_per_epoch is None:
@@ -162,7 +187,9 @@ class Forecaster:
         if len(times.counts) == 1:
             yield OneCountTimed(workers=times.counts[0])
         if self.laws.is_carried_over:
-            yield NotMeasuredGpu(gpu=self.laws.gpu)
+            is_other_kind = kind_of(self.laws.gpu) != times.gpu
+            precision = self.laws.asked.precision if self.laws.changes_precision else None
+            yield NotMeasuredGpu(gpu=self.laws.gpu if is_other_kind else None, precision=precision)
 
 
 def repeats_apart(cases: Sequence[ConfigurationRuns]) -> Iterator[RepeatsApart]:
@@ -175,11 +202,17 @@ def repeats_apart(cases: Sequence[ConfigurationRuns]) -> Iterator[RepeatsApart]:
 
 def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
     """Return the job that can answer, with its laws; InputError lists the jobs where that is not one."""
-    job = _job(survey, question)
+    job = _with_batch(_job(survey, question), question.batch_per_worker)
     seen = observe(job, target=question.target, gpu=kind_of(question.gpu) if question.gpu else None)
     measured_on, assumed = _measured_on(seen, question)
     gpu = kind_of(question.gpu) if question.gpu else measured_on or _any_gpu(job)
-    laws = fit_laws(seen, measured_on=measured_on, gpu=gpu)
+    asked = Asked(
+        precision=question.precision,
+        batch_per_worker=question.batch_per_worker,
+        input_images_per_s=question.input_limit,
+        inter_host_bytes_per_s=None if question.network is None else question.network * 1e9,
+    )
+    laws = fit_laws(seen, measured_on=measured_on, gpu=gpu, asked=asked)
     if laws.is_carried_over and measured_on is not None:
         for kind in (measured_on, gpu):
             sheet_of(kind)  # raises for a kind without a data sheet
@@ -188,7 +221,20 @@ def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
             f"The runs of {job.name!r} have neither times nor epochs nor accuracies to learn from (the last two need "
             "the batch as well): wait until a run has finished, train one, or complete the table that was imported."
         )
+    if question.batch_per_worker not in (None, seen.batch_per_worker) and laws.times is not None:
+        batches = OtherBatch(batch=question.batch_per_worker or 0, measured=seen.batch_per_worker)
+        assumed = (*assumed, batches)
     return Forecaster(job=job, question=question, laws=laws, assumed=assumed)
+
+
+def _with_batch(job: Workload, batch_per_worker: int | None) -> Workload:
+    """Return the job with the runs of this batch per worker alone, where there are times of such runs."""
+    own = [
+        c
+        for c in job.configurations
+        if c.configuration.global_batch == c.configuration.workers * (batch_per_worker or 0)
+    ]
+    return replace(job, configurations=tuple(own)) if any(c.epoch_time_s is not None for c in own) else job
 
 
 def _job(survey: Survey, question: Question) -> Workload:
@@ -281,7 +327,8 @@ def within_noise(predictions: Sequence[Prediction], best: Best) -> WithinNoise:
 
 def measured_case(laws: Laws, workers: int, hosts: int | None) -> ConfigurationRuns | None:
     """Return the real runs of this very configuration."""
-    if laws.times is None or laws.is_carried_over:
+    is_other_batch = laws.asked.batch_per_worker not in (None, laws.observations.batch_per_worker)
+    if laws.times is None or laws.is_carried_over or is_other_batch:
         return None
     same = [case for case in laws.times.cases if case.configuration.workers == workers]
     return next((case for case in same if hosts is None or case.configuration.hosts == hosts), None)
@@ -314,12 +361,25 @@ def _basis(laws: Laws) -> Iterator[Basis]:
         kept = tuple(case for case in laws.times.cases if case.configuration.workers not in aside)
         yield TimesBasis(unit=laws.time.unit, cases=kept)
         if laws.is_carried_over:
-            yield DataSheetBasis(source=sheet_of(laws.times.gpu), destination=sheet_of(laws.gpu))
+            yield _data_sheets(laws, laws.times)
     seen = laws.observations
     if laws.epochs is not None:
         yield _batches("epochs to stable", [o.global_batch for o in laws.epochs.observations_], seen)
     if laws.accuracy is not None:
         yield _batches("final accuracies", [o.global_batch for o in seen.accuracies], seen)
+
+
+def _data_sheets(laws: Laws, times: Times) -> DataSheetBasis:
+    source, destination = sheet_of(times.gpu), sheet_of(laws.gpu)
+    precision = laws.asked.precision or times.precision
+    ratio = speed_ratio(source, destination, precision=times.precision, target_precision=precision)
+    return DataSheetBasis(
+        source=source,
+        destination=destination,
+        precision=times.precision,
+        target_precision=precision,
+        speed_ratio=ratio.value,
+    )
 
 
 def _batches(

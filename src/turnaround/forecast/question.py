@@ -8,6 +8,7 @@ from typing import Literal
 
 from turnaround.analysis.configurations import Spread
 from turnaround.errors import InputError
+from turnaround.forecast.hardware import precision_of
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.remarks import Remarks
 from turnaround.forecast.turnaround import gpu_hours, training_time
@@ -49,6 +50,14 @@ class Question:
     """A job's name, or a part of it."""
     target: float | None = None
     """A validation accuracy, 0 to 1."""
+    batch_per_worker: int | None = None
+    """None: that of the runs."""
+    precision: str | None = None
+    """None: that of the runs."""
+    input_limit: float | None = None
+    """Images per second that the input path of one host can give at most."""
+    network: float | None = None
+    """GB/s that an all-reduce gets between hosts; None: not known."""
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -62,6 +71,16 @@ class Question:
             )
         if self.price is not None and not (self.price > 0 and math.isfinite(self.price)):
             raise InputError(f"--price must be above 0 (for one GPU for one hour), received {self.price:g}.")
+        if self.batch_per_worker is not None and self.batch_per_worker < 1:
+            raise InputError(f"--batch-per-worker must be 1 or more, received {self.batch_per_worker}.")
+        for flag, value, unit in (
+            ("--input-limit", self.input_limit, "images per second on one host"),
+            ("--network", self.network, "GB/s between hosts"),
+        ):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{flag} must be above 0 ({unit}), received {value:g}.")
+        if self.precision is not None:
+            precision_of(self.precision)  # raises for one that nobody knows
         if self.target is not None and not 0 < self.target < 1:
             raise InputError(f"--target is an accuracy between 0 and 1, received {self.target:g}: 0.9 is 90 %.")
 
@@ -81,6 +100,18 @@ class NextRun:
     """Relative width of the interval of the time to stable (else of the job time, else of the epochs); None
     where there is no such forecast yet."""
     width_after: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """The largest configuration that was run, by the same laws: what the one asked for is chosen instead of."""
+
+    workers: int
+    time_s: float
+    saved_s: float
+    """Less time than there; negative where it takes longer."""
+    is_to_stable: bool
+    """The times are those to a stable accuracy; else those of the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +146,7 @@ class Prediction:
     """Basis of the figures, assumptions and warnings."""
     leave_one_out: dict[int, float] = field(default_factory=dict)
     """Relative error of the time at each measured count when it is left out; with four or more counts."""
+    against: Against | None = None
     next_run: NextRun | None = None
 
     def best_known(self, figure: str) -> float | None:

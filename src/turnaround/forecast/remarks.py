@@ -139,6 +139,8 @@ class FasterGpuNoFaster:
     slow: ConfigurationRuns
     bandwidth_ratio: float
     images_per_s: float | None
+    grown: ConfigurationRuns | None = None
+    """A configuration of more workers that had more images/s all the same: the limit is one of each worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +167,8 @@ class InputLimitReached:
     """The measured limit of a host's input path decides the time."""
 
     images_per_s: float
+    source: Literal["measured", "told", "seen"] = "measured"
+    """Measured alone, told by somebody, or seen in runs that more workers did not make faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +187,12 @@ class OneCountTimed:
 
 @dataclass(frozen=True, kw_only=True)
 class NotMeasuredGpu:
-    """The time was carried over from another kind of GPU."""
+    """The time was carried over from another kind of GPU, or another precision."""
 
-    gpu: str
+    gpu: str | None
+    """None: the kind was measured."""
+    precision: str | None = None
+    """None: the precision was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +241,9 @@ class DataSheetBasis:
 
     source: GpuKind
     destination: GpuKind
+    precision: str
+    target_precision: str
+    speed_ratio: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +297,15 @@ class HostsOfUsualSize:
     workers_each: int
 
 
-Assumption = MostMeasuredKind | SettingsKept | HostsAsInRuns | HostsOfUsualSize | OneHost
+@dataclass(frozen=True, kw_only=True)
+class OtherBatch:
+    """A batch per worker that no run had."""
+
+    batch: int
+    measured: int | None
+
+
+Assumption = OtherBatch | MostMeasuredKind | SettingsKept | HostsAsInRuns | HostsOfUsualSize | OneHost
 
 
 @dataclass(frozen=True, kw_only=True)

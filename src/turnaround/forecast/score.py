@@ -171,7 +171,10 @@ def _score(line: dict[str, Any], case: ConfigurationRuns) -> Iterator[Score]:
 
 def _cases(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
     """Yield the real cases of the configuration asked about; on any number of hosts where none was asked for."""
-    prediction, hosts = saved.prediction, saved.line["question"].get("hosts")
+    prediction, question = saved.prediction, saved.line["question"]
+    hosts = question.get("hosts")
+    if any(question.get(key) is not None for key in ("batch_per_worker", "precision", "input_limit")):
+        return  # another work than the runs of this job
     for case in (case for job in known.workloads if job.name == prediction["job"] for case in job.configurations):
         at = case.configuration
         is_same = (at.workers, at.gpu, at.hosts) == (prediction["workers"], prediction["gpu"], hosts or at.hosts)

@@ -212,6 +212,12 @@ class ScalingLaw(Estimator[Observed, Deployment]):
             forecast = forecast.reaching(low=trend.last.time_s * self._work(configuration.processes), high=0.0)
         return forecast.at_least(self.input_s(configuration))
 
+    def share_lost(self, configuration: Deployment) -> float:
+        """Return the share of the forecast time that is not computation."""
+        value_s = self._value_s(configuration)
+        computed_s = self._work(configuration.processes) * float(self.coefficients_[0])
+        return min(max(1 - computed_s / value_s, 0.0), 1.0)
+
     def throughput(self, configuration: Deployment) -> Interval:
         """Return the images per second of all processes together."""
         return self.predict(configuration).into(self.images(configuration.processes))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from turnaround.analysis.configurations import Spread
 from turnaround.findings.forecasts import next_run_text
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.question import Prediction, Question
+from turnaround.forecast.question import Against, Prediction, Question
 from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, interval, money, number
 
 
@@ -21,9 +21,29 @@ def headline(p: Prediction, question: Question) -> str:
     answer = f"{hardware(p.workers, p.gpu, hosts=p.hosts)} for {p.job}: {figures}{label}."
     if p.epochs_to_stable is not None and p.epochs_planned is not None:
         answer += f" {_stable_sentence(p)}"
+    if p.against is not None:
+        answer += f" {_decision(p, p.against)}"
     if question.target is not None:
         answer += f" {_target_sentence(p, question.target)}"
     return answer
+
+
+def _decision(p: Prediction, against: Against) -> str:
+    """Return what the GPUs asked for buy against the most that were run."""
+    what = "to a stable accuracy" if against.is_to_stable else f"for {p.epochs_planned} epochs"
+    ratio = p.workers / against.workers
+    times = "twice" if ratio == 2 else f"{ratio:.2g} times"
+    here = hardware(against.workers, p.gpu)
+    unit = "processes" if p.gpu == "CPU" else "GPUs"
+    if about(against.time_s - against.saved_s) == about(against.time_s) or against.saved_s <= 0:
+        return f"That is no sooner {what} than {here} ({about(against.time_s)}), at {times} the {unit}."
+    forecast = p.time_to_stable_s if against.is_to_stable else p.job_time_s
+    is_open = forecast is not None and forecast.high >= against.time_s
+    doubt = "; the interval has room for no gain" if is_open else ""
+    return (
+        f"Against {here} that saves {about(against.saved_s)} of {about(against.time_s)} {what}, at {times} the "
+        f"{unit}{doubt}."
+    )
 
 
 def _time_clauses(p: Prediction) -> Iterator[str]:

@@ -19,7 +19,7 @@ from turnaround.record.importers.values import (
 from turnaround.record.layout import safe_name
 
 REQUIRED = ("name", "workers")
-OPTIONAL = (*TOLD, "nodes", "images_per_s", "processes", "seed")
+OPTIONAL = (*TOLD, "nodes", "hosts", "images_per_s", "processes", "seed", "model", "precision")
 LONGER_EPOCHS, LONGER_JOB = 1.5, 50.0
 """A job may be a little shorter than its epochs, where the epoch that is told is a slow one; or be mostly start-up.
 Beyond these factors the two times have different units."""
@@ -120,7 +120,9 @@ def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale) -> Impor
         dataset=cells.text("dataset"),
         gpu=cells.text("gpu"),
         processes=cells.count("processes", high=MAX_WORKERS),
-        nodes=cells.count("nodes", high=MAX_WORKERS),
+        network=cells.text("model"),
+        precision=cells.text("precision"),
+        nodes=cells.count("nodes", high=MAX_WORKERS) or cells.count("hosts", high=MAX_WORKERS),
         batch_per_worker=cells.count("batch_per_worker"),
         images_per_epoch=cells.count("images_per_epoch"),
         epochs=cells.count("epochs", high=MAX_EPOCHS),

@@ -28,6 +28,7 @@ class ImportedRun:
     """Where in the source it stands, for messages: "line 3"."""
     dataset: str | None = None
     network: str | None = None
+    precision: str | None = None
     gpu: str | None = None
     processes: int | None = None
     """As many as workers, unless the source says otherwise."""

@@ -102,6 +102,7 @@ def machine_of(run: ImportedRun) -> dict[str, Any]:
         "gpus": [{"name": run.gpu, "index": index} for index in range(processes)] if has_gpus else [],
         "launch": "imported",
         "engine": run.engine,
+        **({} if run.precision is None else {"choices": {"precision": {"value": run.precision, "reason": "imported"}}}),
     }
 
 
