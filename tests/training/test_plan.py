@@ -44,6 +44,9 @@ NEW_KEYS = ("training.patience", "training.stop", "training.time_limit_s")
 STANDS_STILL = (*SETTINGS, "training.learning_rate=0", "training.epochs=5", "training.patience=2", "training.ema=0.9")
 
 
+IMPATIENT = (*SETTINGS, "training.learning_rate=0.01", "training.epochs=8", "training.patience=1", "training.ema=0.9")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -301,14 +304,22 @@ def test_a_run_that_stops_early_is_finished(stopped: Run, forking: ForkingLaunch
     assert lifecycle.resume(request(stopped.path, launcher=forking)).status == stopped.status
 
 
+@pytest.fixture(scope="module")
+def learning(fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory, forking: ForkingLauncher) -> Run:
+    return train(fruit_folder, tmp_path_factory.mktemp("learning") / "run", *IMPATIENT, launcher=forking)
+
+
 @pytest.mark.parametrize("processes", [2, 4])
 def test_all_processes_stop_alike_with_the_same_weights(
-    processes: int, stopped: Run, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+    processes: int, learning: Run, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
 ) -> None:
-    several = train(fruit_folder, tmp_path / "run", *STANDS_STILL, processes=processes, launcher=forking)
-    assert several.status.stopped_early == stopped.status.stopped_early
-    assert largest_difference(weights(several), weights(stopped)) < 1e-12
-    one, other = (newest_best(run.directory.best)[0] for run in (stopped, several))
+    assert len(learning.epochs) < 8
+    assert learning.epochs[-1].train_loss < learning.epochs[0].train_loss
+    several = train(fruit_folder, tmp_path / "run", *IMPATIENT, processes=processes, launcher=forking)
+    assert several.status.stopped_early == learning.status.stopped_early is not None
+    assert largest_difference(weights(several), weights(learning)) < 1e-12
+    assert [e.val_accuracy for e in several.epochs] == [e.val_accuracy for e in learning.epochs]
+    one, other = (newest_best(run.directory.best)[0] for run in (learning, several))
     assert one is not None
     assert other is not None
     tensors = (load_tensors(CheckpointFiles(path).weights, path.parent.parent) for path in (one, other))
