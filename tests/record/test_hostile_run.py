@@ -130,7 +130,9 @@ def test_what_is_no_plain_file_is_not_waited_for(kind: str, tmp_path: Path) -> N
 # --- the verbs
 
 
-@pytest.mark.parametrize("name", ["spans-0.jsonl", "telemetry", "epochs.jsonl", "status.json", "checkpoint", "logs"])
+@pytest.mark.parametrize(
+    "name", ["spans-0.jsonl", "telemetry", "epochs.jsonl", "status.json", "checkpoint", "best", "logs"]
+)
 def test_resume_changes_nothing_outside(
     name: str, copied: RunDirectory, victim: Path, forking: ForkingLauncher
 ) -> None:
@@ -158,13 +160,29 @@ def test_a_checkpoint_of_other_things_is_passed_over(file: str, kind: str, train
     copied = RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "theirs")))
     newest = copied.checkpoints()[-1]
     path: Path = {"weights": newest.weights, "optimizer": newest.optimizer, "manifest": newest.manifest}[file]
-    path.rename(tmp_path / "aside")
+    made_into(path, kind, aside=tmp_path / "aside")
+    trained = load_trained(copied.path, weights="last")
+    assert (trained.epoch, len(trained.passed_over)) == (2, 1)
+    assert "symbolic link" in trained.passed_over[0] or "not a plain file" in trained.passed_over[0]
+
+
+def made_into(path: Path, kind: str, *, aside: Path) -> None:
+    """In place of a file: a link to where it is now, a pipe that nobody writes to, or a device that never ends."""
+    path.rename(aside)
     if kind == "fifo":
         os.mkfifo(path)
     else:
-        path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "aside")
+        path.symlink_to("/dev/zero" if kind == "device" else aside)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "device"])
+@pytest.mark.parametrize("file", ["weights", "manifest"])
+def test_best_weights_of_other_things_are_passed_over(file: str, kind: str, trained_run: Path, tmp_path: Path) -> None:
+    copied = RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "theirs")))
+    best = CheckpointFiles.all_in(copied.best)[-1]
+    made_into({"weights": best.weights, "manifest": best.manifest}[file], kind, aside=tmp_path / "aside")
     trained = load_trained(copied.path)
-    assert (trained.epoch, len(trained.passed_over)) == (2, 1)
+    assert (trained.epoch, trained.best, len(trained.passed_over)) == (3, None, 1)
     assert "symbolic link" in trained.passed_over[0] or "not a plain file" in trained.passed_over[0]
 
 
