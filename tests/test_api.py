@@ -114,6 +114,10 @@ def test_report_and_predict_say_what_the_command_line_says(
     assert ta.report([two_runs], job=job).as_json() == report.as_json()
     forecast = ta.predict(str(two_runs), workers=4)
     assert json.loads(json.dumps(forecast.as_json())) == printed(capsys, "predict", two_runs, "--workers", 4)
+    larger = ta.predict(str(two_runs), workers=4, batch_per_worker=128, input_limit=1e6)
+    flags = ("--workers", 4, "--batch-per-worker", 128, "--input-limit", 1e6)
+    assert json.loads(json.dumps(larger.as_json())) == printed(capsys, "predict", two_runs, *flags)
+    assert larger.global_batch == 512
 
 
 def test_refusals(tmp_path: Path, trained_run: Path) -> None:

@@ -22,7 +22,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from turnaround.errors import InputError
 from turnaround.recorder import Recorder
@@ -186,6 +186,18 @@ def report(directories: AnyPath | Iterable[AnyPath], *, job: str | None = None) 
     return Report(survey=survey, findings=tuple(find_all(survey)))
 
 
+class AskedBesides(TypedDict, total=False):
+    """What a forecast may be asked for besides; what is left out is as in the runs."""
+
+    batch_per_worker: int
+    precision: str
+    """amp, fp16, bf16, tf32 or fp32."""
+    input_limit: float
+    """Images per second that the input path of one host gives at most."""
+    network: float
+    """GB/s that an all-reduce gets between hosts."""
+
+
 def predict(
     directories: AnyPath | Iterable[AnyPath],
     *,
@@ -195,6 +207,7 @@ def predict(
     price: float | None = None,
     job: str | None = None,
     target: float | None = None,
+    **asked: Unpack[AskedBesides],
 ) -> Answer:
     """Forecast a configuration that nobody has run: `turnaround predict`. A figure has value, low and high (80 %)."""
     from dataclasses import replace
@@ -205,7 +218,15 @@ def predict(
     from turnaround.forecast.predict import fit_forecaster
     from turnaround.forecast.question import Question
 
-    question = Question(workers=workers, gpu=gpu, hosts=hosts, price=price, job=job, target=target)
+    question = Question(
+        workers=workers,
+        gpu=gpu,
+        hosts=hosts,
+        price=price,
+        job=job,
+        target=target,
+        **asked,
+    )
     forecaster = fit_forecaster(survey_of(_paths(directories)), question)
     prediction = forecaster.predict(workers)
     return Answer.of(replace(prediction, next_run=next_run(forecaster, prediction)))
