@@ -108,7 +108,7 @@ def test_refusals(run: Run, trained_run: Path, files: list[Path], tmp_path: Path
         ((tmp_path, files[0]), "is not a run directory: no recipe.json"),
         ((trained_run, tmp_path), "holds no image"),
         ((trained_run, files[0], "--top", 0), "top must be 1 or more"),
-        ((trained_run, files[0], "--device", "gpu"), "Unknown --device 'gpu'"),
+        ((trained_run, files[0], "--device", "tpu"), "Unknown --device 'tpu'"),
     ):
         code, out, err = run("classify", *arguments)
         assert (code, out) == (2, "")

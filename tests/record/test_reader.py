@@ -191,10 +191,12 @@ def test_figures_from_the_rest_of_a_damaged_curve_are_refused(tmp_path):
 
 
 def test_an_endless_line_is_skipped_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(growing, "MAX_LINE_BYTES", 400)
+    monkeypatch.setattr(growing, "MAX_LINE_BYTES", 600)
     directory = make_run(tmp_path)
     with directory.epochs.open("ab") as file:
-        file.write(b" " * 800 + json.dumps(epoch_line(9)).encode() + b"\n" + json.dumps(epoch_line(4)).encode() + b"\n")
+        file.write(
+            b" " * 1200 + json.dumps(epoch_line(9)).encode() + b"\n" + json.dumps(epoch_line(4)).encode() + b"\n"
+        )
     run = Run.load(tmp_path)
     assert [record.epoch for record in run.epochs] == [1, 2, 3, 4]
     assert run.bad_lines == 1
