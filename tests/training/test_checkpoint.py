@@ -323,7 +323,25 @@ def test_the_checkpoint_just_saved_is_kept_beside_damaged_later_ones(tmp_path: P
     save(tmp_path, module=module, optimizer=optimizer_of(module), manifest=manifest(3))
     found, passed_over = newest_valid(tmp_path)
     assert found == tmp_path / "epoch-00003"
-    assert len(passed_over) == 1  # of the two damaged ones the newer is still there to be named
+    assert len(passed_over) == 2  # both are still there to be named and looked at
+
+
+def test_a_damaged_checkpoint_is_not_one_of_the_two_that_are_kept(tmp_path: Path) -> None:
+    def damage(name: str) -> None:
+        file = tmp_path / name / "weights.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+
+    saved(tmp_path, 1, 2)
+    damage("epoch-00002")
+    saved(tmp_path, 3)
+    assert names(tmp_path) == ["epoch-00001", "epoch-00002", "epoch-00003"]
+    damage("epoch-00003")  # a second one decays: the run is not lost
+    found, passed_over = newest_valid(tmp_path)
+    assert (found, len(passed_over)) == (tmp_path / "epoch-00001", 2)
+    saved(tmp_path, 4, 5)
+    assert names(tmp_path) == ["epoch-00004", "epoch-00005"]
 
 
 # --- within an epoch

@@ -210,11 +210,22 @@ def write(folder: Path, state: StateSnapshot) -> Path:
         remove_folder(files.path, run)
         cause = error.__cause__ if isinstance(error, StorageError) else error  # whoever wrote the manifest has said it
         raise storage_error("save a checkpoint", target, cause if isinstance(cause, OSError) else error) from error
-    # Not simply the last names: a later name than ours may be a damaged checkpoint that a resume has passed over.
-    others = [path for path in checkpoints(folder) if path != target]
-    for old in others[: -(KEPT - 1)]:  # after ours is in place: a write that fails removes none
-        remove_folder(old, run)
+    _remove_older(folder, target)  # after ours is in place: a write that fails removes none
     return target
+
+
+def _remove_older(folder: Path, newest: Path) -> None:
+    """Remove the checkpoints before the newest other one that is whole, which is the second of the two that are kept.
+
+    A damaged one does not count: should the newest decay as well, the run would be lost. Its files are hashed for that,
+    by the thread that writes. Damaged ones that are later stay, to be looked at, until training saves there again.
+    """
+    others = [path for path in checkpoints(folder) if path != newest]
+    for i in reversed(range(len(others))):
+        if _problem(others[i]) is None:
+            for old in others[:i]:
+                remove_folder(old, run_of(old))
+            return
 
 
 def checkpoints(folder: Path) -> list[Path]:
