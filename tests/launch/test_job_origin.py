@@ -99,3 +99,20 @@ def test_bad_input_of_any_other_run_leaves_nothing(tmp_path: Path) -> None:
     write_json(directory.status, to_json(Status(state="queued")))
     job_origin.give_up(directory, DataError("No images."))
     assert list(directory.path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("job_id", "is_told"), [("7", True), ("8", False), (None, False)])
+def test_what_is_refused_before_a_job_is_a_run_is_told_in_its_status(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, job_id: str | None, is_told: bool
+) -> None:
+    """Only by the job itself: a command typed within another job leaves this one as it is."""
+    for name in ("TURNAROUND_JOB_ID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    if job_id is not None:
+        monkeypatch.setenv("SLURM_JOB_ID", job_id)
+    with pytest.raises(DataError, match="one class"), job_origin.refusal_recorded(run):
+        raise DataError("The folder has one class.")
+    found = job_status(run)
+    assert found is not None
+    assert (found.state, found.cause) == (("failed", "The folder has one class.") if is_told else ("queued", None))
+    assert run.job_script.exists()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from turnaround.errors import TurnaroundError
+from turnaround.errors import InputError, TurnaroundError
 from turnaround.record.files import remove_file, remove_folder
-from turnaround.record.job import job_status
+from turnaround.record.job import job_status, own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import State, Status, to_json, utc_now
 from turnaround.record.writer import write_json
@@ -39,6 +40,19 @@ def first_status(directory: RunDirectory, *, begun_at_s: float) -> Status:
     if job is None:
         return Status(state="queued", submitted_at=started_at, started_at=started_at)
     return replace(job, state="queued", cause=None, started_at=started_at, ended_at=None)
+
+
+@contextmanager
+def refusal_recorded(directory: RunDirectory) -> Iterator[None]:
+    """Write into a job's status why it was refused, where nothing of the run is there yet to give up."""
+    try:
+        yield
+    except InputError as error:
+        status = job_status(directory)
+        # Of this very job, and before it was a run: a command typed within a job must not touch the run of another.
+        if status and status.job and status.job.job_id == own_job() and not directory.is_run():
+            give_up(directory, error)
+        raise
 
 
 def give_up(directory: RunDirectory, error: BaseException) -> None:

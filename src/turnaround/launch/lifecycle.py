@@ -80,9 +80,11 @@ class Request:
 
 def start(recipe: Recipe, request: Request) -> Run:
     """Train a new run to its end."""
-    begun_at_s, decision = job_origin.begun_at_s(), _decided(recipe, request)
-    recipe = decision.recipe
-    refuse_early(recipe, device=request.device or "auto")
+    begun_at_s = job_origin.begun_at_s()
+    with job_origin.refusal_recorded(RunDirectory(request.out)):
+        decision = _decided(recipe, request)
+        recipe = decision.recipe
+        refuse_early(recipe, device=request.device or "auto")
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     if request.place.rank > 0:
         return _follow(plan, request)
