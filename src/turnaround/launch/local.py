@@ -216,9 +216,9 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
     if plan.processes > 1 and plan.place.is_alone:
         settings |= loopback()
     if not any(name in base for name in OMP_WAITING):
-        # Threads that spin for each other lose whole time slices to any neighbour on their cores
-        # (bench/busy_neighbour.py, docs/LOG.md).
-        settings["OMP_WAIT_POLICY"] = "PASSIVE"
+        # Threads that spin for each other lose whole time slices to any neighbour on their cores; threads that sleep at
+        # once halve the speed of an idle machine. Some ten microseconds of spinning, then sleep (docs/LOG.md).
+        settings["GOMP_SPINCOUNT"] = "3000"
     return {k: v for k, v in settings.items() if k not in base}
 
 
