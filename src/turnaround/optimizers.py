@@ -119,8 +119,8 @@ OPTIMIZERS = {
     # as one of AdamW (Liu et al. 2025: 0.2 sqrt(max(out, in))); AdamW for everything else. The rate grows with the
     # square root of the batch, both in a worker and over workers, and the momentum keeps its memory in images down to
     # 0.6 (airbench's value for 2,000 images a step). From scratch, ResNet-9 with GELU, CIFAR-10, 16 epochs, 5,000
-    # training images held out: 90.9 % with 1 worker of 128 images, 91.2 with 4, 91.2 with 16, 90.1 with 64; half and
-    # twice the rate at 64 workers gave 89.5 and 89.8, a momentum of 0.8 89.0 (docs/LOG.md, 2026-11-16).
+    # training images held out: 90.9 % with 1 worker of 128 images (with ReLU), 91.2 with 4, 91.2 with 16, 90.1 with
+    # 64; half and twice the rate at 64 workers gave 89.5 and 89.8, a momentum of 0.8 89.0 (docs/LOG.md, 2026-11-16).
     "muon": OptimizerRow(
         library="timm.optim",
         class_name="Muon",

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 
 from turnaround.errors import MissingPartError, ModelError
-from turnaround.recipe import AUTO, RESNET11, SMALL_NETWORK, Recipe
+from turnaround.recipe import AUTO, OWN_SIZES_PX, Recipe
 from turnaround.record.gpus import describe_gpus
 
-OWN_NETWORKS = (SMALL_NETWORK, RESNET11)
+OWN_NETWORKS = tuple(OWN_SIZES_PX)
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 """Device files of which one is there on Linux wherever torch can have a CUDA device: NVIDIA's driver, WSL's, AMD's."""
 PYTORCH_BEGINNINGS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")

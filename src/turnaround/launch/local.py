@@ -217,7 +217,7 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
         settings |= loopback()
     if not any(name in base for name in OMP_WAITING):
         # Threads that spin for each other lose whole time slices to any neighbour on their cores; threads that sleep at
-        # once halve the speed of an idle machine. Some ten microseconds of spinning, then sleep (docs/LOG.md).
+        # once halve the speed of an idle machine. So they spin for a while, then sleep (docs/LOG.md has the counts).
         settings["GOMP_SPINCOUNT"] = "3000"
     return {k: v for k, v in settings.items() if k not in base}
 

@@ -8,7 +8,6 @@ Pieces are kept in the checkpoint, in order, so a resume has the rate of a run t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,16 +47,10 @@ def rate_at(step: int, schedule: Schedule, pieces: Sequence[SchedulePiece]) -> f
             continue
         done, length = at - piece.at_step, max(1, piece.end_step - piece.at_step)
         if piece.rate is not None:
-            return _cosine(done, length, piece.rate, piece.warmup_steps)
+            cosine = Schedule(kind="cosine", peak=piece.rate, total_steps=length, warmup_steps=piece.warmup_steps)
+            return cosine.learning_rate(done)
         at = piece.at_step + done * (piece.before_end_step - piece.at_step) / length
     return schedule.learning_rate(at)
-
-
-def _cosine(done: float, length: int, peak: float, warmup_steps: int) -> float:
-    if done < warmup_steps:
-        return peak * (done + 1) / warmup_steps
-    progress = (done - warmup_steps) / max(1, length - warmup_steps)
-    return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 def laid_over(at_step: int, end_step: int, schedule: Schedule, pieces: Sequence[SchedulePiece]) -> SchedulePiece:
