@@ -7,6 +7,7 @@ Importing this module loads no torch: the command line lists and checks the name
 from __future__ import annotations
 
 import importlib
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -46,6 +47,9 @@ class OptimizerRow:
     """True where it has Adam's moving averages, whose memory `scaling = auto` keeps constant in images."""
     can_fuse: bool = False
     """torch updates all parameters in one launch on a GPU."""
+    can_capture: bool = False
+    """Its update has so many launches that it is captured as a CUDA graph (training/graph.py), in versions of its
+    library that keep everything they count on the device."""
     weight_decay: float = 0.01
     rate_grows_with_batch: bool = False
     """True where the learning rates above are multiplied by the square root of (images a worker / 32)."""
@@ -128,6 +132,7 @@ OPTIMIZERS = {
         auto_scaling="sqrt",
         options={"momentum": 0.95, "nesterov": True},
         has_betas=True,
+        can_capture=True,
         weight_decay=0.1,
         rate_grows_with_batch=True,
         min_momentum=0.6,
@@ -163,7 +168,10 @@ def make_optimizer(
         options["momentum"] = momentum
     if row.can_fuse:  # all learning parameters are on one device, so the first one speaks for them
         options["fused"] = learning[0].is_cuda
-    optimizer: torch.optim.Optimizer = _class_of(recipe.optimizer)(
+    kind = _class_of(recipe.optimizer)
+    if row.can_capture and learning[0].is_cuda and "capturable" in inspect.signature(kind).parameters:
+        options["capturable"] = True
+    optimizer: torch.optim.Optimizer = kind(
         # A group without parameters is left out: a network may have no norms, a last layer no bias.
         [group for group in groups if group["params"]],
         lr=recipe.learning_rate,

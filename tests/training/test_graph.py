@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training.test_step import EQUAL, at, batch, made, network
 from turnaround.data.batches import StepBatch
-from turnaround.recipe import AugmentRecipe
-from turnaround.training.graph import worth_it
+from turnaround.optimizers import make_optimizer
+from turnaround.recipe import AugmentRecipe, TrainingRecipe
+from turnaround.training import step as step_module
+from turnaround.training.checkpoint import Manifest, restore, save
+from turnaround.training.graph import UpdateGraph, worth_it
+from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step
 from turnaround.workers.single import Single
 
@@ -69,3 +75,103 @@ def test_captured_passes_compute_what_ordinary_ones_do(workers: int, augment: Au
     assert captured_totals == pytest.approx(plain_totals, rel=1e-5)
     for name, wanted in plain.items():
         assert torch.allclose(captured[name].float(), wanted.float(), rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.gpu
+def test_captured_passes_of_one_step_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, sizes = torch.device("cuda"), (6, 6, 6, 6)
+    monkeypatch.setattr(step_module, "MAX_SMALL_IMAGES_PER_FUSED_PASS", 12)  # two workers a pass
+    results = []
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for is_captured in (False, True):
+            step = made(network(device, torch.float32), Single(count=4, device=device), precision="fp32")
+            given = batch(sizes, device)
+            step.warm_up(given)
+            assert step.pass_images(given) == [12, 12]
+            images, with_labels = step._inputs(given, epoch=1)
+            half = dataclasses.replace(with_labels, labels=with_labels.labels[:12])
+            step._capture_graph(sizes[:2], images[:12], half)
+            if not is_captured:
+                step.graph.forget()
+            for number in range(STEPS):
+                step(given, at(number), learning_rate=0.1)
+            results.append((step.components.network.module.state_dict(), step.totals.take().tolist()))
+    (plain, plain_totals), (captured, captured_totals) = results
+    assert captured_totals == pytest.approx(plain_totals, rel=1e-5)
+    for name, wanted in plain.items():
+        assert torch.allclose(captured[name].float(), wanted.float(), rtol=1e-4, atol=1e-6), name
+
+
+def muon(module: nn.Module) -> torch.optim.Optimizer:
+    return make_optimizer(module, TrainingRecipe(optimizer="muon", learning_rate=0.01))
+
+
+def updated(module: nn.Module, updates: UpdateGraph, numbers: range) -> None:
+    """Give the parameters gradients that are new tensors at every step, as an ordinary backward does."""
+    for number in numbers:
+        made_by = torch.Generator(next(module.parameters()).device).manual_seed(number)
+        for parameter in module.parameters():
+            parameter.grad = torch.empty_like(parameter).normal_(generator=made_by)
+        updates.update(0.01 / (1 + number))
+        module.zero_grad(set_to_none=True)
+
+
+def test_an_update_on_a_cpu_is_the_optimizers_own_step() -> None:
+    module = network().module
+    plain = copy.deepcopy(module)
+    optimizer = muon(plain)
+    updates = UpdateGraph(muon(module))
+    updated(module, updates, range(4))
+    for number in range(4):
+        made_by = torch.Generator().manual_seed(number)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 / (1 + number)
+        for parameter in plain.parameters():
+            parameter.grad = torch.empty_like(parameter).normal_(generator=made_by)
+        optimizer.step()
+    assert not updates.is_captured
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True))
+
+
+@pytest.mark.gpu
+def test_a_captured_update_computes_what_an_ordinary_one_does(tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    results, resumed = [], network(device, torch.float32).module
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for is_captured in (False, True):
+            module = network(device, torch.float32).module
+            updates = UpdateGraph(muon(module))
+            if not is_captured:
+                updates.NUM_ORDINARY = 1000
+            updated(module, updates, range(STEPS))
+            assert updates.is_captured is is_captured
+            results.append(list(module.parameters()))
+            if is_captured:  # the middle of it from a checkpoint, with other tensors for the moments
+                half = network(device, torch.float32).module
+                before = UpdateGraph(muon(half))
+                updated(half, before, range(STEPS // 2))
+                manifest = Manifest(position=TrainingPosition(epochs_done=1, global_step=STEPS // 2))
+                path = save(tmp_path / "checkpoint", module=half, optimizer=before.optimizer, manifest=manifest)
+                optimizer = muon(resumed)
+                restore(path, module=resumed, optimizer=optimizer)
+                updated(resumed, UpdateGraph(optimizer), range(STEPS // 2, STEPS))
+    for plain, captured, again in zip(*results, resumed.parameters(), strict=True):
+        assert torch.equal(plain, captured)
+        assert torch.equal(plain, again)
+
+
+@pytest.mark.gpu
+def test_a_captured_update_goes_on_on_a_cpu(tmp_path: Path) -> None:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        module = network(torch.device("cuda"), torch.float32).module
+        updates = UpdateGraph(muon(module))
+        updated(module, updates, range(STEPS))
+    position = TrainingPosition(epochs_done=1, global_step=STEPS)
+    path = save(
+        tmp_path / "checkpoint", module=module, optimizer=updates.optimizer, manifest=Manifest(position=position)
+    )
+    on_cpu = network(dtype=torch.float32).module
+    optimizer = muon(on_cpu)
+    restore(path, module=on_cpu, optimizer=optimizer)
+    updated(on_cpu, UpdateGraph(optimizer), range(3))
+    assert all(bool(p.isfinite().all()) for p in on_cpu.parameters())

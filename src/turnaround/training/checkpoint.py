@@ -147,9 +147,14 @@ def snapshot(
         manifest=manifest,
         weights=in_host_memory(module.state_dict()),
         moments=in_host_memory(tensors),
-        optimizer={"values": values, "param_groups": copy.deepcopy(state["param_groups"])},
+        optimizer={"values": values, "param_groups": [_plain_options(group) for group in state["param_groups"]]},
         averages=in_host_memory(averages or {}),
     )
+
+
+def _plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of an optimiser's options; a captured update has its learning rate as a tensor."""
+    return {k: v.item() if isinstance(v, Tensor) else copy.deepcopy(v) for k, v in group.items()}
 
 
 def in_host_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -297,6 +302,7 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
         state = _join(tensors, manifest["optimizer"]["values"])
         optimizer.load_state_dict({"state": state, "param_groups": manifest["optimizer"]["param_groups"]})
         _restore_layout(optimizer)
+        _restore_places(optimizer)
     except UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunDirectoryError(
@@ -325,6 +331,22 @@ def _restore_layout(optimizer: torch.optim.Optimizer) -> None:
             # safetensors stores contiguous tensors, so channels-last moments come back in another order of memory.
             if isinstance(value, Tensor) and value.shape == parameter.shape:
                 entry[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _restore_places(optimizer: torch.optim.Optimizer) -> None:
+    """Let an update that can be captured count on its device, and every other one on the host.
+
+    The checkpoint may come from another kind of device, or from an older version.
+    """
+    is_capturable = optimizer.defaults.get("capturable", False)
+    was_capturable = any(group.get("capturable", False) for group in optimizer.param_groups)
+    if not (is_capturable or was_capturable):
+        return
+    for group in optimizer.param_groups:
+        group["capturable"] = is_capturable
+    for parameter, entry in optimizer.state.items():
+        if isinstance(entry.get("step"), Tensor):
+            entry["step"] = entry["step"].to(parameter.device if is_capturable else "cpu")
 
 
 def remove_leftovers(folder: Path) -> None:

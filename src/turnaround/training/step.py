@@ -7,6 +7,7 @@ workers and processes and however unequal their slices.
     RunningStatistics batch norm's running means: the mean over workers (statistics.py)
     NoiseMeasurement  the gradient noise scale, in one step of several (noise.py)
     GraphCapture      full passes as CUDA graphs (graph.py)
+    UpdateGraph       the optimizer's update, as a CUDA graph where it has many launches (graph.py)
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from turnaround.training.averaging import WeightAverage
 from turnaround.training.checkpoint import Manifest, StateSnapshot
 from turnaround.training.choices import Precision, autocast
 from turnaround.training.clock import StepTimer, synchronize
-from turnaround.training.graph import GraphCapture, PassShape, can_capture, worth_it
+from turnaround.training.graph import GraphCapture, PassShape, UpdateGraph, can_capture, worth_it
 from turnaround.training.noise import NoiseMeasurement, NoiseMeter
 from turnaround.training.position import TrainingPosition
 from turnaround.training.statistics import RunningStatistics
@@ -41,6 +42,11 @@ from turnaround.workers.contract import Workers
 MAX_IMAGES_PER_FUSED_PASS = 512
 """A pass takes whole workers up to this many images, and one worker alone whatever its size. More would not be faster,
 and might not fit."""
+FULL_SIZE_PX = 112
+MAX_SMALL_IMAGES_PER_FUSED_PASS = 4_096
+"""A GPU takes more images that are smaller than 112 px, as many as have the same pixels in all, up to this number:
+passes of 512 images of 32 px leave most of an H200 idle (docs/LOG.md). By the size alone, not by the memory that is
+free: a pass of other images rounds otherwise, and a resume must not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +134,7 @@ class Step:
         self.statistics = RunningStatistics(network.batch_norms(), workers)
         self.noise = NoiseMeasurement(meter, network, workers, learning=self.learning)
         self.graph = GraphCapture()
+        self.update_graph = UpdateGraph(components.optimizer)
         self.totals = EpochTotals(workers)
         self.scaler = torch.amp.GradScaler(workers.device.type, enabled=components.precision.scales_loss)
         self.is_random = network.is_random()
@@ -155,7 +162,7 @@ class Step:
             self._seed_dropout(number, a_pass)
             # Gradients add up here; the last pass averages the sum over processes, hidden behind its own backward.
             with nullcontext() if a_pass is passes[-1] else workers.deferred(self.components.wrapped):
-                self._pass(a_pass, images, batch, is_measured=is_measured)
+                self._pass(a_pass, images, batch, is_measured=is_measured, is_only_pass=len(passes) == 1)
             self.statistics.end_pass(num_workers=len(a_pass.sizes))
         self.statistics.end_step()
         # Between the last backward, which leaves the averaged gradients, and the update, which drops them.
@@ -180,7 +187,7 @@ class Step:
             begun_s = time.perf_counter()
             for a_pass in passes:
                 with nullcontext() if a_pass is passes[-1] else workers.deferred(self.components.wrapped):
-                    self._pass(a_pass, images, batch, is_measured=False)
+                    self._pass(a_pass, images, batch, is_measured=False, is_only_pass=len(passes) == 1)
             # Launches are asynchronous: up to here the host has only queued kernels, after it the GPU has run them.
             queueing_s = time.perf_counter() - begun_s
             synchronize(workers.device)
@@ -195,9 +202,8 @@ class Step:
 
     def can_capture_graph(self, batch: StepBatch) -> bool:
         """Tell whether a step like this one could be a CUDA graph, if the host is the limit."""
-        # One pass a step: a replay writes gradients where an ordinary backward adds to those of the pass before.
         workers, is_simple = self.components.workers, not (self.is_random or self.scaler.is_enabled())
-        return can_capture(workers.device) and workers.size == 1 and len(self.pass_images(batch)) == 1 and is_simple
+        return can_capture(workers.device) and workers.size == 1 and is_simple
 
     def pass_images(self, batch: StepBatch) -> list[int]:
         """Return the number of images of each pass of an ordinary step."""
@@ -225,6 +231,7 @@ class Step:
         """Go on from a valid checkpoint."""
         module, optimizer = self.components.network.module, self.components.optimizer
         manifest = checkpoint.restore(path, module=module, optimizer=optimizer)
+        self.update_graph.forget()
         if self.components.average is not None:
             self.components.average.restore(checkpoint.averages_of(path))
         self.meter.restore(manifest.noise)
@@ -252,7 +259,7 @@ class Step:
                 Pass(first_worker=0, sizes=(sizes[0] - half,), start=half),
             ]
         # By the largest slice: the slices of a step differ by an image where the batch cannot be divided evenly.
-        together = max(1, MAX_IMAGES_PER_FUSED_PASS // max(sizes)) if self.fuses_workers else 1
+        together = max(1, self._max_images_per_pass(batch) // max(sizes)) if self.fuses_workers else 1
         if in_two:  # half of the workers, rounded up: at least two passes, which the estimator needs
             together = min(together, -(-len(sizes) // 2))
         passes: list[Pass] = []
@@ -262,13 +269,20 @@ class Step:
             passes.append(Pass(first_worker=hosted[i], sizes=sizes[i : i + together], start=start))
         return passes
 
-    def _pass(self, a_pass: Pass, images: Tensor, batch: StepBatch, *, is_measured: bool) -> None:
+    def _max_images_per_pass(self, batch: StepBatch) -> int:
+        side_px = batch.pixels.shape[1]  # (images, H, W, 3)
+        if self.components.workers.device.type != "cuda" or side_px >= FULL_SIZE_PX:
+            return MAX_IMAGES_PER_FUSED_PASS
+        as_many_pixels = int(MAX_IMAGES_PER_FUSED_PASS * (FULL_SIZE_PX / side_px) ** 2)
+        return min(as_many_pixels, MAX_SMALL_IMAGES_PER_FUSED_PASS)
+
+    def _pass(self, a_pass: Pass, images: Tensor, batch: StepBatch, *, is_measured: bool, is_only_pass: bool) -> None:
         """Compute some of the hosted workers forward and backward, from a graph where one was captured for them."""
         self.statistics.begin_pass()
         images, labels = images[a_pass.start : a_pass.stop], batch.labels[a_pass.start : a_pass.stop]
         shape = PassShape(a_pass.sizes, batch.global_size)
         # A replay runs kernels only, none of the Python hooks by which gradients are measured.
-        if is_measured or not self.graph.replay(shape, images, labels):
+        if is_measured or not self.graph.replay(shape, images, labels, is_only_pass=is_only_pass):
             self._forward_backward(shape, images, labels, is_measured=is_measured)
 
     def _forward_backward(self, shape: PassShape, images: Tensor, labels: Labels, *, is_measured: bool = False) -> None:
@@ -317,11 +331,13 @@ class Step:
 
     def _update(self, learning_rate: float) -> None:
         optimizer = self.components.optimizer
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
-        # Skips a step whose fp16 gradients overflowed; a plain step where nothing is scaled.
-        self.scaler.step(optimizer)
-        self.scaler.update()
+        if self.scaler.is_enabled():
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.scaler.step(optimizer)  # skips a step whose fp16 gradients overflowed
+            self.scaler.update()
+        else:
+            self.update_graph.update(learning_rate)
         optimizer.zero_grad(set_to_none=True)  # the next backward writes instead of adding to zeros
 
 
