@@ -62,7 +62,7 @@ def test_the_most_accurate_run_is_shown(tmp_path: Path) -> None:
     (job,) = survey([tmp_path]).workloads
     found = best_evaluated(job)
     assert found is not None
-    assert (found.summary.name, found.case.label, found.evaluation.top1) == ("b", "2 T4", 0.9)
+    assert (found.summary.name, found.configuration.label, found.evaluation.top1) == ("b", "2 T4", 0.9)
 
 
 @pytest.mark.parametrize("damage", [[], [[1, 0]], [[1, 0], [0]], "nonsense"])

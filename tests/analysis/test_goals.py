@@ -15,7 +15,7 @@ def test_the_labs_comparison(tmp_path: Path) -> None:
     jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).workloads}
     stable, whole = goals(jobs["caltech256, frozen"])
     assert (stable.basis, whole.basis) == ("stable", "job")
-    assert {one.case.label: one.value_s for one in stable.reached} == {
+    assert {one.configuration.label: one.value_s for one in stable.reached} == {
         "2 T4": 3135.0,
         "4 T4": 1539.0,
         "4 V100": 1600.0,
@@ -42,11 +42,11 @@ def test_the_interval_has_that_of_the_epochs_and_the_repeats(tmp_path: Path) -> 
         assert not one.is_lower_bound
     first = stable.reached[0]
     assert (first.low_s, first.high_s) == (
-        pytest.approx((first.case.stable.low or 0) * 10.0),
-        pytest.approx((first.case.stable.high or 0) * 12.0),
+        pytest.approx((first.configuration.stable.low or 0) * 10.0),
+        pytest.approx((first.configuration.stable.high or 0) * 12.0),
     )
     assert [one.value_s for one in target.reached] == [
-        time_to_target_s(case, job.target) for case in job.configurations
+        time_to_target_s(configuration, job.target) for configuration in job.configurations
     ]
 
 
@@ -55,4 +55,6 @@ def test_what_still_rises_is_a_lower_bound_and_a_rehearsal_has_no_time(tmp_path:
     build(tmp_path / "rehearsed", Plan(workers=4, processes=1, accuracy=rising(epochs=20)))
     (job,) = survey([tmp_path]).workloads
     stable = next(goal for goal in goals(job) if goal.basis == "stable")
-    assert [(one.case.label, one.is_lower_bound, one.high_s) for one in stable.reached] == [("1 T4", True, None)]
+    assert [(one.configuration.label, one.is_lower_bound, one.high_s) for one in stable.reached] == [
+        ("1 T4", True, None)
+    ]

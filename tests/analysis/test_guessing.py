@@ -84,5 +84,5 @@ def test_what_ended_at_chance_is_no_goal_and_is_not_ranked(tmp_path: Path) -> No
     assert job.target > 0.8
     ranked = time_ranking(job)
     assert ranked is not None
-    assert [case.label for case, _ in ranked.time_s] == ["1 T4", "2 T4"]
-    assert [case.is_at_chance for case in job.configurations] == [False, False, True]
+    assert [configuration.label for configuration, _ in ranked.time_s] == ["1 T4", "2 T4"]
+    assert [configuration.is_at_chance for configuration in job.configurations] == [False, False, True]

@@ -12,10 +12,10 @@ from turnaround.analysis.shares import step_parts_s, turnaround_parts_s
 from turnaround.analysis.workloads import survey
 
 
-def only_case(folder: Path) -> ConfigurationRuns:
+def only_configuration(folder: Path) -> ConfigurationRuns:
     (job,) = survey([folder]).workloads
-    (case,) = job.configurations
-    return case
+    (configuration,) = job.configurations
+    return configuration
 
 
 def test_the_median_of_each_part_over_the_finished_runs(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_the_median_of_each_part_over_the_finished_runs(tmp_path: Path) -> None:
         plan = Plan(accuracy=[0.5] * 3, epoch_time_s=10.0, training={"seed": seed}, time_s={"start_up": start_s})
         build(tmp_path / f"r{seed}", plan)
     build(tmp_path / "going", Plan(accuracy=[0.5] * 3, state="running", training={"seed": 9, "epochs": 3}))
-    parts = turnaround_parts_s(only_case(tmp_path))
+    parts = turnaround_parts_s(only_configuration(tmp_path))
     assert parts == {
         "start_up": 5.0,
         "training_cold": 10.0,
@@ -35,23 +35,23 @@ def test_the_median_of_each_part_over_the_finished_runs(tmp_path: Path) -> None:
 
 def test_a_table_tells_two_parts(tmp_path: Path) -> None:
     jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).workloads}
-    parts = {case.label: turnaround_parts_s(case) for case in jobs["caltech256, frozen"].configurations}
+    parts = {c.label: turnaround_parts_s(c) for c in jobs["caltech256, frozen"].configurations}
     assert parts["8 V100"] == {"training_steady": 1320.0, "other": 67.0}
     assert parts["2 T4"] == {"training_steady": 5910.0, "other": 0.0}  # its epochs are longer than its job
 
 
 def test_rehearsals_have_no_parts(tmp_path: Path) -> None:
     build(tmp_path / "r", Plan(workers=4, processes=1, parts_s={0: (0.1, 0.1, 0.1, 0.1, 0.1)}))
-    assert turnaround_parts_s(only_case(tmp_path)) == step_parts_s(only_case(tmp_path)) == {}
+    assert turnaround_parts_s(only_configuration(tmp_path)) == step_parts_s(only_configuration(tmp_path)) == {}
 
 
 def test_a_typical_step_is_the_median_over_processes(tmp_path: Path) -> None:
     fast, slow = (0.01, 0.002, 0.1, 0.03, 0.004), (0.01, 0.002, 0.12, 0.01, 0.004)
     build(tmp_path / "r", Plan(workers=2, parts_s={0: fast, 1: slow}))
     parts = {"wait": 0.01, "copy": 0.002, "compute": 0.11, "reduce": 0.02, "update": 0.004}
-    assert step_parts_s(only_case(tmp_path)) == pytest.approx(parts)
+    assert step_parts_s(only_configuration(tmp_path)) == pytest.approx(parts)
 
 
 def test_without_spans_there_is_no_step(tmp_path: Path) -> None:
     build(tmp_path / "r", Plan())
-    assert step_parts_s(only_case(tmp_path)) == {}
+    assert step_parts_s(only_configuration(tmp_path)) == {}

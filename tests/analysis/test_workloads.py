@@ -1,4 +1,4 @@
-"""Runs become jobs, cases and repeats; what cannot be read is named."""
+"""Runs become jobs, configurations and repeats; what cannot be read is named."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_repeats_are_one_case_and_seeds_are_no_setting(tmp_path: Path) -> None:
     build(tmp_path / "more", Plan(workers=4, epoch_time_s=6.0))
     job, *others = survey([tmp_path]).workloads
     assert (job.name, others) == ("photos, small, from scratch, 64 px", [])
-    assert [case.label for case in job.configurations] == ["2 T4", "4 T4"]
+    assert [configuration.label for configuration in job.configurations] == ["2 T4", "4 T4"]
     two = job.configurations[0]
     assert two.epoch_time_s == Spread(value=11.0, low=10.0, high=12.0, sd=1.0, count=3)
     assert two.final_val_accuracy is not None
@@ -67,8 +67,8 @@ def test_another_setting_is_another_case_and_is_in_its_label(tmp_path: Path) -> 
     build(tmp_path / "a", Plan())
     build(tmp_path / "b", Plan(training={"learning_rate": 0.4}))
     (job,) = survey([tmp_path]).workloads
-    assert sorted(case.label for case in job.configurations) == ["2 T4, learning rate 0.05", "2 T4, learning rate 0.4"]
-    left, right = (case.configuration for case in job.configurations)
+    assert sorted(c.label for c in job.configurations) == ["2 T4, learning rate 0.05", "2 T4, learning rate 0.4"]
+    left, right = (configuration.key for configuration in job.configurations)
     assert left.settings_for("accuracy") != right.settings_for("accuracy")
     assert left.settings_for("time") == right.settings_for("time") == ()
 
@@ -77,7 +77,7 @@ def test_other_images_under_the_same_name_are_another_case(tmp_path: Path) -> No
     build(tmp_path / "a", Plan())
     build(tmp_path / "b", Plan(images={"fingerprint": "0" * 64}))
     (job,) = survey([tmp_path]).workloads
-    assert sorted(case.label for case in job.configurations) == ["2 T4, images 00000000", "2 T4, images ffffffff"]
+    assert sorted(c.label for c in job.configurations) == ["2 T4, images 00000000", "2 T4, images ffffffff"]
 
 
 def test_a_hold_out_gives_each_seed_a_fingerprint_of_its_own(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_hold_out_gives_each_seed_a_fingerprint_of_its_own(tmp_path: Path) -> 
         images = {"split": f"holdout 0.2, seed {seed}", "fingerprint": str(seed) * 64}
         build(tmp_path / str(seed), Plan(images=images, training={"seed": seed}))
     (job,) = survey([tmp_path]).workloads
-    assert [case.label for case in job.configurations] == ["2 T4"]
+    assert [configuration.label for configuration in job.configurations] == ["2 T4"]
 
 
 def test_processes_on_one_gpu_are_not_gpus(tmp_path: Path) -> None:
@@ -93,16 +93,22 @@ def test_processes_on_one_gpu_are_not_gpus(tmp_path: Path) -> None:
     build(tmp_path / "shared", Plan(machine={"ranks": ranks}))
     build(tmp_path / "real", Plan())
     (job,) = survey([tmp_path]).workloads
-    assert [case.label for case in job.configurations] == ["2 T4", "2 T4, sharing: 2 processes on 1 GPU"]
+    assert [c.label for c in job.configurations] == ["2 T4", "2 T4, sharing: 2 processes on 1 GPU"]
 
 
 def test_a_rehearsal_has_accuracy_and_no_times(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan(workers=8, processes=1))
-    case = survey([tmp_path]).workloads[0].configurations[0]
-    assert (case.label, case.configuration.is_rehearsal) == ("8 workers rehearsed on 1 T4", True)
-    times = (case.epoch_time_s, case.images_per_s, case.job_time_s, case.step_time_s, case.bottleneck)
+    configuration = survey([tmp_path]).workloads[0].configurations[0]
+    assert (configuration.label, configuration.is_rehearsal) == ("8 workers rehearsed on 1 T4", True)
+    times = (
+        configuration.epoch_time_s,
+        configuration.images_per_s,
+        configuration.job_time_s,
+        configuration.step_time_s,
+        configuration.bottleneck,
+    )
     assert times == (None, None, None, None, None)
-    assert case.final_val_accuracy is not None
+    assert configuration.final_val_accuracy is not None
 
 
 def test_only_finished_runs_have_a_final_accuracy(tmp_path: Path) -> None:
@@ -110,37 +116,37 @@ def test_only_finished_runs_have_a_final_accuracy(tmp_path: Path) -> None:
     build(tmp_path / "going", Plan(accuracy=rising(0.8)[:4], state="running", training={"epochs": 20}))
     build(tmp_path / "bad", Plan(accuracy=(0.1, 0.1), state="diverged", training={"epochs": 20}))
     found = survey([tmp_path])
-    (case,) = found.workloads[0].configurations
-    assert (len(case.summaries), len(case.finished), found.running) == (3, 1, ("going",))
-    assert case.epoch_time_s is not None
-    assert case.epoch_time_s.count == 3
-    assert case.final_val_accuracy is not None
-    assert case.final_val_accuracy.count == case.stable.repeats == 1
+    (configuration,) = found.workloads[0].configurations
+    assert (len(configuration.summaries), len(configuration.finished), found.running) == (3, 1, ("going",))
+    assert configuration.epoch_time_s is not None
+    assert configuration.epoch_time_s.count == 3
+    assert configuration.final_val_accuracy is not None
+    assert configuration.final_val_accuracy.count == configuration.stable.repeats == 1
 
 
 def test_a_case_without_a_finished_run_still_has_a_curve(tmp_path: Path) -> None:
     build(tmp_path / "going", Plan(accuracy=rising(0.8, pace=8)[:9], state="running", training={"epochs": 20}))
-    (case,) = survey([tmp_path]).workloads[0].configurations
-    assert (case.final_val_accuracy, case.stable.status) == (None, "not yet stable")
-    assert case.to_target(None) is None
+    (configuration,) = survey([tmp_path]).workloads[0].configurations
+    assert (configuration.final_val_accuracy, configuration.stable.status) == (None, "not yet stable")
+    assert configuration.to_target(None) is None
 
 
 def test_a_case_of_diverged_runs_says_nothing(tmp_path: Path) -> None:
     build(tmp_path / "bad", Plan(state="diverged"))
-    (case,) = survey([tmp_path]).workloads[0].configurations
-    assert (case.stable.status, case.overfitting.kind) == ("unknown", "unknown")
+    (configuration,) = survey([tmp_path]).workloads[0].configurations
+    assert (configuration.stable.status, configuration.overfitting.kind) == ("unknown", "unknown")
 
 
 def test_a_table_states_its_plateaus(tmp_path: Path) -> None:
     caltech, fruit = survey([import_table(LAB, tmp_path)]).workloads
     assert (caltech.name, fruit.name) == ("caltech256, frozen", "fruit, fine-tuned")
-    assert [case.label for case in caltech.configurations] == ["2 T4", "4 T4", "4 V100", "8 V100"]
+    assert [c.label for c in caltech.configurations] == ["2 T4", "4 T4", "4 V100", "8 V100"]
     stable = caltech.configurations[3].stable
     assert (stable.status, stable.epoch, stable.low, stable.method) == ("stable", 25.0, None, "stated")
     assert (stable.level, caltech.target, caltech.configurations[3].to_target(0.6)) == (0.6719, None, None)
     assert caltech.configurations[3].bottleneck is None
     assert caltech.configurations[0].step_time_s == Spread.of([209 / 383])
-    assert [case.images_per_s.value for case in caltech.configurations if case.images_per_s] == pytest.approx(
+    assert [c.images_per_s.value for c in caltech.configurations if c.images_per_s] == pytest.approx(
         [117.2, 302.3, 306.1, 556.5], abs=0.1
     )
     assert fruit.configurations[0].final_val_accuracy is None
@@ -152,14 +158,14 @@ def test_runs_of_one_name_go_by_their_folders(tmp_path: Path) -> None:
         build(tmp_path / place, Plan())
         recipe = json.loads((tmp_path / place / "recipe.json").read_text())
         (tmp_path / place / "recipe.json").write_text(json.dumps(recipe | {"name": "fruit"}))
-    (case,) = survey([tmp_path]).workloads[0].configurations
-    assert [run.name for run in case.summaries] == ["a/one", "b/one", "two"]
+    (configuration,) = survey([tmp_path]).workloads[0].configurations
+    assert [run.name for run in configuration.summaries] == ["a/one", "b/one", "two"]
 
 
 def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan())
-    (case,) = survey([tmp_path, tmp_path / "run"]).workloads[0].configurations
-    assert len(case.summaries) == 1
+    (configuration,) = survey([tmp_path, tmp_path / "run"]).workloads[0].configurations
+    assert len(configuration.summaries) == 1
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -202,8 +208,8 @@ def test_no_runs_are_no_jobs() -> None:
 
 def test_every_run_is_read_once(tmp_path: Path) -> None:
     runs = [Run.load(build(tmp_path / "run", Plan()))]
-    (case,) = survey_runs(runs).workloads[0].configurations
-    assert case.members[0].run is runs[0]
+    (configuration,) = survey_runs(runs).workloads[0].configurations
+    assert configuration.members[0].run is runs[0]
 
 
 def test_a_clock_that_stood_still_gives_no_time(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ FACT = Fact(what="batch", value="64", matters_for="both")
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> ConfigurationRuns:
+def configuration(tmp_path: Path) -> ConfigurationRuns:
     real(tmp_path / "a", 4, epoch_time_s=80.0)
     return survey([tmp_path]).workloads[0].configurations[0]
 
@@ -48,7 +48,7 @@ def test_pinned() -> None:
     assert "these epochs cannot tell what never shrinks" in pinned_text(r.Pinned(reason="no overhead"))
 
 
-def test_every_warning_has_words(case: ConfigurationRuns) -> None:
+def test_every_warning_has_words(configuration: ConfigurationRuns) -> None:
     verdict = Bottleneck(
         kind="input",
         share=0.5,
@@ -58,7 +58,7 @@ def test_every_warning_has_words(case: ConfigurationRuns) -> None:
     )
     examples: dict[type, tuple[Any, str]] = {
         r.SetAside: (
-            r.SetAside(cases=(case,), reason="time settings", facts=(FACT,)),
+            r.SetAside(configurations=(configuration,), reason="time settings", facts=(FACT,)),
             "Set aside: 4 H200: their times are those of other settings (batch 64).",
         ),
         r.Exclusion: (
@@ -73,7 +73,7 @@ def test_every_warning_has_words(case: ConfigurationRuns) -> None:
             "8 processes take 3.0 times as long as the smaller counts lead to expect: if that run was disturbed",
         ),
         r.RepeatsApart: (
-            r.RepeatsApart(case=case, least_s=104.0, most_s=208.0),
+            r.RepeatsApart(configuration=configuration, least_s=104.0, most_s=208.0),
             "Runs of 4 H200 took 104 s and 208 s an epoch: they are not the same work, or one was disturbed.",
         ),
         r.FarFromMeasured: (
@@ -90,7 +90,7 @@ def test_every_warning_has_words(case: ConfigurationRuns) -> None:
         ),
         r.BatchesClose: (r.BatchesClose(smallest=64, largest=96), "are less than a factor of 2 apart."),
         r.FasterGpuNoFaster: (
-            r.FasterGpuNoFaster(fast=case, slow=case, bandwidth_ratio=2.8, images_per_s=306.1),
+            r.FasterGpuNoFaster(fast=configuration, slow=configuration, bandwidth_ratio=2.8, images_per_s=306.1),
             "4 H200 were no faster than 4 H200 (80 s and 80 s an epoch), though they have 2.8 times the memory "
             "bandwidth: the input path was the limit, about 306 images/s, not the GPUs. The interval is wider for it.",
         ),
@@ -127,8 +127,8 @@ def test_assumptions_with_and_without_the_option_that_says_otherwise() -> None:
     assert assumption_text(hosts) == "8 hosts, up to 4 workers each, as in the runs"
 
 
-def test_what_figures_rest_on(case: ConfigurationRuns) -> None:
-    assert basis_text(r.TimesBasis(unit="step", cases=(case,))) == "step times of 4 H200 (1 run)"
+def test_what_figures_rest_on(configuration: ConfigurationRuns) -> None:
+    assert basis_text(r.TimesBasis(unit="step", configurations=(configuration,))) == "step times of 4 H200 (1 run)"
     batches = r.BatchesBasis(what="final accuracies", batches=(64, 128), rehearsed=1)
     assert basis_text(batches) == "final accuracies at global batches of 64, 128, 1 of them rehearsed"
     t4, v100 = data_sheet("T4"), data_sheet("V100")

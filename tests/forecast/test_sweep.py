@@ -66,7 +66,7 @@ def test_a_kind_that_nobody_timed_has_no_speed_up(lab: Path) -> None:
 
 def test_what_the_law_does_not_explain_is_named(lab: Path) -> None:
     t4, v100 = forecasters_of(lab_job(lab))
-    assert [case.label for case in set_aside(t4)] == ["2 T4"]
+    assert [configuration.label for configuration in set_aside(t4)] == ["2 T4"]
     assert set_aside(v100) == ()
 
 
@@ -79,11 +79,11 @@ def test_kinds_share_the_law_of_epochs(lab: Path) -> None:
 def test_a_measured_time_to_stable_has_start_up_in_it(lab: Path) -> None:
     job = lab_job(lab)
     v100 = forecasters_of(job)[1]
-    eight = next(case for case in job.configurations if case.label == "8 V100")
+    eight = next(configuration for configuration in job.configurations if configuration.label == "8 V100")
     found = measured_time_to_stable(v100, eight)
     assert found is not None
     assert found.low == found.value == found.high == pytest.approx(25 * 44 + (1387 - 30 * 44))
-    two_t4 = next(case for case in job.configurations if case.label == "2 T4")
+    two_t4 = next(configuration for configuration in job.configurations if configuration.label == "2 T4")
     assert measured_time_to_stable(v100, two_t4) is None  # not among the times of this law
 
 

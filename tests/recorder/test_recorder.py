@@ -82,8 +82,8 @@ def test_what_reads_runs_reads_this_one(tmp_path: Path) -> None:
     found = survey([tmp_path])
     assert found.left_out == ()
     (job,) = found.workloads
-    assert [case.configuration.workers for case in job.configurations] == [1, 2]
-    assert not any(case.configuration.is_rehearsal for case in job.configurations)
+    assert [configuration.workers for configuration in job.configurations] == [1, 2]
+    assert not any(configuration.is_rehearsal for configuration in job.configurations)
     assert job.configurations[0].bottleneck is not None
     find_all(found)
     summary = summarise(Run.load(tmp_path / "w2"))

@@ -313,11 +313,11 @@ def test_the_same_for_programs(tmp_path: Path) -> None:
     assert [run["name"] for run in payload["runs"]] == ["five", "six", "one", "two", "three", "four"]
     assert list(payload["findings"][0]) == ["id", "severity", "text", "evidence", "next", "job"]
     _, photos = payload["jobs"]
-    case = photos["cases"][1]
-    assert (case["configuration"]["label"], case["runs"]) == ("4 T4", ["two"])
-    assert case["epoch_time_s"]["value"] == 80.0
-    assert case["speedup"]["baseline"] == "2 T4"
-    assert case["speedup"]["speedup"]["value"] == pytest.approx(2.5)
+    configuration = photos["cases"][1]
+    assert (configuration["configuration"]["label"], configuration["runs"]) == ("4 T4", ["two"])
+    assert configuration["epoch_time_s"]["value"] == 80.0
+    assert configuration["speedup"]["baseline"] == "2 T4"
+    assert configuration["speedup"]["speedup"]["value"] == pytest.approx(2.5)
 
 
 @pytest.mark.photos

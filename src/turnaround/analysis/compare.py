@@ -136,10 +136,10 @@ def differences(a: Run, b: Run, *, meant: frozenset[str] = MEANT) -> tuple[Diffe
 
 
 def unintended_differences(
-    case_a: ConfigurationRuns, case_b: ConfigurationRuns, *, meant: frozenset[str] = MEANT
+    configuration_a: ConfigurationRuns, configuration_b: ConfigurationRuns, *, meant: frozenset[str] = MEANT
 ) -> tuple[Difference, ...]:
     """Return the differences of two configurations over their repeats: with a seed in common, seeds are none."""
-    return _between([run for _, run in case_a.members], [run for _, run in case_b.members], meant)
+    return _between([run for _, run in configuration_a.members], [run for _, run in configuration_b.members], meant)
 
 
 def _between(left: Sequence[Run], right: Sequence[Run], meant: frozenset[str]) -> tuple[Difference, ...]:

@@ -101,12 +101,41 @@ class ConfigurationRuns:
     has none.
     """
 
-    configuration: Configuration
+    key: Configuration
+    """What tells it from the other configurations of the workload."""
     members: tuple[Member, ...] = field(repr=False)
 
     @property
+    def workers(self) -> int:
+        return self.key.workers
+
+    @property
+    def gpu(self) -> str:
+        return self.key.gpu
+
+    @property
+    def hosts(self) -> int:
+        return self.key.hosts
+
+    @property
+    def processes(self) -> int:
+        return self.key.processes
+
+    @property
+    def global_batch(self) -> int | None:
+        return self.key.global_batch
+
+    @property
+    def is_rehearsal(self) -> bool:
+        return self.key.is_rehearsal
+
+    @property
+    def settings(self) -> tuple[Fact, ...]:
+        return self.key.settings
+
+    @property
     def label(self) -> str:
-        return self.configuration.label
+        return self.key.label
 
     @cached_property
     def summaries(self) -> tuple[RunSummary, ...]:
@@ -138,7 +167,7 @@ class ConfigurationRuns:
     @cached_property
     def step_time_s(self) -> Spread | None:
         """Return epoch time / steps of an epoch: those that were counted, else images / global batch."""
-        return Spread.of(None if self.configuration.is_rehearsal else _step_time_s(*member) for member in self.members)
+        return Spread.of(None if self.is_rehearsal else _step_time_s(*member) for member in self.members)
 
     @cached_property
     def final_val_accuracy(self) -> Spread | None:
@@ -191,14 +220,14 @@ class ConfigurationRuns:
     @cached_property
     def bottleneck(self) -> Bottleneck | None:
         """Return the commonest verdict over the repeats; None for rehearsals, imports, and where nothing was timed."""
-        if self.configuration.is_rehearsal:
+        if self.is_rehearsal:
             return None
         own = (run for summary, run in self.members if not summary.is_imported)
         return _commonest([bottleneck(run) for run in own])
 
     def _time(self, runs: Sequence[RunSummary], read: Callable[[RunSummary], float | None]) -> Spread | None:
         known = (value for run in runs if (value := read(run)))  # without 0: a clock that stood still is no time
-        return None if self.configuration.is_rehearsal else Spread.of(known)
+        return None if self.is_rehearsal else Spread.of(known)
 
 
 @dataclass(frozen=True, kw_only=True)

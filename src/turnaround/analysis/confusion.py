@@ -17,7 +17,7 @@ from turnaround.record.schema import Evaluation
 class Confusion:
     """The evaluation whose confusion matrix stands for a job."""
 
-    case: ConfigurationRuns
+    configuration: ConfigurationRuns
     summary: RunSummary
     run: Run
     evaluation: Evaluation
@@ -38,11 +38,11 @@ class Pair:
 def best_evaluated(job: Workload, *, needs_matrix: bool = True) -> Confusion | None:
     """Return the evaluation of the most accurate run; None where no run has a whole confusion matrix."""
     found: list[Confusion] = []
-    for case in job.configurations:
-        for summary, run in case.members:
+    for configuration in job.configurations:
+        for summary, run in configuration.members:
             evaluation = _evaluation(run, needs_matrix=needs_matrix)
             if evaluation is not None:
-                found.append(Confusion(case=case, summary=summary, run=run, evaluation=evaluation))
+                found.append(Confusion(configuration=configuration, summary=summary, run=run, evaluation=evaluation))
     return max(found, key=lambda one: one.evaluation.top1, default=None)
 
 

@@ -36,7 +36,7 @@ def cost(time_s: float, *, devices: int, price_per_hour: float) -> float:
 class Reached:
     """One configuration on its way to the goal."""
 
-    case: ConfigurationRuns
+    configuration: ConfigurationRuns
     value_s: float
     low_s: float | None = None
     high_s: float | None = None
@@ -47,7 +47,7 @@ class Reached:
 
     def device_s(self, time_s: float | None) -> float | None:
         """Return the time of all its processes together: GPU-seconds where each has a GPU."""
-        return None if time_s is None else device_time_s(time_s, self.case.configuration.processes)
+        return None if time_s is None else device_time_s(time_s, self.configuration.processes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +63,9 @@ class Goal:
 
 def goals(job: Workload) -> tuple[Goal, ...]:
     """Return the goals that at least one configuration has a time to, the fairest first."""
-    to_target = [_reached(case, case.to_target(job.target)) for case in job.configurations]
-    to_stable = [_reached(case, case.stable) for case in job.configurations]
-    whole = [_whole_job(case) for case in job.configurations]
+    to_target = [_reached(c, c.to_target(job.target)) for c in job.configurations]
+    to_stable = [_reached(configuration, configuration.stable) for configuration in job.configurations]
+    whole = [_whole_job(configuration) for configuration in job.configurations]
     found = (
         Goal(basis="target", reached=tuple(one for one in to_target if one is not None), accuracy=job.target),
         Goal(basis="stable", reached=tuple(one for one in to_stable if one is not None)),
@@ -74,19 +74,19 @@ def goals(job: Workload) -> tuple[Goal, ...]:
     return tuple(goal for goal in found if goal.reached)
 
 
-def time_to_target_s(case: ConfigurationRuns, target: float | None) -> float | None:
+def time_to_target_s(configuration: ConfigurationRuns, target: float | None) -> float | None:
     """Return epochs to an accuracy x seconds an epoch; None where either is not known, or it was not reached."""
-    epochs = case.to_target(target)
-    found = _reached(case, epochs)
+    epochs = configuration.to_target(target)
+    found = _reached(configuration, epochs)
     return found.value_s if found is not None and epochs is not None and epochs.status == "reached" else None
 
 
-def _reached(case: ConfigurationRuns, epochs: EpochEstimate | None) -> Reached | None:
-    time_s = case.epoch_time_s
+def _reached(configuration: ConfigurationRuns, epochs: EpochEstimate | None) -> Reached | None:
+    time_s = configuration.epoch_time_s
     if epochs is None or epochs.epoch is None or time_s is None or not math.isfinite(time_s.value):
         return None
     return Reached(
-        case=case,
+        configuration=configuration,
         # Fewest epochs at the shortest time, most at the longest: wider than independent errors would make it.
         value_s=epochs.epoch * time_s.value,
         low_s=None if epochs.low is None else epochs.low * time_s.low,
@@ -95,13 +95,13 @@ def _reached(case: ConfigurationRuns, epochs: EpochEstimate | None) -> Reached |
     )
 
 
-def _whole_job(case: ConfigurationRuns) -> Reached | None:
-    time_s: Spread | None = case.job_time_s
+def _whole_job(configuration: ConfigurationRuns) -> Reached | None:
+    time_s: Spread | None = configuration.job_time_s
     if time_s is None or not math.isfinite(time_s.value):
         return None
     has_repeats = time_s.count > 1
     return Reached(
-        case=case,
+        configuration=configuration,
         value_s=time_s.value,
         low_s=time_s.low if has_repeats else None,
         high_s=time_s.high if has_repeats else None,
@@ -123,7 +123,7 @@ class TimeRanking:
         """Return the configuration with the shortest time, those that are as fast, and that time."""
         ordered = sorted(self.time_s, key=lambda pair: pair[1])
         time_s = ordered[0][1]
-        return [case for case, value in ordered if value < time_s * SAME_TIME or value == time_s], time_s
+        return [c for c, value in ordered if value < time_s * SAME_TIME or value == time_s], time_s
 
 
 def time_ranking(job: Workload) -> TimeRanking | None:
@@ -131,17 +131,17 @@ def time_ranking(job: Workload) -> TimeRanking | None:
 
     A configuration that ended no better than guessing is not ranked: it was fast at nothing.
     """
-    useful = [case for case in job.configurations if not case.is_at_chance]
-    real = [case for case in useful if case.epoch_time_s is not None]
-    to_target = tuple((case, time_s) for case in real if (time_s := time_to_target_s(case, job.target)) is not None)
+    useful = [configuration for configuration in job.configurations if not configuration.is_at_chance]
+    real = [configuration for configuration in useful if configuration.epoch_time_s is not None]
+    to_target = tuple((c, time_s) for c in real if (time_s := time_to_target_s(c, job.target)) is not None)
     if len(to_target) > 1:
         return TimeRanking(basis="target", time_s=to_target, target=job.target)
     by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
-    for case in useful:
-        by_settings[case.configuration.settings].append(case)
+    for configuration in useful:
+        by_settings[configuration.settings].append(configuration)
     alike = max(by_settings.values(), key=len, default=[])
-    jobs = tuple((case, case.job_time_s.value) for case in alike if case.job_time_s is not None)
+    jobs = tuple((c, c.job_time_s.value) for c in alike if c.job_time_s is not None)
     if len(jobs) > 1:
         return TimeRanking(basis="job", time_s=jobs)
-    epochs = tuple((case, case.epoch_time_s.value) for case in alike if case.epoch_time_s is not None)
+    epochs = tuple((c, c.epoch_time_s.value) for c in alike if c.epoch_time_s is not None)
     return TimeRanking(basis="epoch", time_s=epochs) if len(epochs) > 1 else None

@@ -27,7 +27,7 @@ class Pool:
 
     workers: int
     global_batch: int | None
-    cases: tuple[ConfigurationRuns, ...]
+    configurations: tuple[ConfigurationRuns, ...]
     accuracies: tuple[float, ...]
 
     @property
@@ -36,8 +36,8 @@ class Pool:
 
     @property
     def label(self) -> str:
-        if len(self.cases) == 1:
-            return self.cases[0].label
+        if len(self.configurations) == 1:
+            return self.configurations[0].label
         return f"{self.workers} workers ({len(self.accuracies)} runs)"
 
 
@@ -76,37 +76,37 @@ class PooledGroup:
     """None when nothing tells."""
 
     @property
-    def cases(self) -> tuple[ConfigurationRuns, ...]:
-        return tuple(case for pool in self.pools for case in pool.cases)
+    def configurations(self) -> tuple[ConfigurationRuns, ...]:
+        return tuple(configuration for pool in self.pools for configuration in pool.configurations)
 
     @property
     def is_one_run_each(self) -> bool:
-        return all(len(case.finished) == 1 for case in self.cases)
+        return all(len(configuration.finished) == 1 for configuration in self.configurations)
 
 
 def groups_of(job: Workload) -> list[PooledGroup]:
-    """Group the cases that have a final accuracy by the settings that matter for accuracy."""
+    """Group the configurations that have a final accuracy by the settings that matter for accuracy."""
     by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.configurations:
-        if case.final_val_accuracy is not None:
-            by_settings[case.configuration.settings_for("accuracy")].append(case)
-    pools = [_pools(cases) for cases in by_settings.values()]
+    for configuration in job.configurations:
+        if configuration.final_val_accuracy is not None:
+            by_settings[configuration.key.settings_for("accuracy")].append(configuration)
+    pools = [_pools(configurations) for configurations in by_settings.values()]
     return [PooledGroup(pools=tuple(each), noise=_noise(each)) for each in pools]
 
 
-def _pools(cases: Iterable[ConfigurationRuns]) -> list[Pool]:
+def _pools(configurations: Iterable[ConfigurationRuns]) -> list[Pool]:
     by_result: defaultdict[tuple[int, int], list[ConfigurationRuns]] = defaultdict(list)
-    for case in cases:
-        by_result[case.configuration.workers, case.configuration.global_batch or 0].append(case)
+    for configuration in configurations:
+        by_result[configuration.workers, configuration.global_batch or 0].append(configuration)
     return [
         Pool(
             workers=workers,
             global_batch=batch or None,
-            cases=tuple(members),
+            configurations=tuple(members),
             accuracies=tuple(
                 run.final_val_accuracy
-                for case in members
-                for run in case.finished
+                for configuration in members
+                for run in configuration.finished
                 if run.final_val_accuracy is not None
             ),
         )
@@ -134,16 +134,16 @@ def _scatter(pools: Sequence[Pool]) -> Noise | None:
 
 def _single(pools: Sequence[Pool]) -> Noise | None:
     """Estimate the noise of one run by its curve, which counting images bounds from below, else by counting alone."""
-    cases = [case for pool in pools for case in pool.cases]
-    if curves := [case.stable.noise for case in cases if case.stable.noise is not None]:
+    configurations = [configuration for pool in pools for configuration in pool.configurations]
+    if curves := [c.stable.noise for c in configurations if c.stable.noise is not None]:
         return Noise(sd=median(curves), degrees=None, source="curves")
-    counted = [binomial for case in cases if (binomial := binomial_noise(case)) is not None]
+    counted = [binomial for c in configurations if (binomial := binomial_noise(c)) is not None]
     return Noise(sd=median(counted), degrees=None, source="counting") if counted else None
 
 
-def binomial_noise(case: ConfigurationRuns) -> float | None:
+def binomial_noise(configuration: ConfigurationRuns) -> float | None:
     """Return the binomial standard deviation of an accuracy, sqrt(p (1 - p) / n); None where either is not known."""
-    if case.final_val_accuracy is None or not case.num_validation:
+    if configuration.final_val_accuracy is None or not configuration.num_validation:
         return None
-    share = min(max(case.final_val_accuracy.value, 0.0), 1.0)
-    return math.sqrt(share * (1 - share) / case.num_validation)
+    share = min(max(configuration.final_val_accuracy.value, 0.0), 1.0)
+    return math.sqrt(share * (1 - share) / configuration.num_validation)

@@ -37,9 +37,9 @@ def epoch_band(runs: Iterable[Run], quantity: str, *, most: int = MAX_POINTS) ->
     return _band(({e.epoch: getattr(e, quantity) for e in run.epochs} for run in runs), most)
 
 
-def drawn_runs(case: ConfigurationRuns) -> tuple[Member, ...]:
+def drawn_runs(configuration: ConfigurationRuns) -> tuple[Member, ...]:
     """Return the runs whose curve counts; where all have diverged, those: a broken curve is better than none."""
-    return case.curves or case.members
+    return configuration.curves or configuration.members
 
 
 def _band(curves: Iterable[dict[int, float | None]], most: int) -> Band | None:

@@ -17,11 +17,11 @@ TURNAROUND_PARTS = ("queue", *DISJOINT_TIME_PARTS, "other")
 STEP_PARTS = ("wait", "copy", "compute", "reduce", "update")
 
 
-def turnaround_parts_s(case: ConfigurationRuns) -> dict[str, float]:
+def turnaround_parts_s(configuration: ConfigurationRuns) -> dict[str, float]:
     """Return the median of each part over the finished runs, or over all as long as none is; nothing for rehearsals."""
-    if case.configuration.is_rehearsal:
+    if configuration.is_rehearsal:
         return {}
-    each = [parts for run in case.finished or case.summaries if (parts := _parts_s(run))]
+    each = [parts for run in configuration.finished or configuration.summaries if (parts := _parts_s(run))]
     return _medians(each, TURNAROUND_PARTS)
 
 
@@ -49,11 +49,11 @@ def lost_s(run: RunSummary) -> dict[str, float]:
     return {**parts, "training_cold": max(0.0, cold_s)} if run.turnaround_parts_s else {}
 
 
-def step_parts_s(case: ConfigurationRuns) -> dict[str, float]:
+def step_parts_s(configuration: ConfigurationRuns) -> dict[str, float]:
     """Return the seconds of a typical step by part: medians over its steps, then over processes and runs."""
-    if case.configuration.is_rehearsal:
+    if configuration.is_rehearsal:
         return {}
-    return _medians([parts for _, run in case.members for parts in _typical_steps(run)], STEP_PARTS)
+    return _medians([parts for _, run in configuration.members for parts in _typical_steps(run)], STEP_PARTS)
 
 
 def _typical_steps(run: Run) -> Iterable[dict[str, float]]:

@@ -39,7 +39,7 @@ class Speedup:
 
 def speedups(job: Workload) -> dict[Configuration, Speedup]:
     """Return the speed-up of every configuration with times; the baseline has the fewest workers of its kind of GPU."""
-    return {case.configuration: speedup_of(group[0], case) for group in comparable_in_time(job) for case in group}
+    return {c.key: speedup_of(group[0], c) for group in comparable_in_time(job) for c in group}
 
 
 def job_speedups(job: Workload) -> dict[Configuration, Spread]:
@@ -48,54 +48,54 @@ def job_speedups(job: Workload) -> dict[Configuration, Spread]:
     Where epochs were timed they are the better measure: a job's time has its start in it, which no worker shortens.
     """
     timed = [
-        case
-        for case in job.configurations
-        if case.job_time_s is not None and not any(r.is_recorded for r in case.summaries)
+        configuration
+        for configuration in job.configurations
+        if configuration.job_time_s is not None and not any(r.is_recorded for r in configuration.summaries)
     ]
     if len(timed) < 2:
         return {}
-    first = min(timed, key=lambda case: case.configuration.workers)
-    times_s = {case.configuration: case.job_time_s for case in timed if case.job_time_s is not None}
-    before = times_s[first.configuration]
-    return {c: _ratio_of(before, now if c != first.configuration else None) for c, now in times_s.items()}
+    first = min(timed, key=lambda configuration: configuration.workers)
+    times_s = {c.key: c.job_time_s for c in timed if c.job_time_s is not None}
+    before = times_s[first.key]
+    return {c: _ratio_of(before, now if c != first.key else None) for c, now in times_s.items()}
 
 
 def comparable_in_time(job: Workload) -> list[list[ConfigurationRuns]]:
     """Group the configurations with times by kind of GPU and what else matters for time; fewest workers first."""
     groups: defaultdict[tuple[str, tuple[Fact, ...]], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.configurations:
-        if _is_timed(case):
-            groups[case.configuration.gpu, case.configuration.settings_for("time")].append(case)
+    for configuration in job.configurations:
+        if _is_timed(configuration):
+            groups[configuration.gpu, configuration.key.settings_for("time")].append(configuration)
     return list(groups.values())
 
 
 def superlinear_pairs(job: Workload) -> list[tuple[ConfigurationRuns, Speedup, ConfigurationRuns]]:
-    """Return for each case the nearest smaller one against which it is impossibly fast, with the speed-up.
+    """Return for each configuration the nearest smaller one against which it is impossibly fast, with the speed-up.
 
     One of the two was not measured as the other was, so neither is a time to rank by without a word.
     """
     pairs = []
     for group in comparable_in_time(job):
-        for number, case in enumerate(group):
+        for number, configuration in enumerate(group):
             # Fewer workers only: of the same number with other settings, one is simply faster.
-            fewer = [one for one in group[:number] if one.configuration.workers < case.configuration.workers]
-            found = ((smaller, speedup_of(smaller, case), case) for smaller in reversed(fewer))
+            fewer = [one for one in group[:number] if one.workers < configuration.workers]
+            found = ((smaller, speedup_of(smaller, configuration), configuration) for smaller in reversed(fewer))
             pairs += [pair for pair in found if pair[1].is_superlinear][:1]
     return pairs
 
 
-def speedup_of(baseline: ConfigurationRuns, case: ConfigurationRuns) -> Speedup:
+def speedup_of(baseline: ConfigurationRuns, configuration: ConfigurationRuns) -> Speedup:
     """Compare two configurations that have times."""
-    before, now = baseline.epoch_time_s, case.epoch_time_s
+    before, now = baseline.epoch_time_s, configuration.epoch_time_s
     assert before is not None, "a baseline has times"
-    assert now is not None, "a case has times"
-    ratio = case.configuration.workers / baseline.configuration.workers
-    speedup = _ratio_of(before, now) if case is not baseline else _ratio_of(before, None)
+    assert now is not None, "a configuration has times"
+    ratio = configuration.workers / baseline.workers
+    speedup = _ratio_of(before, now) if configuration is not baseline else _ratio_of(before, None)
     # speedup = t_baseline / t, efficiency = speedup / (workers / baseline's workers). `fewest` is the least speed-up
     # that rounded times allow.
-    fewest = (before.value - _rounding_s(baseline)) / (now.value + _rounding_s(case))
+    fewest = (before.value - _rounding_s(baseline)) / (now.value + _rounding_s(configuration))
     return Speedup(
-        baseline=baseline.configuration,
+        baseline=baseline.key,
         speedup=speedup,
         efficiency=_divided(speedup, ratio),
         is_superlinear=speedup.value > MAX_EFFICIENCY * ratio and fewest > ratio,
@@ -115,7 +115,7 @@ class NoGain:
 
 def gpu_without_gain(slow: ConfigurationRuns, fast: ConfigurationRuns) -> NoGain | None:
     """Compare the same workers, hosts and settings on two kinds of GPU; None where the second is faster, or no more."""
-    here, there = slow.configuration, fast.configuration
+    here, there = slow.key, fast.key
     is_same = (here.workers, here.hosts, here.settings_for("time")) == (
         there.workers,
         there.hosts,
@@ -130,14 +130,14 @@ def gpu_without_gain(slow: ConfigurationRuns, fast: ConfigurationRuns) -> NoGain
     return NoGain(slow=slow, fast=fast, bandwidth_ratio=ratio, gain=gain)
 
 
-def _is_timed(case: ConfigurationRuns) -> bool:
-    return case.epoch_time_s is not None and case.epoch_time_s.value > 0
+def _is_timed(configuration: ConfigurationRuns) -> bool:
+    return configuration.epoch_time_s is not None and configuration.epoch_time_s.value > 0
 
 
 def ideal_time_s(baseline: ConfigurationRuns, workers: int) -> float:
     """Return the epoch time that so many workers would have at an efficiency of 100 %."""
     assert baseline.epoch_time_s is not None, "a baseline has times"
-    return baseline.epoch_time_s.value * baseline.configuration.workers / workers
+    return baseline.epoch_time_s.value * baseline.workers / workers
 
 
 def _ratio_of(above: Spread, below: Spread | None) -> Spread:
@@ -160,8 +160,10 @@ def _divided(spread: Spread, by: float) -> Spread:
     return Spread(value=spread.value / by, low=spread.low / by, high=spread.high / by, sd=sd, count=spread.count)
 
 
-def _rounding_s(case: ConfigurationRuns) -> float:
-    """Return the rounding error of a case: tables of others have whole seconds."""
-    times_s: Sequence[float] = [run.epoch_time_s for run in case.summaries if run.epoch_time_s is not None]
-    is_rounded = all(run.is_imported for run in case.summaries) and all(time_s == round(time_s) for time_s in times_s)
+def _rounding_s(configuration: ConfigurationRuns) -> float:
+    """Return the rounding error of a configuration: tables of others have whole seconds."""
+    times_s: Sequence[float] = [run.epoch_time_s for run in configuration.summaries if run.epoch_time_s is not None]
+    is_rounded = all(run.is_imported for run in configuration.summaries) and all(
+        time_s == round(time_s) for time_s in times_s
+    )
     return _WHOLE_SECOND_S if is_rounded else 0.0

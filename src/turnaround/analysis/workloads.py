@@ -140,7 +140,7 @@ def _workload(name: str, members: Sequence[Member]) -> Workload:
     ordered = sorted(by_configuration.items(), key=lambda item: _order(item[0]))
     return Workload(
         name=name,
-        configurations=tuple(ConfigurationRuns(configuration=own, members=tuple(runs)) for own, runs in ordered),
+        configurations=tuple(ConfigurationRuns(key=own, members=tuple(runs)) for own, runs in ordered),
     )
 
 

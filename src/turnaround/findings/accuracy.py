@@ -58,7 +58,7 @@ def _falls(group: PooledGroup, fewest: Pool, pool: Pool) -> Draft:
     return Draft(
         severity="caution" if group.noise is None else None,
         text=text,
-        evidence=(*final_accuracies(*group.cases), *batches),
+        evidence=(*final_accuracies(*group.configurations), *batches),
         advice=_advice(fewest, pool),
     )
 
@@ -85,7 +85,7 @@ def _batch_cause(fewest: Pool, pool: Pool) -> str:
 
 def _rate_cause(fewest: Pool, pool: Pool) -> str:
     """Say what part the learning rate has in the drop, as far as the record tells."""
-    recipe = pool.cases[0].members[0].run.recipe
+    recipe = pool.configurations[0].members[0].run.recipe
     rule, optimizer = (value_at(recipe, "training", key) for key in ("scaling", "optimizer"))
     if rule is None:
         return "how the learning rate was scaled is not recorded, and too large a rate does the same"
@@ -104,7 +104,7 @@ def _rate_cause(fewest: Pool, pool: Pool) -> str:
 def _advice(fewest: Pool, pool: Pool) -> str:
     count, batch = pool.workers, fewest.global_batch
     keep = f", or keep the global batch: --set training.batch_total={-(-batch // count) * count}" if batch else ""
-    is_auto = value_at(pool.cases[0].members[0].run.recipe, "training", "scaling") == "auto"
+    is_auto = value_at(pool.configurations[0].members[0].run.recipe, "training", "scaling") == "auto"
     if is_auto:
         return f"Train for more epochs on {count} workers{keep}. Rehearse it on one GPU first (--processes 1)."
     return (
@@ -193,7 +193,7 @@ def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:
             )
             yield Draft(
                 text=text,
-                evidence=final_accuracies(*group.cases),
+                evidence=final_accuracies(*group.configurations),
                 advice="If the order matters, repeat each with three seeds or more; otherwise decide by time.",
             )
 
@@ -208,49 +208,50 @@ def _noise_source(noise: Noise) -> str:
 def one_seed_only(job: Workload) -> Iterator[Draft]:
     """Report that the configurations compared were run once each."""
     for group in groups_of(job):
-        if len(group.cases) > 1 and group.is_one_run_each:
+        if len(group.configurations) > 1 and group.is_one_run_each:
             size = "how far a second run would differ is not known"
             if group.noise is not None:
                 smallest = group.noise.limit(group.pools[0], group.pools[-1])
                 size = f"differences below {points(smallest)} cannot be told from chance ({_noise_source(group.noise)})"
             yield Draft(
-                text=f"Each of the {len(group.cases)} configurations was run once: {size}.",
-                evidence=final_accuracies(*group.cases),
+                text=f"Each of the {len(group.configurations)} configurations was run once: {size}.",
+                evidence=final_accuracies(*group.configurations),
                 advice="Repeat them with other seeds: three each are enough to claim an order.",
             )
 
 
 def repeats_disagree(job: Workload) -> Iterator[Draft]:
     """Report runs of one configuration that differ by more than chance, in accuracy or in time."""
-    for case in job.configurations:
-        if parts := [part for part in (_accuracy_range(case), _time_range(case)) if part]:
+    for configuration in job.configurations:
+        if parts := [part for part in (_accuracy_range(configuration), _time_range(configuration)) if part]:
             evidence = [
                 item
-                for run in case.summaries
+                for run in configuration.summaries
                 for item in (
                     *figure(run.name, "final validation accuracy", run.final_val_accuracy, "share"),
                     *figure(run.name, "epoch time", run.epoch_time_s, "s"),
                 )
             ]
+            runs = counted(len(configuration.summaries), "run")
             yield Draft(
-                text=f"The {counted(len(case.summaries), 'run')} of {case.label} disagree: {' and '.join(parts)}.",
+                text=f"The {runs} of {configuration.label} disagree: {' and '.join(parts)}.",
                 evidence=tuple(evidence),
                 advice="Look for what differs between them (another machine, other load) before you average them.",
             )
 
 
-def _accuracy_range(case: ConfigurationRuns) -> str | None:
-    spread = case.final_val_accuracy
+def _accuracy_range(configuration: ConfigurationRuns) -> str | None:
+    spread = configuration.final_val_accuracy
     if spread is None or spread.count < 2:
         return None
-    limit = max(DISAGREEING_NOISES * (binomial_noise(case) or 0.0), DISAGREEING_POINTS)
+    limit = max(DISAGREEING_NOISES * (binomial_noise(configuration) or 0.0), DISAGREEING_POINTS)
     if spread.high - spread.low <= limit:
         return None
     return f"final accuracies from {accuracy(spread.low)} to {accuracy(spread.high)}"
 
 
-def _time_range(case: ConfigurationRuns) -> str | None:
-    spread = case.epoch_time_s
+def _time_range(configuration: ConfigurationRuns) -> str | None:
+    spread = configuration.epoch_time_s
     if spread is None or spread.count < 2 or spread.high - spread.low <= DISAGREEING_TIME * spread.value:
         return None
     return f"epochs from {' to '.join(durations(spread.low, spread.high))}"

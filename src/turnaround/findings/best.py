@@ -39,17 +39,17 @@ def best_for_speed(job: Workload) -> Iterator[Draft]:
 def best_for_cost(job: Workload) -> Iterator[Draft]:
     """Report the fewest GPU-seconds, or process-seconds."""
     if ranked := time_ranking(job):
-        costs = tuple((case, device_time_s(time_s, case.configuration.processes)) for case, time_s in ranked.time_s)
+        costs = tuple((c, device_time_s(time_s, c.processes)) for c, time_s in ranked.time_s)
         yield _best(job, ranked, "cost", costs)
 
 
 def _doubt(job: Workload, *compared: ConfigurationRuns) -> str:
     """Say when one of those compared was measured in another way than its baseline."""
-    for smaller, _, case in superlinear_pairs(job):
-        if any(one is case or one is smaller for one in compared):
+    for smaller, _, configuration in superlinear_pairs(job):
+        if any(one is configuration or one is smaller for one in compared):
             return (
-                f"; not settled: {case.label} is more than linear against {smaller.label}, so one of the two times is "
-                "not comparable"
+                f"; not settled: {configuration.label} is more than linear against {smaller.label}, so one of the "
+                "two times is not comparable"
             )
     return ""
 
@@ -69,7 +69,7 @@ def _best(
         f"Best for {goal}: {best.label} with {shown} {what} ({_next(next_value / value)} {second.label} with "
         f"{next_shown}){_left_out(ranked)}{_prices(values) if goal == 'cost' else ''}{_doubt(job, best, second)}."
     )
-    figures = tuple(Evidence(run=who(case), what=f"{goal} {what}", value=v, unit=unit) for case, v in values)
+    figures = tuple(Evidence(run=who(c), what=f"{goal} {what}", value=v, unit=unit) for c, v in values)
     advice = {
         "speed": "Take it when the deadline decides; turnaround predict tells what more GPUs would bring.",
         "cost": "Take it when the budget decides; multiply by your own prices (turnaround predict --price).",
@@ -88,12 +88,12 @@ def _device_time(value_s: float, *, unit: str) -> str:
 
 def _device_unit(values: Sequence[tuple[ConfigurationRuns, float]]) -> Unit:
     """Return the unit that is paid for: GPUs, or processes where some had none."""
-    kinds = {case.configuration.gpu for case, _ in values}
+    kinds = {configuration.gpu for configuration, _ in values}
     return "process-seconds" if kinds & {"CPU", "unknown"} else "GPU-seconds"
 
 
 def _prices(values: Sequence[tuple[ConfigurationRuns, float]]) -> str:
-    kinds = {case.configuration.gpu for case, _ in values}
+    kinds = {configuration.gpu for configuration, _ in values}
     return f"; a second of {listed(sorted(kinds))} does not cost the same" if len(kinds) > 1 else ""
 
 
@@ -107,7 +107,7 @@ def best_for_accuracy(job: Workload) -> Iterator[Draft]:
     text = f"Best for accuracy: {best.label} with {accuracy(best.accuracy)}{_caveat(best, group, pools)}."
     yield Draft(
         text=text,
-        evidence=final_accuracies(*(case for pool, _ in pools for case in pool.cases)),
+        evidence=final_accuracies(*(c for pool, _ in pools for c in pool.configurations)),
         advice="Repeat the best ones with three seeds before you choose by accuracy; within noise, choose by time.",
     )
 
@@ -125,24 +125,24 @@ def _caveat(best: Pool, group: PooledGroup, pools: Sequence[tuple[Pool, PooledGr
 
 def own_plateau_only(job: Workload) -> Iterator[Draft]:
     """A table states when each configuration came to rest, but not at which epoch it reached one common accuracy."""
-    stated = [case for case in job.configurations if case.stable.method == "stated" and case.epoch_time_s is not None]
-    known = [(case, case.stable.level) for case in stated if case.stable.level is not None]
+    stated = [c for c in job.configurations if c.stable.method == "stated" and c.epoch_time_s is not None]
+    known = [(c, c.stable.level) for c in stated if c.stable.level is not None]
     if len(known) < 2:
         return
-    shown = [f"{case.label} {duration(_own_plateau_s(case))} at {accuracy(level)}" for case, level in known]
+    shown = [f"{c.label} {duration(_own_plateau_s(c))} at {accuracy(level)}" for c, level in known]
     apart = max(level for _, level in known) - min(level for _, level in known)
     verdict = "so they do not rank the configurations" if apart > BAND else "near enough for a rough comparison"
     yield Draft(
         text=f"Training times to each configuration's own plateau, as stated: {listed(shown, 8)}; these are different "
         f"levels, seen by eye, {verdict}.",
         evidence=tuple(
-            Evidence(run=who(case), what="epochs to its own plateau, as stated", value=case.stable.epoch or 0.0)
-            for case, _ in known
+            Evidence(run=who(c), what="epochs to its own plateau, as stated", value=c.stable.epoch or 0.0)
+            for c, _ in known
         ),
         advice="Import the curves (turnaround import TABLE --curves CURVES): they give times to one accuracy.",
     )
 
 
-def _own_plateau_s(case: ConfigurationRuns) -> float:
-    assert case.epoch_time_s is not None, "only timed cases are shown"
-    return (case.stable.epoch or 0.0) * case.epoch_time_s.value
+def _own_plateau_s(configuration: ConfigurationRuns) -> float:
+    assert configuration.epoch_time_s is not None, "only timed configurations are shown"
+    return (configuration.stable.epoch or 0.0) * configuration.epoch_time_s.value

@@ -35,17 +35,17 @@ _KINDS: dict[Kind, tuple[str, str]] = {
 
 
 def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
-    """Report one finding for the job: the case that loses most, and with it the others of the same kind."""
+    """Report one finding for the job: the configuration that loses most, and with it the others of the same kind."""
     loses, advice = _KINDS[kind]
-    found = [(case, case.bottleneck) for case in job.configurations]
-    bound = [(case, verdict) for case, verdict in found if verdict is not None and verdict.kind == kind]
+    found = [(configuration, configuration.bottleneck) for configuration in job.configurations]
+    bound = [(c, verdict) for c, verdict in found if verdict is not None and verdict.kind == kind]
     if bound:
         bound.sort(key=lambda pair: -(pair[1].share or 0.0))
-        case, verdict = bound[0]
+        configuration, verdict = bound[0]
         others = f" (also: {listed([other.label for other, _ in bound[1:]])})" if len(bound) > 1 else ""
         yield Draft(
             severity="caution" if verdict.is_strong else "note",
-            text=f"The runs on {case.label}{others} {loses}: {_size(verdict)}; {why(verdict)}",
+            text=f"The runs on {configuration.label}{others} {loses}: {_size(verdict)}; {why(verdict)}",
             evidence=tuple(_evidence(*pair) for pair in bound),
             advice=advice,
         )
@@ -95,5 +95,7 @@ def _size(verdict: Bottleneck) -> str:
     )
 
 
-def _evidence(case: ConfigurationRuns, verdict: Bottleneck) -> Evidence:
-    return Evidence(run=who(case), what=f"share lost ({verdict.kind})", value=verdict.share or 0.0, unit="share")
+def _evidence(configuration: ConfigurationRuns, verdict: Bottleneck) -> Evidence:
+    return Evidence(
+        run=who(configuration), what=f"share lost ({verdict.kind})", value=verdict.share or 0.0, unit="share"
+    )

@@ -13,22 +13,22 @@ from turnaround.words import accuracy, listed, percent, points
 
 
 def not_yet_stable(job: Workload) -> Iterator[Draft]:
-    """Report one finding: the case that has come least far, and the others; what overfits has a finding of its own."""
+    """Report one finding: the one that has come least far, and the others; what overfits has a finding of its own."""
     rising = [
-        case
-        for case in job.configurations
-        if case.finished and case.stable.status == "not yet stable" and case.overfitting.kind != "harmful"
+        c
+        for c in job.configurations
+        if c.finished and c.stable.status == "not yet stable" and c.overfitting.kind != "harmful"
     ]
     if not rising:
         return
-    rising.sort(key=lambda case: -(case.stable.epoch or 0.0))
+    rising.sort(key=lambda configuration: -(configuration.stable.epoch or 0.0))
     worst, epochs = rising[0], max(run.epochs for run in rising[0].finished)
-    others = f"; nor has that on {listed([case.label for case in rising[1:]])}" if len(rising) > 1 else ""
+    others = f"; nor has that on {listed([c.label for c in rising[1:]])}" if len(rising) > 1 else ""
     text = (
         f"The validation accuracy on {worst.label} has not become stable in {epochs} epochs: its plateau begins at "
         f"epoch {worst.stable.epoch or 0:.0f} or later{others}."
     )
-    evidence = (Evidence(run=who(case), what="stable epoch, at least", value=case.stable.epoch or 0) for case in rising)
+    evidence = (Evidence(run=who(c), what="stable epoch, at least", value=c.stable.epoch or 0) for c in rising)
     yield Draft(
         text=text,
         evidence=tuple(evidence),
@@ -77,47 +77,45 @@ _VERDICTS: dict[Kind, _Verdict] = {
 
 
 def overfitting_of(kind: Kind, job: Workload) -> Iterator[Draft]:
-    """Report one finding: the case in which it is largest, and the others."""
+    """Report one finding: the configuration in which it is largest, and the others."""
     verdict = _VERDICTS[kind]
-    found = [case for case in job.configurations if case.overfitting.kind == kind]
+    found = [configuration for configuration in job.configurations if configuration.overfitting.kind == kind]
     if kind == "underfitting":  # few images hide a gap from the verdict, but not from the table beside it
-        found = [case for case in found if _size(verdict, case) <= MEMORISING_GAP]
+        found = [configuration for configuration in found if _size(verdict, configuration) <= MEMORISING_GAP]
     if not found:
         return
-    worst = max(found, key=lambda case: _size(verdict, case))
-    size, others = _size(verdict, worst), [case.label for case in found if case is not worst]
+    worst = max(found, key=lambda configuration: _size(verdict, configuration))
+    size, others = _size(verdict, worst), [c.label for c in found if c is not worst]
     text = verdict.text.format(
         label=worst.label, size=points(abs(size)), percent=percent(size), epoch=worst.overfitting.since_epoch
     )
     yield Draft(
         text=f"{text}{f' (also: {listed(others)})' if others else ''}.",
-        evidence=tuple(
-            Evidence(run=who(case), what=verdict.what, value=_size(verdict, case), unit="share") for case in found
-        ),
+        evidence=tuple(Evidence(run=who(c), what=verdict.what, value=_size(verdict, c), unit="share") for c in found),
         advice=verdict.advice,
     )
 
 
-def _size(verdict: _Verdict, case: ConfigurationRuns) -> float:
+def _size(verdict: _Verdict, configuration: ConfigurationRuns) -> float:
     """Return the size of what was found; a gap is that of the final accuracies, which stand in the table beside it."""
     # The verdict itself rests on the gap at the stable epoch (analysis/overfit.py), which no table shows.
-    train, val = case.final_train_accuracy, case.final_val_accuracy
+    train, val = configuration.final_train_accuracy, configuration.final_val_accuracy
     if verdict.what == _GAP and train is not None and val is not None:
         return train.value - val.value
-    return verdict.size(case.overfitting)
+    return verdict.size(configuration.overfitting)
 
 
 def memorising(job: Workload) -> Iterator[Draft]:
     """Report memorising from the curves; where a table has none, from its two final accuracies."""
     yield from overfitting_of("memorising", job)
-    told = [(gap, case) for case in job.configurations if (gap := _stated_gap(case)) is not None]
+    told = [(gap, c) for c in job.configurations if (gap := _stated_gap(c)) is not None]
     if not told:
         return
     gap, worst = max(told, key=lambda pair: pair[0])
     train, val = worst.final_train_accuracy, worst.final_val_accuracy
     assert train is not None, "a gap has both ends"
     assert val is not None, "a gap has both ends"
-    others = [case.label for _, case in told if case is not worst]
+    others = [configuration.label for _, configuration in told if configuration is not worst]
     text = (
         f"Training on {worst.label} ends with {accuracy(train.value)} on training and {accuracy(val.value)} on "
         f"validation images{f' (likewise {listed(others)})' if others else ''}: {points(gap)} are learnt by heart; "
@@ -125,12 +123,12 @@ def memorising(job: Workload) -> Iterator[Draft]:
     )
     evidence = (
         e
-        for _, case in told
+        for _, configuration in told
         for what, spread in (
-            ("final training accuracy", case.final_train_accuracy),
-            ("final validation accuracy", case.final_val_accuracy),
+            ("final training accuracy", configuration.final_train_accuracy),
+            ("final validation accuracy", configuration.final_val_accuracy),
         )
-        for e in figure(who(case), what, None if spread is None else spread.value, "share")
+        for e in figure(who(configuration), what, None if spread is None else spread.value, "share")
     )
     advice = (
         "Import the curves too (turnaround import TABLE --curves CURVES): only they tell memorising from overfitting "
@@ -139,10 +137,10 @@ def memorising(job: Workload) -> Iterator[Draft]:
     yield Draft(text=text, evidence=tuple(evidence), advice=advice)
 
 
-def _stated_gap(case: ConfigurationRuns) -> float | None:
+def _stated_gap(configuration: ConfigurationRuns) -> float | None:
     """Return the gap of two final accuracies without a curve, where it is above 3 points and 3 binomial sd."""
-    train, val = case.final_train_accuracy, case.final_val_accuracy
-    if train is None or val is None or any(run.curve.epochs for run in case.summaries):
+    train, val = configuration.final_train_accuracy, configuration.final_val_accuracy
+    if train is None or val is None or any(run.curve.epochs for run in configuration.summaries):
         return None
     gap = train.value - val.value
-    return gap if gap > max(MEMORISING_GAP, 3 * (binomial_noise(case) or 0.0)) else None
+    return gap if gap > max(MEMORISING_GAP, 3 * (binomial_noise(configuration) or 0.0)) else None

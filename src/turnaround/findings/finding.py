@@ -82,10 +82,10 @@ class Rule:
 # --- evidence that several rules hand over
 
 
-def epochs(*cases: ConfigurationRuns) -> tuple[str, ...]:
-    """The times of an epoch of cases that have times, as they are compared."""
-    times_s = [case.epoch_time_s.value for case in cases if case.epoch_time_s is not None]
-    assert len(times_s) == len(cases), "only timed cases are compared in time"
+def epochs(*configurations: ConfigurationRuns) -> tuple[str, ...]:
+    """The times of an epoch of configurations that have times, as they are compared."""
+    times_s = [c.epoch_time_s.value for c in configurations if c.epoch_time_s is not None]
+    assert len(times_s) == len(configurations), "only timed configurations are compared in time"
     return durations(*times_s)
 
 
@@ -95,27 +95,29 @@ def figure(run: str, what: str, value: float | None, unit: Unit = "") -> Iterabl
         yield Evidence(run=run, what=what, value=value, unit=unit)
 
 
-def _median(case: ConfigurationRuns, what: str, spread: Spread | None, unit: Unit) -> Iterable[Evidence]:
-    return figure(who(case), what, None if spread is None else spread.value, unit)
+def _median(configuration: ConfigurationRuns, what: str, spread: Spread | None, unit: Unit) -> Iterable[Evidence]:
+    return figure(who(configuration), what, None if spread is None else spread.value, unit)
 
 
-def who(case: ConfigurationRuns) -> str:
+def who(configuration: ConfigurationRuns) -> str:
     """The run's name where there is one run, else the configuration and how often it was run."""
-    return case.summaries[0].name if len(case.summaries) == 1 else f"{case.label} ({len(case.summaries)} runs)"
-
-
-def epoch_times(*cases: ConfigurationRuns) -> tuple[Evidence, ...]:
-    return tuple(e for case in cases for e in _median(case, "epoch time", case.epoch_time_s, "s"))
-
-
-def image_rates(*cases: ConfigurationRuns) -> tuple[Evidence, ...]:
-    return tuple(e for case in cases for e in _median(case, "images per second", case.images_per_s, "images/s"))
-
-
-def final_accuracies(*cases: ConfigurationRuns) -> tuple[Evidence, ...]:
-    """Means over the repeats, as the sentences about pools have them."""
-    known = [(case, [a for run in case.finished if (a := run.final_val_accuracy) is not None]) for case in cases]
-    what = "final validation accuracy" + (" (mean)" if any(len(values) > 1 for _, values in known) else "")
-    return tuple(
-        Evidence(run=who(case), what=what, value=fmean(values), unit="share") for case, values in known if values
+    return (
+        configuration.summaries[0].name
+        if len(configuration.summaries) == 1
+        else f"{configuration.label} ({len(configuration.summaries)} runs)"
     )
+
+
+def epoch_times(*configurations: ConfigurationRuns) -> tuple[Evidence, ...]:
+    return tuple(e for c in configurations for e in _median(c, "epoch time", c.epoch_time_s, "s"))
+
+
+def image_rates(*configurations: ConfigurationRuns) -> tuple[Evidence, ...]:
+    return tuple(e for c in configurations for e in _median(c, "images per second", c.images_per_s, "images/s"))
+
+
+def final_accuracies(*configurations: ConfigurationRuns) -> tuple[Evidence, ...]:
+    """Means over the repeats, as the sentences about pools have them."""
+    known = [(c, [a for run in c.finished if (a := run.final_val_accuracy) is not None]) for c in configurations]
+    what = "final validation accuracy" + (" (mean)" if any(len(values) > 1 for _, values in known) else "")
+    return tuple(Evidence(run=who(c), what=what, value=fmean(values), unit="share") for c, values in known if values)

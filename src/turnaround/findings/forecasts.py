@@ -20,7 +20,7 @@ from turnaround.forecast.score import Score, track_record
 from turnaround.words import counted, duration, durations, percent
 
 MAX_CASES, MAX_FACTS = 4, 3
-"""Number of cases set aside that are named, and of settings they differ in: more would bury the reason."""
+"""Number of configurations set aside that are named, and of settings they differ in: more would bury the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +112,9 @@ def track_record_text(scores: Sequence[Score]) -> str | None:
     )
 
 
-def hardware_label(case: ConfigurationRuns) -> str:
+def hardware_label(configuration: ConfigurationRuns) -> str:
     """Return a configuration's label without what else the runs of the job differ in."""
-    return replace(case.configuration, settings=()).label
+    return replace(configuration.key, settings=()).label
 
 
 def facts_text(facts: Sequence[Fact]) -> str:
@@ -129,9 +129,9 @@ def facts_text(facts: Sequence[Fact]) -> str:
 def basis_text(basis: r.Basis) -> str:
     match basis:
         case r.TimesBasis():
-            labels = _labels(basis.cases)
+            labels = _labels(basis.configurations)
             listed = " and ".join(labels) if len(labels) < 3 else ", ".join(labels)
-            runs = sum(len(case.summaries) for case in basis.cases)
+            runs = sum(len(configuration.summaries) for configuration in basis.configurations)
             return f"{basis.unit} times of {listed} ({counted(runs, 'run')})"
         case r.DataSheetBasis(source=source, destination=destination):
             sheets = dict.fromkeys((destination.source, source.source))
@@ -144,8 +144,8 @@ def basis_text(basis: r.Basis) -> str:
             return f"{basis.what} at global batches of {', '.join(map(str, basis.batches))}{rehearsed}"
 
 
-def _labels(cases: Sequence[ConfigurationRuns]) -> list[str]:
-    return list(dict.fromkeys(hardware_label(case) for case in cases))
+def _labels(configurations: Sequence[ConfigurationRuns]) -> list[str]:
+    return list(dict.fromkeys(hardware_label(configuration) for configuration in configurations))
 
 
 # --- what was assumed
@@ -242,7 +242,7 @@ def _(warning: r.Missing) -> str:
 
 @warning_text.register
 def _(warning: r.SetAside) -> str:
-    labels = _labels(warning.cases)
+    labels = _labels(warning.configurations)
     rest = f" and {len(labels) - MAX_CASES} more" if len(labels) > MAX_CASES else ""
     reason = {
         "shared GPU": "the processes share a GPU, none has its own",
@@ -295,8 +295,8 @@ def _counted_processes(count: int) -> str:
 def _(warning: r.RepeatsApart) -> str:
     least, most = durations(warning.least_s, warning.most_s)
     return (
-        f"Runs of {hardware_label(warning.case)} took {least} and {most} an epoch: they are not the same work, or one "
-        "was disturbed. The interval has room for both; leave out the one that is wrong."
+        f"Runs of {hardware_label(warning.configuration)} took {least} and {most} an epoch: they are not the same "
+        "work, or one was disturbed. The interval has room for both; leave out the one that is wrong."
     )
 
 

@@ -84,8 +84,8 @@ def not_recorded(job: Workload) -> Iterator[Draft]:
     """Programs of others that say nothing about themselves: what was seen from outside, and what would show more."""
     found = [summary for summary, _ in job.members if not summary.is_recorded]
     if found:
-        ups = [(case, speedup) for case, speedup in _faster(job) if speedup.value != 1.0]
-        gains = [f"{case.label} {speedup.value:.2f} times as fast" for case, speedup in ups]
+        ups = [(configuration, speedup) for configuration, speedup in _faster(job) if speedup.value != 1.0]
+        gains = [f"{configuration.label} {speedup.value:.2f} times as fast" for configuration, speedup in ups]
         faster = f" Counted by the whole job, {listed(gains)}." if gains else ""
         yield Draft(
             text=f"{counted(len(found), 'run')} of {job.name} kept no record: there are wall times and exit codes, but "
@@ -100,13 +100,13 @@ def not_recorded(job: Workload) -> Iterator[Draft]:
 
 
 def _faster(job: Workload) -> list[tuple[ConfigurationRuns, Spread]]:
-    """The cases beside the one with the fewest workers."""
+    """The configurations beside the one with the fewest workers."""
     ups = job_speedups(job)
-    fewest = min((configuration.workers for configuration in ups), default=0)
+    fewest = min((key.workers for key in ups), default=0)
     return [
-        (case, ups[case.configuration])
-        for case in job.configurations
-        if case.configuration in ups and case.configuration.workers > fewest
+        (configuration, ups[configuration.key])
+        for configuration in job.configurations
+        if configuration.key in ups and configuration.workers > fewest
     ]
 
 
@@ -120,22 +120,22 @@ _TOLD_ELSEWHERE = frozenset({"global batch", "rehearsal", "seed"})
 def unfair_comparison(job: Workload) -> Iterator[Draft]:
     """Each difference besides what was meant to vary once, with the two configurations that show it first."""
     by_what: defaultdict[str, list[tuple[ConfigurationRuns, Difference]]] = defaultdict(list)
-    for case in job.configurations[1:]:
-        is_same_hardware = _hardware(case) == _hardware(job.configurations[0])
-        for difference in unintended_differences(job.configurations[0], case):
+    for configuration in job.configurations[1:]:
+        is_same_hardware = _hardware(configuration) == _hardware(job.configurations[0])
+        for difference in unintended_differences(job.configurations[0], configuration):
             # On the same hardware a setting is what makes it another configuration: it was meant to differ.
-            is_meant = is_same_hardware and difference.what in {fact.what for fact in case.configuration.settings}
+            is_meant = is_same_hardware and difference.what in {fact.what for fact in configuration.settings}
             if difference.what not in _TOLD_ELSEWHERE and not is_meant:
-                by_what[difference.what].append((case, difference))
+                by_what[difference.what].append((configuration, difference))
     for what, found in by_what.items():
-        case, difference = found[0]
+        configuration, difference = found[0]
         matters = "time and accuracy" if difference.matters_for == "both" else difference.matters_for
         others = f" (and {listed([other.label for other, _ in found[1:]])})" if len(found) > 1 else ""
         text = (
-            f"{job.configurations[0].label} and {case.label}{others} differ in more than the configuration: {what} is "
-            f"{difference.left} and {difference.right}, which matters for {matters}."
+            f"{job.configurations[0].label} and {configuration.label}{others} differ in more than the configuration: "
+            f"{what} is {difference.left} and {difference.right}, which matters for {matters}."
         )
-        sides = ((job.configurations[0], difference.left), (case, difference.right))
+        sides = ((job.configurations[0], difference.left), (configuration, difference.right))
         yield Draft(
             text=text,
             evidence=tuple(Evidence(run=side.label, what=what, value=value) for side, value in sides),
@@ -143,9 +143,8 @@ def unfair_comparison(job: Workload) -> Iterator[Draft]:
         )
 
 
-def _hardware(case: ConfigurationRuns) -> tuple[object, ...]:
-    own = case.configuration
-    return own.workers, own.gpu, own.hosts, own.processes
+def _hardware(configuration: ConfigurationRuns) -> tuple[object, ...]:
+    return configuration.workers, configuration.gpu, configuration.hosts, configuration.processes
 
 
 def ran_together(job: Workload) -> Iterator[Draft]:

@@ -31,7 +31,7 @@ _SHARED_LIMIT = {
 
 def faster_gpu_no_gain(job: Workload) -> Iterator[Draft]:
     """The same workers on a kind with far more bandwidth, and no faster: something else set the pace."""
-    timed = [case for group in comparable_in_time(job) for case in group]
+    timed = [configuration for group in comparable_in_time(job) for configuration in group]
     for slow, fast in itertools.permutations(timed, 2):
         if (found := gpu_without_gain(slow, fast)) is not None:
             yield _no_gain(found)
@@ -43,10 +43,10 @@ def _no_gain(found: NoGain) -> Draft:
     limit = _SHARED_LIMIT.get(verdict, "the input pipeline")
     rate = f" ({fast.images_per_s.value:,.0f} images/s)" if fast.images_per_s else ""
     compared = "longer than" if gain < 0.95 else "as long as" if gain < 1.05 else "almost as long as"
-    verb = "takes" if fast.configuration.workers == 1 else "take"
+    verb = "takes" if fast.workers == 1 else "take"
     text = (
         f"{fast.label} {verb} {compared} {slow.label} ({' and '.join(epochs(fast, slow))} "
-        f"an epoch) although a {fast.configuration.gpu} has {found.bandwidth_ratio:.1f} times the "
+        f"an epoch) although a {fast.gpu} has {found.bandwidth_ratio:.1f} times the "
         f"memory bandwidth: these runs measured {limit}{rate}, not the GPUs."
     )
     advice = (
@@ -58,15 +58,15 @@ def _no_gain(found: NoGain) -> Draft:
 
 
 def more_than_linear(job: Workload) -> Iterator[Draft]:
-    """Report for each case the nearest smaller one against which it is impossibly fast."""
+    """Report for each configuration the nearest smaller one against which it is impossibly fast."""
     return (_superlinear(*pair) for pair in superlinear_pairs(job))
 
 
-def _superlinear(smaller: ConfigurationRuns, speedup: Speedup, case: ConfigurationRuns) -> Draft:
-    before, now = smaller.configuration, case.configuration
+def _superlinear(smaller: ConfigurationRuns, speedup: Speedup, configuration: ConfigurationRuns) -> Draft:
+    before, now = smaller.key, configuration.key
     text = (
-        f"{before.workers} -> {case.label} is {speedup.speedup.value:.2f} times faster "
-        f"({' and '.join(epochs(smaller, case))} an epoch) on "
+        f"{before.workers} -> {configuration.label} is {speedup.speedup.value:.2f} times faster "
+        f"({' and '.join(epochs(smaller, configuration))} an epoch) on "
         f"{factor(now.workers / before.workers)} times the workers: more than linear, so one of the two is not "
         "comparable; a cold cache or a shared machine are the usual causes."
     )
@@ -75,30 +75,30 @@ def _superlinear(smaller: ConfigurationRuns, speedup: Speedup, case: Configurati
     )
     return Draft(
         text=text,
-        evidence=epoch_times(smaller, case),
+        evidence=epoch_times(smaller, configuration),
         advice=advice,
     )
 
 
 def efficiency_falls(job: Workload) -> Iterator[Draft]:
-    """Report for each kind of GPU the case that loses most, against the baseline of its kind."""
+    """Report for each kind of GPU the configuration that loses most, against the baseline of its kind."""
     for group in comparable_in_time(job):
-        fewest = group[0].configuration.workers
-        found = [(speedup_of(group[0], case), case) for case in group if case.configuration.workers > fewest]
-        losing = [(speedup, case) for speedup, case in found if speedup.efficiency.value < LINEAR_EFFICIENCY]
+        fewest = group[0].workers
+        found = [(speedup_of(group[0], c), c) for c in group if c.workers > fewest]
+        losing = [(speedup, c) for speedup, c in found if speedup.efficiency.value < LINEAR_EFFICIENCY]
         if losing:
-            speedup, case = min(losing, key=lambda pair: pair[0].efficiency.value)
-            yield _efficiency(group, speedup, case)
+            speedup, configuration = min(losing, key=lambda pair: pair[0].efficiency.value)
+            yield _efficiency(group, speedup, configuration)
 
 
-def _efficiency(group: list[ConfigurationRuns], speedup: Speedup, case: ConfigurationRuns) -> Draft:
+def _efficiency(group: list[ConfigurationRuns], speedup: Speedup, configuration: ConfigurationRuns) -> Draft:
     baseline = group[0]
-    ratio = case.configuration.workers / baseline.configuration.workers
+    ratio = configuration.workers / baseline.workers
     efficiency = speedup.efficiency.value
-    verb = "is" if case.configuration.workers == 1 else "are"
+    verb = "is" if configuration.workers == 1 else "are"
     text = (
-        f"{case.label} {verb} {speedup.speedup.value:.2f} times as fast as {baseline.label} "
-        f"({' -> '.join(epochs(baseline, case))} an epoch) on {factor(ratio)} "
+        f"{configuration.label} {verb} {speedup.speedup.value:.2f} times as fast as {baseline.label} "
+        f"({' -> '.join(epochs(baseline, configuration))} an epoch) on {factor(ratio)} "
         f"times the workers: {percent(efficiency)} efficiency."
     )
     advice = (

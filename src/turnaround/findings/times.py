@@ -43,15 +43,15 @@ _REMEDY = {
 
 
 def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
-    """Report one finding: the case that loses the largest share of its turnaround, and the others."""
-    losing = [(share, case) for case in job.configurations if (share := _lost_share(case)) > LOST_SHARE]
+    """Report one finding: the configuration that loses the largest share of its turnaround, and the others."""
+    losing = [(share, c) for c in job.configurations if (share := _lost_share(c)) > LOST_SHARE]
     if not losing:
         return
     losing.sort(key=lambda pair: -pair[0])
     worst = max(_timed(losing[0][1]), key=_share)
     lost = lost_s(worst)
     part, part_s = max(lost.items(), key=lambda item: item[1])
-    others = [case.label for _, case in losing[1:]]
+    others = [configuration.label for _, configuration in losing[1:]]
     how_much = "all" if part_s == sum(lost.values()) else "most"
     text = (
         f"Of the turnaround of {losing[0][1].label} ({duration(worst.job_time_s or 0.0)}), "
@@ -59,8 +59,8 @@ def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
         f"{PART_NAMES.get(part, part)} ({duration(part_s)}){f'; likewise of {listed(others)}' if others else ''}."
     )
     evidence = [
-        Evidence(run=who(case), what="share of the turnaround outside steady epochs", value=share, unit="share")
-        for share, case in losing
+        Evidence(run=who(c), what="share of the turnaround outside steady epochs", value=share, unit="share")
+        for share, c in losing
     ]
     yield Draft(
         text=text,
@@ -75,31 +75,31 @@ def _parts(name: str, lost: dict[str, float]) -> Iterator[Evidence]:
             yield Evidence(run=name, what=PART_NAMES.get(part, part), value=time_s, unit="s")
 
 
-def _timed(case: ConfigurationRuns) -> list[RunSummary]:
-    return [run for run in case.finished if run.job_time_s and lost_s(run)]
+def _timed(configuration: ConfigurationRuns) -> list[RunSummary]:
+    return [run for run in configuration.finished if run.job_time_s and lost_s(run)]
 
 
 def _share(run: RunSummary) -> float:
     return sum(lost_s(run).values()) / run.job_time_s if run.job_time_s else 0.0
 
 
-def _lost_share(case: ConfigurationRuns) -> float:
+def _lost_share(configuration: ConfigurationRuns) -> float:
     """The median over the repeats; nothing for rehearsals, whose turnaround nobody else has."""
-    shares = [] if case.configuration.is_rehearsal else [_share(run) for run in _timed(case)]
+    shares = [] if configuration.is_rehearsal else [_share(run) for run in _timed(configuration)]
     return median(shares) if shares else 0.0
 
 
 def times_contradict(job: Workload) -> Iterator[Draft]:
     """Report a table whose epochs take longer than the job that they are in."""
-    for case in job.configurations:
-        for run in case.finished:
+    for configuration in job.configurations:
+        for run in configuration.finished:
             if not run.is_imported or not run.epoch_time_s or not run.job_time_s:
                 continue
             together_s = run.epochs * run.epoch_time_s
             if together_s > CONTRADICTION * run.job_time_s:
                 each, at_most = durations(run.epoch_time_s, run.job_time_s / run.epochs)
                 text = (
-                    f"{run.name} ({case.label}) contradicts itself: {run.epochs} epochs of {each} are "
+                    f"{run.name} ({configuration.label}) contradicts itself: {run.epochs} epochs of {each} are "
                     f"{together_s:,.0f} s, more than its whole job of {run.job_time_s:,.0f} s, so an epoch took at "
                     f"most {at_most} on average."
                 )
@@ -115,9 +115,9 @@ def times_contradict(job: Workload) -> Iterator[Draft]:
 
 def rehearsal_times(job: Workload) -> Iterator[Draft]:
     """Report that rehearsals have accuracies here and no times."""
-    rehearsed = [case for case in job.configurations if case.configuration.is_rehearsal]
+    rehearsed = [configuration for configuration in job.configurations if configuration.is_rehearsal]
     if rehearsed:
-        runs = [run for case in rehearsed for run in case.summaries]
+        runs = [run for c in rehearsed for run in c.summaries]
         yield Draft(
             text=f"The times of {counted(len(runs), 'rehearsal')} ({listed([c.label for c in rehearsed])}) are left "
             "out: the accuracy of a rehearsal is that of its workers, its times are those of one machine.",

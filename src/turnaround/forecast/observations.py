@@ -50,7 +50,7 @@ class Times:
     """Times of real runs on one kind of GPU: step times where our own runs have them, else those of whole epochs."""
 
     gpu: str
-    cases: tuple[ConfigurationRuns, ...]
+    configurations: tuple[ConfigurationRuns, ...]
     scaling: Scaling
     observed: tuple[TimeObservation, ...]
     """All of one kind: the law that TIME_LAWS has for it is fitted to them."""
@@ -70,7 +70,7 @@ class Times:
 
     @property
     def counts(self) -> list[int]:
-        return sorted({case.configuration.workers for case in self.cases})
+        return sorted({configuration.workers for configuration in self.configurations})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Observations:
     accuracies: tuple[AccuracyObservation, ...] = ()
     to_target: tuple[EpochsObservation, ...] = ()
     learned_from: tuple[ConfigurationRuns, ...] = ()
-    """The cases behind epochs and accuracies."""
+    """The configurations behind epochs and accuracies."""
     noise_scale: float | None = None
     images_per_epoch: int | None = None
     batch_per_worker: int | None = None
@@ -108,23 +108,21 @@ def observe(job: Workload, *, target: float | None = None, gpu: str | None = Non
     """Collect the observations of a job; with a target, also the epochs to that validation accuracy."""
     times, aside_in_time = _times(job)
     same, aside, settings = _same_recipe(job, times, gpu)
-    runs = [run for case in same for run in case.summaries]
-    batches = [(case, case.configuration.global_batch) for case in same]
-    known = [(case, batch) for case, batch in batches if batch]
+    runs = [run for c in same for run in c.summaries]
+    batches = [(configuration, configuration.global_batch) for configuration in same]
+    known = [(configuration, batch) for configuration, batch in batches if batch]
     return Observations(
         job=job.name,
         times=times,
-        epochs=tuple(o for case, batch in known for o in _epochs(case.stable, batch, ("stable",))),
-        not_yet=tuple(o for case, batch in known for o in _epochs(case.stable, batch, ("not yet stable",))),
-        accuracies=tuple(o for case, batch in known for o in _accuracy(case, batch)),
-        to_target=tuple(
-            o for case, batch in known if target for o in _epochs(case.to_target(target), batch, ("reached",))
-        ),
-        learned_from=tuple(case for case, _ in known),
+        epochs=tuple(o for c, batch in known for o in _epochs(c.stable, batch, ("stable",))),
+        not_yet=tuple(o for c, batch in known for o in _epochs(c.stable, batch, ("not yet stable",))),
+        accuracies=tuple(o for configuration, batch in known for o in _accuracy(configuration, batch)),
+        to_target=tuple(o for c, batch in known if target for o in _epochs(c.to_target(target), batch, ("reached",))),
+        learned_from=tuple(configuration for configuration, _ in known),
         noise_scale=_median(run.noise_scale for run in runs),
         images_per_epoch=_commonest(run.images_per_epoch for run in runs),
         batch_per_worker=_commonest(run.batch_per_worker for run in runs),
-        batch_total=_commonest(_batch_total(case) for case in same),
+        batch_total=_commonest(_batch_total(configuration) for configuration in same),
         epochs_planned=_commonest(run.epochs_planned or run.epochs for run in runs),
         set_aside=(*aside_in_time, *aside),
         settings=settings,
@@ -132,45 +130,45 @@ def observe(job: Workload, *, target: float | None = None, gpu: str | None = Non
 
 
 def _times(job: Workload) -> tuple[dict[str, Times], list[SetAside]]:
-    """Return by kind of GPU the largest group of cases that can be compared in time; the other groups are named."""
+    """Return by kind of GPU the largest group that can be compared in time; the other groups are named."""
     chosen: dict[str, list[ConfigurationRuns]] = {}
     aside: list[SetAside] = []
-    groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.configuration.workers for c in g)))
+    groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.workers for c in g)))
     for group in groups:
-        gpu = group[0].configuration.gpu
-        alone = [case for case in group if not any(shared_gpu(run.machine) for _, run in case.members)]
+        gpu = group[0].gpu
+        alone = [c for c in group if not any(shared_gpu(run.machine) for _, run in c.members)]
         if len(alone) < len(group):
-            shared = tuple(case for case in group if case not in alone)
-            aside.append(SetAside(cases=shared, reason="shared GPU"))
+            shared = tuple(configuration for configuration in group if configuration not in alone)
+            aside.append(SetAside(configurations=shared, reason="shared GPU"))
         if alone and gpu not in chosen:
             chosen[gpu] = alone
         elif alone:
-            kept = chosen[gpu][0].configuration.settings_for("time")
-            others = tuple(fact for fact in alone[0].configuration.settings_for("time") if fact not in kept)
-            aside.append(SetAside(cases=tuple(alone), reason="time settings", facts=others))
-    return {gpu: _times_of(gpu, cases, job) for gpu, cases in sorted(chosen.items())}, aside
+            kept = chosen[gpu][0].key.settings_for("time")
+            others = tuple(fact for fact in alone[0].key.settings_for("time") if fact not in kept)
+            aside.append(SetAside(configurations=tuple(alone), reason="time settings", facts=others))
+    return {gpu: _times_of(gpu, configurations, job) for gpu, configurations in sorted(chosen.items())}, aside
 
 
-def _times_of(gpu: str, cases: Sequence[ConfigurationRuns], job: Workload) -> Times:
-    records = [run for case in cases for _, run in case.members]
+def _times_of(gpu: str, configurations: Sequence[ConfigurationRuns], job: Workload) -> Times:
+    records = [run for configuration in configurations for _, run in configuration.members]
     # One run without step times, from a table or a plain log, makes all of them whole epochs: one law, one unit.
-    whole_epochs = any(run.is_imported or case.step_time_s is None for case in cases for run in case.summaries)
+    whole_epochs = any(run.is_imported or c.step_time_s is None for c in configurations for run in c.summaries)
     probes = [value_at(run.machine, "probes", "input_images_per_s") for run in records]
     gradient_bytes = [value_at(run.machine, "cost", "gradient_bytes") for run in records]
     precisions = [_precision(run) for run in records]
-    bound = _input_bound(cases, job)
+    bound = _input_bound(configurations, job)
     return Times(
         gpu=gpu,
-        cases=tuple(cases),
+        configurations=tuple(configurations),
         # The law of whole epochs knows a fixed batch per process only.
-        scaling="strong" if not whole_epochs and any(_batch_total(case) for case in cases) else "weak",
-        observed=tuple(_epoch_times(cases)) if whole_epochs else tuple(_step(case) for case in cases),
-        overheads=tuple(_overheads(case, whole_epochs=whole_epochs) for case in cases),
+        scaling="strong" if not whole_epochs and any(_batch_total(c) for c in configurations) else "weak",
+        observed=tuple(_epoch_times(configurations)) if whole_epochs else tuple(_step(c) for c in configurations),
+        overheads=tuple(_overheads(c, whole_epochs=whole_epochs) for c in configurations),
         input_images_per_s=_median(p for p in probes if _is_positive(p)),
         gradient_bytes=_median(b for b in gradient_bytes if _is_positive(b)),
         precision=precisions[0],
         input_bound=bound,
-        seen_input_images_per_s=_seen_input_limit(cases, bound),
+        seen_input_images_per_s=_seen_input_limit(configurations, bound),
     )
 
 
@@ -188,29 +186,29 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def _step(case: ConfigurationRuns) -> StepObservation:
-    time_s = case.step_time_s
-    assert time_s is not None, "a case with steps has their times"
+def _step(configuration: ConfigurationRuns) -> StepObservation:
+    time_s = configuration.step_time_s
+    assert time_s is not None, "a configuration with steps has their times"
     return StepObservation(
-        processes=case.configuration.workers,
-        hosts=case.configuration.hosts,
+        processes=configuration.workers,
+        hosts=configuration.hosts,
         time_s=time_s.value,
-        images_per_step=case.configuration.global_batch or case.configuration.workers,
+        images_per_step=configuration.global_batch or configuration.workers,
         repeats=time_s.count,
         spread=_relative(time_s),
     )
 
 
-def _epoch_times(cases: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObservation]:
-    # What one row of a table does not say is no difference: these cases agree in all that is known.
-    runs = [run for case in cases for run in case.summaries]
+def _epoch_times(configurations: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObservation]:
+    # What one row of a table does not say is no difference: these configurations agree in all that is known.
+    runs = [run for configuration in configurations for run in configuration.summaries]
     batch, images = _commonest(run.batch_per_worker for run in runs), _commonest(run.images_per_epoch for run in runs)
-    for case in cases:
-        time_s = case.epoch_time_s
-        assert time_s is not None, "a case that can be compared in time has times"
+    for configuration in configurations:
+        time_s = configuration.epoch_time_s
+        assert time_s is not None, "a configuration that can be compared in time has times"
         yield EpochTimeObservation(
-            processes=case.configuration.workers,
-            hosts=case.configuration.hosts,
+            processes=configuration.workers,
+            hosts=configuration.hosts,
             time_s=time_s.value,
             batch_per_process=batch or 1,
             images_per_epoch=images if batch else None,
@@ -219,9 +217,9 @@ def _epoch_times(cases: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObserv
         )
 
 
-def _overheads(case: ConfigurationRuns, *, whole_epochs: bool) -> Overheads:
-    each = [_overheads_of(run, whole_epochs=whole_epochs) for run in case.summaries if run.epochs > 0]
-    processes = case.configuration.workers
+def _overheads(configuration: ConfigurationRuns, *, whole_epochs: bool) -> Overheads:
+    each = [_overheads_of(run, whole_epochs=whole_epochs) for run in configuration.summaries if run.epochs > 0]
+    processes = configuration.workers
     return Overheads(
         processes=processes,
         evaluation_s=_median(one.evaluation_s for one in each) or 0.0,
@@ -246,13 +244,13 @@ def _overheads_of(run: RunSummary, *, whole_epochs: bool) -> Overheads:
     )
 
 
-def _input_bound(cases: Sequence[ConfigurationRuns], job: Workload) -> InputBound | None:
+def _input_bound(configurations: Sequence[ConfigurationRuns], job: Workload) -> InputBound | None:
     """Return the slower kind of GPU that was as fast, or the bottleneck verdict that says so."""
-    for case in cases:
+    for configuration in configurations:
         for other in job.configurations:
-            if (found := gpu_without_gain(case, other) or gpu_without_gain(other, case)) is not None:
-                rate = case.images_per_s.value if case.images_per_s else None
-                more = [c for c in cases if _rate(c) > MORE_INPUT * (rate or math.inf)]
+            if (found := gpu_without_gain(configuration, other) or gpu_without_gain(other, configuration)) is not None:
+                rate = configuration.images_per_s.value if configuration.images_per_s else None
+                more = [c for c in configurations if _rate(c) > MORE_INPUT * (rate or math.inf)]
                 return FasterGpuNoFaster(
                     fast=found.fast,
                     slow=found.slow,
@@ -260,22 +258,22 @@ def _input_bound(cases: Sequence[ConfigurationRuns], job: Workload) -> InputBoun
                     images_per_s=rate,
                     grown=max(more, key=_rate, default=None),
                 )
-    verdicts = [case.bottleneck for case in cases]
+    verdicts = [configuration.bottleneck for configuration in configurations]
     worst = max((v for v in verdicts if v is not None and v.kind == "input"), key=lambda v: v.share or 0, default=None)
     return WaitsForInput(bottleneck=worst) if worst is not None and worst.is_strong else None
 
 
-def _rate(case: ConfigurationRuns) -> float:
-    return case.images_per_s.value if case.images_per_s else 0.0
+def _rate(configuration: ConfigurationRuns) -> float:
+    return configuration.images_per_s.value if configuration.images_per_s else 0.0
 
 
-def _seen_input_limit(cases: Sequence[ConfigurationRuns], bound: InputBound | None) -> float | None:
+def _seen_input_limit(configurations: Sequence[ConfigurationRuns], bound: InputBound | None) -> float | None:
     """Return the images/s of one host that an input path gave at most; None unless more workers did not raise it."""
     if bound is None:
         return None
-    ordered = sorted(cases, key=lambda c: c.configuration.workers / c.configuration.hosts)
-    rates = [_rate(case) / case.configuration.hosts for case in ordered]
-    few, many = (each.configuration.workers / each.configuration.hosts for each in (ordered[0], ordered[-1]))
+    ordered = sorted(configurations, key=lambda c: c.workers / c.hosts)
+    rates = [_rate(configuration) / configuration.hosts for configuration in ordered]
+    few, many = (each.workers / each.hosts for each in (ordered[0], ordered[-1]))
     is_flat = many >= MORE_WORKERS * few and 0 < rates[-1] <= MORE_INPUT * rates[0]
     return max(rates) if is_flat else None
 
@@ -288,32 +286,32 @@ def kinds_by_counts(times: dict[str, Times]) -> list[str]:
 def _same_recipe(
     job: Workload, times: dict[str, Times], gpu: str | None
 ) -> tuple[list[ConfigurationRuns], list[SetAside], tuple[Fact, ...]]:
-    """Return the cases whose accuracies can be compared, what was set aside, and the settings where there was a choice.
+    """Return the configurations whose accuracies can be compared, what was set aside, and the settings if chosen.
 
-    The settings chosen are those of most cases whose times are learnt from (the batch must be theirs), then of most
-    timed cases, then of most cases, then those of the best accuracy.
+    The settings chosen are those of most configurations whose times are learnt from (the batch must be theirs), then of
+    most timed configurations, then of most configurations, then those of the best accuracy.
     """
     groups: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
-    for case in job.configurations:
-        groups[case.configuration.settings_for("accuracy")].append(case)
-    timed = Counter(c.configuration.settings_for("accuracy") for each in times.values() for c in each.cases)
+    for configuration in job.configurations:
+        groups[configuration.key.settings_for("accuracy")].append(configuration)
+    timed = Counter(c.key.settings_for("accuracy") for each in times.values() for c in each.configurations)
     kind = gpu if gpu in times else next(iter(kinds_by_counts(times)), None)
-    learnt = Counter(c.configuration.settings_for("accuracy") for c in (times[kind].cases if kind else ()))
+    learnt = Counter(c.key.settings_for("accuracy") for c in (times[kind].configurations if kind else ()))
     best = max(groups, key=lambda s: (learnt[s], timed[s], len(groups[s]), _best_accuracy(groups[s])), default=())
     aside = [
         SetAside(
-            cases=tuple(cases),
+            configurations=tuple(configurations),
             reason="accuracy settings",
             facts=tuple(fact for fact in settings if fact not in best),
         )
-        for settings, cases in groups.items()
+        for settings, configurations in groups.items()
         if settings != best
     ]
     return groups[best], aside, best if aside else ()
 
 
-def _best_accuracy(cases: Sequence[ConfigurationRuns]) -> float:
-    return max((case.final_val_accuracy.value for case in cases if case.final_val_accuracy), default=0.0)
+def _best_accuracy(configurations: Sequence[ConfigurationRuns]) -> float:
+    return max((c.final_val_accuracy.value for c in configurations if c.final_val_accuracy), default=0.0)
 
 
 def _epochs(stable: EpochEstimate | None, batch: int, statuses: tuple[str, ...]) -> Iterator[EpochsObservation]:
@@ -324,14 +322,14 @@ def _epochs(stable: EpochEstimate | None, batch: int, statuses: tuple[str, ...])
     yield EpochsObservation(global_batch=batch, epochs=stable.epoch, sd=max(ends) / Z_80 if ends else None)
 
 
-def _accuracy(case: ConfigurationRuns, batch: int) -> Iterator[AccuracyObservation]:
-    final = case.final_val_accuracy
+def _accuracy(configuration: ConfigurationRuns, batch: int) -> Iterator[AccuracyObservation]:
+    final = configuration.final_val_accuracy
     if final is not None and 0 <= final.value <= 1:
         yield AccuracyObservation(global_batch=batch, accuracy=final.value, sd=final.sd)
 
 
-def _batch_total(case: ConfigurationRuns) -> int | None:
-    value = value_at(case.members[0].run.recipe, "training", "batch_total")
+def _batch_total(configuration: ConfigurationRuns) -> int | None:
+    value = value_at(configuration.members[0].run.recipe, "training", "batch_total")
     return value if isinstance(value, int) and value > 0 else None
 
 

@@ -103,7 +103,7 @@ class Forecaster:
     def _against(self, workers: int, parts: TurnaroundParts | None, epochs: Interval | None) -> Against | None:
         """Compare with the most workers that were run on this kind of GPU, where more are asked for."""
         laws, all_epochs = self.laws, epochs_planned(self.laws.observations)
-        most = max((c.configuration.workers for c in laws.times.cases), default=0) if laws.times else 0
+        most = max((c.workers for c in laws.times.configurations), default=0) if laws.times else 0
         if parts is None or laws.is_carried_over or not 0 < most < workers:
             return None
         there, epochs_there = laws.parts(most, self._hosts(most)[0]), laws.at_batch(laws.epochs, most)
@@ -123,14 +123,14 @@ class Forecaster:
         usual size."""
         if self.question.hosts is not None:
             return min(self.question.hosts, workers), ()
-        cases = self.laws.times.cases if self.laws.times else ()
-        several = [c.configuration for c in cases if c.configuration.hosts > 1]
+        configurations = self.laws.times.configurations if self.laws.times else ()
+        several = [c.key for c in configurations if c.hosts > 1]
         if several:
             each = max(math.ceil(c.workers / c.hosts) for c in several)
             hosts = math.ceil(workers / each)
             return hosts, (HostsAsInRuns(hosts=hosts, workers_each=each),)
-        most = max((c.configuration.workers for c in cases), default=0)
-        if not cases or workers <= most:
+        most = max((c.workers for c in configurations), default=0)
+        if not configurations or workers <= most:
             return 1, ()
         if self.laws.gpu == "CPU" or workers <= MOST_GPUS_PER_HOST:
             return 1, (OneHost(most_workers=most),)
@@ -139,8 +139,8 @@ class Forecaster:
         return hosts, (HostsOfUsualSize(hosts=hosts, workers_each=each),)
 
     def _measured(self, workers: int) -> dict[str, Spread]:
-        case = measured_case(self.laws, workers, self.question.hosts)
-        return measured_figures(case, self.question.price) if case is not None else {}
+        configuration = measured_configuration(self.laws, workers, self.question.hosts)
+        return measured_figures(configuration, self.question.price) if configuration is not None else {}
 
     def _warnings(self, workers: int, hosts: int) -> Iterator[Warning_]:
         laws, seen = self.laws, self.laws.observations
@@ -165,7 +165,7 @@ class Forecaster:
             return
         yield from law.exclusions_
         yield from doubts_of(law.points_)
-        yield from repeats_apart(times.cases)
+        yield from repeats_apart(times.configurations)
         yield from law.cautions(self.laws.deployment(workers, hosts))
         if times.input_bound is not None:
             yield times.input_bound
@@ -180,7 +180,7 @@ class Forecaster:
             yield Missing(what="fixed overhead")
         if self.laws.observations.images_per_epoch is None:
             yield Missing(what="images")
-        cores = [run.machine.get("cores") for case in times.cases for _, run in case.members]
+        cores = [run.machine.get("cores") for c in times.configurations for _, run in c.members]
         most = max((c for c in cores if isinstance(c, int)), default=None)
         if times.gpu == "CPU" and most is not None and workers > most * hosts:
             yield MoreProcessesThanCores(cores=most)
@@ -192,12 +192,12 @@ class Forecaster:
             yield NotMeasuredGpu(gpu=self.laws.gpu if is_other_kind else None, precision=precision)
 
 
-def repeats_apart(cases: Sequence[ConfigurationRuns]) -> Iterator[RepeatsApart]:
+def repeats_apart(configurations: Sequence[ConfigurationRuns]) -> Iterator[RepeatsApart]:
     """Yield the configurations whose repeats differ by more than noise ever does."""
-    for case in cases:
-        time_s = case.epoch_time_s
+    for configuration in configurations:
+        time_s = configuration.epoch_time_s
         if time_s is not None and time_s.high > APART * time_s.low:
-            yield RepeatsApart(case=case, least_s=time_s.low, most_s=time_s.high)
+            yield RepeatsApart(configuration=configuration, least_s=time_s.low, most_s=time_s.high)
 
 
 def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
@@ -229,11 +229,7 @@ def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
 
 def _with_batch(job: Workload, batch_per_worker: int | None) -> Workload:
     """Return the job with the runs of this batch per worker alone, where there are times of such runs."""
-    own = [
-        c
-        for c in job.configurations
-        if c.configuration.global_batch == c.configuration.workers * (batch_per_worker or 0)
-    ]
+    own = [c for c in job.configurations if c.global_batch == c.workers * (batch_per_worker or 0)]
     return replace(job, configurations=tuple(own)) if any(c.epoch_time_s is not None for c in own) else job
 
 
@@ -263,7 +259,7 @@ def _job(survey: Survey, question: Question) -> Workload:
 
 
 def _timed_kinds(job: Workload) -> list[str]:
-    return sorted({case.configuration.gpu for case in job.configurations if case.epoch_time_s is not None})
+    return sorted({c.gpu for c in job.configurations if c.epoch_time_s is not None})
 
 
 def _kinds_in_words(job: Workload) -> str:
@@ -283,7 +279,7 @@ def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tu
 
 
 def _any_gpu(job: Workload) -> str:
-    return job.configurations[0].configuration.gpu if job.configurations else "unknown"
+    return job.configurations[0].gpu if job.configurations else "unknown"
 
 
 def best_of_range(predictions: Sequence[Prediction]) -> Best | None:
@@ -325,32 +321,32 @@ def within_noise(predictions: Sequence[Prediction], best: Best) -> WithinNoise:
     return WithinNoise(fastest=others(best.fastest, lambda n: 1.0), cheapest=others(best.cheapest, float))
 
 
-def measured_case(laws: Laws, workers: int, hosts: int | None) -> ConfigurationRuns | None:
+def measured_configuration(laws: Laws, workers: int, hosts: int | None) -> ConfigurationRuns | None:
     """Return the real runs of this very configuration."""
     is_other_batch = laws.asked.batch_per_worker not in (None, laws.observations.batch_per_worker)
     if laws.times is None or laws.is_carried_over or is_other_batch:
         return None
-    same = [case for case in laws.times.cases if case.configuration.workers == workers]
-    return next((case for case in same if hosts is None or case.configuration.hosts == hosts), None)
+    same = [configuration for configuration in laws.times.configurations if configuration.workers == workers]
+    return next((c for c in same if hosts is None or c.hosts == hosts), None)
 
 
-def measured_figures(case: ConfigurationRuns, price: float | None = None) -> dict[str, Spread]:
-    """Return the measurements of a case, by the names of a prediction's figures; unknown ones are left out."""
-    stable = case.stable
+def measured_figures(configuration: ConfigurationRuns, price: float | None = None) -> dict[str, Spread]:
+    """Return the measurements of a configuration, by the names of a prediction's figures; unknown ones are left out."""
+    stable = configuration.stable
     job_s = Spread.of(
         None if run.job_time_s is None else run.job_time_s - run.turnaround_parts_s.get("queue", 0.0)
-        for run in case.finished
+        for run in configuration.finished
     )
     epochs = Spread.of([stable.epoch] if stable.status == "stable" else [])
     found = {
-        "images_per_s": case.images_per_s,
-        "epoch_time_s": case.epoch_time_s,
+        "images_per_s": configuration.images_per_s,
+        "epoch_time_s": configuration.epoch_time_s,
         "epochs_to_stable": epochs,
         "job_time_s": job_s,
-        "cost": Spread.of([measured_cost(job_s.value, devices=case.configuration.workers, price_per_hour=price)])
+        "cost": Spread.of([measured_cost(job_s.value, devices=configuration.workers, price_per_hour=price)])
         if job_s and price
         else None,
-        "val_accuracy": case.final_val_accuracy,
+        "val_accuracy": configuration.final_val_accuracy,
     }
     return {name: spread for name, spread in found.items() if spread is not None}
 
@@ -358,8 +354,8 @@ def measured_figures(case: ConfigurationRuns, price: float | None = None) -> dic
 def _basis(laws: Laws) -> Iterator[Basis]:
     if laws.time is not None and laws.times is not None:
         aside = {o.processes for o in laws.time.set_aside_}
-        kept = tuple(case for case in laws.times.cases if case.configuration.workers not in aside)
-        yield TimesBasis(unit=laws.time.unit, cases=kept)
+        kept = tuple(c for c in laws.times.configurations if c.workers not in aside)
+        yield TimesBasis(unit=laws.time.unit, configurations=kept)
         if laws.is_carried_over:
             yield _data_sheets(laws, laws.times)
     seen = laws.observations
@@ -385,9 +381,9 @@ def _data_sheets(laws: Laws, times: Times) -> DataSheetBasis:
 def _batches(
     what: Literal["epochs to stable", "final accuracies"], batches: Sequence[int], seen: Observations
 ) -> BatchesBasis:
-    cases = [case for case in seen.learned_from if case.configuration.global_batch in batches]
-    real = {case.configuration.global_batch for case in cases if not case.configuration.is_rehearsal}
-    rehearsed = len({case.configuration.global_batch for case in cases} - real)
+    configurations = [c for c in seen.learned_from if c.global_batch in batches]
+    real = {configuration.global_batch for configuration in configurations if not configuration.is_rehearsal}
+    rehearsed = len({configuration.global_batch for configuration in configurations} - real)
     return BatchesBasis(what=what, batches=tuple(sorted(batches)), rehearsed=rehearsed)
 
 

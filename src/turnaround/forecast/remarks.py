@@ -72,7 +72,7 @@ class DoubtfulTime:
 class RepeatsApart:
     """Runs of one configuration whose times differ by far more than noise."""
 
-    case: ConfigurationRuns
+    configuration: ConfigurationRuns
     least_s: float
     most_s: float
 
@@ -125,7 +125,7 @@ Caution = FarFromMeasured | FirstHosts | BatchFarFromRun | BatchesClose
 class SetAside:
     """Configurations that cannot be compared with the rest."""
 
-    cases: tuple[ConfigurationRuns, ...]
+    configurations: tuple[ConfigurationRuns, ...]
     reason: Literal["shared GPU", "time settings", "accuracy settings"]
     facts: tuple[Fact, ...] = ()
     """The settings they differ in."""
@@ -232,7 +232,7 @@ class TimesBasis:
     """The configurations whose times were learnt from."""
 
     unit: Unit
-    cases: tuple[ConfigurationRuns, ...]
+    configurations: tuple[ConfigurationRuns, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ def save(folder: Path, question: Question, prediction: dict[str, Any], known: Su
                 "prediction": prediction,
                 "runs": sorted(
                     _places(
-                        (run for job in known.workloads for case in job.configurations for run in case.summaries),
+                        (run for job in known.workloads for c in job.configurations for run in c.summaries),
                         folder,
                     )
                 ),
@@ -92,9 +92,9 @@ class Saved:
         prediction: dict[str, Any] = self.line["prediction"]
         return prediction
 
-    def knew(self, case: ConfigurationRuns) -> bool:
-        """Return whether a run of this case was known when the forecast was made."""
-        return bool(_places(case.summaries, self.folder) & set(self.line["runs"]))
+    def knew(self, configuration: ConfigurationRuns) -> bool:
+        """Return whether a run of this configuration was known when the forecast was made."""
+        return bool(_places(configuration.summaries, self.folder) & set(self.line["runs"]))
 
 
 def saved_in(folder: Path) -> list[Saved]:
@@ -112,14 +112,14 @@ def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
     """Score the forecasts; a question that was asked again before it was measured counts once, with its last one."""
     latest: dict[tuple[Any, ...], tuple[Saved, ConfigurationRuns]] = {}
     for saved in lines:
-        for case in _cases(saved, known):
-            if not saved.knew(case):
+        for configuration in _configurations(saved, known):
+            if not saved.knew(configuration):
                 prediction = saved.prediction
-                latest[prediction["job"], prediction["workers"], prediction["gpu"], case.configuration.hosts] = (
+                latest[prediction["job"], prediction["workers"], prediction["gpu"], configuration.hosts] = (
                     saved,
-                    case,
+                    configuration,
                 )
-    return [score for saved, case in latest.values() for score in _score(saved.line, case)]
+    return [score for saved, configuration in latest.values() for score in _score(saved.line, configuration)]
 
 
 def _places(runs: Iterable[RunSummary], folder: Path) -> set[str]:
@@ -151,9 +151,9 @@ def track_record(each: Sequence[Score]) -> TrackRecord | None:
     )
 
 
-def _score(line: dict[str, Any], case: ConfigurationRuns) -> Iterator[Score]:
+def _score(line: dict[str, Any], configuration: ConfigurationRuns) -> Iterator[Score]:
     prediction, price = line["prediction"], line["question"].get("price")
-    found = measured_figures(case, price if isinstance(price, int | float) else None)
+    found = measured_figures(configuration, price if isinstance(price, int | float) else None)
     for figure in FIGURES:
         forecast = _interval(prediction.get(figure))
         if forecast is not None and figure in found and found[figure].value > 0:
@@ -169,17 +169,17 @@ def _score(line: dict[str, Any], case: ConfigurationRuns) -> Iterator[Score]:
             )
 
 
-def _cases(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
-    """Yield the real cases of the configuration asked about; on any number of hosts where none was asked for."""
+def _configurations(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
+    """Yield the real runs of the configuration asked about; on any number of hosts where none was asked for."""
     prediction, question = saved.prediction, saved.line["question"]
     hosts = question.get("hosts")
     if any(question.get(key) is not None for key in ("batch_per_worker", "precision", "input_limit")):
         return  # another work than the runs of this job
-    for case in (case for job in known.workloads if job.name == prediction["job"] for case in job.configurations):
-        at = case.configuration
+    for configuration in (c for job in known.workloads if job.name == prediction["job"] for c in job.configurations):
+        at = configuration.key
         is_same = (at.workers, at.gpu, at.hosts) == (prediction["workers"], prediction["gpu"], hosts or at.hosts)
         if is_same and not at.is_rehearsal:
-            yield case
+            yield configuration
 
 
 def _interval(payload: object) -> Interval | None:

@@ -40,7 +40,7 @@ def forecasters_of(job: Workload, *, price: float | None = None) -> tuple[Foreca
     """Fit one forecaster for each kind of GPU that was timed, with the job's common target; without times one for
     epochs and accuracy; nothing where there is nothing to learn from."""
     target = job.target if job.target is not None and 0 < job.target < 1 else None
-    kinds = sorted({case.configuration.gpu for case in job.configurations if case.epoch_time_s is not None})
+    kinds = sorted({c.gpu for c in job.configurations if c.epoch_time_s is not None})
     forecasters = []
     gpus: list[str | None] = [*kinds] or [None]
     for gpu in gpus:
@@ -63,9 +63,11 @@ def sweep(forecaster: Forecaster) -> tuple[SweepPoint, ...]:
 
 
 def _range(forecaster: Forecaster) -> tuple[int, int]:
-    cases = forecaster.laws.times.cases if forecaster.laws.times else forecaster.laws.observations.learned_from
-    counts = [case.configuration.workers for case in cases] or [1]
-    rehearsed = [case.configuration.workers for case in forecaster.laws.observations.learned_from]
+    configurations = (
+        forecaster.laws.times.configurations if forecaster.laws.times else forecaster.laws.observations.learned_from
+    )
+    counts = [configuration.workers for configuration in configurations] or [1]
+    rehearsed = [configuration.workers for configuration in forecaster.laws.observations.learned_from]
     return min(counts), max(AHEAD * max(counts), *rehearsed, forecaster.question.workers)
 
 
@@ -77,10 +79,10 @@ def _counts(first: int, last: int, measured: set[int]) -> list[int]:
 
 
 def baseline_of(forecaster: Forecaster) -> ConfigurationRuns | None:
-    """Return the timed case with the fewest workers."""
+    """Return the timed configuration with the fewest workers."""
     if forecaster.laws.times is None or forecaster.laws.is_carried_over:
         return None
-    return min(forecaster.laws.times.cases, key=lambda case: case.configuration.workers)
+    return min(forecaster.laws.times.configurations, key=lambda configuration: configuration.workers)
 
 
 def _point(forecaster: Forecaster, workers: int, is_measured: bool, baseline: ConfigurationRuns | None) -> SweepPoint:
@@ -89,22 +91,24 @@ def _point(forecaster: Forecaster, workers: int, is_measured: bool, baseline: Co
     time_s, base = prediction.epoch_time_s, baseline.epoch_time_s if baseline else None
     if time_s is not None and baseline is not None and base is not None and time_s.low > 0:
         speedup = time_s.into(base.value)
-        efficiency = speedup.scaled(baseline.configuration.workers / workers)
+        efficiency = speedup.scaled(baseline.workers / workers)
     return SweepPoint(
         workers=workers, prediction=prediction, speedup=speedup, efficiency=efficiency, is_measured=is_measured
     )
 
 
 def measured_time_to_stable(
-    forecaster: Forecaster, case: ConfigurationRuns, *, or_longer: bool = False
+    forecaster: Forecaster, configuration: ConfigurationRuns, *, or_longer: bool = False
 ) -> Interval | None:
-    """Return the time to stable of a timed case, with start-up and evaluations as the forecast has them; the interval
-    is that of its epochs alone. `or_longer`: also of one that was not yet stable at its end, as a lower bound."""
-    times, stable, epoch_s = forecaster.laws.times, case.stable, case.epoch_time_s
+    """Return the time to stable of a timed configuration, with start-up and evaluations as the forecast has them; the
+    interval is that of its epochs alone. `or_longer`: also of one not yet stable at its end, as a lower bound."""
+    times, stable, epoch_s = forecaster.laws.times, configuration.stable, configuration.epoch_time_s
     is_counted = stable.status == "stable" or (or_longer and stable.status == "not yet stable")
     if times is None or not is_counted or stable.epoch is None or epoch_s is None:
         return None
-    overheads = next((o for c, o in zip(times.cases, times.overheads, strict=True) if c is case), None)
+    overheads = next(
+        (o for c, o in zip(times.configurations, times.overheads, strict=True) if c is configuration), None
+    )
     if overheads is None:
         return None
     fixed = [o.fixed_s for o in times.overheads if o.fixed_s is not None]
@@ -120,11 +124,11 @@ def measured_time_to_stable(
 
 
 def set_aside(forecaster: Forecaster) -> tuple[ConfigurationRuns, ...]:
-    """Return the timed cases that the law of time was not fitted to."""
+    """Return the timed configurations that the law of time was not fitted to."""
     if forecaster.laws.time is None or forecaster.laws.times is None:
         return ()
     aside = {observation.processes for observation in forecaster.laws.time.set_aside_}
-    return tuple(case for case in forecaster.laws.times.cases if case.configuration.workers in aside)
+    return tuple(c for c in forecaster.laws.times.configurations if c.workers in aside)
 
 
 def same_epochs_law(first: Sequence[SweepPoint], second: Sequence[SweepPoint]) -> bool:

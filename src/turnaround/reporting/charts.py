@@ -14,7 +14,7 @@ from rich.cells import cell_len, chop_cells
 
 from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Workload
 from turnaround.analysis.speed import Speedup
-from turnaround.reporting.comparison_table import case_names, stable_text
+from turnaround.reporting.comparison_table import configuration_names, stable_text
 from turnaround.reporting.text_layout import GAP, wrapped
 from turnaround.words import accuracy, number
 
@@ -106,8 +106,8 @@ def accuracy_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
     """Return a sparkline for each configuration, all on one scale; of repeats the first that has a curve."""
     curves = [
         (name, curve)
-        for name, case in zip(case_names(job), job.configurations, strict=True)
-        if (curve := _curve(case)) is not None
+        for name, configuration in zip(configuration_names(job), job.configurations, strict=True)
+        if (curve := _curve(configuration)) is not None
     ]
     if not curves:
         return []
@@ -127,9 +127,9 @@ def accuracy_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
     return lines
 
 
-def _curve(case: ConfigurationRuns) -> tuple[float, ...] | None:
+def _curve(configuration: ConfigurationRuns) -> tuple[float, ...] | None:
     """Return accuracies from epoch 1 on, NaN for a missing epoch; None where no run has two values to join."""
-    for run in case.summaries:
+    for run in configuration.summaries:
         by_epoch = dict(zip(run.curve.epochs, run.curve.val_accuracy, strict=True))
         if sum(math.isfinite(value) for value in by_epoch.values()) >= 2:
             return tuple(by_epoch.get(epoch, math.nan) for epoch in range(1, max(by_epoch) + 1))
@@ -154,12 +154,12 @@ def _chosen(items: list[tuple[str, tuple[float, ...]]], most: int) -> list[tuple
 def time_chart(job: Workload, speedups: Mapping[Configuration, Speedup], width: int, glyphs: Glyphs) -> list[str]:
     """Return bars of seconds an epoch; nothing for fewer than two configurations with times."""
     rows = []
-    for name, case in zip(case_names(job), job.configurations, strict=True):
-        if case.epoch_time_s is None or not math.isfinite(case.epoch_time_s.value):
+    for name, configuration in zip(configuration_names(job), job.configurations, strict=True):
+        if configuration.epoch_time_s is None or not math.isfinite(configuration.epoch_time_s.value):
             continue
-        value, up = case.epoch_time_s.value, speedups.get(case.configuration)
+        value, up = configuration.epoch_time_s.value, speedups.get(configuration.key)
         # efficiency = ideal time / time
-        ideal = value * up.efficiency.value if up is not None and up.baseline != case.configuration else None
+        ideal = value * up.efficiency.value if up is not None and up.baseline != configuration.key else None
         text = f"{number(value)} s" + ("" if ideal is None else f" (ideal {number(ideal)})")
         rows.append(ChartRow(name=name, value=value, text=text, mark=ideal))
     has_ideal = any(row.mark is not None for row in rows)
@@ -170,9 +170,9 @@ def time_chart(job: Workload, speedups: Mapping[Configuration, Speedup], width: 
 def stable_chart(job: Workload, width: int, glyphs: Glyphs) -> list[str]:
     """Return bars of epochs to stable; nothing for fewer than two configurations that have an answer."""
     rows = [
-        ChartRow(name=name, value=case.stable.epoch, text=stable_text(case.stable))
-        for name, case in zip(case_names(job), job.configurations, strict=True)
-        if case.stable.epoch is not None
+        ChartRow(name=name, value=configuration.stable.epoch, text=stable_text(configuration.stable))
+        for name, configuration in zip(configuration_names(job), job.configurations, strict=True)
+        if configuration.stable.epoch is not None
     ]
     return _bars("Epochs to a stable validation accuracy, fewer is better", rows, width, glyphs)
 

@@ -28,7 +28,7 @@ class TableRow:
     """One configuration of a job, with what can only be said beside the others."""
 
     name: str
-    case: ConfigurationRuns
+    configuration: ConfigurationRuns
     speedup: Speedup | None
     """None also for a baseline that no other configuration is held against."""
     job_speedup: Spread | None
@@ -37,16 +37,16 @@ class TableRow:
 
     @property
     def to_target(self) -> EpochEstimate | None:
-        return self.case.to_target(self.target)
+        return self.configuration.to_target(self.target)
 
     @property
     def is_baseline(self) -> bool:
-        return self.speedup is not None and self.speedup.baseline == self.case.configuration
+        return self.speedup is not None and self.speedup.baseline == self.configuration.key
 
     @property
     def unrecorded(self) -> list[RunSummary]:
         """Runs of programs that kept no record of their own: what is known of them was told from outside."""
-        return [run for run in self.case.summaries if not run.is_recorded]
+        return [run for run in self.configuration.summaries if not run.is_recorded]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def _value(spread: Spread | None) -> float | None:
 
 
 def has_repeats(job: Workload) -> bool:
-    return any(len(case.summaries) > 1 for case in job.configurations)
+    return any(len(configuration.summaries) > 1 for configuration in job.configurations)
 
 
 def _has_target(job: Workload) -> bool:
@@ -89,36 +89,36 @@ def _has_target(job: Workload) -> bool:
 
 
 def _has_unrecorded(job: Workload) -> bool:
-    return any(not run.is_recorded for case in job.configurations for run in case.summaries)
+    return any(not run.is_recorded for c in job.configurations for run in c.summaries)
 
 
 COLUMNS: tuple[Column, ...] = (
     Column(
         heading="batch",
         meaning="images in one update of the weights, over all workers together",
-        text=lambda row: _whole(row.case.configuration.global_batch),
-        key=lambda row: row.case.configuration.global_batch,
+        text=lambda row: _whole(row.configuration.global_batch),
+        key=lambda row: row.configuration.global_batch,
     ),
     Column(
         heading="runs",
         meaning="repeats of the configuration; figures are their median, in brackets the lowest and the highest of "
         "them",
-        text=lambda row: str(len(row.case.summaries)),
-        key=lambda row: len(row.case.summaries),
+        text=lambda row: str(len(row.configuration.summaries)),
+        key=lambda row: len(row.configuration.summaries),
         applies=has_repeats,
     ),
     Column(
         heading="s/epoch",
         meaning="seconds for one pass over the training images; where it is recorded, the first (cold) one is left out",
-        text=lambda row: spread_text(row.case.epoch_time_s),
-        key=lambda row: _value(row.case.epoch_time_s),
+        text=lambda row: spread_text(row.configuration.epoch_time_s),
+        key=lambda row: _value(row.configuration.epoch_time_s),
         figure="epoch_time_s",
     ),
     Column(
         heading="images/s",
         meaning="training images a second, over all workers together",
-        text=lambda row: _median(row.case.images_per_s, number),
-        key=lambda row: _value(row.case.images_per_s),
+        text=lambda row: _median(row.configuration.images_per_s, number),
+        key=lambda row: _value(row.configuration.images_per_s),
         figure="images_per_s",
     ),
     Column(
@@ -137,8 +137,8 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         heading="job time",
         meaning="from submit to finish",
-        text=lambda row: _median(row.case.job_time_s, duration),
-        key=lambda row: _value(row.case.job_time_s),
+        text=lambda row: _median(row.configuration.job_time_s, duration),
+        key=lambda row: _value(row.configuration.job_time_s),
         figure="job_time_s",
     ),
     Column(
@@ -160,8 +160,8 @@ COLUMNS: tuple[Column, ...] = (
         heading="stable\nepoch",
         meaning="the first epoch of the plateau, where validation accuracy stays within a percentage point (or its "
         "noise, if that is larger) of the best level seen",
-        text=lambda row: stable_text(row.case.stable),
-        key=lambda row: row.case.stable.epoch,
+        text=lambda row: stable_text(row.configuration.stable),
+        key=lambda row: row.configuration.stable.epoch,
         figure="stable",
         group="accuracy",
     ),
@@ -178,8 +178,8 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         heading="time to\n{target}",
         meaning="",
-        text=lambda row: duration(time_to_target_s(row.case, row.target)),
-        key=lambda row: time_to_target_s(row.case, row.target),
+        text=lambda row: duration(time_to_target_s(row.configuration, row.target)),
+        key=lambda row: time_to_target_s(row.configuration, row.target),
         group="accuracy",
         applies=_has_target,
         is_on_terminal=False,
@@ -187,16 +187,16 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         heading="validation\naccuracy",
         meaning="share of images recognised after the last epoch, of images that were not trained on",
-        text=lambda row: accuracy_text(row.case.final_val_accuracy),
-        key=lambda row: _value(row.case.final_val_accuracy),
+        text=lambda row: accuracy_text(row.configuration.final_val_accuracy),
+        key=lambda row: _value(row.configuration.final_val_accuracy),
         figure="final_val_accuracy",
         group="accuracy",
     ),
     Column(
         heading="training\naccuracy",
         meaning="the same of images that were trained on",
-        text=lambda row: accuracy_text(row.case.final_train_accuracy),
-        key=lambda row: _value(row.case.final_train_accuracy),
+        text=lambda row: accuracy_text(row.configuration.final_train_accuracy),
+        key=lambda row: _value(row.configuration.final_train_accuracy),
         figure="final_train_accuracy",
         group="accuracy",
     ),
@@ -215,12 +215,12 @@ def table_rows(job: Workload, ups: Mapping[Configuration, Speedup] | None = None
     return [
         TableRow(
             name=name,
-            case=case,
-            speedup=up if (up := ups.get(case.configuration)) and up.baseline in used else None,
-            job_speedup=of_jobs.get(case.configuration),
+            configuration=configuration,
+            speedup=up if (up := ups.get(configuration.key)) and up.baseline in used else None,
+            job_speedup=of_jobs.get(configuration.key),
             target=job.target,
         )
-        for name, case in zip(case_names(job), job.configurations, strict=True)
+        for name, configuration in zip(configuration_names(job), job.configurations, strict=True)
     ]
 
 
@@ -230,11 +230,11 @@ def filled_columns(job: Workload, rows: Sequence[TableRow], *, is_filled: bool =
     return [column for column in columns if any(column.text(row) != UNKNOWN for row in rows) == is_filled]
 
 
-def figures(case: ConfigurationRuns, target: float | None) -> dict[str, object]:
+def figures(configuration: ConfigurationRuns, target: float | None) -> dict[str, object]:
     """Return the values behind the columns by their names in `--json`; each is None where it is not known."""
     names = [column.figure for column in COLUMNS if column.figure]
     return {
-        name: case.to_target(target) if name == "to_target" else getattr(case, name)
+        name: configuration.to_target(target) if name == "to_target" else getattr(configuration, name)
         for name in (*names, *FIGURES_WITHOUT_COLUMN)
     }
 
@@ -261,21 +261,21 @@ def unknown_headings(job: Workload, ups: Mapping[Configuration, Speedup]) -> lis
     return [column.heading_for(job).replace("\n", " ") for column in columns if column.is_on_terminal]
 
 
-def case_names(job: Workload) -> list[str]:
+def configuration_names(job: Workload) -> list[str]:
     """Return the label of each configuration; where two have the same, with the batch that tells them apart."""
-    labels = [clean(case.configuration.label) for case in job.configurations]
+    labels = [clean(configuration.label) for configuration in job.configurations]
     count = Counter(labels)
     return [
-        f"{label}, batch {case.configuration.global_batch or 'unknown'}" if count[label] > 1 else label
-        for label, case in zip(labels, job.configurations, strict=True)
+        f"{label}, batch {configuration.global_batch or 'unknown'}" if count[label] > 1 else label
+        for label, configuration in zip(labels, job.configurations, strict=True)
     ]
 
 
 def used_baselines(job: Workload, speedups: Mapping[Configuration, Speedup]) -> list[Configuration]:
     """Return the configurations that another one is held against, in the job's order."""
-    ups = {case.configuration: speedups.get(case.configuration) for case in job.configurations}
-    used = {up.baseline for configuration, up in ups.items() if up and up.baseline != configuration}
-    return [configuration for configuration in ups if configuration in used]
+    ups = {configuration.key: speedups.get(configuration.key) for configuration in job.configurations}
+    used = {up.baseline for key, up in ups.items() if up and up.baseline != key}
+    return [key for key in ups if key in used]
 
 
 def meanings(jobs: Sequence[Workload], columns: Sequence[Column]) -> list[tuple[str, str]]:
@@ -287,7 +287,7 @@ def meanings(jobs: Sequence[Workload], columns: Sequence[Column]) -> list[tuple[
 
 def _stable_meaning(jobs: Sequence[Workload]) -> str:
     """Explain what stands beside the stable epochs of these jobs."""
-    stables = [case.stable for job in jobs for case in job.configurations if case.stable.epoch is not None]
+    stables = [c.stable for job in jobs for c in job.configurations if c.stable.epoch is not None]
     parts = []
     if any(stable.low is not None and stable.method != "stated" for stable in stables):
         parts.append("in brackets the epochs between which it lies with 80 % confidence")

@@ -19,7 +19,7 @@ from turnaround.reporting.comparison_table import figures
 def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return runs one by one, jobs with their configurations, findings, and what was left out."""
     return {
-        "runs": [asdict(run) for job in survey.workloads for case in job.configurations for run in case.summaries],
+        "runs": [asdict(run) for job in survey.workloads for c in job.configurations for run in c.summaries],
         "jobs": [_job(job) for job in survey.workloads],
         "findings": [finding_payload(finding) for finding in findings],
         "left_out": [asdict(item) for item in survey.left_out],
@@ -33,18 +33,20 @@ def _job(job: Workload) -> dict[str, Any]:
     return {
         "name": job.name,
         "target": job.target,
-        "cases": [_case(case, ups, job.target) for case in job.configurations],
+        "cases": [_configuration_json(configuration, ups, job.target) for configuration in job.configurations],
     }
 
 
-def _case(case: ConfigurationRuns, ups: Mapping[Configuration, Speedup], target: float | None) -> dict[str, Any]:
+def _configuration_json(
+    configuration: ConfigurationRuns, ups: Mapping[Configuration, Speedup], target: float | None
+) -> dict[str, Any]:
     """Return the configuration and its figures; its runs by name, since they stand under "runs" in full."""
-    up = ups.get(case.configuration)
+    up = ups.get(configuration.key)
     return {
-        "configuration": {"label": case.label, **asdict(case.configuration)},
-        "runs": [run.name for run in case.summaries],
-        **{name: _plain(value) for name, value in figures(case, target).items()},
-        "bottleneck": None if case.bottleneck is None else _bottleneck(case.bottleneck),
+        "configuration": {"label": configuration.label, **asdict(configuration.key)},
+        "runs": [run.name for run in configuration.summaries],
+        **{name: _plain(value) for name, value in figures(configuration, target).items()},
+        "bottleneck": None if configuration.bottleneck is None else _bottleneck(configuration.bottleneck),
         "speedup": None if up is None else {**asdict(up), "baseline": up.baseline.label},
     }
 

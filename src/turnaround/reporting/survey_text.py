@@ -19,7 +19,7 @@ from turnaround.findings.runs import gap_text
 from turnaround.reporting.charts import BLOCKS, Glyphs, accuracy_chart, stable_chart, time_chart
 from turnaround.reporting.comparison_table import (
     Column,
-    case_names,
+    configuration_names,
     filled_columns,
     has_repeats,
     job_tables,
@@ -97,7 +97,7 @@ def job_lines(job: Workload, ups: Mapping[Configuration, Speedup], screen: Scree
 
 def _counts(job: Workload) -> str:
     """Say how many there are, and whether turnaround has measured them."""
-    runs = [run for case in job.configurations for run in case.summaries]
+    runs = [run for c in job.configurations for run in c.summaries]
     num_imported = sum(run.is_imported for run in runs)
     count = (
         f"{counted(len(runs), 'run')} of {counted(len(job.configurations), 'configuration')}"
@@ -112,15 +112,15 @@ def _counts(job: Workload) -> str:
 
 def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]:
     """Yield what must be known to read the table and the findings."""
-    named = zip(case_names(job), job.configurations, strict=True)
-    yield f"Runs: {'; '.join(f'{_run_names(case)} = {name}' for name, case in named)}."
-    guessing = next((case.guessing_accuracy for case in job.configurations if case.guessing_accuracy is not None), None)
+    named = zip(configuration_names(job), job.configurations, strict=True)
+    yield f"Runs: {'; '.join(f'{_run_names(configuration)} = {name}' for name, configuration in named)}."
+    guessing = next((c.guessing_accuracy for c in job.configurations if c.guessing_accuracy is not None), None)
     if guessing is not None:
         yield f"Guessing the largest class of the validation images gives {accuracy(guessing)}."
-    used = [clean(configuration.label) for configuration in used_baselines(job, ups)]
+    used = [clean(baseline.label) for baseline in used_baselines(job, ups)]
     if used:
         yield f"Baseline{'s' * (len(used) > 1)} of speed-up and efficiency: {' and '.join(used)}."
-    if any(case.configuration.is_rehearsal for case in job.configurations):
+    if any(configuration.is_rehearsal for configuration in job.configurations):
         yield (
             "Rehearsed: one process stood in for several workers. The accuracy is that of the workers; the times would "
             "not be, so they are left out."
@@ -130,8 +130,8 @@ def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]
         yield f"Not known for any of these runs: {', '.join(unknown)}."
 
 
-def _run_names(case: ConfigurationRuns) -> str:
-    names = [clean(run.name) for run in case.summaries]
+def _run_names(configuration: ConfigurationRuns) -> str:
+    names = [clean(run.name) for run in configuration.summaries]
     rest = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
     return ", ".join([*names[:MAX_NAMES], *rest])
 

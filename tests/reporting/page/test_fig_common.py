@@ -78,10 +78,10 @@ def test_a_logarithmic_axis_has_a_few_ticks_within_its_range(values: list[float]
 def test_the_axis_of_workers_names_what_was_run(tmp_path: Path) -> None:
     for workers in (1, 6):
         build(tmp_path / str(workers), Plan(workers=workers, gpu=None))
-    cases = job_in(tmp_path).configurations
-    axis = worker_axis([1, 2, 3, 4, 6, 8, 12], cases)
+    configurations = job_in(tmp_path).configurations
+    axis = worker_axis([1, 2, 3, 4, 6, 8, 12], configurations)
     assert (axis["tickvals"], axis["title"]["text"]) == ([1, 2, 4, 6, 8], "workers (processes)")
-    crowded = worker_axis([1, 3, *(2**k for k in range(10))], cases)
+    crowded = worker_axis([1, 3, *(2**k for k in range(10))], configurations)
     assert crowded["tickvals"] == [2**k for k in range(10)]
 
 

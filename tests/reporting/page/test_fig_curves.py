@@ -52,7 +52,7 @@ def test_the_stable_epoch_is_marked_with_its_interval(accuracy: Figure, job: Wor
     assert marks[0]["x"] == [stable.epoch]
     assert marks[0]["error_x"]["arrayminus"] == [pytest.approx(stable.epoch - stable.low, rel=1e-3)]
     assert [mark["marker"]["symbol"] for mark in marks] == [
-        "diamond" if case.stable.status == "stable" else "diamond-open" for case in job.configurations
+        "diamond" if c.stable.status == "stable" else "diamond-open" for c in job.configurations
     ]
     assert "80 % interval" in accuracy.caption
 

@@ -46,7 +46,7 @@ class LiveView:
 
     def _forecast(self, survey: Survey) -> None:
         for job in survey.workloads:
-            finished = [run for case in job.configurations for run in case.summaries if run.state == "finished"]
+            finished = [run for c in job.configurations for run in c.summaries if run.state == "finished"]
             known = frozenset((run.directory, run.epochs) for run in finished)
             if known and known != self._known.get(job.name):
                 self._known[job.name] = known

@@ -56,9 +56,9 @@ def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: S
     )
 
 
-def _is_about(finding: Finding, case: ConfigurationRuns) -> bool:
+def _is_about(finding: Finding, configuration: ConfigurationRuns) -> bool:
     """Tell whether the evidence of a finding names the configuration, or one of its runs."""
-    names = {who(case), case.label, *(run.name for run in case.summaries)}
+    names = {who(configuration), configuration.label, *(run.name for run in configuration.summaries)}
     return any(names & {item.run, *item.run.split(", ")} for item in finding.evidence)
 
 
@@ -76,8 +76,8 @@ def _ranked(ranked: TimeRanking) -> tuple[str, ConfigurationRuns]:
     """The first of those that were timed; all that are as fast as it."""
     as_fast, time_s = ranked.fastest()
     best = as_fast[0]
-    names = listed([_name(case) for case in as_fast])
-    is_one = len(as_fast) == 1 and best.configuration.workers == 1
+    names = listed([_name(configuration) for configuration in as_fast])
+    is_one = len(as_fast) == 1 and best.workers == 1
     tie = "equally fast" if len(as_fast) > 1 else "first"
     in_time = f"in {duration(time_s)}"
     if ranked.basis == "target":
@@ -101,49 +101,51 @@ def _basis(ranked: TimeRanking) -> str:
     return f"Compared by {time}: without curves, the time to one accuracy is not known."
 
 
-def _name(case: ConfigurationRuns) -> str:
+def _name(configuration: ConfigurationRuns) -> str:
     """Return the configuration, its settings in brackets: a sentence goes on after it."""
-    configuration = case.configuration
-    settings = f" ({configuration.settings_label})" if configuration.settings else ""
-    return f"{configuration.hardware_label}{settings}"
+    settings = f" ({configuration.key.settings_label})" if configuration.settings else ""
+    return f"{configuration.key.hardware_label}{settings}"
 
 
-def _epochs(case: ConfigurationRuns) -> str:
-    epochs = next((run.epochs for run in case.finished if run.epochs), None)
+def _epochs(configuration: ConfigurationRuns) -> str:
+    epochs = next((run.epochs for run in configuration.finished if run.epochs), None)
     return f"{epochs} epochs" if epochs else "the job"
 
 
-def _with_accuracy(case: ConfigurationRuns) -> str:
-    return f" with {accuracy(case.final_val_accuracy.value)} accuracy" if case.final_val_accuracy else ""
+def _with_accuracy(configuration: ConfigurationRuns) -> str:
+    return (
+        f" with {accuracy(configuration.final_val_accuracy.value)} accuracy" if configuration.final_val_accuracy else ""
+    )
 
 
 def _told(job: Workload) -> tuple[str, ConfigurationRuns]:
     """Nothing to rank: the most accurate of those that have ended, else the one that is farthest."""
-    ended = [case for case in job.configurations if case.final_val_accuracy is not None]
+    ended = [c for c in job.configurations if c.final_val_accuracy is not None]
     if not ended:
-        case = max(job.configurations, key=lambda case: max(run.epochs for run in case.summaries))
-        return _under_way(case), case
-    case = max(ended, key=lambda case: case.final_val_accuracy.value if case.final_val_accuracy else 0.0)
-    return _alone(case), case
+        configuration = max(job.configurations, key=lambda c: max(run.epochs for run in c.summaries))
+        return _under_way(configuration), configuration
+    configuration = max(ended, key=lambda c: c.final_val_accuracy.value if c.final_val_accuracy else 0.0)
+    return _alone(configuration), configuration
 
 
-def _alone(case: ConfigurationRuns) -> str:
-    verb = "reaches" if case.configuration.workers == 1 else "reach"
-    assert case.final_val_accuracy is not None, "chosen because it has one"
-    text = f"{_name(case)} {verb} {accuracy(case.final_val_accuracy.value)} accuracy after {_epochs(case)}"
-    if case.job_time_s is not None:
-        text += f", in {duration(case.job_time_s.value)}"
-    if case.stable.status == "stable" and case.stable.epoch is not None:
-        return f"{text}, stable from epoch {epoch_text(case.stable.epoch)}"
-    return f"{text}, not yet stable by then" if case.stable.status == "not yet stable" else text
+def _alone(configuration: ConfigurationRuns) -> str:
+    verb = "reaches" if configuration.workers == 1 else "reach"
+    assert configuration.final_val_accuracy is not None, "chosen because it has one"
+    level = accuracy(configuration.final_val_accuracy.value)
+    text = f"{_name(configuration)} {verb} {level} accuracy after {_epochs(configuration)}"
+    if configuration.job_time_s is not None:
+        text += f", in {duration(configuration.job_time_s.value)}"
+    if configuration.stable.status == "stable" and configuration.stable.epoch is not None:
+        return f"{text}, stable from epoch {epoch_text(configuration.stable.epoch)}"
+    return f"{text}, not yet stable by then" if configuration.stable.status == "not yet stable" else text
 
 
-def _under_way(case: ConfigurationRuns) -> str:
+def _under_way(configuration: ConfigurationRuns) -> str:
     """A run that has not come to its end: how far it is, and why it is no farther."""
-    run, record = max(case.members, key=lambda member: member.summary.epochs)
+    run, record = max(configuration.members, key=lambda member: member.summary.epochs)
     planned = f" of {run.epochs_planned}" if run.epochs_planned else ""
     level = "" if run.final_val_accuracy is None else f", with {accuracy(run.final_val_accuracy)} accuracy so far"
-    text = f"{_name(case)}: {run.epochs}{planned} epochs done{level}"
+    text = f"{_name(configuration)}: {run.epochs}{planned} epochs done{level}"
     if run.state in ("queued", "running"):
         return text
     cause = f" ({record.status.cause.rstrip('.')})" if record.status.cause else ""
@@ -155,7 +157,7 @@ def _under_way(case: ConfigurationRuns) -> str:
 
 def _ahead(best: ConfigurationRuns, ranked: TimeRanking | None, forecasters: Sequence[Forecaster]) -> str:
     """Twice the most workers of the same kind of GPU that were timed."""
-    kind = best.configuration.gpu
+    kind = best.gpu
     forecaster = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
     if forecaster is None or forecaster.laws.times is None:
         return ""

@@ -89,7 +89,7 @@ def _answer(view: PageView) -> Block:
     survey = view.survey
     answers = [answer_of(job, view.forecasters.get(job.name, ()), view.findings) for job in survey.workloads]
     keys = [job_key(job.name) for job in survey.workloads]
-    runs = [run for job in survey.workloads for case in job.configurations for run in case.summaries]
+    runs = [run for job in survey.workloads for c in job.configurations for run in c.summaries]
     html = piece(
         "answer",
         title=view.title,
@@ -120,7 +120,7 @@ def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
     key, forecasters = job_key(job.name), view.forecasters.get(job.name, ())
     yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, key=key))
     yield _findings(view, job, key)
-    is_single = sum(len(case.summaries) for case in job.configurations) == 1
+    is_single = sum(len(configuration.summaries) for configuration in job.configurations) == 1
     html = piece("comparison", table=comparison(job), key=key, job=job.name, is_single=is_single)
     yield Block(id=f"{key}/table", html=html)
     yield from _figures(job, key, forecasters, price=view.price)

@@ -117,8 +117,8 @@ def _hover(
 def _which(best: Confusion) -> str:
     top1 = accuracy(best.evaluation.top1)
     return (
-        f"Validation images after the last epoch of {best.summary.name} ({best.case.label}), the most accurate run "
-        f"({top1} of {best.evaluation.num_images:,} images)."
+        f"Validation images after the last epoch of {best.summary.name} ({best.configuration.label}), the most "
+        f"accurate run ({top1} of {best.evaluation.num_images:,} images)."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.repeats import evenly
-from turnaround.reporting.comparison_table import case_names
+from turnaround.reporting.comparison_table import configuration_names
 from turnaround.reporting.text_layout import clean
 from turnaround.words import duration
 
@@ -94,21 +94,21 @@ class Series:
     index: int
     name: str
     """Plain text, not yet escaped for plotly: `plain` does that."""
-    case: ConfigurationRuns
+    configuration: ConfigurationRuns
 
     @property
     def is_rehearsal(self) -> bool:
-        return self.case.configuration.is_rehearsal
+        return self.configuration.is_rehearsal
 
 
 def series_of(job: Workload) -> list[Series]:
-    names = case_names(job)
-    return [Series(index=i, name=names[i], case=case) for i, case in enumerate(job.configurations)]
+    names = configuration_names(job)
+    return [Series(index=i, name=names[i], configuration=c) for i, c in enumerate(job.configurations)]
 
 
 def slug(series: Series) -> str:
     """Return small letters, digits and hyphens for an id that stays the same when other configurations come."""
-    c = series.case.configuration
+    c = series.configuration.key
     words = f"{series.name} {c.hosts} {c.processes} {c.global_batch or 0}"
     return re.sub("[^a-z0-9]+", "-", words.lower()).strip("-")
 
@@ -169,11 +169,11 @@ def share_axis(title: str, **more: Any) -> dict[str, Any]:
     return axis(title, tickformat=".3~p", **more)
 
 
-def worker_axis(counts: Iterable[int], cases: Sequence[ConfigurationRuns]) -> dict[str, Any]:
+def worker_axis(counts: Iterable[int], configurations: Sequence[ConfigurationRuns]) -> dict[str, Any]:
     """Return a logarithmic axis of workers; ticks at powers of two and, where there is room, at what was run."""
     known = sorted(set(counts))
-    run = {case.configuration.workers for case in cases}
-    is_gpus = all(case.configuration.gpu not in ("CPU", "unknown") for case in cases)
+    run = {configuration.workers for configuration in configurations}
+    is_gpus = all(configuration.gpu not in ("CPU", "unknown") for configuration in configurations)
     # Room of 0.3 doublings at both ends; plotly takes the range of a logarithmic axis as powers of ten.
     ends = [math.log2(known[0]), math.log2(known[-1])]
     low, high = (end * math.log10(2) for end in (ends[0] - 0.3, ends[1] + 0.3))

@@ -79,7 +79,7 @@ def curve_figure(job: Workload, quantity: Quantity) -> Figure | None:
 
 
 def _drawn(series: Series, quantity: Quantity) -> _Drawn | None:
-    runs = [summary for summary, _ in drawn_runs(series.case)]
+    runs = [summary for summary, _ in drawn_runs(series.configuration)]
     validation, train = curve_band(runs, f"val_{quantity}"), curve_band(runs, f"train_{quantity}")
     if max(len(band.epochs) for band in (validation, train) if band) < 2 if validation or train else True:
         return None
@@ -157,7 +157,7 @@ def _area(
 def _most_overfit(drawn: Sequence[_Drawn]) -> _Drawn | None:
     """Return the configuration with the widest generalisation gap: several areas would hide each other."""
     overfit = [one for one in drawn if _overfit_since(one.series) is not None and _both(one)]
-    return max(overfit, key=lambda one: one.series.case.overfitting.gap or 0.0, default=None)
+    return max(overfit, key=lambda one: one.series.configuration.overfitting.gap or 0.0, default=None)
 
 
 def _gap(one: _Drawn) -> Iterator[Trace]:
@@ -183,7 +183,7 @@ def _both(one: _Drawn) -> list[tuple[int, float, float]]:
 
 def _overfit_since(series: Series) -> float | None:
     """Return the epoch from which it overfits; None where it does not."""
-    verdict, stable = series.case.overfitting, series.case.stable
+    verdict, stable = series.configuration.overfitting, series.configuration.stable
     if verdict.kind not in ("harmful", "over-confident", "memorising"):
         return None
     return verdict.since_epoch if verdict.kind == "harmful" else stable.epoch or 1.0
@@ -191,8 +191,8 @@ def _overfit_since(series: Series) -> float | None:
 
 def _running(series: Series, quantity: Quantity) -> Iterator[Trace]:
     """Yield a line for each run under way, where others of its configuration have finished."""
-    finished = {summary.directory for summary, _ in drawn_runs(series.case)}
-    for run in series.case.summaries:
+    finished = {summary.directory for summary, _ in drawn_runs(series.configuration)}
+    for run in series.configuration.summaries:
         if run.state != "running" or run.directory in finished:
             continue
         band = curve_band([run], f"val_{quantity}")
@@ -208,7 +208,7 @@ def _running(series: Series, quantity: Quantity) -> Iterator[Trace]:
 
 
 def _stable_mark(series: Series, band: Band | None) -> Iterator[Trace]:
-    stable = series.case.stable
+    stable = series.configuration.stable
     if stable.epoch is None or band is None:
         return
     nearest = min(zip(band.epochs, band.spreads, strict=True), key=lambda pair: abs(pair[0] - (stable.epoch or 0)))
@@ -244,7 +244,7 @@ def stable_words(stable: EpochEstimate) -> str:
 
 def _caption(drawn: Sequence[_Drawn], quantity: Quantity, known: int, shaded: _Drawn | None) -> str:
     most = max(band.runs for one in drawn for band in (one.validation, one.train) if band is not None)
-    has_stable = quantity == "accuracy" and any(one.series.case.stable.epoch is not None for one in drawn)
+    has_stable = quantity == "accuracy" and any(one.series.configuration.stable.epoch is not None for one in drawn)
     is_running = any(list(_running(one.series, quantity)) for one in drawn)
     return sentences(
         _images_words(drawn),
@@ -286,7 +286,7 @@ def _alt(drawn: Sequence[_Drawn], quantity: Quantity) -> str:
         if one.validation is not None:
             last = one.validation.spreads[-1].value
             value = accuracy(last) if quantity == "accuracy" else f"{last:.3g}"
-            stable = f", {stable_words(one.series.case.stable)}" if quantity == "accuracy" else ""
+            stable = f", {stable_words(one.series.configuration.stable)}" if quantity == "accuracy" else ""
             said.append(f"{one.series.name} ends at {value} after epoch {one.validation.epochs[-1]}{stable}")
     if not said:
         return f"{quantity.capitalize()} by epoch, of training images only."
@@ -299,18 +299,20 @@ WORDS = {"validation": "validation", "train": "training"}
 
 def final_accuracy_figure(job: Workload) -> Figure | None:
     """Return training and validation accuracy at the end, by configuration; None where fewer than two are known."""
-    known = [s for s in series_of(job) if s.case.final_val_accuracy is not None]
+    known = [s for s in series_of(job) if s.configuration.final_val_accuracy is not None]
     if len(known) < 2:
         return None
     shown = spread_out(known, MAX_BARS)
     names = [s.name for s in shown]
     columns = [
-        ("validation", "circle", [s.case.final_val_accuracy for s in shown]),
-        ("train", "square-open", [s.case.final_train_accuracy for s in shown]),
+        ("validation", "circle", [s.configuration.final_val_accuracy for s in shown]),
+        ("train", "square-open", [s.configuration.final_train_accuracy for s in shown]),
     ]
     traces = [_final_trace(role, symbol, spreads, shown) for role, symbol, spreads in columns if any(spreads)]
     most = max(spread.count for _, _, spreads in columns for spread in spreads if spread is not None)
-    best = max(shown, key=lambda s: s.case.final_val_accuracy.value if s.case.final_val_accuracy else 0.0)
+    best = max(
+        shown, key=lambda s: s.configuration.final_val_accuracy.value if s.configuration.final_val_accuracy else 0.0
+    )
     return Figure(
         id="final-accuracy",
         section="curves",
@@ -324,7 +326,7 @@ def final_accuracy_figure(job: Workload) -> Figure | None:
             left_out(len(shown), len(known)),
         ),
         alt=f"The highest validation accuracy at the end is that of {best.name}: "
-        f"{accuracy(best.case.final_val_accuracy.value if best.case.final_val_accuracy else None)}.",
+        f"{accuracy(best.configuration.final_val_accuracy.value if best.configuration.final_val_accuracy else None)}.",
         data=traces,
         layout=layout(
             height=bar_height(names), entries=len(traces), xaxis=share_axis("accuracy (%)"), yaxis=bar_axis(names)

@@ -46,9 +46,9 @@ SYMBOLS = {
 
 def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | None:
     """Return the figure; None where no run became stable, or there is a single number of workers and no law."""
-    known = [series for series in series_of(job) if series.case.stable.epoch is not None]
+    known = [series for series in series_of(job) if series.configuration.stable.epoch is not None]
     laws = _laws(forecasters)
-    counts = {s.case.configuration.workers for s in known} | {p.workers for _, law in laws for p in law}
+    counts = {s.configuration.workers for s in known} | {p.workers for _, law in laws for p in law}
     if not known or len(counts) < 2:
         return None
     behind, apart = _law_traces(laws)
@@ -64,7 +64,7 @@ def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | 
         data=[*traces, *_planned_line(planned, counts, top)],
         layout=layout(
             entries=sum(trace.get("showlegend", True) for trace in traces) + 1,
-            xaxis=worker_axis(counts, [series.case for series in known]),
+            xaxis=worker_axis(counts, [series.configuration for series in known]),
             yaxis=axis("epochs to stable", range=[0, number(top)]),
         ),
     )
@@ -97,31 +97,33 @@ def _law_traces(laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]]) -> tupl
     return behind, apart
 
 
-def _kind(case: ConfigurationRuns) -> str:
-    is_bound = case.stable.status == "not yet stable"
-    if case.configuration.is_rehearsal:
+def _kind(configuration: ConfigurationRuns) -> str:
+    is_bound = configuration.stable.status == "not yet stable"
+    if configuration.is_rehearsal:
         return "rehearsed, not yet" if is_bound else "rehearsed"
-    return "not yet" if is_bound else "stated" if case.stable.method == "stated" else "stable"
+    return "not yet" if is_bound else "stated" if configuration.stable.method == "stated" else "stable"
 
 
 def _points(known: Sequence[Series]) -> list[Trace]:
     """Return a trace for each kind of answer, with its symbol; colours by series would need one for each point."""
     traces = []
     for kind, name in KINDS.items():
-        own = [series for series in known if _kind(series.case) == kind]
+        own = [series for series in known if _kind(series.configuration) == kind]
         if not own:
             continue
-        stables = [series.case.stable for series in own]
+        stables = [series.configuration.stable for series in own]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
-                "x": [series.case.configuration.workers for series in own],
+                "x": [series.configuration.workers for series in own],
                 "y": [number(s.epoch) for s in stables],
                 **error_bars("y", [s.epoch for s in stables], [s.low for s in stables], [s.high for s in stables]),
                 "marker": {"symbol": SYMBOLS[kind], "size": 10},
-                "text": [f"{plain(s.name)}: {stable_words(s.case.stable)}{_repeats(s.case)}" for s in own],
+                "text": [
+                    f"{plain(s.name)}: {stable_words(s.configuration.stable)}{_repeats(s.configuration)}" for s in own
+                ],
                 "hovertemplate": "%{text}<extra></extra>",
                 "meta": meta(0, "rehearsal" if kind.startswith("rehearsed") else "measured"),
             }
@@ -129,8 +131,8 @@ def _points(known: Sequence[Series]) -> list[Trace]:
     return traces
 
 
-def _repeats(case: ConfigurationRuns) -> str:
-    return f", {case.stable.repeats} runs" if case.stable.repeats > 1 else ""
+def _repeats(configuration: ConfigurationRuns) -> str:
+    return f", {configuration.stable.repeats} runs" if configuration.stable.repeats > 1 else ""
 
 
 def _planned_line(planned: int | None, counts: set[int], top: float) -> list[Trace]:
@@ -154,9 +156,9 @@ def _planned_line(planned: int | None, counts: set[int], top: float) -> list[Tra
 def _caption(
     known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]], planned: int | None
 ) -> str:
-    methods = {series.case.stable.method for series in known}
-    most = max(series.case.stable.repeats for series in known)
-    has_interval = any(series.case.stable.low is not None for series in known)
+    methods = {series.configuration.stable.method for series in known}
+    most = max(series.configuration.stable.repeats for series in known)
+    has_interval = any(series.configuration.stable.low is not None for series in known)
     return sentences(
         "The first epoch of the plateau, where validation accuracy stays within one percentage point (or its noise) of "
         "the best level seen" + (", as their author saw it by eye." if methods == {"stated"} else "."),
@@ -171,7 +173,7 @@ def _caption(
 
 
 def _alt(known: Sequence[Series], laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]]) -> str:
-    said = [f"{series.name}: {stable_words(series.case.stable)}" for series in known[:10]]
+    said = [f"{series.name}: {stable_words(series.configuration.stable)}" for series in known[:10]]
     for _, law in laws:
         last = next((p for p in reversed(law) if p.is_shown_apart), None)
         if last is not None and (f := last.prediction.epochs_to_stable) is not None:

@@ -53,7 +53,7 @@ def usage_figures(job: Workload) -> list[Figure]:
     for series in series_of(job):
         if series.is_rehearsal:
             continue
-        for summary, run in series.case.members:
+        for summary, run in series.configuration.members:
             if len(drawn) >= MAX_RUNS:
                 others += bool(run.directory.telemetry_hosts())
             elif of_run := usages(run):

@@ -51,11 +51,11 @@ class _Stack:
 
 def turnaround_figure(job: Workload) -> Figure | None:
     """Draw the time from submit to finish by part; None where no real run tells."""
-    stack, known = _stack(job, {s.index: turnaround_parts_s(s.case) for s in series_of(job)}, PART_NAMES)
+    stack, known = _stack(job, {s.index: turnaround_parts_s(s.configuration) for s in series_of(job)}, PART_NAMES)
     if stack is None:
         return None
     many = _repeats(stack)
-    imported = [run.is_imported for series in stack.shown for run in series.case.summaries]
+    imported = [run.is_imported for series in stack.shown for run in series.configuration.summaries]
     if all(imported):
         stack = replace(stack, names=TOLD_NAMES)
     return _figure(
@@ -75,7 +75,7 @@ def turnaround_figure(job: Workload) -> Figure | None:
 
 def step_figure(job: Workload) -> Figure | None:
     """Return a typical step by part; None where nobody took one apart."""
-    stack, known = _stack(job, {s.index: step_parts_s(s.case) for s in series_of(job)}, STEP_NAMES)
+    stack, known = _stack(job, {s.index: step_parts_s(s.configuration) for s in series_of(job)}, STEP_NAMES)
     if stack is None:
         return None
     return _figure(
@@ -105,7 +105,7 @@ def _stack(
 
 
 def _repeats(stack: _Stack) -> str:
-    most = max(len(series.case.summaries) for series in stack.shown)
+    most = max(len(series.configuration.summaries) for series in stack.shown)
     return f" (up to {most} runs)" if most > 1 else ""
 
 

@@ -15,18 +15,18 @@ from turnaround.words import about, duration, hardware
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingGroup:
-    """The timed cases that can be compared, and the law fitted to them."""
+    """The timed configurations that can be compared, and the law fitted to them."""
 
     name: str
     series: int
-    """The series of its first case."""
-    cases: Sequence[ConfigurationRuns]
+    """The series of its first configuration."""
+    configurations: Sequence[ConfigurationRuns]
     forecaster: Forecaster | None
     points: Sequence[SweepPoint]
 
     @property
     def baseline(self) -> ConfigurationRuns:
-        return self.cases[0]
+        return self.configurations[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ def _forecasts(law: Law) -> list[Trace]:
 
 
 def _ideal(group: ScalingGroup, ideal: Callable[[ScalingGroup, int], float], unit: TimeUnit) -> list[Trace]:
-    counts = sorted({c.configuration.workers for c in group.cases} | {p.workers for p in group.points})
+    counts = sorted({c.workers for c in group.configurations} | {p.workers for p in group.points})
     return [
         {
             "type": "scatter",
@@ -152,7 +152,7 @@ def _named_once(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def _measured(group: ScalingGroup, curve: LawCurve, unit: TimeUnit, shown: Callable[[float], str]) -> list[Trace]:
-    known = [(case, value) for case in group.cases if (value := curve.measured(group, case)) is not None]
+    known = [(c, value) for c in group.configurations if (value := curve.measured(group, c)) is not None]
     if not known:
         return []
     values = [unit(value.value) for _, value in known]
@@ -161,13 +161,11 @@ def _measured(group: ScalingGroup, curve: LawCurve, unit: TimeUnit, shown: Calla
             "type": "scatter",
             "mode": "markers",
             "name": f"{plain(group.name)} measured",
-            "x": [case.configuration.workers for case, _ in known],
+            "x": [configuration.workers for configuration, _ in known],
             "y": values,
             **error_bars("y", values, [unit(v.low) for _, v in known], [unit(v.high) for _, v in known]),
             "marker": {"symbol": "circle", "size": 10},
-            "text": [
-                f"{plain(case.configuration.label)}: {shown(value.value)}, {_runs(case)}" for case, value in known
-            ],
+            "text": [f"{plain(c.label)}: {shown(value.value)}, {_runs(c)}" for c, value in known],
             "hovertemplate": "%{text}<extra></extra>",
             "legendgroup": group.name,
             "meta": meta(group.series, "measured"),
@@ -175,8 +173,8 @@ def _measured(group: ScalingGroup, curve: LawCurve, unit: TimeUnit, shown: Calla
     ]
 
 
-def _runs(case: ConfigurationRuns) -> str:
-    return f"{len(case.summaries)} runs" if len(case.summaries) > 1 else "one run"
+def _runs(configuration: ConfigurationRuns) -> str:
+    return f"{len(configuration.summaries)} runs" if len(configuration.summaries) > 1 else "one run"
 
 
 def heights(traces: Sequence[Trace]) -> list[float]:

@@ -26,17 +26,17 @@ from turnaround.words import about, duration, hardware, percent
 
 
 def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingGroup]:
-    """Group the cases by kind of GPU and by what else matters for time; a law goes with the group it learnt from."""
-    order = {id(case): place for place, case in enumerate(job.configurations)}
+    """Group by kind of GPU and by what else matters for time; a law goes with the group it learnt from."""
+    order = {id(configuration): place for place, configuration in enumerate(job.configurations)}
     found = []
     comparable = comparable_in_time(job)
-    for cases in comparable:
-        forecaster = next((f for f in forecasters if _is_learnt_from(f, cases)), None)
+    for configurations in comparable:
+        forecaster = next((f for f in forecasters if _is_learnt_from(f, configurations)), None)
         found.append(
             ScalingGroup(
-                name=_name(cases, [other for other in comparable if other is not cases]),
-                series=order[id(cases[0])],
-                cases=cases,
+                name=_name(configurations, [other for other in comparable if other is not configurations]),
+                series=order[id(configurations[0])],
+                configurations=configurations,
                 forecaster=forecaster,
                 points=sweep(forecaster) if forecaster is not None else (),
             )
@@ -44,16 +44,16 @@ def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingG
     return found
 
 
-def _is_learnt_from(forecaster: Forecaster, cases: Sequence[ConfigurationRuns]) -> bool:
+def _is_learnt_from(forecaster: Forecaster, configurations: Sequence[ConfigurationRuns]) -> bool:
     times = forecaster.laws.times
-    return times is not None and not forecaster.laws.is_carried_over and times.cases[0] in cases
+    return times is not None and not forecaster.laws.is_carried_over and times.configurations[0] in configurations
 
 
-def _name(cases: Sequence[ConfigurationRuns], others: Sequence[Sequence[ConfigurationRuns]]) -> str:
+def _name(configurations: Sequence[ConfigurationRuns], others: Sequence[Sequence[ConfigurationRuns]]) -> str:
     """Return the kind of GPU; with the settings where another group has the same kind."""
-    own = cases[0].configuration
+    own = configurations[0].key
     kind = own.gpu if own.gpu != "unknown" else "workers"
-    if all(group[0].configuration.gpu != own.gpu for group in others):
+    if all(group[0].gpu != own.gpu for group in others):
         return kind
     return ", ".join([kind, *(f"{fact.what} {fact.value}" for fact in own.settings_for("time"))])
 
@@ -61,11 +61,11 @@ def _name(cases: Sequence[ConfigurationRuns], others: Sequence[Sequence[Configur
 def scaling_figures(job: Workload, forecasters: Sequence[Forecaster]) -> list[Figure]:
     """Return the figures; none where no real run has times, or there is a single number of workers and no law."""
     groups = groups_of(job, forecasters)
-    counts = {c.configuration.workers for group in groups for c in group.cases}
+    counts = {c.workers for group in groups for c in group.configurations}
     counts |= {point.workers for group in groups for point in group.points}
     if len(counts) < 2:
         return []
-    several = any(len(group.cases) > 1 for group in groups)
+    several = any(len(group.configurations) > 1 for group in groups)
     figures = [_epoch_time(groups), *([_speedup(groups), _efficiency(groups)] if several else [])]
     stable = _time_to_stable(groups)
     return [*figures, stable] if stable is not None else figures
@@ -73,7 +73,7 @@ def scaling_figures(job: Workload, forecasters: Sequence[Forecaster]) -> list[Fi
 
 def _epoch_time(groups: Sequence[ScalingGroup]) -> Figure:
     curve = LawCurve(
-        measured=lambda _, case: case.epoch_time_s,
+        measured=lambda _, configuration: configuration.epoch_time_s,
         law=lambda point: point.prediction.epoch_time_s,
         ideal=lambda group, workers: ideal_time_s(group.baseline, workers),
     )
@@ -96,9 +96,9 @@ def _epoch_time(groups: Sequence[ScalingGroup]) -> Figure:
 
 def _speedup(groups: Sequence[ScalingGroup]) -> Figure:
     curve = LawCurve(
-        measured=lambda group, case: speedup_of(group.baseline, case).speedup,
+        measured=lambda group, configuration: speedup_of(group.baseline, configuration).speedup,
         law=lambda point: point.speedup,
-        ideal=lambda group, workers: workers / group.baseline.configuration.workers,
+        ideal=lambda group, workers: workers / group.baseline.workers,
     )
     traces = scaling_traces(groups, curve, TimeUnit(name="", seconds=1.0), lambda value: f"{value:.2f}x")
     return Figure(
@@ -118,7 +118,7 @@ def _speedup(groups: Sequence[ScalingGroup]) -> Figure:
 
 def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
     curve = LawCurve(
-        measured=lambda group, case: speedup_of(group.baseline, case).efficiency,
+        measured=lambda group, configuration: speedup_of(group.baseline, configuration).efficiency,
         law=lambda point: point.efficiency,
         ideal=lambda group, workers: 1.0,
     )
@@ -147,7 +147,7 @@ def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
     if not with_law:
         return None
     curve = LawCurve(
-        measured=lambda group, case: measured_time_to_stable(group.forecaster, case) if group.forecaster else None,
+        measured=lambda group, c: measured_time_to_stable(group.forecaster, c) if group.forecaster else None,
         law=lambda point: point.prediction.time_to_stable_s,
     )
     ends = [end for g in with_law for p in g.points if (f := curve.law(p)) for end in (f.value, f.high)]
@@ -170,17 +170,17 @@ def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
 
 
 def _layout(groups: Sequence[ScalingGroup], traces: Sequence[Trace], yaxis: Trace) -> Trace:
-    counts = {c.configuration.workers for g in groups for c in g.cases} | {p.workers for g in groups for p in g.points}
+    counts = {c.workers for g in groups for c in g.configurations} | {p.workers for g in groups for p in g.points}
     entries = len({trace["name"] for trace in traces if trace.get("showlegend", True)})
     return layout(
         entries=entries,
-        xaxis=worker_axis(counts, [case for group in groups for case in group.cases]),
+        xaxis=worker_axis(counts, [c for group in groups for c in group.configurations]),
         yaxis=yaxis,
     )
 
 
 def _measured_rule(groups: Sequence[ScalingGroup]) -> str:
-    most = max(len(case.summaries) for group in groups for case in group.cases)
+    most = max(len(configuration.summaries) for group in groups for configuration in group.configurations)
     repeats = f"the median of up to {most} runs, with the lowest and the highest" if most > 1 else "one run each"
     return f"Full points: measured, {repeats}."
 
@@ -189,7 +189,7 @@ def _law_rule(groups: Sequence[ScalingGroup]) -> str:
     last = [group.points[-1].prediction for group in groups if group.points]
     if not last:
         return ""
-    aside = [case.label for group in groups if group.forecaster for case in set_aside(group.forecaster)]
+    aside = [c.label for group in groups if group.forecaster for c in set_aside(group.forecaster)]
     assumed = [
         f"for {hardware(p.workers, p.gpu)} "
         + "; ".join(assumption_text(assumption, flags=False) for assumption in p.remarks.assumed)
@@ -210,8 +210,8 @@ def _baselines(groups: Sequence[ScalingGroup]) -> str:
 def _alt(groups: Sequence[ScalingGroup], curve: LawCurve, shown: Callable[[float], str]) -> str:
     said, forecast = [], about if shown is duration else shown
     for group in groups:
-        measured = {c.configuration.workers: (c, v) for c in group.cases if (v := curve.measured(group, c)) is not None}
-        said += [f"{hardware_label(case)} {shown(v.value)}" for case, v in [*measured.values()][:8]]
+        measured = {c.workers: (c, v) for c in group.configurations if (v := curve.measured(group, c)) is not None}
+        said += [f"{hardware_label(c)} {shown(v.value)}" for c, v in [*measured.values()][:8]]
         ahead = [(p, f) for p in group.points if p.is_shown_apart and (f := curve.law(p)) is not None][-1:]
         said += [
             f"forecast for {hardware(p.workers, p.prediction.gpu, hosts=p.prediction.hosts)} about {forecast(f.value)} "

@@ -35,9 +35,9 @@ SMALL_COST_S = 360.0  # 0.1 GPU-hours: below, costs are told in GPU-seconds
 
 def time_figures(job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None) -> list[Figure]:
     """Return the times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest."""
-    by_case = {id(series.case): series for series in series_of(job)}
+    by_configuration = {id(series.configuration): series for series in series_of(job)}
     shown = [_to_stable(goal, forecasters) if goal.basis == "stable" else goal for goal in goals(job)]
-    by_goal = [(goal, [(by_case[id(one.case)], one) for one in goal.reached]) for goal in shown]
+    by_goal = [(goal, [(by_configuration[id(one.configuration)], one) for one in goal.reached]) for goal in shown]
     drawn = [(goal, rows) for goal, rows in by_goal if goal.basis != "job"] or by_goal
     figures = [_time_figure(goal, rows) for goal, rows in drawn if len(rows) > 1]
     several = next(((goal, rows) for goal, rows in by_goal if len(rows) > 1), None)
@@ -51,7 +51,7 @@ def _to_stable(goal: Goal, forecasters: Sequence[Forecaster]) -> Goal:
     """
     pairs = []
     for one in goal.reached:
-        found = (measured_time_to_stable(forecaster, one.case, or_longer=True) for forecaster in forecasters)
+        found = (measured_time_to_stable(forecaster, one.configuration, or_longer=True) for forecaster in forecasters)
         pairs += [(one, time_s) for time_s in found if time_s is not None][:1]
     if len(pairs) < len(goal.reached):
         return goal
@@ -141,7 +141,7 @@ def _repeats(shown: Sequence[Row]) -> str:
 
 
 def _most(shown: Sequence[Row]) -> int:
-    return max(len(series.case.summaries) for series, _ in shown)
+    return max(len(series.configuration.summaries) for series, _ in shown)
 
 
 def _bounds(shown: Sequence[Row]) -> str:
@@ -186,7 +186,7 @@ def _bars(
 def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | None) -> Figure:
     shown = _shown(rows)
     names = [series.name for series, _ in shown]
-    kinds = {series.case.configuration.gpu for series, _ in shown}
+    kinds = {series.configuration.gpu for series, _ in shown}
     device = "process" if kinds & {"CPU", "unknown"} else "GPU"
     unit = cost_unit([one.device_s(one.high_s or one.value_s) for _, one in shown], device, price)
 

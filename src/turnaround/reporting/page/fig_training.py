@@ -89,7 +89,7 @@ def noise_scale_figure(job: Workload) -> Figure | None:
 def _known(job: Workload, quantity: str) -> Known:
     found: Known = []
     for series in series_of(job):
-        band = epoch_band([run for _, run in drawn_runs(series.case)], quantity)
+        band = epoch_band([run for _, run in drawn_runs(series.configuration)], quantity)
         if band is not None and len(band.epochs) > 1 and any(spread.value > 0 for spread in band.spreads):
             found.append((series, band))
     return found
@@ -129,7 +129,7 @@ def _line(series: Series, band: Band) -> Trace:
 
 
 def _interval(series: Series) -> Sequence[Trace]:
-    runs = [run for _, run in drawn_runs(series.case)]
+    runs = [run for _, run in drawn_runs(series.configuration)]
     low, high = epoch_band(runs, "noise_scale_low"), epoch_band(runs, "noise_scale_high")
     if low is None or high is None:
         return []

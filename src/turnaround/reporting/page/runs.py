@@ -62,7 +62,7 @@ class RunCards:
 
 def run_cards(job: Workload) -> RunCards:
     """Return the cards in the job's order."""
-    members = [(case.label, *pair) for case in job.configurations for pair in case.members]
+    members = [(c.label, *pair) for c in job.configurations for pair in c.members]
     records = [record for _, _, record in members]
     facts = [_facts(record) for record in records]
     recipes, machines = [_recipe(record) for record in records], [_flat(record.machine) for record in records]

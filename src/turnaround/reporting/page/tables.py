@@ -1,6 +1,6 @@
 """Tables of the page, before they are html: the comparison of a job, its classes, and what is forecast of it.
 
-Every cell has a text to read and a key to sort by. Times of rehearsals are nowhere: cases have none.
+Every cell has a text to read and a key to sort by. Times of rehearsals are nowhere: configurations have none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.confusion import Pair, confused_pairs
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.predict import Forecaster, measured_case
+from turnaround.forecast.predict import Forecaster, measured_configuration
 from turnaround.forecast.question import Prediction
 from turnaround.forecast.sweep import measured_time_to_stable
 from turnaround.record.schema import ClassResult, Evaluation
@@ -54,16 +54,16 @@ def comparison(job: Workload) -> HtmlTable:
             (name, *(Cell(text=column.text(row), key=column.key(row)) for column in columns))
             for name, row in zip(names, rows, strict=True)
         ),
-        tags=tuple(_tag(case) for case in job.configurations),
+        tags=tuple(_tag(configuration) for configuration in job.configurations),
         words=tuple(meanings([job], columns)),
     )
 
 
-def _tag(case: ConfigurationRuns) -> str:
+def _tag(configuration: ConfigurationRuns) -> str:
     """Return what must be known before the row is compared with the others."""
-    if case.configuration.is_rehearsal:
+    if configuration.is_rehearsal:
         return "rehearsed"
-    states = {run.state for run in case.summaries}
+    states = {run.state for run in configuration.summaries}
     return "" if "finished" in states or len(states) != 1 else states.pop()
 
 
@@ -130,7 +130,7 @@ def _taken_for(evaluation: Evaluation, pair: Pair | None) -> Cell:
 def asked_counts(forecaster: Forecaster) -> list[int]:
     """Return the numbers of workers that were timed, and powers of two to twice the most of them."""
     timed = forecaster.laws.times.counts if forecaster.laws.times else []
-    counted = timed or sorted({case.configuration.workers for case in forecaster.job.configurations})
+    counted = timed or sorted({configuration.workers for configuration in forecaster.job.configurations})
     return sorted({*counted, *(2**k for k in range((2 * max(counted)).bit_length()))})
 
 
@@ -164,8 +164,10 @@ def forecasts(predictions: Sequence[Prediction], forecaster: Forecaster) -> Html
 
 def _measured_to_stable(p: Prediction, forecaster: Forecaster) -> float | None:
     """Return the time to stable of the configuration that was run, as the figures of the page have it."""
-    case = measured_case(forecaster.laws, p.workers, forecaster.question.hosts) if p.measured else None
-    found = measured_time_to_stable(forecaster, case) if case is not None else None
+    configuration = (
+        measured_configuration(forecaster.laws, p.workers, forecaster.question.hosts) if p.measured else None
+    )
+    found = measured_time_to_stable(forecaster, configuration) if configuration is not None else None
     return None if found is None else found.value
 
 
