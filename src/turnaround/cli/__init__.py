@@ -19,6 +19,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
     options.py    flags that need more than a line
+    verbs.py      what the help pages have in common
     worker.py     the entry point of every process of a training; it, classify, export and serve reach the GPU side
 """
 
@@ -43,33 +44,39 @@ from turnaround.cli.resume import resume
 from turnaround.cli.serve import serve
 from turnaround.cli.study import study
 from turnaround.cli.train import train
+from turnaround.cli.verbs import Verb, VerbGroup
 from turnaround.cli.watch import watch
 from turnaround.errors import TurnaroundError
 
 app = typer.Typer(
     name="turnaround",
+    cls=VerbGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Train image classifiers on 1..N workers, record every run, and learn what more GPUs would do.",
 )
-app.command()(demo)
-app.command()(check)
-app.command()(train)
-app.command()(resume)
-app.command()(study)
-app.command(name="import")(import_)
-app.command()(report)
-app.command()(watch)
-app.command()(predict)
-app.command()(classify)
-app.command()(export)
-app.command()(serve)
-app.command()(bench)
-app.command()(models)
+VERBS = (
+    demo,
+    check,
+    train,
+    resume,
+    study,
+    import_,
+    report,
+    watch,
+    predict,
+    classify,
+    export,
+    serve,
+    bench,
+    models,
+    doctor,
+)
+for verb in VERBS:
+    app.command(verb.__name__.rstrip("_"), cls=Verb)(verb)
 app.add_typer(recipes_app, name="recipes")
-app.command()(doctor)
 
 
 @app.callback(invoke_without_command=True)

@@ -7,21 +7,22 @@ from typing import Annotated
 
 import typer
 
+from turnaround.cli.options import Device, Set
+
 
 def bench(
     source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
     workers: Annotated[int | None, typer.Option(help="Data-parallel workers.")] = None,
     processes: Annotated[int | None, typer.Option(help="Processes that host them. Default: the devices here.")] = None,
-    engine: Annotated[str | None, typer.Option(help="How processes agree: torch or horovod.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
+    engine: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="Communication backend: torch or horovod.")
     ] = None,
+    device: Device = "auto",
+    set_: Set = None,
     seconds: Annotated[float, typer.Option(help="How long each part is measured, in five rounds.", min=0.01)] = 4.0,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
-    """How fast could training be on this machine, and what is in its way?
+    """Measure how fast training could be here, and what is in its way.
 
     Measures decoding, input, augmentation, the model and the exchange of gradients, each alone, and training itself.
     Nothing is trained and nothing is kept but the cache of decoded images.

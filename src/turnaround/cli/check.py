@@ -29,13 +29,14 @@ def check(
     seed: Annotated[int, typer.Option(help="The hold-out follows from it, as in training.seed.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print everything as JSON on stdout.")] = False,
 ) -> None:
-    """Find copies, leaks between training and validation, unreadable and odd images.
+    """Find copies, leaks, unreadable and odd images, before you train.
 
     Exit code 1 when something serious is found: a leak, an unreadable image, one image under two classes.
 
-    [bold]turnaround check photos/[/bold]                                  what is wrong, in a few lines
-    [bold]turnaround check photos/ --page check.html[/bold]                with the pictures
-    [bold]turnaround check photos/ --split-by-photo split.json[/bold]    for train --set data.split_by_photo=split.json
+    [bold]turnaround check photos/[/bold]                     what is wrong, in a few lines
+    [bold]turnaround check photos/ --page check.html[/bold]   with the pictures
+    [bold]turnaround check photos/ --split-by-photo split.json[/bold]
+    [bold]turnaround train photos/ --set data.split_by_photo=split.json[/bold]
     """
     from turnaround.check.dataset import check_folder
     from turnaround.errors import InputError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnaround.cli.options import Weights
+from turnaround.cli.options import Device, Weights
 from turnaround.words import percent
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ MAX_NAME = 60
 def classify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of `turnaround train`.")],
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE...", help="Files, folders of images, or - for standard input.")
+        list[Path], typer.Argument(metavar="IMAGE", help="Files, folders of images, or - for standard input.")
     ],
     top: Annotated[int, typer.Option(help="How many classes to tell, the most probable first.")] = 5,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     weights: Weights = "best",
     json_: Annotated[bool, typer.Option("--json", help="Print the answers as JSON on stdout.")] = False,
 ) -> None:
-    """Classify pictures with a trained network, preprocessed as in its training.
+    """Classify pictures with a trained network, prepared as in training.
 
     A file that cannot be read is named with the reason, the others are classified, and the exit code is 1.
 

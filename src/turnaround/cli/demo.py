@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnaround.cli.options import Device
 from turnaround.words import accuracy, counted
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Where the runs go. Default: runs/demo, or the next free one.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     json_: Annotated[bool, typer.Option("--json", help="Print the runs as JSON on stdout; no progress.")] = False,
 ) -> None:
-    """Draw fruit, train on 1 and 2 workers, rehearse 4 and 8, and compare."""
+    """Draw fruit, train with 1 and 2 workers, rehearse 4 and 8, compare."""
     from turnaround import recipes
     from turnaround.analysis.summary import summarise
     from turnaround.launch.contract import checked_device, choose_processes

@@ -15,7 +15,7 @@ PROBE_TIMEOUT_S = 120
 
 
 def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False) -> None:
-    """Look at this machine: GPUs, versions, disk, and whether two processes reach each other."""
+    """Look at this machine: GPUs, versions, disk, processes."""
     from turnaround.reporting.terminal import print_json
 
     facts = examine()

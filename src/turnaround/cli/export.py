@@ -18,9 +18,10 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that already exists, and its card.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print what was written and checked as JSON.")] = False,
 ) -> None:
-    """Write the trained network as one file, with labels and preprocessing in it, and check it on pictures.
+    """Write the trained network as one file, and check it on pictures.
 
-    The graph takes RGB bytes (N, size, size, 3), normalises them itself and gives logits. A model card lies beside it.
+    The graph takes RGB bytes (N, size, size, 3), normalises them itself and gives logits. Labels and preprocessing
+    are in the file; a model card lies beside it.
 
     [bold]turnaround export runs/fruit --to onnx[/bold]
     """

@@ -42,7 +42,7 @@ def import_(
 ) -> None:
     """Turn other people's runs into run directories.
 
-    [bold]turnaround import runs.csv --out runs/lab[/bold]                 one row a run
+    [bold]turnaround import runs.csv --out runs/lab[/bold]   a table, one row a run
     [bold]turnaround import training.log --workers 4 --gpu V100 --out runs/keras[/bold]
     """
     from turnaround.analysis.summary import summarise

@@ -11,10 +11,10 @@ MOST = 200
 
 
 def models(
-    word: Annotated[str | None, typer.Argument(metavar="[WORD]", help="Only names with this word in them.")] = None,
+    word: Annotated[str | None, typer.Argument(metavar="WORD", help="Only names with this word in them.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the names as JSON on stdout.")] = False,
 ) -> None:
-    """List the networks that can be trained: ours, those whose weights are here, and timm's.
+    """List the networks that can be trained.
 
     [bold]turnaround models resnet[/bold]       every name with "resnet" in it
     """

@@ -20,15 +20,21 @@ Processes = Annotated[
     int | None, typer.Option(help="Processes that host them: they decide the speed. Default: the devices here.")
 ]
 Engine = Annotated[
-    str | None, typer.Option(help="How processes agree: torch or horovod. Default: the recipe's, else torch.")
+    str | None,
+    typer.Option(
+        metavar="ENGINE", help="Communication backend: torch (NCCL or Gloo) or horovod. Default: the recipe's."
+    ),
 ]
 Restarts = Annotated[
     int, typer.Option(min=0, help="Start again by itself from the last checkpoint when a process fails: how often.")
 ]
-RunOut = Annotated[Path | None, typer.Option(help="The run directory. Default: runs/NAME, or the next free one.")]
+RunOut = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The run directory. Default: runs/NAME, or the next free one.")
+]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda (gpu is the same) or mps.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides a key of the recipe; may be repeated."),
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set a key of the recipe; may be repeated."),
 ]
 
 ShowBatch = Annotated[
@@ -42,33 +48,54 @@ ShowBatch = Annotated[
 
 # --- of a training: short for keys of the recipe
 
-RECIPE = "Short for --set (turnaround recipes keys lists every key)"
+RECIPE = "Keys of the recipe (all of them: turnaround recipes keys)"
 
-Epochs = Annotated[int | None, typer.Option("--epochs", help="training.epochs", rich_help_panel=RECIPE)]
-Batch = Annotated[int | None, typer.Option("--batch", help="training.batch_per_worker", rich_help_panel=RECIPE)]
-LearningRate = Annotated[float | None, typer.Option("--lr", help="training.learning_rate", rich_help_panel=RECIPE)]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", help="How often every image is seen: training.epochs.", rich_help_panel=RECIPE)
+]
+Batch = Annotated[
+    int | None,
+    typer.Option("--batch", help="Images of a worker in each step: training.batch_per_worker.", rich_help_panel=RECIPE),
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--lr", metavar="RATE", help="Learning rate of one worker: training.learning_rate.", rich_help_panel=RECIPE
+    ),
+]
 Model = Annotated[
-    str | None, typer.Option("--model", help="model.name; turnaround models lists them", rich_help_panel=RECIPE)
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="The network, of turnaround models: model.name.", rich_help_panel=RECIPE
+    ),
 ]
 Pretrained = Annotated[
     bool | None,
     typer.Option(
         "--pretrained/--from-scratch",
-        help="model.weights: imagenet, or none",
+        help="From ImageNet weights, or train from scratch: model.weights.",
         rich_help_panel=RECIPE,
         show_default=False,
     ),
 ]
-Size = Annotated[int | None, typer.Option("--size", help="data.size_px", rich_help_panel=RECIPE)]
+Size = Annotated[
+    int | None, typer.Option("--size", help="Pixels of a side of the images: data.size_px.", rich_help_panel=RECIPE)
+]
 
 Log = Annotated[
     list[str] | None,
-    typer.Option(help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated."),
+    typer.Option(
+        metavar="VIEWER",
+        help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated.",
+    ),
 ]
 
 TimeLimit = Annotated[
     str | None,
-    typer.Option(help="90s, 10min, 1h30min: as many epochs as fit, start included; the learning rate ends in time."),
+    typer.Option(
+        metavar="TIME",
+        help="90s, 10min, 1h30min: as many epochs as fit, start included; the learning rate ends in time.",
+    ),
 ]
 MoreEpochs = Annotated[
     int | None,
@@ -93,35 +120,51 @@ StudySource = Annotated[
 ]
 Command = Annotated[
     str | None,
-    typer.Option(help="In place of SOURCE, somebody else's program; {workers}, {seed} and {out} are filled in."),
+    typer.Option(
+        metavar="PROGRAM",
+        help="In place of SOURCE, somebody else's program; {workers}, {seed} and {out} are filled in.",
+    ),
 ]
-Budget = Annotated[str | None, typer.Option(help="Stop before a run that would exceed it: 3gpu-hours, 90gpu-minutes.")]
+Budget = Annotated[
+    str | None, typer.Option(metavar="HOURS", help="Stop before a run that would exceed it: 3gpu-hours, 90gpu-minutes.")
+]
 
 # --- of a cluster
 
-PANEL = "On a Slurm cluster (what you always need goes into ~/.config/turnaround/slurm.toml)"
+PANEL = "On a Slurm cluster (always the same: ~/.config/turnaround/slurm.toml)"
 
-On = Annotated[str, typer.Option("--on", help="Who does the work: local (this machine) or slurm.")]
+On = Annotated[str, typer.Option("--on", metavar="WHERE", help="Who does the work: local (this machine) or slurm.")]
 Gpu = Annotated[
-    str | None, typer.Option("--gpu", help="The kind of GPU, as the cluster calls it.", rich_help_panel=PANEL)
+    str | None,
+    typer.Option("--gpu", metavar="KIND", help="The kind of GPU, as the cluster calls it.", rich_help_panel=PANEL),
 ]
 Gpus = Annotated[
-    str | None, typer.Option("--gpu", help="Kinds of GPU, as the cluster calls them: t4,v100.", rich_help_panel=PANEL)
+    str | None,
+    typer.Option(
+        "--gpu", metavar="KIND", help="Kinds of GPU, as the cluster calls them: t4,v100.", rich_help_panel=PANEL
+    ),
 ]
 Hosts = Annotated[
     int | None, typer.Option("--hosts", min=1, help="Hosts. Default: as few as have room.", rich_help_panel=PANEL)
 ]
 HostCounts = Annotated[
-    str | None, typer.Option("--hosts", help="Hosts: 1,2. Default: as few as have room.", rich_help_panel=PANEL)
+    str | None,
+    typer.Option("--hosts", metavar="1,2", help="Hosts. Default: as few as have room.", rich_help_panel=PANEL),
 ]
 Partition = Annotated[
-    str | None, typer.Option("--partition", help="The partition (or several, with commas).", rich_help_panel=PANEL)
+    str | None,
+    typer.Option("--partition", metavar="NAME", help="The partition (or several, with commas).", rich_help_panel=PANEL),
 ]
-Account = Annotated[str | None, typer.Option("--account", help="Who pays for it.", rich_help_panel=PANEL)]
+Account = Annotated[
+    str | None, typer.Option("--account", metavar="NAME", help="Who pays for it.", rich_help_panel=PANEL)
+]
 Time = Annotated[
     str | None,
     typer.Option(
-        "--time", help="The time limit of one start: 04:00:00. A job goes on after it.", rich_help_panel=PANEL
+        "--time",
+        metavar="HH:MM:SS",
+        help="The time limit of one start: 04:00:00. A job goes on after it.",
+        rich_help_panel=PANEL,
     ),
 ]
 More = Annotated[

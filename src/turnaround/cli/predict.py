@@ -21,7 +21,7 @@ MAX_WORKERS = 100_000
 
 
 def predict(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders of runs.")],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Runs, or folders of runs.")],
     workers: Annotated[
         str, typer.Option(help="How many workers, one on each GPU: 16, a list 1,2,4,8 or a range 1-32.")
     ],
@@ -47,10 +47,11 @@ def predict(
         bool, typer.Option("--save", help="Keep the forecast in DIR/forecasts.jsonl, to be scored by later runs.")
     ] = False,
 ) -> None:
-    """Forecast a configuration that nobody has run: time, epochs, accuracy, cost.
+    """Forecast time, accuracy and cost of what nobody has run.
 
-    [bold]turnaround predict runs/ --workers 16 --gpu V100[/bold]      one answer, and what it rests on
-    [bold]turnaround predict runs/ --workers 1-32 --price 2.48[/bold]  a table: the fastest and the cheapest
+    [bold]turnaround predict runs/ --workers 16[/bold]                 one answer
+    [bold]turnaround predict runs/ --workers 1-32 --price 2.48[/bold]  fastest and cheapest
+    [bold]turnaround predict runs/ --workers 16 --gpu A100[/bold]      of another kind
     """
     from turnaround.analysis.workloads import survey_of
     from turnaround.forecast.predict import fit_forecaster

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from turnaround.cli.verbs import Verb, VerbGroup
 from turnaround.errors import InputError
 
-recipes_app = typer.Typer(help="List, show and copy the built-in recipes.", invoke_without_command=True)
+recipes_app = typer.Typer(cls=VerbGroup, help="List, show and copy the built-in recipes.", invoke_without_command=True)
 
 
 @recipes_app.callback(invoke_without_command=True)
@@ -19,7 +20,7 @@ def default(context: typer.Context) -> None:
         list_recipes()
 
 
-@recipes_app.command("list")
+@recipes_app.command("list", cls=Verb)
 def list_recipes() -> None:
     """List the built-in recipes, one line each."""
     from turnaround import recipes
@@ -32,7 +33,7 @@ def list_recipes() -> None:
     typer.echo("turnaround recipes keys          every key that a recipe may have")
 
 
-@recipes_app.command()
+@recipes_app.command(cls=Verb)
 def show(name: str) -> None:
     """Print a recipe with its comments."""
     from turnaround import recipes
@@ -40,7 +41,7 @@ def show(name: str) -> None:
     typer.echo(recipes.text(name), nl=False)
 
 
-@recipes_app.command()
+@recipes_app.command(cls=Verb)
 def copy(
     name: str,
     to: Annotated[Path | None, typer.Argument(help="The new file. Default: NAME.toml here.")] = None,
@@ -62,7 +63,7 @@ def copy(
     typer.echo(f"{target} written. Edit it, then: turnaround train {target}")
 
 
-@recipes_app.command()
+@recipes_app.command(cls=Verb)
 def keys() -> None:
     """Print every key with its default and its meaning."""
     from turnaround import recipes

@@ -28,11 +28,11 @@ def report(
     ] = None,
     pictures: Annotated[bool, typer.Option(help="Show example images of confused classes on the page.")] = True,
 ) -> None:
-    """Compare runs: a table and charts for each job, and what stands out.
+    """Compare runs: tables, charts, and what stands out.
 
-    [bold]turnaround report runs/[/bold]                          every run below a folder
-    [bold]turnaround report runs/ --out page.html[/bold]          the same as a page, to look at or to hand in
-    [bold]turnaround report runs/a runs/b --json[/bold]           two runs, for a program
+    [bold]turnaround report runs/[/bold]                   every run below a folder
+    [bold]turnaround report runs/ --out page.html[/bold]   the same as a page, to hand in
+    [bold]turnaround report runs/a runs/b --json[/bold]    two runs, for a program
     """
     from turnaround.analysis.workloads import filter_jobs, survey_of
     from turnaround.findings import find_all

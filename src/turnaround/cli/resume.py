@@ -16,20 +16,22 @@ def resume(
         int | None, typer.Option(help="Another number of processes. Default: as many as before.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="Another engine than before: torch or horovod; the result stays the same.")
+        str | None, typer.Option(metavar="ENGINE", help="Another communication backend than before: torch or horovod.")
     ] = None,
     epochs: MoreEpochs = None,
     restarts: Restarts = 0,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. Default: as before.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or mps. Default: as before.")
+    ] = None,
     log: Log = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
     on: On = "local",
 ) -> None:
-    """Go on after a crash, a time limit or a Ctrl-C, from the last checkpoint.
+    """Go on after a crash or a Ctrl-C, from the last checkpoint.
 
     [bold]turnaround resume runs/x[/bold]                on this machine
     [bold]turnaround resume runs/x --epochs 40[/bold]    more epochs than the recipe asked for
-    [bold]turnaround resume runs/x --on slurm[/bold]     follow the run's job, or submit it again when it has ended
+    [bold]turnaround resume runs/x --on slurm[/bold]     follow its job, or submit it again
     """
     from turnaround.launch.clusters.follow import rejoin
     from turnaround.launch.clusters.submission import refuse_if_queued

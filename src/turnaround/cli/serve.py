@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from turnaround.cli.options import Weights
+from turnaround.cli.options import Device, Weights
 
 
 def serve(
@@ -16,10 +16,10 @@ def serve(
     host: Annotated[
         str, typer.Option(help="The address to listen on. The default is reached from this machine alone.")
     ] = "127.0.0.1",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     weights: Weights = "best",
 ) -> None:
-    """Drop a picture on a page, or send it to an address: the classes come back.
+    """Classify pictures on a page, or sent to an HTTP address.
 
     [bold]turnaround serve runs/fruit[/bold]
     [bold]curl --data-binary @apple.jpg http://127.0.0.1:8900/classify[/bold]

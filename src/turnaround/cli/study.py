@@ -18,6 +18,7 @@ from turnaround.cli.options import (
     Cancel,
     ClusterFlags,
     Command,
+    Device,
     Gpus,
     HostCounts,
     More,
@@ -44,10 +45,10 @@ if TYPE_CHECKING:
 def study(
     source: StudySource = None,
     command: Command = None,
-    workers: Annotated[str | None, typer.Option(help="Workers to train with for real: 1,2,4.")] = None,
-    rehearse: Annotated[str | None, typer.Option(help="Workers to rehearse on one device: 8,16.")] = None,
+    workers: Annotated[str | None, typer.Option(metavar="1,2,4", help="Workers to train with for real.")] = None,
+    rehearse: Annotated[str | None, typer.Option(metavar="8,16", help="Workers to rehearse on one device.")] = None,
     repeat: Annotated[int, typer.Option(help="Runs of each configuration, with different seeds.", min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     out: Annotated[Path | None, typer.Option(help="The study's folder. Default: runs/NAME-study.")] = None,
     set_: Set = None,
     budget: Budget = None,
@@ -63,11 +64,13 @@ def study(
     no_wait: NoWait = False,
     cancel: Cancel = False,
 ) -> None:
-    """Run what is missing of a study, then compare and forecast. Stop it at any time: the same command goes on.
+    """Run many configurations, compare them and forecast others.
+
+    It runs what is missing. Stop it at any time: the same command goes on.
 
     [bold]turnaround study photos/ --workers 1,2,4 --rehearse 8,16 --repeat 3[/bold]
     [bold]turnaround study photos/ --workers 1,2,4 --on slurm --gpu t4,v100[/bold]
-    [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold] (also --on slurm)
+    [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold]
     """
     from turnaround.launch.contract import checked_device
     from turnaround.record.gpus import describe_gpus

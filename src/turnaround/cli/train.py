@@ -13,6 +13,7 @@ from turnaround.cli.options import (
     Account,
     Batch,
     ClusterFlags,
+    Device,
     Engine,
     Epochs,
     Gpu,
@@ -54,7 +55,7 @@ def train(
     processes: Processes = None,
     engine: Engine = None,
     restarts: Restarts = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     out: RunOut = None,
     set_: Set = None,
     time_limit: TimeLimit = None,
@@ -80,11 +81,11 @@ def train(
 ) -> None:
     """Train on a folder of images and record the run.
 
-    [bold]turnaround train photos/[/bold]                                  one class per folder, a fifth held out
+    [bold]turnaround train photos/[/bold]                          one folder for each class
     [bold]turnaround train photos/ --model resnet50 --pretrained --epochs 5[/bold]
-    [bold]turnaround train fruitbowl --workers 4[/bold]                    as 4 GPUs would, on what is here
-    [bold]turnaround train photos/ --show-batch page.html[/bold]           how the training images are varied
-    [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]   on 8 GPUs of a cluster
+    [bold]turnaround train photos/ --workers 4[/bold]              as 4 GPUs would
+    [bold]turnaround train photos/ --show-batch page.html[/bold]   how images are varied
+    [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]
     """
     from turnaround import recipes
     from turnaround.launch.contract import checked_device

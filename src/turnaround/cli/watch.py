@@ -27,10 +27,10 @@ def watch(
         typer.Option("--socket", metavar="PATH", help="Listen on a Unix socket of your own instead of a port."),
     ] = None,
 ) -> None:
-    """Look at runs while they train: progress, time left, what holds them back, and the whole report.
+    """Look at runs while they train, as a live page.
 
     [bold]turnaround watch runs/fruit[/bold]        one run
-    [bold]turnaround watch runs/[/bold]             all runs below a folder, also those that are still to come
+    [bold]turnaround watch runs/[/bold]             all runs below a folder, later ones too
     """
     from turnaround.record.folder import FollowedFolder
     from turnaround.reporting.terminal import err

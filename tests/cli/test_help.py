@@ -1,0 +1,70 @@
+"""Every help page on a terminal of 80 columns: whole examples, whole titles, plain words for what a flag takes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from turnaround.cli import app
+
+COLUMNS = 80
+GROUP: Any = typer.main.get_command(app)
+RECIPES: Any = GROUP.commands["recipes"]
+PAGES = {
+    "": GROUP,
+    **GROUP.commands,
+    **{f"recipes {name}": command for name, command in RECIPES.commands.items()},
+}
+
+
+@pytest.fixture(autouse=True)
+def a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def help_lines(page: str) -> list[str]:
+    shown = CliRunner().invoke(app, [*page.split(), "--help"], prog_name="turnaround")
+    assert shown.exit_code == 0
+    return [line.strip() for line in shown.output.splitlines()]
+
+
+def examples(command: Any) -> list[str]:
+    text = inspect.cleandoc(command.help or "").splitlines()
+    return [re.sub(r"\[/?bold\]", "", line) for line in text if line.startswith("[bold]")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_help_page(page: str) -> None:
+    lines = help_lines(page)
+    assert max(map(len, lines)) <= COLUMNS
+    assert [line for line in lines if re.search(r"<\w+( range)?>|<list\[", line)] == []
+    # Examples are to be copied: each on a line of its own.
+    assert [example for example in examples(PAGES[page]) if example.strip() not in lines] == []
+    # A title that is cut has no space before the rule that ends it.
+    assert [line for line in lines if line.startswith("╭─ ") and not re.fullmatch(r"╭─ .* ─+╮", line)] == []
+
+
+def test_the_verbs_in_a_line_each() -> None:
+    listed = "\n".join(help_lines(""))
+    for name, command in GROUP.commands.items():
+        summary = inspect.cleandoc(command.help).split("\n\n")[0]
+        assert re.search(rf"^│ {name} +{re.escape(summary)} *│$", listed, re.MULTILINE), name
+
+
+def test_most_verbs_have_an_example() -> None:
+    without = {page for page, command in PAGES.items() if page and not examples(command)}
+    assert without <= {"demo", "doctor", "recipes", *(page for page in PAGES if page.startswith("recipes "))}
+
+
+def test_a_mistyped_verb_or_flag_names_the_near_one() -> None:
+    for words, near in ((["tarin", "photos"], "train"), (["train", "photos", "--epoch", "3"], "--epochs")):
+        refused = CliRunner().invoke(app, words)
+        assert refused.exit_code == 2
+        assert near in refused.output
+        assert "Traceback" not in refused.output
