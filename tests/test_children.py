@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from turnaround.children import ChildPool, in_children, mark
+from turnaround.children import ChildPool, PoolClosedError, in_children, mark
 from turnaround.errors import ProcessFailedError
 
 PROGRAM = """
@@ -114,3 +115,32 @@ def test_a_child_that_dies_is_an_error_where_nobody_looks_at_it(monkeypatch: pyt
     tasks = [(number, signal.SIGKILL if number == 5 else None) for number in range(9)]
     with pytest.raises(ProcessFailedError, match=r"A process that squares numbers was killed \(signal 9\)"):
         list(in_children(marked, tasks, purpose="squares numbers"))
+
+
+class SlowToSend:
+    """A task that another thread closes the pool under, while it is turned into bytes."""
+
+    def __init__(self) -> None:
+        self.is_being_sent, self.is_closed = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        self.is_being_sent.set()
+        self.is_closed.wait(timeout=0.5)  # `close` may wait for us, as we for it
+        return int, (1,)
+
+
+def test_a_pool_that_is_closed_while_a_task_is_sent() -> None:
+    pool, task = ChildPool(time.sleep, 1), SlowToSend()
+
+    def close() -> None:
+        task.is_being_sent.wait()
+        pool.close()
+        task.is_closed.set()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    pool.submit(task)  # type: ignore[arg-type]
+    with pytest.raises(PoolClosedError):
+        pool.take()
+    closing.join()
+    assert not any(psutil.pid_exists(pid) for pid in pool.pids if pid)

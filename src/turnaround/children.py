@@ -120,6 +120,10 @@ class ChildPool(Generic[Task, Result]):
         self._looks_ahead = looks_ahead
         self._marks = SPAWN.RawArray(ctypes.c_int64, num_processes)
         self._waiting: deque[Task] = deque()
+        self._replacing = threading.RLock()
+        """Held where `_is_closed` is set, and where a child is replaced: none is started after the end."""
+        self._using_pipes = threading.RLock()
+        """Held by who sends or receives: a pipe that is closed under them may be another file's descriptor next."""
         self._is_closed = False
         self._children: list[_Child[Task]] = []
         for place in range(num_processes):
@@ -139,14 +143,19 @@ class ChildPool(Generic[Task, Result]):
         return [child.process.pid for child in self._children]
 
     def submit(self, *tasks: Task) -> None:
-        self._waiting.extend(tasks)
-        self._hand_out()
+        with self._using_pipes:
+            self._waiting.extend(tasks)
+            self._hand_out()
 
     def take(self) -> Outcome[Task, Result]:
         """Wait for the next task that ends; an exception of the function is raised here."""
+        with self._using_pipes:
+            return self._take()
+
+    def _take(self) -> Outcome[Task, Result]:
         busy = {child.pipe: child for child in self._children if child.tasks}
         assert busy, "there is no task to wait for"
-        # Should the wait itself fail, on a pipe that `close` has just closed, the handler below needs a child.
+        # Should the wait itself fail, on a pipe that `close` has closed before, the handler below needs a child.
         child = next(iter(busy.values()))
         try:
             child = busy[connection.wait(busy)[0]]  # type: ignore[index]
@@ -171,14 +180,17 @@ class ChildPool(Generic[Task, Result]):
     def close(self) -> None:
         """Kill the processes and wait until they have gone. They keep nothing that would need another end."""
         # Before the kill: a thread in `take` would take this end for a death, and replace the child.
-        self._is_closed = True
-        self._waiting.clear()
+        with self._replacing:
+            self._is_closed = True
         # All are killed before the first is waited for: they end at the same time.
         for child in self._children:
             child.process.kill()
-        for child in self._children:
-            child.process.join()
-            child.pipe.close()
+        # A thread in the middle of a task comes out of its pipe now, whose other end has gone.
+        with self._using_pipes:
+            self._waiting.clear()
+            for child in self._children:
+                child.process.join()
+                child.pipe.close()
 
     def __enter__(self) -> ChildPool[Task, Result]:
         return self
@@ -211,13 +223,16 @@ class ChildPool(Generic[Task, Result]):
 
     def _bury(self, child: _Child[Task]) -> Outcome[Task, Result]:
         child.process.join()
-        child.pipe.close()
         death = Death(exit_code=child.process.exitcode or 0, mark=self._marks[child.place])
         task = child.tasks.popleft()
         # Tasks that were sent ahead go back to the front, in their order: only the first was under way.
         self._waiting.extendleft(reversed(child.tasks))
         self._marks[child.place] = -1
-        self._children[self._children.index(child)] = self._start(child.place)
+        with self._replacing:
+            if self._is_closed:
+                raise PoolClosedError
+            child.pipe.close()
+            self._children[self._children.index(child)] = self._start(child.place)
         self._hand_out()
         return Outcome(task=task, result=None, death=death)
 
