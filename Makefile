@@ -1,16 +1,23 @@
 # Two commands: `make demo` and `make test`. Each sets up .venv when needed and then does its job.
+# `make test-browser` tests the pages in Chromium.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-browser lint format clean
 
 demo: .venv/ready
 	$(BIN)/turnaround demo
 
 # Tests start hundreds of processes: bytecode is kept, also where the environment says otherwise.
-test: export PYTHONDONTWRITEBYTECODE =
+test test-browser: export PYTHONDONTWRITEBYTECODE =
+
+# Without those in a browser: Chromium is not everywhere, and takes minutes of computing.
 test: .venv/ready-test
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder -m "not browser"
+	@echo "The pages in a browser were left out: make test-browser tests them."
+
+test-browser:
+	bash .ci/browser
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .

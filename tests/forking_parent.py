@@ -34,9 +34,9 @@ from turnaround.cli import worker
 from turnaround.launch.local import GRACE_S
 
 LOOKS_EVERY_S = 0.02
-ROOMS = ("analysis", "check", "data", "findings", "forecast", "reporting", "study")
-"""Whose modules a command loads when it needs them."""
-OPTIONAL = ("jinja2", "timm")
+ROOMS = ("analysis", "check", "data", "findings", "forecast", "model", "reporting", "study", "training", "use")
+"""Whose modules a command or a training loads when it needs them."""
+OPTIONAL = ("jinja2", "timm", "torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
 """Packages that commands load when they need them; not every environment of .ci has them."""
 
 

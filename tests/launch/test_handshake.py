@@ -221,7 +221,7 @@ def test_what_contradicts_the_launcher(
 QUICK = ("data.size_px=32", "training.epochs=1", "training.precision=fp64", "training.scaling=none")
 
 
-def under_torch(*arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+def under_torch(*arguments: str, python: str) -> subprocess.CompletedProcess[str]:
     spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "turnaround"]
     environment = {**os.environ, **local.loopback(), "OMP_NUM_THREADS": "1"}
     command = [python, *spread, *arguments]
@@ -231,7 +231,8 @@ def under_torch(*arguments: str, python: str = sys.executable) -> subprocess.Com
 def test_two_processes_of_torch_are_one_run(fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
     out = tmp_path / "run"
     settings = [word for setting in QUICK for word in ("--set", setting)]
-    done = under_torch("train", str(fruit_folder), "--device", "cpu", "--out", str(out), "--json", *settings)
+    words, python = ("train", str(fruit_folder), "--device", "cpu", "--out", str(out)), forking.parent.python_with_agent
+    done = under_torch(*words, "--json", *settings, python=python)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["workers"] == 2  # one each, and only process 0 prints
     run = Run.load(out)
@@ -241,8 +242,7 @@ def test_two_processes_of_torch_are_one_run(fruit_folder: Path, tmp_path: Path, 
     assert sorted(p.name for p in run.directory.logs.iterdir()) == ["processes.log"]
     alone = train(fruit_folder, tmp_path / "alone", *QUICK, "workers.count=2", launcher=forking)
     assert largest_difference(weights(run), weights(alone)) < 1e-12
-    python = forking.parent.python_with_agent
-    again = under_torch("train", str(fruit_folder), "--device", "cpu", "--out", str(out), *settings, python=python)
+    again = under_torch(*words, *settings, python=python)
     assert again.returncode != 0
     assert f"{out} already holds a run" in again.stderr  # and process 1 does not wait for ever
     assert sorted(p.name for p in run.directory.logs.iterdir()) == ["processes.log"]
