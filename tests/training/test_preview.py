@@ -72,3 +72,13 @@ def test_without_variation_before_is_after(fruit_folder: Path, tmp_path: Path) -
     assert len(shown) == 96  # half of the epoch: that of one of two workers
     assert all(np.array_equal(image.before, image.after) for image in shown)
     assert all(image.labels == ((Path(image.file).parent.name, 1.0),) for image in shown)
+
+
+def test_what_is_hidden_has_the_mean_of_the_network_that_will_be_trained(fruit_folder: Path, tmp_path: Path) -> None:
+    hidden = ("augment.cutout=0.9", "augment.rotation_degrees=0", "augment.shift=0", "augment.flip=false")
+    made = recipe(*hidden, "model.name=tf_efficientnet_lite0")
+    shown = varied_images(made, pixels(fruit_folder, tmp_path), most=4)
+    for image in shown:
+        changed = image.after[(image.before != image.after).any(axis=2)]
+        assert len(changed)
+        assert np.abs(changed.astype(int) - 127).max() <= 1  # its mean is 0.5 in each colour; ImageNet's is not

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from turnaround.record.reader import Run
-from turnaround.record.schema import ClassResult, Evaluation
+from turnaround.record.schema import CalibrationBin, ClassResult, Evaluation
 from turnaround.use.card import card, text
 from turnaround.use.export import ExportAgreement
 from turnaround.use.trained import Trained, load_trained
@@ -40,7 +40,7 @@ def test_it_has_data_recipe_accuracy_and_limits(trained: Trained) -> None:
     evaluation = trained.run.evaluation
     assert f"{100 * evaluation.top1:.1f} % of 48 validation images" in told
     for result in evaluation.per_class:
-        assert f"| {text(result.name)} | 8 (few) | {100 * result.accuracy:.0f} % |" in told
+        assert f"| {text(result.name)} | 8 (few) | {100 * result.accuracy:.0f} % | " in told
     assert "192 training and 48 validation images, split by holdout 0.2, seed 0" in told
     assert 'name = "small"' in told
     assert "always names one of them" in told
@@ -76,10 +76,37 @@ def test_other_evaluations(trained: Trained, tmp_path: Path) -> None:
     )
     told = written(with_evaluation(trained, evaluation, tmp_path))
     assert "measured after epoch 9, this file is from epoch 3" in told
-    assert "| c0 | 0 (few) | no images |  |" in told
-    assert "| and 1 more: `evaluation.json` of the run | | | |" in told
+    assert "| c0 | 0 (few) | no images | - | - |  |" in told
+    assert "| and 1 more: `evaluation.json` of the run | | | | | |" in told
+    assert "| right class among the first five | 90.0 % |" in told
+    assert "precision, mean" not in told  # a record without counts of predictions has none
+    assert "reliability diagram" not in told
     assert "c8 (50 %) and 192 more." in told
     assert "little more than a guess" in told
+
+
+def test_every_metric_of_the_evaluation_is_there(trained: Trained) -> None:
+    evaluation, told = trained.run.evaluation, written(trained)
+    assert evaluation is not None
+    for name in ("precision", "recall", "F1"):
+        value = getattr(evaluation, f"macro_{name.lower()}")
+        assert f"| {name}, mean over classes (macro) | {100 * value:.1f} % |" in told
+    assert evaluation.calibration_error is not None
+    assert f"| expected calibration error | {100 * evaluation.calibration_error:.1f} % |" in told
+    assert "off on average (the calibration error above)" in told
+
+
+def test_the_reliability_diagram_has_a_bar_for_every_bin_with_images(trained: Trained, tmp_path: Path) -> None:
+    assert trained.run.evaluation is not None
+    bins = [CalibrationBin(num_images=0) for _ in range(15)]
+    bins[11] = CalibrationBin(num_images=40, confidence=0.75, accuracy=0.5)
+    bins[14] = CalibrationBin(num_images=8, confidence=0.95, accuracy=1.0)
+    evaluation = replace(trained.run.evaluation, calibration=bins)
+    rows = [line for line in written(with_evaluation(trained, evaluation, tmp_path)).splitlines() if " to " in line]
+    assert [row.split() for row in rows if "%" in row and "█" in row] == [
+        ["73", "%", "to", "80", "%", "40", "75", "%", "50", "%", "██████████", "|"],
+        ["93", "%", "to", "100", "%", "8", "95", "%", "100", "%", "███████████████████|"],
+    ]
 
 
 @pytest.mark.parametrize(

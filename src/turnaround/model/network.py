@@ -94,6 +94,18 @@ def build(recipe: ModelRecipe, *, num_classes: int, seed: int) -> Network:
     return Network(module=module, mean=mean, std=std, fine_tune=fine_tune)
 
 
+def input_mean(name: str) -> tuple[float, float, float]:
+    """Return the mean that a network of this name subtracts from its images, without building it."""
+    if name in OWN_NETWORKS:
+        return IMAGENET_MEAN
+    timm = _timm()
+    if name not in _known(timm):
+        raise ModelError(_unknown_name(timm, name))
+    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    red, green, blue = IMAGENET_MEAN if config is None else config.mean
+    return float(red), float(green), float(blue)
+
+
 def load_code(name: str) -> None:
     """Import what a network of this name needs."""
     if name not in OWN_NETWORKS:

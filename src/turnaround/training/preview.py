@@ -20,7 +20,7 @@ from turnaround.data.batches import Batches, Slicing
 from turnaround.data.inputs import Inputs
 from turnaround.data.mixing import MixedLabels
 from turnaround.data.pixels import Pixels
-from turnaround.model.network import IMAGENET_MEAN
+from turnaround.model.network import input_mean
 from turnaround.recipe import Recipe
 
 CPU = torch.device("cpu")
@@ -59,18 +59,18 @@ def varied_images(recipe: Recipe, pixels: Pixels, *, most: int) -> list[VariedIm
 
 def _steps(recipe: Recipe, batches: Batches, slicing: Slicing) -> Iterator[VariedImage]:
     pixels = batches.pixels
-    # Not divided by a deviation, so adding the mean gives pixels again. Nearly all networks have this mean: what is
-    # hidden has its colour.
+    # Not divided by a deviation, so adding the mean gives pixels again. What is hidden has its colour.
+    mean = input_mean(recipe.model.name)
     inputs = Inputs(
         Augmentation(recipe.augment, seed=recipe.training.seed),
-        mean=IMAGENET_MEAN,
+        mean=mean,
         std=(1.0, 1.0, 1.0),
         num_train=pixels.num_train,
         device=CPU,
         dtype=torch.float32,
     )
     for batch in batches.steps(slicing, epoch=1):
-        after = inputs.varied(batch, epoch=1) + torch.tensor(IMAGENET_MEAN)[:, None, None]
+        after = inputs.varied(batch, epoch=1) + torch.tensor(mean)[:, None, None]
         shown = (after.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         labels = inputs.labels(batch, epoch=1)
         for i, number in enumerate(batch.ids.tolist()):

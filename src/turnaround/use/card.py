@@ -10,11 +10,12 @@ import re
 from typing import TYPE_CHECKING
 
 from turnaround.recipes import as_toml
-from turnaround.record.schema import Evaluation
+from turnaround.record.class_metrics import completed
+from turnaround.record.schema import CalibrationBin, Evaluation
 from turnaround.use.formats import FORMATS
 from turnaround.use.graph import description
 from turnaround.use.trained import Trained
-from turnaround.words import percent
+from turnaround.words import percent, points
 
 if TYPE_CHECKING:
     from turnaround.use.export import ExportAgreement
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 FEW_IMAGES = 30
 """Below it, the accuracy of a class is little more than a guess."""
 MAX_CLASSES = 200
+BAR_LETTERS = 20
+"""Length of a bar of 100 % in the reliability diagram: one letter is 5 points."""
 
 
 def card(trained: Trained, *, file: str, format_: str, agreement: ExportAgreement) -> str:
@@ -90,9 +93,9 @@ def _usage(trained: Trained, *, file: str, format_: str) -> str:
 
 
 def _accuracy(trained: Trained) -> str:
-    evaluation = trained.run.evaluation
-    if evaluation is None:
+    if trained.run.evaluation is None:
         return "The run has not finished, so it has no final evaluation. Do not rely on this network."
+    evaluation = completed(trained.run.evaluation)
     margin = 1.96 * math.sqrt(max(evaluation.top1 * (1 - evaluation.top1), 0.0) / max(evaluation.num_images, 1))
     sentence = (
         f"{percent(evaluation.top1, 1)} of {evaluation.num_images} validation images (95 % interval about "
@@ -105,19 +108,60 @@ def _accuracy(trained: Trained) -> str:
             f", which had {percent(trained.best.val_accuracy, 1)} and was chosen by that: as the best of many epochs "
             "on these same images it is a little optimistic"
         )
-    return f"{sentence}.\n\n{_class_table(evaluation)}"
+    parts = (f"{sentence}.", _figures(evaluation), _class_table(evaluation), _reliability(evaluation))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _figures(evaluation: Evaluation) -> str:
+    """Return the metrics of all classes together, those that were measured, as a table of two columns."""
+    macro = "mean over classes (macro)"
+    named = {
+        f"precision, {macro}": evaluation.macro_precision,
+        f"recall, {macro}": evaluation.macro_recall,
+        f"F1, {macro}": evaluation.macro_f1,
+        "right class among the first five": evaluation.top5,
+        "expected calibration error": evaluation.calibration_error,
+    }
+    rows = [f"| {name} | {percent(value, 1)} |" for name, value in named.items() if value is not None]
+    return "\n".join(["| measure | value |", "| --- | ---: |", *rows]) if rows else ""
 
 
 def _class_table(evaluation: Evaluation) -> str:
-    rows = ["| class | images | recognised | most often taken for |", "| --- | ---: | ---: | --- |"]
+    """Return a row for each class; its recall is the share of its images that was recognised."""
+    rows = ["| class | images | recall | precision | F1 | most often taken for |"]
+    rows += ["| --- | ---: | ---: | ---: | ---: | --- |"]
     for place, one in enumerate(evaluation.per_class[:MAX_CLASSES]):
-        share = "no images" if one.accuracy is None else percent(one.accuracy)
         few = " (few)" if one.num_images < FEW_IMAGES else ""
-        rows.append(f"| {text(one.name)} | {one.num_images}{few} | {share} | {_taken_for(evaluation, place)} |")
+        recall = "no images" if one.accuracy is None else percent(one.accuracy)
+        shares = f"{recall} | {percent(one.precision)} | {percent(one.f1)}"
+        rows.append(f"| {text(one.name)} | {one.num_images}{few} | {shares} | {_taken_for(evaluation, place)} |")
     if len(evaluation.per_class) > MAX_CLASSES:
-        rows.append(f"| and {len(evaluation.per_class) - MAX_CLASSES} more: `evaluation.json` of the run | | | |")
+        rows.append(f"| and {len(evaluation.per_class) - MAX_CLASSES} more: `evaluation.json` of the run | | | | | |")
     note = f"\n\n(few): fewer than {FEW_IMAGES} images, so the share is little more than a guess."
     return "\n".join(rows) + (note if any("(few)" in row for row in rows) else "")
+
+
+def _reliability(evaluation: Evaluation) -> str:
+    """Return the reliability diagram in letters: how often the network was right, by how sure it was."""
+    bins = evaluation.calibration
+    if not any(one.num_images for one in bins):
+        return ""
+    rows = [
+        _reliability_row(one, f"{percent(place / len(bins))} to {percent((place + 1) / len(bins))}")
+        for place, one in enumerate(bins)
+        if one.num_images
+    ]
+    head = f"{'confidence':<16}{'images':>8}  {'mean':>6}{'right':>7}"
+    note = f"Each {BAR_LETTERS} letters are 100 %: █ as often right, | as sure. A bar that ends before | is too sure."
+    diagram = _fenced("\n".join([head, *rows]), "text")
+    return f"How sure it was, and how often it was right then (reliability diagram):\n\n{diagram}\n\n{note}"
+
+
+def _reliability_row(one: CalibrationBin, span: str) -> str:
+    right, sure = (round(BAR_LETTERS * (value or 0.0)) for value in (one.accuracy, one.confidence))
+    bar = ("█" * right).ljust(BAR_LETTERS + 1)
+    bar = bar[:sure] + "|" + bar[sure + 1 :]
+    return f"{span:<16}{one.num_images:>8}  {percent(one.confidence):>6}{percent(one.accuracy):>7}  {bar.rstrip()}"
 
 
 def _taken_for(evaluation: Evaluation, place: int) -> str:
@@ -136,11 +180,17 @@ def _limits(trained: Trained) -> str:
         "picture that shows none.",
         "Pictures of another kind than those it was trained on: another camera, light, background or crop. The figures "
         "above say nothing about them; measure on your own first.",
-        "Its probabilities as certainties. They were not calibrated; a threshold must be chosen on your own pictures.",
+        f"Its probabilities as certainties. They were not calibrated{_off_by(trained.run.evaluation)}; a threshold "
+        "must be chosen on your own pictures.",
         "Decisions about people, health or safety, or any decision that nobody checks.",
         *([f"Telling these apart without a second look: {weak}."] if weak else []),
     ]
     return "\n".join(f"- {limit}" for limit in limits)
+
+
+def _off_by(evaluation: Evaluation | None) -> str:
+    error = None if evaluation is None else evaluation.calibration_error
+    return "" if error is None else f" and are {points(error)} off on average (the calibration error above)"
 
 
 def _weak_classes(evaluation: Evaluation | None) -> str:
