@@ -70,8 +70,8 @@ def test_the_lab_in_words(predict: Callable[..., Done], lab: str) -> None:
     assert max(len(line) for line in done.out.splitlines()) <= 80
     assert words(done.out).startswith(
         "16 V100 for caltech256, frozen: about 24 s an epoch, 13 min for 30 epochs, at a cost of 8.82. The accuracy "
-        "will probably not be stable by then: that takes about 39 epochs, 17 min. Against 8 V100 that saves 3 min 10 s "
-        "of 20 min to a stable accuracy, at twice the GPUs; the interval has room for no gain."
+        "will probably not be stable by then: that takes about 39 epochs, 17 min. Against 8 V100 that saves about "
+        "2 min 30 s of 19 min 27 s to a stable accuracy, at twice the GPUs; the interval has room for no gain."
     )
     rows = [words(line) for line in done.out.splitlines()]
     assert "forecast 80 % interval" in rows
@@ -223,7 +223,7 @@ def test_a_long_range_has_its_warnings_once(predict: Callable[..., Done], tmp_pa
     done = predict("runs", "--workers", "1-64")
     assert done.out.count("times away from what was measured") == 1
     assert "64 processes are 64 times away" in words(done.out)
-    assert "run: an epoch, the job and the accuracy as measured, where they were;" in words(done.out)
+    assert "run: figures without an interval as measured, where they were;" in words(done.out)
 
 
 @pytest.mark.parametrize("workers", ["16", "8", "1-32"])

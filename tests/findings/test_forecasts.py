@@ -13,8 +13,10 @@ from turnaround.analysis.bottleneck import Bottleneck
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.gpu_kinds import data_sheet
+from turnaround.analysis.times_in_doubt import RunsTogether
 from turnaround.analysis.workloads import survey
-from turnaround.findings.forecasts import Answer, assumption_text, basis_text, pinned_text, warning_text
+from turnaround.findings.forecast_warnings import warning_text
+from turnaround.findings.forecasts import Answer, assumption_text, basis_text, pinned_text
 from turnaround.forecast import remarks as r
 from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Prediction, Question
@@ -30,8 +32,8 @@ def configuration(tmp_path: Path) -> ConfigurationRuns:
 
 def test_pinned() -> None:
     one = {n: pinned_text(r.Pinned(reason="one count", counts=(n,))) for n in (1, 4)}
-    assert one[1] == "only 1 process was measured: typical of published series"
-    assert one[4].startswith("only 4 processes were measured")
+    assert one[1] == "only 1 process was learnt from: typical of published series"
+    assert one[4].startswith("only 4 processes were learnt from")
     assert pinned_text(r.Pinned(reason="two counts", counts=(1, 4))) == (
         "1 and 4 processes cannot tell what the second one costs (c1) from what every doubling costs (c2): their ratio "
         "is that of published series"
@@ -49,6 +51,7 @@ def test_pinned() -> None:
 
 
 def test_every_warning_has_words(configuration: ConfigurationRuns) -> None:
+    run = configuration.summaries[0]
     verdict = Bottleneck(
         kind="input",
         share=0.5,
@@ -92,10 +95,30 @@ def test_every_warning_has_words(configuration: ConfigurationRuns) -> None:
         r.FasterGpuNoFaster: (
             r.FasterGpuNoFaster(fast=configuration, slow=configuration, bandwidth_ratio=2.8, images_per_s=306.1),
             "4 H200 were no faster than 4 H200 (80 s and 80 s an epoch), though they have 2.8 times the memory "
-            "bandwidth: the input path was the limit, about 306 images/s, not the GPUs. The interval is wider for it.",
+            "bandwidth: the input path was the limit, about 306 images/s for 4 workers, not the GPUs. The interval is "
+            "wider for it.",
         ),
         r.WaitsForInput: (r.WaitsForInput(bottleneck=verdict), "The input path holds these runs up: "),
         r.InputLimitReached: (r.InputLimitReached(images_per_s=1400.0), "1,400 images/s on each host"),
+        r.InputLimitBeaten: (
+            r.InputLimitBeaten(limit=400.0, source="told", configuration=configuration, images_per_s=556.5),
+            "An input limit of 400 images/s, as told, contradicts 4 H200, which read 556 images/s on each host: the "
+            "limit must lie above.",
+        ),
+        r.JobTooShort: (
+            r.JobTooShort(configuration=configuration, run="model3", epochs_s=6270.0, job_s=5910.0),
+            "model3 (4 H200) contradicts itself: its epochs are 6,270 s together, more than its whole job of 5,910 s.",
+        ),
+        r.TooFast: (
+            r.TooFast(smaller=configuration, larger=configuration, speedup=2.58),
+            "4 H200 are 2.58 times as fast as 4 H200 on 1 times the workers: more than linear, so one of the two is "
+            "not comparable, and the forecast rests on both.",
+        ),
+        r.SharedHosts: (
+            r.SharedHosts(pairs=(RunsTogether(first=run, second=run, both_s=62.0),)),
+            "ran on the same host for 62 s at the same time: their times are not those of a machine of their own. The "
+            "forecast rests on them: repeat them one after the other.",
+        ),
         r.Missing: (r.Missing(what="fixed overhead"), "start-up is missing from the job time."),
         r.MoreProcessesThanCores: (r.MoreProcessesThanCores(cores=2), "has 2 cores: more processes than cores"),
         r.OneCountTimed: (r.OneCountTimed(workers=1), "Only 1 worker was timed: "),

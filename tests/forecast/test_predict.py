@@ -81,6 +81,7 @@ def test_a_measured_configuration_shows_what_was_measured(lab: Path) -> None:
         "images_per_s": round(24485 / 44, 4),
         "epoch_time_s": 44.0,
         "epochs_to_stable": 25.0,
+        "time_to_stable_s": 1167.0,
         "job_time_s": 1387.0,
         "cost": round(8 * 1387 / 3600, 4),
         "val_accuracy": 0.6719,
@@ -427,10 +428,48 @@ def test_another_precision_is_an_estimate(study: Path) -> None:
 
 
 def test_an_input_limit_that_is_told_caps(study: Path) -> None:
-    p = answer(study, 8, input_limit=500.0)
+    p = answer(study, 8, input_limit=800.0)
     assert p.images_per_s is not None
-    assert p.images_per_s.value == pytest.approx(500, rel=0.03)
-    assert "The input path is the limit: 500 images/s on each host were told; more GPUs wait for it." in p.warnings
+    assert p.images_per_s.value == pytest.approx(800, rel=0.03)
+    assert "The input path is the limit: 800 images/s on each host were told; more GPUs wait for it." in p.warnings
+
+
+def test_an_input_limit_below_what_was_measured_is_contradicted_and_rewrites_no_time(lab: Path) -> None:
+    """400 images/s cannot be the limit of a host on which 8 V100 read 556."""
+    measured, sixteen = (answer(lab, workers, gpu="V100", input_limit=400.0) for workers in (8, 16))
+    for p in (measured, sixteen):
+        [told] = [w for w in p.warnings if "input limit" in w]
+        assert told.startswith("An input limit of 400 images/s, as told, contradicts 8 V100, which read 556 images/s")
+        assert not any("The input path is the limit" in w for w in p.warnings)
+        assert not any("takes it as growing on" in w for w in p.warnings)
+        assert p.images_per_s is not None
+        assert p.images_per_s.value == pytest.approx(556, rel=0.01)
+    assert measured.epoch_time_s is not None
+    assert measured.epoch_time_s.value == pytest.approx(44, abs=0.5)
+    assert measured.best_known("time_to_stable_s") == 25 * 44 + (1387 - 30 * 44)
+    above = answer(lab, 16, gpu="V100", input_limit=700.0)
+    assert "The input path is the limit: 700 images/s on each host were told; more GPUs wait for it." in above.warnings
+    assert not any("contradicts" in w for w in above.warnings)
+
+
+def test_another_precision_of_processors_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    processors = {"device": "cpu", "gpus": [], "choices": {"precision": {"value": "fp32"}}}
+    for n in (1, 2):
+        real(tmp_path / f"n{n}", n, machine=processors)
+    with pytest.raises(InputError, match="computed on processors in fp32, and no data sheet tells how fast bf16 is"):
+        ask(tmp_path, 4, precision="bf16")
+    assert ask(tmp_path, 4, precision="fp32").predict(4).kind == "forecast"
+
+
+def test_times_that_a_report_doubts_are_doubted_here_as_well(lab: Path, tmp_path: Path) -> None:
+    hours = [f"2026-03-01T{hour:02d}:00:00+00:00" for hour in (9, 10, 11)]
+    real(tmp_path / "runs" / "a", 1, started_at=hours[0], ended_at=hours[2])
+    real(tmp_path / "runs" / "b", 2, started_at=hours[1], ended_at=hours[2])
+    assert any("a and b ran on the same host for 1 h" in w for w in answer(tmp_path / "runs", 4).warnings)
+    t4 = answer(lab, 8, gpu="T4", job="cal").warnings
+    assert any("2 processes (209 s an epoch) set aside: against 4" in w for w in t4)
+    assert any("model3 (2 T4) contradicts itself: its epochs are 6,270 s together" in w for w in t4)
+    assert not any("contradicts itself" in w for w in answer(lab, 16, gpu="V100").warnings)
 
 
 def test_a_network_that_is_told_makes_the_interval_narrower(study: Path) -> None:
@@ -480,7 +519,8 @@ def test_what_more_gpus_buy_against_the_most_that_were_run(lab: Path, study: Pat
     p = answer(lab, 16, gpu="V100")
     assert p.against is not None
     assert (p.against.workers, p.against.is_to_stable) == (8, True)
-    assert p.against.time_s == pytest.approx(20 * 60, rel=0.05)
+    assert p.against.is_measured
+    assert p.against.time_s == 25 * 44 + (1387 - 30 * 44)
     assert p.time_to_stable_s is not None
     assert p.against.saved_s == pytest.approx(p.against.time_s - p.time_to_stable_s.value)
     assert answer(study, 4).against is None

@@ -14,11 +14,11 @@ from turnaround.forecast.question import Question
 from turnaround.forecast.sweep import (
     baseline_of,
     forecasters_of,
-    measured_time_to_stable,
     same_epochs_law,
     set_aside,
     sweep,
 )
+from turnaround.forecast.turnaround import measured_time_to_stable
 
 
 def lab_job(lab: Path) -> Workload:
@@ -80,11 +80,12 @@ def test_a_measured_time_to_stable_has_start_up_in_it(lab: Path) -> None:
     job = lab_job(lab)
     v100 = forecasters_of(job)[1]
     eight = next(configuration for configuration in job.configurations if configuration.label == "8 V100")
-    found = measured_time_to_stable(v100, eight)
+    assert v100.laws.times is not None
+    found = measured_time_to_stable(v100.laws.times, eight)
     assert found is not None
     assert found.low == found.value == found.high == pytest.approx(25 * 44 + (1387 - 30 * 44))
     two_t4 = next(configuration for configuration in job.configurations if configuration.label == "2 T4")
-    assert measured_time_to_stable(v100, two_t4) is None  # not among the times of this law
+    assert measured_time_to_stable(v100.laws.times, two_t4) is None  # not among the times of this law
 
 
 def test_its_interval_is_that_of_the_epochs(tmp_path: Path) -> None:
@@ -94,7 +95,8 @@ def test_its_interval_is_that_of_the_epochs(tmp_path: Path) -> None:
     (forecaster,) = forecasters_of(job)
     assert forecaster.question.target == job.target
     stable = job.configurations[0].stable
-    found = measured_time_to_stable(forecaster, job.configurations[0])
+    assert forecaster.laws.times is not None
+    found = measured_time_to_stable(forecaster.laws.times, job.configurations[0])
     assert found is not None
     assert stable.epoch is not None
     assert stable.low is not None

@@ -13,6 +13,7 @@ Enters: `Run`s from the record. Leaves: frozen values that findings/ and reporti
     configurations.py  a workload, and each of its configurations with all repeats
     workloads.py  run directories -> workloads -> configurations
     speed.py      speed-up and efficiency by one definition
+    times_in_doubt.py  times that cannot be compared with others
     repeats.py    the curves of repeats as one band, in fewer points
     pools.py      accuracies that may be compared, and their noise
     guessing.py   is a result better than always answering the largest class?

@@ -12,6 +12,7 @@ that it hands over as evidence.
     data.py         leaks and unequal classes
     runs.py         runs that failed, and comparisons that are not fair
     forecasts.py    the words for forecasts
+    forecast_warnings.py  the words for what to mind in them
     best.py         which configuration for speed, cost and accuracy
 """
 
@@ -33,7 +34,7 @@ RULES = (
     Rule("program-not-recorded", "note", runs.not_recorded),
     Rule("no-better-than-guessing", "problem", accuracy.no_better_than_guessing),
     Rule("unfair-comparison", "caution", runs.unfair_comparison),
-    Rule("ran-together", "caution", runs.ran_together),
+    Rule("ran-together", "caution", runs.runs_together),
     Rule("faster-gpu-no-gain", "problem", speed.faster_gpu_no_gain),
     Rule("more-than-linear", "caution", speed.more_than_linear),
     Rule("efficiency-falls", "note", speed.efficiency_falls),

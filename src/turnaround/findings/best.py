@@ -15,6 +15,7 @@ from turnaround.analysis.pools import Pool, PooledGroup, groups_of
 from turnaround.analysis.speed import superlinear_pairs
 from turnaround.analysis.stable import BAND
 from turnaround.findings.finding import Draft, Evidence, Unit, final_accuracies, who
+from turnaround.forecast.turnaround import measured_times_to_stable
 from turnaround.words import accuracy, duration, durations, listed
 
 
@@ -129,11 +130,22 @@ def own_plateau_only(job: Workload) -> Iterator[Draft]:
     known = [(c, c.stable.level) for c in stated if c.stable.level is not None]
     if len(known) < 2:
         return
-    shown = [f"{c.label} {duration(_own_plateau_s(c))} at {accuracy(level)}" for c, level in known]
+    whole_s = measured_times_to_stable(job, [configuration for configuration, _ in known])
+    # Without the overheads of one of them they are compared without those of all.
+    times_s = (
+        [time_s.value for time_s in whole_s]
+        if whole_s is not None
+        else [_training_s(configuration) for configuration, _ in known]
+    )
+    what = "Times" if whole_s is not None else "Training times, without start-up and evaluation,"
+    shown = [
+        f"{configuration.label} {duration(time_s)} at {accuracy(level)}"
+        for (configuration, level), time_s in zip(known, times_s, strict=True)
+    ]
     apart = max(level for _, level in known) - min(level for _, level in known)
     verdict = "so they do not rank the configurations" if apart > BAND else "near enough for a rough comparison"
     yield Draft(
-        text=f"Training times to each configuration's own plateau, as stated: {listed(shown, 8)}; these are different "
+        text=f"{what} to each configuration's own plateau, as stated: {listed(shown, 8)}; these are different "
         f"levels, seen by eye, {verdict}.",
         evidence=tuple(
             Evidence(run=who(c), what="epochs to its own plateau, as stated", value=c.stable.epoch or 0.0)
@@ -143,6 +155,6 @@ def own_plateau_only(job: Workload) -> Iterator[Draft]:
     )
 
 
-def _own_plateau_s(configuration: ConfigurationRuns) -> float:
+def _training_s(configuration: ConfigurationRuns) -> float:
     assert configuration.epoch_time_s is not None, "only timed configurations are shown"
     return (configuration.stable.epoch or 0.0) * configuration.epoch_time_s.value

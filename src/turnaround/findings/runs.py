@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
-from turnaround.analysis.compare import Difference, unintended_differences, value_at
+from turnaround.analysis.compare import Difference, unintended_differences
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import RunSummary
+from turnaround.analysis.times_in_doubt import RunsTogether, ran_together
 from turnaround.analysis.workloads import RecordGap
 from turnaround.findings.finding import Draft, Evidence
 from turnaround.record.reader import Run
@@ -147,38 +146,30 @@ def _hardware(configuration: ConfigurationRuns) -> tuple[object, ...]:
     return configuration.workers, configuration.gpu, configuration.hosts, configuration.processes
 
 
-def ran_together(job: Workload) -> Iterator[Draft]:
+def runs_together(job: Workload) -> Iterator[Draft]:
     """Report runs that were on one host at the same time: each slowed the other down."""
-    spans = [(summary, span) for summary, run in job.members if (span := _span(run)) is not None]
-    pairs = [
-        (a, b, both_s)
-        for (a, (hosts_a, *one)), (b, (hosts_b, *other)) in itertools.combinations(spans, 2)
-        if hosts_a & hosts_b and (both_s := min(one[1], other[1]) - max(one[0], other[0])) > 1.0
-    ]
+    pairs = ran_together(list(job.members))
     if pairs:
-        pairs.sort(key=lambda pair: -pair[2])
-        a, b, both_s = pairs[0]
-        more = f", and {len(pairs) - 1} more pairs did" if len(pairs) > 1 else ""
         yield Draft(
-            text=f"{a.name} and {b.name} ran on the same host for {duration(both_s)} at the same time{more}: their "
-            "times are not those of a machine of their own.",
+            text=together_text(pairs),
             evidence=tuple(
-                Evidence(run=f"{x.name}, {y.name}", what="time together", value=s, unit="s")
-                for x, y, s in pairs[:MAX_PAIRS]
+                Evidence(
+                    run=f"{pair.first.name}, {pair.second.name}", what="time together", value=pair.both_s, unit="s"
+                )
+                for pair in pairs[:MAX_PAIRS]
             ),
             advice="Repeat them one after the other, or compare their accuracies only.",
         )
 
 
-def _span(run: Run) -> tuple[frozenset[str], float, float] | None:
-    """Hosts, begin and end; None where the record does not tell, or where breaks between segments may lie within."""
-    ranks, status = run.machine.get("ranks"), run.status
-    hosts = {str(host) for rank in ranks if (host := value_at(rank, "host"))} if isinstance(ranks, list) else set()
-    try:
-        times = [datetime.fromisoformat(at or "").timestamp() for at in (status.started_at, status.ended_at)]
-    except (ValueError, OverflowError, OSError):
-        return None
-    return (frozenset(hosts), times[0], times[1]) if hosts and status.segments == 1 else None
+def together_text(pairs: Sequence[RunsTogether]) -> str:
+    """Name the pair that shared a host longest, and count the others."""
+    longest = pairs[0]
+    more = f", and {len(pairs) - 1} more pairs did" if len(pairs) > 1 else ""
+    return (
+        f"{longest.first.name} and {longest.second.name} ran on the same host for {duration(longest.both_s)} at the "
+        f"same time{more}: their times are not those of a machine of their own."
+    )
 
 
 def gap_text(gap: RecordGap) -> str:

@@ -8,13 +8,12 @@ from statistics import median
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.shares import lost_s
 from turnaround.analysis.summary import RunSummary
+from turnaround.analysis.times_in_doubt import epochs_longer_than_job
 from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.words import counted, duration, durations, listed, percent
 
 LOST_SHARE = 0.25
 """A judgement, of the turnaround: a quarter lost is worth a change."""
-CONTRADICTION = 1.02
-"""Epochs that take longer than the job they are in, by more than rounding."""
 
 # In the order in which they come, which is that of a figure's legend.
 PART_NAMES = {
@@ -93,10 +92,8 @@ def times_contradict(job: Workload) -> Iterator[Draft]:
     """Report a table whose epochs take longer than the job that they are in."""
     for configuration in job.configurations:
         for run in configuration.finished:
-            if not run.is_imported or not run.epoch_time_s or not run.job_time_s:
-                continue
-            together_s = run.epochs * run.epoch_time_s
-            if together_s > CONTRADICTION * run.job_time_s:
+            together_s = epochs_longer_than_job(run)
+            if together_s is not None and run.epoch_time_s and run.job_time_s:
                 each, at_most = durations(run.epoch_time_s, run.job_time_s / run.epochs)
                 text = (
                     f"{run.name} ({configuration.label}) contradicts itself: {run.epochs} epochs of {each} are "

@@ -18,6 +18,7 @@ their figures; turnaround.findings.forecasts has the words.
     laws.py          the laws of one job, fitted for one kind of GPU; the registry of laws of time
     turnaround.py    both laws together: time to stable, job time, cost; the best number of GPUs
     question.py      the question and its answer, as values
+    caveats.py       what a reader must mind in one forecast
     predict.py       from the question to the answer
     sweep.py         the laws over a range of workers, for pictures
     next_run.py      the single run that would make the answer surest

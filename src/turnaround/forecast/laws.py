@@ -11,8 +11,8 @@ from turnaround.forecast.epoch_time import EpochTime
 from turnaround.forecast.epochs import EpochsToStable, PlateauAccuracy
 from turnaround.forecast.hardware import carry_over, precision_of
 from turnaround.forecast.interval import MIN_LOW, Interval
-from turnaround.forecast.observations import Observations, Times
-from turnaround.forecast.remarks import Pinned, Unit
+from turnaround.forecast.observations import Observations, Times, input_rate
+from turnaround.forecast.remarks import InputLimitBeaten, InputLimitSource, Pinned, Unit
 from turnaround.forecast.step_time import StepTime
 from turnaround.forecast.time_law import Deployment, ScalingLaw
 from turnaround.forecast.turnaround import TurnaroundParts, fixed_overhead, per_epoch_overhead
@@ -27,6 +27,9 @@ INPUT_BOUND = 1.5
 """Factor of the half-widths of a time where the runs measured the input path: it need not follow the law of GPUs."""
 
 
+BEATEN = 1.02
+"""Factor by which a run must have read more than an input limit to contradict it: the last step of an epoch is smaller,
+and tables are rounded."""
 BATCH_DOUBT = 0.1
 """Relative, for each doubling of the batch per worker away from the one that was timed, either way: a GPU is filled
 better by a larger batch, and worse by a smaller one."""
@@ -41,6 +44,16 @@ class Asked:
     input_images_per_s: float | None = None
     """Limit of one host's input path that somebody has told."""
     inter_host_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputLimit:
+    """The images/s that one host can read at most, as the forecast takes them."""
+
+    images_per_s: float
+    source: InputLimitSource
+    beaten: InputLimitBeaten | None = None
+    """The run that read more than what was told or measured alone: its images/s were taken instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +78,20 @@ class Laws:
             hosts=hosts,
             gradient_bytes=self.times.gradient_bytes,
             inter_host_bytes_per_s=self.asked.inter_host_bytes_per_s,
-            input_images_per_s=self.asked.input_images_per_s or self.times.input_images_per_s,
+            input_images_per_s=limit.images_per_s if (limit := self.input_limit) is not None else None,
         )
+
+    @property
+    def input_limit(self) -> InputLimit | None:
+        """Return the limit that somebody has told, else the one measured alone; never below what a run has read."""
+        if self.times is None or (limit := self.asked.input_images_per_s or self.times.input_images_per_s) is None:
+            return None
+        source: InputLimitSource = "told" if self.asked.input_images_per_s else "measured"
+        fastest = max(self.times.configurations, key=input_rate)
+        if (most := input_rate(fastest)) <= BEATEN * limit:
+            return InputLimit(images_per_s=limit, source=source)
+        beaten = InputLimitBeaten(limit=limit, source=source, configuration=fastest, images_per_s=most)
+        return InputLimit(images_per_s=most, source=source, beaten=beaten)
 
     def global_batch(self, workers: int) -> int | None:
         """Return the global batch asked for, else that of the runs."""
@@ -99,9 +124,7 @@ class Laws:
     @property
     def seen_input_images_per_s(self) -> float | None:
         """Return the limit that was seen; None where a better one is known."""
-        if self.times is None or self.asked.input_images_per_s or self.times.input_images_per_s:
-            return None
-        return self.times.seen_input_images_per_s
+        return None if self.times is None or self.input_limit is not None else self.times.seen_input_images_per_s
 
     def _at_batch(self, time_s: Interval, deployment: Deployment, law: ScalingLaw[Any]) -> Interval:
         """Return the time of as many images in steps of the batch asked for.
@@ -129,9 +152,8 @@ class Laws:
         ).time_s
         if times.input_bound:
             carried = replace(carried, high=max(carried.high, time_s.high))
-        limit = self.asked.input_images_per_s or times.input_images_per_s
-        images = self.observations.images_per_epoch
-        return carried.at_least(images / limit / hosts) if limit and images else carried
+        limit, images = self.input_limit, self.observations.images_per_epoch
+        return carried.at_least(images / limit.images_per_s / hosts) if limit and images else carried
 
     @property
     def is_carried_over(self) -> bool:

@@ -129,6 +129,11 @@ def observe(job: Workload, *, target: float | None = None, gpu: str | None = Non
     )
 
 
+def times_by_kind(job: Workload) -> dict[str, Times]:
+    """Return the times that the laws of a job learn from, by kind of GPU."""
+    return _times(job)[0]
+
+
 def _times(job: Workload) -> tuple[dict[str, Times], list[SetAside]]:
     """Return by kind of GPU the largest group that can be compared in time; the other groups are named."""
     chosen: dict[str, list[ConfigurationRuns]] = {}
@@ -263,6 +268,11 @@ def _input_bound(configurations: Sequence[ConfigurationRuns], job: Workload) -> 
     return WaitsForInput(bottleneck=worst) if worst is not None and worst.is_strong else None
 
 
+def input_rate(configuration: ConfigurationRuns) -> float:
+    """Return the images/s that each host of a configuration has read; 0 where they are not known."""
+    return _rate(configuration) / configuration.hosts
+
+
 def _rate(configuration: ConfigurationRuns) -> float:
     return configuration.images_per_s.value if configuration.images_per_s else 0.0
 
@@ -272,7 +282,7 @@ def _seen_input_limit(configurations: Sequence[ConfigurationRuns], bound: InputB
     if bound is None:
         return None
     ordered = sorted(configurations, key=lambda c: c.workers / c.hosts)
-    rates = [_rate(configuration) / configuration.hosts for configuration in ordered]
+    rates = [input_rate(configuration) for configuration in ordered]
     few, many = (each.workers / each.hosts for each in (ordered[0], ordered[-1]))
     is_flat = many >= MORE_WORKERS * few and 0 < rates[-1] <= MORE_INPUT * rates[0]
     return max(rates) if is_flat else None

@@ -12,7 +12,7 @@ from turnaround.analysis.goals import cost as measured_cost
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
-from turnaround.forecast.doubts import doubts_of
+from turnaround.forecast.caveats import Caveats
 from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.laws import Asked, Laws, epochs_planned, fit_laws
@@ -25,30 +25,18 @@ from turnaround.forecast.remarks import (
     DataSheetBasis,
     HostsAsInRuns,
     HostsOfUsualSize,
-    InputLimitReached,
-    Missing,
     MoreProcessesThanCores,
     MostMeasuredKind,
-    NoStableEpoch,
-    NotMeasuredGpu,
-    OneCountTimed,
     OneHost,
     OtherBatch,
     Remarks,
-    RepeatsApart,
     SettingsKept,
-    TargetNotSeen,
     TimesBasis,
-    Warning_,
 )
-from turnaround.forecast.turnaround import Best, TurnaroundParts, best_of, cost, job_time
+from turnaround.forecast.turnaround import Best, TurnaroundParts, best_of, cost, job_time, measured_time_to_stable
 
 GPUS_PER_HOST, MOST_GPUS_PER_HOST = 8, 16
 """GPUs of a usual host, and of the largest (DGX-2, p2.16xlarge): more are never taken as standing on one host."""
-APART = 1.5
-"""Longest over shortest epoch of the same configuration from which one of the runs was another work, or disturbed."""
-AT_THE_LIMIT = 0.95
-"""Share of the input's limit from which it decides; the last step of an epoch is smaller, so it is never all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +80,7 @@ class Forecaster:
             measured=measured,
             remarks=Remarks(
                 basis=tuple(_basis(laws)),
-                warnings=tuple(self._warnings(workers, hosts)),
+                warnings=tuple(Caveats(job=self.job, laws=laws, target=question.target).of(workers, hosts)),
                 assumed=(*self.assumed, *_settings(seen), *assumed),
                 pinned=laws.pinned(),
             ),
@@ -110,12 +98,15 @@ class Forecaster:
         here_epochs, there_epochs = (epochs, epochs_there) if epochs and epochs_there else (all_epochs, all_epochs)
         if there is None or here_epochs is None or there_epochs is None:
             return None
-        time_s = job_time(there, there_epochs).value
+        is_to_stable = here_epochs is epochs
+        seen = self._measured(most).get("time_to_stable_s" if is_to_stable else "job_time_s")
+        time_s = seen.value if seen is not None else job_time(there, there_epochs).value
         return Against(
             workers=most,
             time_s=time_s,
             saved_s=time_s - job_time(parts, here_epochs).value,
-            is_to_stable=here_epochs is epochs,
+            is_to_stable=is_to_stable,
+            is_measured=seen is not None,
         )
 
     def _hosts(self, workers: int) -> tuple[int, tuple[Assumption, ...]]:
@@ -140,64 +131,9 @@ class Forecaster:
 
     def _measured(self, workers: int) -> dict[str, Spread]:
         configuration = measured_configuration(self.laws, workers, self.question.hosts)
-        return measured_figures(configuration, self.question.price) if configuration is not None else {}
-
-    def _warnings(self, workers: int, hosts: int) -> Iterator[Warning_]:
-        laws, seen = self.laws, self.laws.observations
-        yield from seen.set_aside
-        yield from self._time_warnings(workers, hosts)
-        batch = laws.global_batch(workers)
-        if batch is None:
-            yield Missing(what="batch")
-        elif laws.epochs is None:
-            yield NoStableEpoch(at_least=max((o.epochs for o in seen.not_yet), default=None))
-        else:
-            yield from laws.epochs.cautions(batch)
-        if self.question.target is not None and laws.to_target is None:
-            yield TargetNotSeen(target=self.question.target)
-        if laws.accuracy is None and batch is not None:
-            yield Missing(what="accuracy")
-
-    def _time_warnings(self, workers: int, hosts: int) -> Iterator[Warning_]:
-        law, times = self.laws.time, self.laws.times
-        if law is None or times is None:
-            yield Missing(what="times")
-            return
-        yield from law.exclusions_
-        yield from doubts_of(law.points_)
-        yield from repeats_apart(times.configurations)
-        yield from law.cautions(self.laws.deployment(workers, hosts))
-        if times.input_bound is not None:
-            yield times.input_bound
-        rate = self.laws.images_per_s(workers, hosts)
-        limit = self.laws.asked.input_images_per_s or times.input_images_per_s
-        source: Literal["measured", "told", "seen"] = "told" if self.laws.asked.input_images_per_s else "measured"
-        if self.laws.seen_input_images_per_s is not None:
-            limit, source = self.laws.seen_input_images_per_s, "seen"
-        if limit is not None and rate is not None and rate.value >= AT_THE_LIMIT * hosts * limit:
-            yield InputLimitReached(images_per_s=limit, source=source)
-        if all(o.fixed_s is None for o in times.overheads):
-            yield Missing(what="fixed overhead")
-        if self.laws.observations.images_per_epoch is None:
-            yield Missing(what="images")
-        cores = [run.machine.get("cores") for c in times.configurations for _, run in c.members]
-        most = max((c for c in cores if isinstance(c, int)), default=None)
-        if times.gpu == "CPU" and most is not None and workers > most * hosts:
-            yield MoreProcessesThanCores(cores=most)
-        if len(times.counts) == 1:
-            yield OneCountTimed(workers=times.counts[0])
-        if self.laws.is_carried_over:
-            is_other_kind = kind_of(self.laws.gpu) != times.gpu
-            precision = self.laws.asked.precision if self.laws.changes_precision else None
-            yield NotMeasuredGpu(gpu=self.laws.gpu if is_other_kind else None, precision=precision)
-
-
-def repeats_apart(configurations: Sequence[ConfigurationRuns]) -> Iterator[RepeatsApart]:
-    """Yield the configurations whose repeats differ by more than noise ever does."""
-    for configuration in configurations:
-        time_s = configuration.epoch_time_s
-        if time_s is not None and time_s.high > APART * time_s.low:
-            yield RepeatsApart(configuration=configuration, least_s=time_s.low, most_s=time_s.high)
+        return (
+            measured_figures(configuration, self.question.price, self.laws.times) if configuration is not None else {}
+        )
 
 
 def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
@@ -214,6 +150,8 @@ def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
     )
     laws = fit_laws(seen, measured_on=measured_on, gpu=gpu, asked=asked)
     if laws.is_carried_over and measured_on is not None:
+        if measured_on == gpu == "CPU":
+            raise _no_precision_on_processors(laws)
         for kind in (measured_on, gpu):
             sheet_of(kind)  # raises for a kind without a data sheet
     if laws.time is None and laws.epochs is None and laws.accuracy is None:
@@ -225,6 +163,15 @@ def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
         batches = OtherBatch(batch=question.batch_per_worker or 0, measured=seen.batch_per_worker)
         assumed = (*assumed, batches)
     return Forecaster(job=job, question=question, laws=laws, assumed=assumed)
+
+
+def _no_precision_on_processors(laws: Laws) -> InputError:
+    assert laws.times is not None, "only a time is carried over"
+    return InputError(
+        f"These runs computed on processors in {laws.times.precision}, and no data sheet tells how fast "
+        f"{laws.asked.precision} is there. Leave --precision out, or train one epoch in it "
+        f"(turnaround train SOURCE --set training.precision={laws.asked.precision}) and ask about that run."
+    )
 
 
 def _with_batch(job: Workload, batch_per_worker: int | None) -> Workload:
@@ -330,8 +277,12 @@ def measured_configuration(laws: Laws, workers: int, hosts: int | None) -> Confi
     return next((c for c in same if hosts is None or c.hosts == hosts), None)
 
 
-def measured_figures(configuration: ConfigurationRuns, price: float | None = None) -> dict[str, Spread]:
-    """Return the measurements of a configuration, by the names of a prediction's figures; unknown ones are left out."""
+def measured_figures(
+    configuration: ConfigurationRuns, price: float | None = None, times: Times | None = None
+) -> dict[str, Spread]:
+    """Return the measurements of a configuration, by the names of a prediction's figures; unknown ones are left out.
+    `times`: those it is among, for the time to stable."""
+    to_stable_s = measured_time_to_stable(times, configuration) if times is not None else None
     stable = configuration.stable
     job_s = Spread.of(
         None if run.job_time_s is None else run.job_time_s - run.turnaround_parts_s.get("queue", 0.0)
@@ -342,6 +293,7 @@ def measured_figures(configuration: ConfigurationRuns, price: float | None = Non
         "images_per_s": configuration.images_per_s,
         "epoch_time_s": configuration.epoch_time_s,
         "epochs_to_stable": epochs,
+        "time_to_stable_s": Spread.of([] if to_stable_s is None else [to_stable_s.value]),
         "job_time_s": job_s,
         "cost": Spread.of([measured_cost(job_s.value, devices=configuration.workers, price_per_hour=price)])
         if job_s and price

@@ -104,7 +104,7 @@ class NextRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """The largest configuration that was run, by the same laws: what the one asked for is chosen instead of."""
+    """The largest configuration that was run, as measured where it was: what the one asked for is chosen instead of."""
 
     workers: int
     time_s: float
@@ -112,6 +112,8 @@ class Against:
     """Less time than there; negative where it takes longer."""
     is_to_stable: bool
     """The times are those to a stable accuracy; else those of the job."""
+    is_measured: bool = False
+    """Its time was measured; else it is that of the laws."""
 
 
 @dataclass(frozen=True, kw_only=True)

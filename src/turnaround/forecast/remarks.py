@@ -12,6 +12,7 @@ from turnaround.analysis.bottleneck import Bottleneck
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.gpu_kinds import GpuKind
+from turnaround.analysis.times_in_doubt import RunsTogether
 
 Unit = Literal["step", "epoch"]
 """Unit that a law of time was measured in."""
@@ -78,6 +79,32 @@ class RepeatsApart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TooFast:
+    """A configuration that is more than linearly faster than a smaller one, and both were learnt from."""
+
+    smaller: ConfigurationRuns
+    larger: ConfigurationRuns
+    speedup: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedHosts:
+    """Runs learnt from that were on one host at the same time."""
+
+    pairs: tuple[RunsTogether, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTooShort:
+    """The epochs of a run are longer together than the job that they are in, so one of the two is wrong."""
+
+    configuration: ConfigurationRuns
+    run: str
+    epochs_s: float
+    job_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class FarFromMeasured:
     """The count lies beyond what the law was tested on."""
 
@@ -141,6 +168,8 @@ class FasterGpuNoFaster:
     images_per_s: float | None
     grown: ConfigurationRuns | None = None
     """A configuration of more workers that had more images/s all the same: the limit is one of each worker."""
+    is_capped: bool = False
+    """True where what a host can give is told or was measured, so that the forecast lets it grow no further."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,13 +191,26 @@ class Missing:
     what: Literal["times", "fixed overhead", "images", "batch", "accuracy"]
 
 
+InputLimitSource = Literal["measured", "told", "seen"]
+"""Measured alone, told by somebody, or seen in runs that more workers did not make faster."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputLimitReached:
     """The measured limit of a host's input path decides the time."""
 
     images_per_s: float
-    source: Literal["measured", "told", "seen"] = "measured"
-    """Measured alone, told by somebody, or seen in runs that more workers did not make faster."""
+    source: InputLimitSource = "measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputLimitBeaten:
+    """A run read more images/s on each host than the limit that was told, or measured alone, allows."""
+
+    limit: float
+    source: InputLimitSource
+    configuration: ConfigurationRuns
+    images_per_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +260,10 @@ Warning_ = (
     | Caution
     | InputBound
     | InputLimitReached
+    | InputLimitBeaten
+    | JobTooShort
+    | TooFast
+    | SharedHosts
     | Missing
     | MoreProcessesThanCores
     | OneCountTimed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.workloads import Survey
@@ -12,7 +11,6 @@ from turnaround.errors import InputError
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster, fit_forecaster
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.turnaround import TurnaroundParts, job_time
 
 AHEAD = 2
 """The laws are followed to so many times the most workers that were run or rehearsed."""
@@ -95,32 +93,6 @@ def _point(forecaster: Forecaster, workers: int, is_measured: bool, baseline: Co
     return SweepPoint(
         workers=workers, prediction=prediction, speedup=speedup, efficiency=efficiency, is_measured=is_measured
     )
-
-
-def measured_time_to_stable(
-    forecaster: Forecaster, configuration: ConfigurationRuns, *, or_longer: bool = False
-) -> Interval | None:
-    """Return the time to stable of a timed configuration, with start-up and evaluations as the forecast has them; the
-    interval is that of its epochs alone. `or_longer`: also of one not yet stable at its end, as a lower bound."""
-    times, stable, epoch_s = forecaster.laws.times, configuration.stable, configuration.epoch_time_s
-    is_counted = stable.status == "stable" or (or_longer and stable.status == "not yet stable")
-    if times is None or not is_counted or stable.epoch is None or epoch_s is None:
-        return None
-    overheads = next(
-        (o for c, o in zip(times.configurations, times.overheads, strict=True) if c is configuration), None
-    )
-    if overheads is None:
-        return None
-    fixed = [o.fixed_s for o in times.overheads if o.fixed_s is not None]
-    fixed_s = overheads.fixed_s if overheads.fixed_s is not None else median(fixed) if fixed else 0.0
-    parts = TurnaroundParts(
-        epoch_s=Interval.exact(epoch_s.value),
-        per_epoch_overhead_s=Interval.exact(overheads.evaluation_s + overheads.checkpoint_s),
-        fixed_overhead_s=Interval.exact(fixed_s),
-    )
-    low, high = stable.low or stable.epoch, stable.high or stable.epoch
-    ends = [job_time(parts, Interval.exact(epochs)).value for epochs in (low, stable.epoch, high)]
-    return Interval(low=ends[0], value=ends[1], high=ends[2])
 
 
 def set_aside(forecaster: Forecaster) -> tuple[ConfigurationRuns, ...]:

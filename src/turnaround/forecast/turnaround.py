@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeVar
 
 import numpy as np
 
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import HOUR_S, device_time_s
 from turnaround.analysis.goals import cost as cost_of_time
 from turnaround.forecast.interval import Array, Interval, draws, middle_80
-from turnaround.forecast.observations import Overheads
+from turnaround.forecast.observations import Overheads, Times, times_by_kind
 
 Quantity = TypeVar("Quantity", float, Array)
 
@@ -49,6 +51,47 @@ def job_time(parts: TurnaroundParts, epochs: Interval) -> Interval:
     # The parts' errors are independent: NUM_DRAWS draws of each, (NUM_DRAWS,), through the formula.
     simulated = middle_80(_sum(draws(each)), _sum(values))
     return simulated.reaching(low=min(ends[0] for ends in alone), high=max(ends[1] for ends in alone))
+
+
+def measured_time_to_stable(
+    times: Times, configuration: ConfigurationRuns, *, or_longer: bool = False
+) -> Interval | None:
+    """Return the time to stable of a timed configuration, with start-up and evaluations as the forecast has them; the
+    interval is that of its epochs alone. `or_longer`: also of one that was not yet stable at its end, as a lower bound.
+
+    It is the only definition: page, terminal, findings and forecasts ask here.
+    """
+    stable, epoch_s = configuration.stable, configuration.epoch_time_s
+    is_counted = stable.status == "stable" or (or_longer and stable.status == "not yet stable")
+    overheads = next(
+        (o for c, o in zip(times.configurations, times.overheads, strict=True) if c is configuration), None
+    )
+    if not is_counted or stable.epoch is None or epoch_s is None or overheads is None:
+        return None
+    fixed = [o.fixed_s for o in times.overheads if o.fixed_s is not None]
+    fixed_s = overheads.fixed_s if overheads.fixed_s is not None else median(fixed) if fixed else 0.0
+    parts = TurnaroundParts(
+        epoch_s=Interval.exact(epoch_s.value),
+        per_epoch_overhead_s=Interval.exact(overheads.evaluation_s + overheads.checkpoint_s),
+        fixed_overhead_s=Interval.exact(fixed_s),
+    )
+    low, high = stable.low or stable.epoch, stable.high or stable.epoch
+    ends = [job_time(parts, Interval.exact(epochs)).value for epochs in (low, stable.epoch, high)]
+    return Interval(low=ends[0], value=ends[1], high=ends[2])
+
+
+def measured_times_to_stable(
+    job: Workload, configurations: Sequence[ConfigurationRuns], *, or_longer: bool = False
+) -> list[Interval] | None:
+    """Return the times to stable of these configurations; None where one has none: they cannot be compared then."""
+    kinds = times_by_kind(job).values()
+    each = [
+        [measured_time_to_stable(times, configuration, or_longer=or_longer) for times in kinds]
+        for configuration in configurations
+    ]
+    found = [next((time_s for time_s in one if time_s is not None), None) for one in each]
+    known = [time_s for time_s in found if time_s is not None]
+    return known if len(known) == len(configurations) else None
 
 
 def training_time(epoch_s: Interval, epochs: Interval) -> Interval:

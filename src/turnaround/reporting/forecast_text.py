@@ -56,10 +56,8 @@ def range_lines(predictions: Sequence[Prediction], question: Question, width: in
     rows = [*headings, *(_range_row(p, best, has_stable=has_stable) for p in shown)]
     yield from _table(rows, width, headings=2)
     if any(p.kind == "measured" for p in shown):
-        yield from _note(
-            "run: an epoch, the job and the accuracy as measured, where they were; all else is forecast.", width
-        )
-    if any(p.reaches_stable is False for p in shown):
+        yield from _note("run: figures without an interval as measured, where they were; all else is forecast.", width)
+    if any(_is_late(p) for p in shown):
         yield from _note(f"* later than the {predictions[0].epochs_planned} epochs of the recipe", width)
     if len(shown) < len(predictions):
         yield from _note(f"{len(predictions)} numbers of workers were compared; --json has them all", width)
@@ -86,17 +84,22 @@ def _range_row(p: Prediction, best: Best | None, *, has_stable: bool) -> tuple[s
     """`has_stable`: the range has times to stable, which then carry the intervals; else the job's times do."""
     price = p.best_known("cost")
     paid = money(price) if price is not None else None if p.gpu_hours is None else f"{p.gpu_hours:.2g}"
-    late = "*" if p.reaches_stable is False else " "
+    epochs, late = p.best_known("epochs_to_stable"), "*" if _is_late(p) else " "
     return (
         f"{p.workers} run" if p.kind == "measured" else f"{p.workers}    ",
         time_text(p, "epoch_time_s"),
-        "-" if p.epochs_to_stable is None else f"{p.epochs_to_stable.value:.0f}{late}",
+        "-" if epochs is None else f"{epochs:.0f}{late}",
         range_text(p, "time_to_stable_s"),
         time_text(p, "job_time_s") if has_stable else range_text(p, "job_time_s"),
         paid or "-",
         accuracy_text(p.best_known("val_accuracy")),
         _marks(p.workers, best),
     )
+
+
+def _is_late(p: Prediction) -> bool:
+    """Return whether a stable accuracy is forecast for later than the end; one that was seen came in time."""
+    return p.reaches_stable is False and "epochs_to_stable" not in p.measured
 
 
 def _marks(workers: int, best: Best | None) -> str:

@@ -22,28 +22,26 @@ def headline(p: Prediction, question: Question) -> str:
     if p.epochs_to_stable is not None and p.epochs_planned is not None:
         answer += f" {_stable_sentence(p)}"
     if p.against is not None:
-        answer += f" {_decision(p, p.against)}"
+        answer += f" {decision(p, p.against)}"
     if question.target is not None:
         answer += f" {_target_sentence(p, question.target)}"
     return answer
 
 
-def _decision(p: Prediction, against: Against) -> str:
+def decision(p: Prediction, against: Against) -> str:
     """Return what the GPUs asked for buy against the most that were run."""
     what = "to a stable accuracy" if against.is_to_stable else f"for {p.epochs_planned} epochs"
     ratio = p.workers / against.workers
     times = "twice" if ratio == 2 else f"{ratio:.2g} times"
     here = hardware(against.workers, p.gpu)
     unit = "processes" if p.gpu == "CPU" else "GPUs"
+    time = duration(against.time_s) if against.is_measured else about(against.time_s)
     if about(against.time_s - against.saved_s) == about(against.time_s) or against.saved_s <= 0:
-        return f"That is no sooner {what} than {here} ({about(against.time_s)}), at {times} the {unit}."
+        return f"That is no sooner {what} than {here} ({time}), at {times} the {unit}."
     forecast = p.time_to_stable_s if against.is_to_stable else p.job_time_s
     is_open = forecast is not None and forecast.high >= against.time_s
     doubt = "; the interval has room for no gain" if is_open else ""
-    return (
-        f"Against {here} that saves {about(against.saved_s)} of {about(against.time_s)} {what}, at {times} the "
-        f"{unit}{doubt}."
-    )
+    return f"Against {here} that saves about {about(against.saved_s)} of {time} {what}, at {times} the {unit}{doubt}."
 
 
 def _time_clauses(p: Prediction) -> Iterator[str]:

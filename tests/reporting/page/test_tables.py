@@ -59,14 +59,14 @@ def test_forecasts_are_told_from_what_was_measured(lab: Workload, tmp_path: Path
     _, on_v100 = forecasters_of(found.workloads[0])
     counts = asked_counts(on_v100)
     assert counts == [1, 2, 4, 8, 16]
-    table = forecasts([on_v100.predict(count) for count in counts], on_v100)
+    table = forecasts([on_v100.predict(count) for count in counts])
     assert table.tags == ("forecast", "forecast", "measured", "measured", "forecast")
     measured, forecast = column(table, "job of 30 epochs")[3:]
     assert measured == ("23 min 07 s measured", 1387.0)
     assert forecast == ("13 min (11 min to 16 min)", pytest.approx(830, rel=0.1))
     assert "cost of the job" not in table.headings
     (_, priced) = forecasters_of(found.workloads[0], price=3.6)
-    costs = column(forecasts([priced.predict(8)], priced), "cost of the job")
+    costs = column(forecasts([priced.predict(8)]), "cost of the job")
     assert costs == [("11.10 measured", pytest.approx(8 * 1387 * 3.6 / 3600))]
     assert [text for text, _ in column(table, "workers")] == ["1 V100", "2 V100", "4 V100", "8 V100", "16 V100"]
 

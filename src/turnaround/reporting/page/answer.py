@@ -17,6 +17,7 @@ from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.reporting.comparison_table import epoch_text
+from turnaround.reporting.forecast_words import decision
 from turnaround.words import accuracy, duration, interval, listed
 
 
@@ -169,7 +170,9 @@ def _ahead(best: ConfigurationRuns, ranked: TimeRanking | None, forecasters: Seq
         time_s = p.training_to_target_s
         return f"; {counted} would need about {_interval(time_s)}{_reaching(p)}" if time_s else ""
     if p.job_time_s is not None:
-        return f"; {counted} would need about {_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
+        bought = f". {decision(p, p.against).removesuffix('.')}" if p.against is not None else ""
+        needed = f"{_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
+        return f"; {counted} would need about {needed}{bought}"
     if p.epoch_time_s is not None:
         return f"; {counted} would need about {_interval(p.epoch_time_s)} an epoch"
     return ""

@@ -188,7 +188,7 @@ def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
             "Assumed": [*last.assumed, *last.left_open],
             "Mind": list(last.warnings),
         }
-        by_gpu.append((forecaster.laws.gpu, forecasts(predictions, forecaster), best_of_range(predictions), grounds))
+        by_gpu.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), grounds))
     if by_gpu:
         scored = track_record_text([score for score in view.scores if score.job == job.name])
         yield Block(id=f"{key}/forecast", html=piece("forecast", by_gpu=by_gpu, scored=scored, key=key, job=job.name))

@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.speed import comparable_in_time, ideal_time_s, speedup_of
-from turnaround.findings.forecasts import assumption_text, hardware_label
+from turnaround.findings.forecast_warnings import hardware_label
+from turnaround.findings.forecasts import assumption_text
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
-from turnaround.forecast.sweep import measured_time_to_stable, set_aside, sweep
+from turnaround.forecast.sweep import set_aside, sweep
+from turnaround.forecast.turnaround import measured_time_to_stable
 from turnaround.reporting.page.fig_common import (
     Figure,
     TimeUnit,
@@ -141,13 +144,18 @@ def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
     )
 
 
+def _measured_to_stable(group: ScalingGroup, configuration: ConfigurationRuns) -> Interval | None:
+    times = group.forecaster.laws.times if group.forecaster else None
+    return measured_time_to_stable(times, configuration) if times is not None else None
+
+
 def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
     """Return the figure of time to stable; measured times include start-up and evaluations, as the forecasts do."""
     with_law = [g for g in groups if any(point.prediction.time_to_stable_s for point in g.points)]
     if not with_law:
         return None
     curve = LawCurve(
-        measured=lambda group, c: measured_time_to_stable(group.forecaster, c) if group.forecaster else None,
+        measured=_measured_to_stable,
         law=lambda point: point.prediction.time_to_stable_s,
     )
     ends = [end for g in with_law for p in g.points if (f := curve.law(p)) for end in (f.value, f.high)]

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.goals import Goal, Reached, goals
-from turnaround.forecast.predict import Forecaster
-from turnaround.forecast.sweep import measured_time_to_stable
+from turnaround.forecast.turnaround import measured_times_to_stable
 from turnaround.reporting.page.fig_common import (
     MAX_BARS,
     Figure,
@@ -33,27 +32,24 @@ Row = tuple[Series, Reached]
 SMALL_COST_S = 360.0  # 0.1 GPU-hours: below, costs are told in GPU-seconds
 
 
-def time_figures(job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None) -> list[Figure]:
+def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
     """Return the times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest."""
-    by_configuration = {id(series.configuration): series for series in series_of(job)}
-    shown = [_to_stable(goal, forecasters) if goal.basis == "stable" else goal for goal in goals(job)]
-    by_goal = [(goal, [(by_configuration[id(one.configuration)], one) for one in goal.reached]) for goal in shown]
+    by_case = {id(series.configuration): series for series in series_of(job)}
+    shown = [_to_stable(goal, job) if goal.basis == "stable" else goal for goal in goals(job)]
+    by_goal = [(goal, [(by_case[id(one.configuration)], one) for one in goal.reached]) for goal in shown]
     drawn = [(goal, rows) for goal, rows in by_goal if goal.basis != "job"] or by_goal
     figures = [_time_figure(goal, rows) for goal, rows in drawn if len(rows) > 1]
     several = next(((goal, rows) for goal, rows in by_goal if len(rows) > 1), None)
     return figures if several is None else [*figures, _cost_figure(*several, price=price)]
 
 
-def _to_stable(goal: Goal, forecasters: Sequence[Forecaster]) -> Goal:
+def _to_stable(goal: Goal, job: Workload) -> Goal:
     """Return the goal with the times to stable that forecasts and other figures have: start-up and evaluations in them.
 
     Where the overheads of one configuration are not known, all keep their training times, and the title says so.
     """
-    pairs = []
-    for one in goal.reached:
-        found = (measured_time_to_stable(forecaster, one.configuration, or_longer=True) for forecaster in forecasters)
-        pairs += [(one, time_s) for time_s in found if time_s is not None][:1]
-    if len(pairs) < len(goal.reached):
+    times_s = measured_times_to_stable(job, [one.configuration for one in goal.reached], or_longer=True)
+    if times_s is None:
         return goal
     whole = [
         replace(
@@ -63,7 +59,7 @@ def _to_stable(goal: Goal, forecasters: Sequence[Forecaster]) -> Goal:
             high_s=None if one.high_s is None else time_s.high,
             has_overheads=True,
         )
-        for one, time_s in pairs
+        for one, time_s in zip(goal.reached, times_s, strict=True)
     ]
     return replace(goal, reached=tuple(whole))
 

@@ -36,7 +36,7 @@ def figures_of(
         curve_figure(job, "accuracy"),
         curve_figure(job, "loss"),
         final_accuracy_figure(job),
-        *time_figures(job, forecasters, price=price),
+        *time_figures(job, price=price),
         *scaling_figures(job, forecasters),
         epochs_figure(job, forecasters),
         turnaround_figure(job),

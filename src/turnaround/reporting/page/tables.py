@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.confusion import Pair, confused_pairs
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.predict import Forecaster, measured_configuration
+from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
-from turnaround.forecast.sweep import measured_time_to_stable
 from turnaround.record.schema import ClassResult, Evaluation
 from turnaround.reporting.comparison_table import SortKey, filled_columns, meanings, table_rows
 from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money
@@ -134,9 +133,8 @@ def asked_counts(forecaster: Forecaster) -> list[int]:
     return sorted({*counted, *(2**k for k in range((2 * max(counted)).bit_length()))})
 
 
-def forecasts(predictions: Sequence[Prediction], forecaster: Forecaster) -> HtmlTable:
+def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
     """Forecasts for other numbers of workers, in each cell the value and its 80 % interval; what was run is marked."""
-    to_stable = {p.workers: _measured_to_stable(p, forecaster) for p in predictions}
     shown: list[tuple[str, str, Callable[[float], str]]] = [
         ("an epoch", "epoch_time_s", about),
         ("epochs to stable", "epochs_to_stable", lambda value: f"{value:.0f}"),
@@ -151,10 +149,7 @@ def forecasts(predictions: Sequence[Prediction], forecaster: Forecaster) -> Html
         rows=tuple(
             (
                 Cell(text=hardware(p.workers, p.gpu, hosts=p.hosts), key=float(p.workers)),
-                *(
-                    _forecast(p, name, show, to_stable[p.workers] if name == "time_to_stable_s" else None)
-                    for _, name, show in known
-                ),
+                *(_forecast(p, name, show) for _, name, show in known),
             )
             for p in predictions
         ),
@@ -162,21 +157,11 @@ def forecasts(predictions: Sequence[Prediction], forecaster: Forecaster) -> Html
     )
 
 
-def _measured_to_stable(p: Prediction, forecaster: Forecaster) -> float | None:
-    """Return the time to stable of the configuration that was run, as the figures of the page have it."""
-    configuration = (
-        measured_configuration(forecaster.laws, p.workers, forecaster.question.hosts) if p.measured else None
-    )
-    found = measured_time_to_stable(forecaster, configuration) if configuration is not None else None
-    return None if found is None else found.value
-
-
-def _forecast(p: Prediction, name: str, show: Callable[[float], str], known: float | None = None) -> Cell:
-    spread: Spread | None = p.measured.get(name)
-    measured = spread.value if spread is not None else known
+def _forecast(p: Prediction, name: str, show: Callable[[float], str]) -> Cell:
+    measured: Spread | None = p.measured.get(name)
     if measured is not None:
-        text = duration(measured) if show is about else show(measured)
-        return Cell(text=f"{text} measured", key=measured)
+        text = duration(measured.value) if show is about else show(measured.value)
+        return Cell(text=f"{text} measured", key=measured.value)
     forecast: Interval | None = getattr(p, name)
     if forecast is None:
         return Cell(text=UNKNOWN)
