@@ -14,7 +14,7 @@ import sys
 
 AGENT = "torch.distributed.run"
 MODULES = (
-    *("turnaround", "turnaround.cli.worker", "turnaround.workers.probe", "traced_worker", "conformance_worker"),
+    *("turnaround", "turnaround.worker", "turnaround.workers.probe", "traced_worker", "conformance_worker"),
     AGENT,
 )
 SPREAD = ("-m", AGENT, "--standalone", "--nproc-per-node")

@@ -28,9 +28,8 @@ import torch.distributed.run
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
 import turnaround
-from turnaround import cli
+from turnaround import cli, worker
 from turnaround.children import die_with_parent
-from turnaround.cli import worker
 from turnaround.launch.local import GRACE_S
 
 LOOKS_EVERY_S = 0.02
@@ -95,7 +94,7 @@ def program(words: list[str], python: str) -> Callable[[], object]:
     """What Python would run: a script, or after `-m` a module."""
     sys.argv = words[words[0] == "-m" :]
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    if sys.argv[0] in ("turnaround.cli.worker", "traced_worker"):
+    if sys.argv[0] in ("turnaround.worker", "traced_worker"):
         return worker.main
     if sys.argv[0] in ("conformance_worker", "turnaround.workers.probe"):  # the first changes the code of trainings
         return lambda: runpy.run_module(words[1], run_name="__main__")

@@ -79,6 +79,7 @@ MAY_IMPORT = {
         "reporting",
         "recorder",
     },
+    "worker": {"children", "launch", "record", "analysis", "reporting"},
     "__main__": {"cli"},
     "__init__": {"api"},
 }
@@ -100,16 +101,17 @@ READING_SIDE = (
     "reporting",
     "cli",
     "api",
+    "worker",
 )
 GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "inputs.py", "inputs_triton.py", "mixing.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
 # Modules of the GPU side's rooms that the reading side shares: they import no torch.
 SHARED = {"turnaround.workers.environment", "turnaround.workers.engines"}
-SHARED_WITH = ("recipe", "launch", "cli", "recorder")
+SHARED_WITH = ("recipe", "launch", "cli", "recorder", "worker")
 # The entry point of every training process, and the verbs that ask a trained network, stand on the reading side's
 # doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.
 ENTRY_POINT = {
-    "cli/worker.py": {"turnaround.training.run"},
+    "worker.py": {"turnaround.training.run"},
     "cli/train.py": {"turnaround.training.preview"},
     "cli/classify.py": {"turnaround.use.images", "turnaround.use.predictor"},
     "cli/export.py": {"turnaround.use.export", "turnaround.use.trained"},

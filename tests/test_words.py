@@ -19,6 +19,7 @@ from turnaround.words import (
     number,
     percent,
     points,
+    setting,
 )
 
 
@@ -150,3 +151,13 @@ def test_numbers_counts_and_lists(text: str, expected: str) -> None:
 )
 def test_hardware(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_settings() -> None:
+    assert [setting(True), setting(0.001), setting(32, "per worker"), setting("adam")] == [
+        "yes",
+        "0.001",
+        "32 per worker",
+        "adam",
+    ]
+    assert (setting((("flip", True), ("zoom", 0.1))), setting(())) == ("flip yes, zoom 0.1", "off")

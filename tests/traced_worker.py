@@ -10,7 +10,7 @@ import os
 import signal
 from pathlib import Path
 
-from turnaround.cli import worker
+from turnaround import worker
 from turnaround.data.augment import uniforms
 from turnaround.training.recording import RunRecorder
 from turnaround.training.step import Step

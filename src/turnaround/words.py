@@ -135,6 +135,15 @@ def number(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
 
 
+def setting(value: bool | int | float | str | tuple[tuple[str, bool | int | float | str], ...], unit: str = "") -> str:
+    """Return a setting of a run: "yes", "0.001", "32 per worker"; of named values all, or "off" without any."""
+    if isinstance(value, tuple):
+        return ", ".join(f"{name} {setting(one)}" for name, one in value) or "off"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g} {unit}".rstrip() if isinstance(value, float) else f"{value} {unit}".rstrip()
+
+
 def money(value: float) -> str:
     """Return a cost in the currency of the price that was given: "9.33"."""
     return f"{value:,.2f}"

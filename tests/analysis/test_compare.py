@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.build import LAB, Plan, build, built, import_table, rising
-from turnaround.analysis.compare import Difference, differences, unintended_differences
+from turnaround.analysis.compare import Difference, Fact, differences, unintended_differences
 from turnaround.analysis.workloads import survey
 from turnaround.record.reader import Run
 
@@ -16,6 +16,10 @@ from turnaround.record.reader import Run
 def found(tmp_path: Path, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Difference]:
     left, right = built(tmp_path / "a", **a), built(tmp_path / "b", **b)
     return {difference.what: difference for difference in differences(left, right)}
+
+
+def said(side: tuple[Fact, ...]) -> str:
+    return " / ".join(fact.text for fact in side)
 
 
 def test_equal_runs_do_not_differ(tmp_path: Path) -> None:
@@ -53,8 +57,8 @@ def test_each_difference_is_named_with_both_sides(
     if what is None:
         assert differing == {}
         return
-    assert (differing[what].right, differing[what].matters_for) == (right, matters_for)
-    assert differing[what].left != right
+    assert (said(differing[what].right), differing[what].matters_for) == (right, matters_for)
+    assert said(differing[what].left) != right
 
 
 def test_chosen_precision_pixels_and_a_shared_gpu(tmp_path: Path) -> None:
@@ -63,7 +67,7 @@ def test_chosen_precision_pixels_and_a_shared_gpu(tmp_path: Path) -> None:
         return {"choices": {"precision": {"value": precision}}, "ranks": ranks, "cpu": precision}
 
     differing = found(tmp_path, {"machine": machine("fp16", 1)}, {"machine": machine("bf16", 1)})
-    assert {d.what: (d.left, d.right) for d in differing.values()} == {
+    assert {d.what: (said(d.left), said(d.right)) for d in differing.values()} == {
         "precision": ("fp16", "bf16"),
         "processor": ("fp16", "bf16"),
     }
@@ -77,7 +81,8 @@ def test_another_split_explains_another_fingerprint(tmp_path: Path) -> None:
 def test_augmentation_in_words(tmp_path: Path) -> None:
     a, b = (import_table(LAB.replace("false,true", f"false,{word}"), tmp_path / word) for word in ("true", "false"))
     left, right = Run.load(a / "model3"), Run.load(b / "model3")
-    assert differences(left, right) == (Difference(what="augmentation", left="yes", right="no", matters_for="both"),)
+    (one,) = differences(left, right)
+    assert (one.what, said(one.left), said(one.right), one.matters_for) == ("augmentation", "yes", "no", "both")
 
 
 def test_equal_sets_of_seeds_are_fair(tmp_path: Path) -> None:
@@ -91,4 +96,4 @@ def test_equal_sets_of_seeds_are_fair(tmp_path: Path) -> None:
     _, _, eight, sixteen = survey([tmp_path]).workloads[0].configurations
     assert [difference.what for difference in unintended_differences(two, eight)] == ["global batch"]
     seed = next(difference for difference in unintended_differences(two, sixteen) if difference.what == "seed")
-    assert (seed.left, seed.right) == ("0 / 1", "7")
+    assert (said(seed.left), said(seed.right)) == ("0 / 1", "7")

@@ -226,7 +226,7 @@ def test_a_dry_run_prints_and_starts_nothing(
     assert values["training"]["learning_rate"] == 0.002  # resolved
     assert "runs/fruit-2w-2" in done.stdout  # the next free one
     assert "torch.distributed.run --standalone --nproc-per-node 2" in done.stdout
-    assert "turnaround.cli.worker" in done.stdout
+    assert "turnaround.worker" in done.stdout
     assert run("train", "fruit", "--dry-run").returncode == 0  # looks at no data
 
 

@@ -100,7 +100,7 @@ def test_other_settings_are_set_aside_and_named(tmp_path: Path) -> None:
         "Set aside: 8 H200: their times are those of other settings (batch 64 per worker).",
         "Set aside: 8 H200: their epochs and accuracies are those of other settings (batch 64 per worker).",
     )
-    assert [fact.value for fact in seen.settings] == ["32 per worker"]
+    assert [fact.text for fact in seen.settings] == ["32 per worker"]
 
 
 def test_many_that_are_set_aside_are_named_shortly(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def plan(directory: RunDirectory, place: RankInfo) -> LaunchPlan:
 
 def test_each_starts_its_own_process_only(directory: RunDirectory) -> None:
     joined = plan(directory, SECOND)
-    assert local.command(joined)[:3] == [sys.executable, "-m", "turnaround.cli.worker"]
+    assert local.command(joined)[:3] == [sys.executable, "-m", "turnaround.worker"]
     settings = local.settings_for(joined, {})
     assert "GLOO_SOCKET_IFNAME" not in settings  # the others may be on other hosts
     alone = local.settings_for(plan(directory, replace(SECOND, local_size=1, local_rank=0)), {})

@@ -35,14 +35,14 @@ def plan(processes: int, directory: Path = Path("runs/my run")) -> LaunchPlan:
 
 def test_one_process_is_started_directly() -> None:
     command = local.command(plan(1))
-    assert command[:3] == [sys.executable, "-m", "turnaround.cli.worker"]
+    assert command[:3] == [sys.executable, "-m", "turnaround.worker"]
     assert command[3:] == plan(1).worker_arguments()
 
 
 def test_several_processes_are_started_by_torch() -> None:
     command = local.command(plan(3))
     assert command[:6] == [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    at = command.index("turnaround.cli.worker")
+    at = command.index("turnaround.worker")
     assert command[at - 1] == "-m"
     assert command[at + 1 :] == plan(3).worker_arguments()
 

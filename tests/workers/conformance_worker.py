@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from running import largest_difference
-from turnaround.cli import worker
+from turnaround import worker
 from turnaround.data.augment import Augmentation
 from turnaround.data.batches import StepBatch
 from turnaround.data.inputs import Inputs

@@ -82,7 +82,7 @@ def test_the_command_and_the_environment() -> None:
         processes=3,
         engine="horovod",
     )
-    expected = ["-m", "turnaround.launch.horovod", "--processes", "3", "turnaround.cli.worker"]
+    expected = ["-m", "turnaround.launch.horovod", "--processes", "3", "turnaround.worker"]
     assert local.command(plan)[1:] == [*expected, *plan.worker_arguments()]
     base = {"RANK": "0", "WORLD_SIZE": "1", "HOROVOD_SIZE": "9", "PATH": "/bin"}
     environment = launcher.environment_of(2, 3, port=4321, base=base)

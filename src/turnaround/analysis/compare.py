@@ -6,14 +6,15 @@ difference. The facts of the recipe also tell repeats from runs of other setting
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.summary import device_name, steady_epochs
 from turnaround.record.reader import Run
-from turnaround.words import counted
+from turnaround.words import counted, setting
 
 if TYPE_CHECKING:
     from turnaround.analysis.configurations import ConfigurationRuns
@@ -29,19 +30,32 @@ class Difference:
     """One thing that is not the same on both sides."""
 
     what: str
-    left: str
-    right: str
+    left: tuple[Fact, ...]
+    """The fact of the runs on this side, once for each value that it has."""
+    right: tuple[Fact, ...]
     matters_for: Matters
+
+
+Scalar = bool | int | float | str
+SettingValue = Scalar | tuple[tuple[str, Scalar], ...]
+"""A number, a word, or named values of one setting: the kinds of augmentation that are on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One thing about a run, in words."""
+    """One thing about a run, as a value with its unit."""
 
     what: str
-    value: str
+    value: SettingValue
+    unit: str = ""
     matters_for: Matters
 
+    @property
+    def text(self) -> str:
+        return setting(self.value, self.unit)
+
+
+_UNITS = {"image size": "px"}
 
 _RECIPE_KEYS: tuple[tuple[str, str, str, Matters], ...] = (
     ("data", "size_px", "image size", "both"),
@@ -71,9 +85,8 @@ def recipe_facts(run: Run) -> tuple[Fact, ...]:
     """Return what was asked for, without the seed and the number of workers: runs that agree in it are repeats."""
     recipe = run.recipe
     known = [(what, value_at(recipe, section, key), m) for section, key, what, m in _RECIPE_KEYS]
-    facts = [Fact(what=what, value=_text(value), matters_for=m) for what, value, m in known if value is not None]
     return (
-        *facts,
+        *(_fact(what, value, m) for what, value, m in known if value is not None),
         *_batch(recipe),
         *_augmentation(recipe),
         *_cache(recipe),
@@ -85,20 +98,21 @@ def recipe_facts(run: Run) -> tuple[Fact, ...]:
 def machine_facts(run: Run) -> tuple[Fact, ...]:
     """Return what it ran on and with, and what the run itself chose."""
     machine = run.machine
-    chosen = ((f"{what}", value_at(machine, "choices", key, "value"), m) for key, what, m in _CHOICES)
+    chosen = ((what, value_at(machine, "choices", key, "value"), m) for key, what, m in _CHOICES)
     found: list[tuple[str, object, Matters]] = [
         ("GPU kind", kind_of(device_name(machine)), "time"),
-        ("rehearsal", "yes" if run.is_rehearsal else "no", "time"),
-        *((what, value, m) for what, value, m in chosen),
+        ("rehearsal", run.is_rehearsal, "time"),
+        *chosen,
         ("processor", machine.get("cpu"), "time"),
         ("code version", _code_version(machine), "both"),
         ("torch version", value_at(machine, "versions", "torch"), "both"),
         ("cold cache", _is_cold(run), "time"),
-        ("shared GPU", shared_gpu(machine), "time"),
     ]
     counts = [(key, value_at(machine, key)) for key in ("workers", "processes", "hosts")]
     found += [(what, value, "time" if what != "workers" else "both") for what, value in counts]
-    return tuple(Fact(what=what, value=_text(value), matters_for=m) for what, value, m in found if value is not None)
+    shared = shared_gpu(machine)
+    known = tuple(_fact(what, value, m) for what, value, m in found if value is not None)
+    return known if shared is None else (*known, shared)
 
 
 _CHOICES: tuple[tuple[str, str, Matters], ...] = (
@@ -118,9 +132,7 @@ def result_facts(run: Run) -> tuple[Fact, ...]:
         ("split", value_at(recipe, "images", "split")),
         ("images (fingerprint)", _short(value_at(recipe, "images", "fingerprint"))),
     )
-    return tuple(
-        Fact(what=what, value=_text(value), matters_for="accuracy") for what, value in found if value is not None
-    )
+    return tuple(_fact(what, value, "accuracy") for what, value in found if value is not None)
 
 
 _BATCH_KEYS = (("training", "batch_total"), ("training", "batch_per_worker"), ("workers", "count"))
@@ -149,22 +161,34 @@ def _between(left: Sequence[Run], right: Sequence[Run], meant: frozenset[str]) -
         others = theirs.get(what, (values, matters_for))[0]
         is_other = values.isdisjoint(others) if what in _VARIES_OVER_REPEATS else values != others
         if what not in meant and is_other:
-            found.append(
-                Difference(what=what, left=_joined(values), right=_joined(others), matters_for=matters_for),
-            )
+            found.append(Difference(what=what, left=_sorted(values), right=_sorted(others), matters_for=matters_for))
     has_other_split = any(difference.what == "split" for difference in found)
     # The fingerprint says which image is in which part: with another split it differs for the same images.
     return tuple(d for d in found if d.what != "images (fingerprint)" or not has_other_split)
 
 
-def _values(runs: Iterable[Run]) -> dict[str, tuple[frozenset[str], Matters]]:
+def _values(runs: Iterable[Run]) -> dict[str, tuple[frozenset[Fact], Matters]]:
     """Return for each fact all its values over the runs."""
-    found: dict[str, tuple[frozenset[str], Matters]] = {}
+    found: dict[str, tuple[frozenset[Fact], Matters]] = {}
     for run in runs:
         for fact in (*recipe_facts(run), *result_facts(run), *machine_facts(run)):
-            before = found.get(fact.what, (frozenset[str](), fact.matters_for))[0]
-            found[fact.what] = (before | {fact.value}, fact.matters_for)
+            before = found.get(fact.what, (frozenset[Fact](), fact.matters_for))[0]
+            found[fact.what] = (before | {fact}, fact.matters_for)
     return found
+
+
+def _fact(what: str, value: object, matters_for: Matters) -> Fact:
+    return Fact(what=what, value=_scalar(value), unit=_UNITS.get(what, ""), matters_for=matters_for)
+
+
+def _scalar(value: object) -> Scalar:
+    """Return a value of a record as one that can be compared: not a number is not even equal to itself."""
+    is_plain = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_plain else str(value)  # type: ignore[return-value]
+
+
+def _sorted(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    return tuple(sorted(facts, key=lambda fact: fact.text))
 
 
 def value_at(content: Any, *keys: str) -> Any:
@@ -174,22 +198,24 @@ def value_at(content: Any, *keys: str) -> Any:
     return content
 
 
-def shared_gpu(machine: dict[str, Any]) -> str | None:
-    """Say when several processes computed on one GPU; None when each had its own, or nobody says."""
+def shared_gpu(machine: dict[str, Any], what: str = "shared GPU") -> Fact | None:
+    """Return the fact that several processes computed on one GPU; None when each had its own, or nobody says."""
     ranks = machine.get("ranks")
     if not isinstance(ranks, list) or not str(machine.get("device")).startswith("cuda"):
         return None
     places = [(value_at(rank, "host"), value_at(rank, "device")) for rank in ranks]
     count = len({str(place) for place in places})
-    return f"{len(places)} processes on {counted(count, 'GPU')}" if count < len(places) else None
+    if count == len(places):
+        return None
+    return Fact(what=what, value=len(places), unit=f"processes on {counted(count, 'GPU')}", matters_for="time")
 
 
 def _batch(recipe: dict[str, Any]) -> Iterable[Fact]:
     total, each, _ = (value_at(recipe, *keys) for keys in _BATCH_KEYS)
     if total is not None:
-        yield Fact(what="batch", value=f"{total} in all", matters_for="both")
+        yield Fact(what="batch", value=_scalar(total), unit="in all", matters_for="both")
     elif each is not None:
-        yield Fact(what="batch", value=f"{each} per worker", matters_for="both")
+        yield Fact(what="batch", value=_scalar(each), unit="per worker", matters_for="both")
 
 
 def _augmentation(recipe: dict[str, Any]) -> Iterable[Fact]:
@@ -197,8 +223,8 @@ def _augmentation(recipe: dict[str, Any]) -> Iterable[Fact]:
     if isinstance(augment, dict) and augment:
         given = augment.get("given")
         # A preset is not a difference: it stands for values, and the record has them all.
-        used = [f"{key} {_text(v)}" for key, v in augment.items() if v and key not in ("given", "preset")]
-        value = _text(given) if isinstance(given, bool) else ", ".join(used) or "off"
+        used = tuple((key, _scalar(v)) for key, v in augment.items() if v and key not in ("given", "preset"))
+        value: SettingValue = given if isinstance(given, bool) else used
         yield Fact(what="augmentation", value=value, matters_for="both")
 
 
@@ -222,7 +248,7 @@ def _off_by_default(recipe: dict[str, Any]) -> Iterable[Fact]:
     for section, key, what in _OFF_BY_DEFAULT:
         value = value_at(recipe, section, key)
         if value not in (None, "none"):
-            yield Fact(what=what, value=_text(value), matters_for="accuracy")
+            yield _fact(what, value, "accuracy")
 
 
 def _code_version(machine: dict[str, Any]) -> str | None:
@@ -239,17 +265,3 @@ def _is_cold(run: Run) -> bool | None:
 
 def _short(value: object) -> str | None:
     return str(value)[:8] if value else None
-
-
-_SPELLED: dict[type, Callable[[Any], str]] = {
-    bool: lambda value: "yes" if value else "no",
-    float: lambda value: f"{value:g}",
-}
-
-
-def _text(value: object) -> str:
-    return _SPELLED.get(type(value), str)(value)
-
-
-def _joined(values: frozenset[str]) -> str:
-    return " / ".join(sorted(values)) or "none"

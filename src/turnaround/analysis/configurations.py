@@ -79,7 +79,7 @@ class Configuration:
     @property
     def settings_label(self) -> str:
         """For people: "batch per worker 64, precision bf16"; empty where the runs differ in nothing else."""
-        return ", ".join(f"{fact.what} {fact.value}" for fact in self.settings)
+        return ", ".join(f"{fact.what} {fact.text}" for fact in self.settings)
 
     def settings_for(self, what: str) -> tuple[Fact, ...]:
         """The settings that matter for "time" or for "accuracy": only configurations that agree in them compare."""

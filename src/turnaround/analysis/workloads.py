@@ -43,6 +43,10 @@ class LeftOut:
 
     directory: str
     reason: str
+    """The message of the error that reading it ended in."""
+    state: str = "finished"
+    """The state of a run that never began, where its status can be read."""
+    cause: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ def survey_runs(runs: Sequence[Run]) -> Survey:
         try:
             read.append(Member(summarise(run), run))
         except RunDirectoryError as error:
-            left_out.append(LeftOut(directory=str(run.path), reason=_reason(run, error)))
+            left_out.append(_left_out(run, error))
     read = _with_distinct_names(read)
     by_job: defaultdict[str, list[Member]] = defaultdict(list)
     for member in read:
@@ -100,14 +104,12 @@ def survey_runs(runs: Sequence[Run]) -> Survey:
     )
 
 
-def _reason(run: Run, error: RunDirectoryError) -> str:
-    """Return the reason for leaving a run out; for one that never began also its end."""
+def _left_out(run: Run, error: RunDirectoryError) -> LeftOut:
+    left = LeftOut(directory=str(run.path), reason=str(error))
     try:
-        status = run.status
-    except RunDirectoryError:
-        return str(error)
-    ended = f" Its state is {status.state}{f': {status.cause}' if status.cause else ''}."
-    return f"{error}{ended if status.state != 'finished' else ''}"
+        return replace(left, state=run.status.state, cause=run.status.cause)
+    except RunDirectoryError:  # the status is what cannot be read
+        return left
 
 
 def _gaps(summary: RunSummary, run: Run) -> Iterable[RecordGap]:
@@ -147,9 +149,9 @@ def _workload(name: str, members: Sequence[Member]) -> Workload:
 def _settings(runs: Sequence[Run]) -> list[tuple[Fact, ...]]:
     """Return for each run the facts in which the runs of its job differ."""
     facts = [(*recipe_facts(run), *_images(run), *_nodes(run), *_sharing(run)) for run in runs]
-    values: defaultdict[str, set[str]] = defaultdict(set)
+    values: defaultdict[str, set[Fact]] = defaultdict(set)
     for fact in (fact for own in facts for fact in own):
-        values[fact.what].add(fact.value)
+        values[fact.what].add(fact)
     return [tuple(fact for fact in own if len(values[fact.what]) > 1 or fact.what == _SHARING) for own in facts]
 
 
@@ -158,8 +160,8 @@ _SHARING = "sharing:"
 
 def _sharing(run: Run) -> Iterable[Fact]:
     """Processes on one GPU are no GPUs of their own: their times stand for themselves."""
-    if shared := shared_gpu(run.machine):
-        yield Fact(what=_SHARING, value=shared, matters_for="time")
+    if shared := shared_gpu(run.machine, _SHARING):
+        yield shared
 
 
 def _nodes(run: Run) -> Iterable[Fact]:

@@ -20,7 +20,8 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     doctor.py     what this machine has, and whether training can work on it
     options.py    flags that need more than a line
     verbs.py      what the help pages have in common
-    worker.py     the entry point of every process of a training; it, classify, export and serve reach the GPU side
+
+classify, export and serve reach the GPU side, inside a function.
 """
 
 from __future__ import annotations

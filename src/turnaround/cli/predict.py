@@ -128,11 +128,12 @@ def _tell(found: Survey) -> None:
     """Print what could not be read on stderr: stdout may go into a pipe."""
     from rich.text import Text
 
+    from turnaround.findings.runs import left_out_text
     from turnaround.reporting.terminal import err
     from turnaround.reporting.text_layout import clean
 
     for item in found.left_out:
-        err().print(Text(clean(f"left out: {item.directory}: {item.reason}"), style="yellow"))
+        err().print(Text(clean(f"left out: {item.directory}: {left_out_text(item)}"), style="yellow"))
     if found.running:
         err().print(Text(clean(f"still running, with what they have: {', '.join(found.running)}"), style="yellow"))
 

@@ -28,7 +28,7 @@ def hardware_label(configuration: ConfigurationRuns) -> str:
 
 def facts_text(facts: Sequence[Fact]) -> str:
     """Return the first few settings."""
-    shown = ", ".join(f"{fact.what} {fact.value}" for fact in facts[:MAX_FACTS])
+    shown = ", ".join(f"{fact.what} {fact.text}" for fact in facts[:MAX_FACTS])
     return f"{shown}, ..." if len(facts) > MAX_FACTS else shown
 
 

@@ -11,7 +11,7 @@ from turnaround.analysis.configurations import ConfigurationRuns, Spread, Worklo
 from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import RunSummary
 from turnaround.analysis.times_in_doubt import RunsTogether, ran_together
-from turnaround.analysis.workloads import RecordGap
+from turnaround.analysis.workloads import LeftOut, RecordGap
 from turnaround.findings.finding import Draft, Evidence
 from turnaround.record.reader import Run
 from turnaround.record.schema import State
@@ -130,11 +130,12 @@ def unfair_comparison(job: Workload) -> Iterator[Draft]:
         configuration, difference = found[0]
         matters = "time and accuracy" if difference.matters_for == "both" else difference.matters_for
         others = f" (and {listed([other.label for other, _ in found[1:]])})" if len(found) > 1 else ""
+        left, right = (" / ".join(fact.text for fact in side) for side in (difference.left, difference.right))
         text = (
             f"{job.configurations[0].label} and {configuration.label}{others} differ in more than the configuration: "
-            f"{what} is {difference.left} and {difference.right}, which matters for {matters}."
+            f"{what} is {left} and {right}, which matters for {matters}."
         )
-        sides = ((job.configurations[0], difference.left), (configuration, difference.right))
+        sides = ((job.configurations[0], left), (configuration, right))
         yield Draft(
             text=text,
             evidence=tuple(Evidence(run=side.label, what=what, value=value) for side, value in sides),
@@ -170,6 +171,12 @@ def together_text(pairs: Sequence[RunsTogether]) -> str:
         f"{longest.first.name} and {longest.second.name} ran on the same host for {duration(longest.both_s)} at the "
         f"same time{more}: their times are not those of a machine of their own."
     )
+
+
+def left_out_text(item: LeftOut) -> str:
+    """Return why a run was left out; of one that never began also how it ended."""
+    cause = f": {item.cause}" if item.cause else ""
+    return item.reason if item.state == "finished" else f"{item.reason} Its state is {item.state}{cause}."
 
 
 def gap_text(gap: RecordGap) -> str:

@@ -15,7 +15,7 @@ from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
 from turnaround.workers.environment import RankInfo
 
-WORKER_MODULE = "turnaround.cli.worker"
+WORKER_MODULE = "turnaround.worker"
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 

@@ -12,6 +12,7 @@ from turnaround.record.coding import FORMAT_VERSION, KEY, from_json, to_json
 __all__ = [
     "DISJOINT_TIME_PARTS",
     "FORMAT_VERSION",
+    "METRICS",
     "BestEpoch",
     "CalibrationBin",
     "ClassResult",
@@ -20,6 +21,7 @@ __all__ = [
     "GpuSample",
     "Imported",
     "JobStatus",
+    "Metric",
     "Span",
     "State",
     "Status",
@@ -48,49 +50,73 @@ TimePart = Literal[
 ]
 DISJOINT_TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)[:7]
 
-TAG = "tag"
-"""In a field's metadata: under which name TensorBoard draws it. Training and validation have one heading, so that they
-stand next to each other."""
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A value that an epoch measures, as the recorder, viewers and figures name it."""
+
+    label: str
+    """For people: "validation accuracy"."""
+    unit: str
+    """share (0 to 1), s, images/s ...; empty for a plain number."""
+    tag: str
+    """Under which name TensorBoard draws it. Training and validation have one heading, so that they stand next to each
+    other."""
+
+
+def _metric(label: str, unit: str, tag: str) -> dict[str, Metric]:
+    """Return the metadata that makes a field of EpochRecord a metric."""
+    return {"metric": Metric(label, unit, tag)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecord:
     """One line of epochs.jsonl. Accuracies are fractions, 0 to 1; losses are means per image.
 
-    This is the only list of what an epoch measures: a field with a TAG is shown in every viewer.
+    This is the only list of what an epoch measures; METRICS has its metrics by name.
     """
 
     epoch: int
     """Counted from 1."""
-    train_loss: float = dataclasses.field(metadata={TAG: "loss/train"})
+    train_loss: float = dataclasses.field(metadata=_metric("training loss", "mean of an image", "loss/train"))
     """Running mean over the epoch's steps, under augmentation and with the weights of the moment."""
-    train_accuracy: float = dataclasses.field(metadata={TAG: "accuracy/train"})
+    train_accuracy: float = dataclasses.field(metadata=_metric("training accuracy", "share", "accuracy/train"))
     """Running, like train_loss; of mixed images (mixup, cutmix) the label with the larger share is the right answer."""
-    val_loss: float = dataclasses.field(metadata={TAG: "loss/validation"})
+    val_loss: float = dataclasses.field(metadata=_metric("validation loss", "mean of an image", "loss/validation"))
     """Over the whole validation set, each image once."""
-    val_accuracy: float = dataclasses.field(metadata={TAG: "accuracy/validation"})
+    val_accuracy: float = dataclasses.field(metadata=_metric("validation accuracy", "share", "accuracy/validation"))
     """Top-1, over the whole validation set, each image once."""
-    epoch_time_s: float = dataclasses.field(metadata={TAG: "time/seconds an epoch"})
+    epoch_time_s: float = dataclasses.field(metadata=_metric("epoch time", "s", "time/seconds an epoch"))
     """Training steps only; throughput is computed from this."""
-    images_per_s: float = dataclasses.field(metadata={TAG: "time/images a second"})
+    images_per_s: float = dataclasses.field(metadata=_metric("throughput", "images/s", "time/images a second"))
     """images / epoch_time_s, over all workers."""
-    learning_rate: float = dataclasses.field(metadata={TAG: "learning_rate"})
+    learning_rate: float = dataclasses.field(metadata=_metric("learning rate", "", "learning_rate"))
     """At the end of the epoch."""
     steps: int | None = None
     """Updates in this epoch."""
     images: int | None = None
     """Training images in this epoch, over all workers."""
-    train_eval_loss: float | None = dataclasses.field(default=None, metadata={TAG: "loss/train, evaluated"})
+    train_eval_loss: float | None = dataclasses.field(
+        default=None, metadata=_metric("training loss, evaluated", "mean of an image", "loss/train, evaluated")
+    )
     """On a fixed subset of the training images, in evaluation mode, without augmentation."""
-    train_eval_accuracy: float | None = dataclasses.field(default=None, metadata={TAG: "accuracy/train, evaluated"})
+    train_eval_accuracy: float | None = dataclasses.field(
+        default=None, metadata=_metric("training accuracy, evaluated", "share", "accuracy/train, evaluated")
+    )
     """On the same subset: the one to hold against val_accuracy when asking for overfitting."""
-    val_top5_accuracy: float | None = dataclasses.field(default=None, metadata={TAG: "accuracy/validation, top 5"})
+    val_top5_accuracy: float | None = dataclasses.field(
+        default=None, metadata=_metric("validation accuracy, top 5", "share", "accuracy/validation, top 5")
+    )
     """None with fewer than six classes, where it would say nothing."""
-    evaluation_time_s: float | None = dataclasses.field(default=None, metadata={TAG: "time/seconds an evaluation"})
+    evaluation_time_s: float | None = dataclasses.field(
+        default=None, metadata=_metric("evaluation time", "s", "time/seconds an evaluation")
+    )
     """Both evaluations after this epoch's steps."""
     segment: int = 1
     """1 for the first start, one more at each resume."""
-    noise_scale: float | None = dataclasses.field(default=None, metadata={TAG: "noise_scale"})
+    noise_scale: float | None = dataclasses.field(
+        default=None, metadata=_metric("noise scale", "images a step", "noise_scale")
+    )
     """Gradient noise scale, in images, over the last tenth of the training, or 20 measurements where that is longer."""
     noise_scale_low: float | None = None
     """Lower end of its 90 % interval; may be known where the noise scale itself is not."""
@@ -98,6 +124,11 @@ class EpochRecord:
     """Upper end; None when there is no estimate, or no upper bound."""
     noise_scale_reason: str | None = None
     """Why there is no noise scale, or no upper end of it."""
+
+
+METRICS: dict[str, Metric] = {
+    field.name: field.metadata["metric"] for field in dataclasses.fields(EpochRecord) if "metric" in field.metadata
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

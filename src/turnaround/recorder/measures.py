@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from turnaround.record import metric_names
-from turnaround.record.schema import EpochRecord
+from turnaround.record.schema import METRICS, EpochRecord
 
 
 class Measures(TypedDict, total=False):
@@ -37,9 +37,10 @@ class Measures(TypedDict, total=False):
 
 
 OURS = tuple(Measures.__annotations__)
-ACCURACIES = ("train_accuracy", "val_accuracy", "train_eval_accuracy", "val_top5_accuracy")
-NUMBERS = ("train_loss", "val_loss", "learning_rate", "train_eval_loss", "noise_scale", *ACCURACIES)
-TIMES = ("epoch_time_s", "evaluation_time_s")
+# By the unit of each metric. The throughput is computed from the time and the images of an epoch, never said.
+ACCURACIES = tuple(name for name, metric in METRICS.items() if metric.unit == "share")
+TIMES = tuple(name for name, metric in METRICS.items() if metric.unit == "s")
+NUMBERS = tuple(name for name in METRICS if name not in (*TIMES, "images_per_s"))
 WHOLE = ("epoch", "images")
 
 # Loops join words by "_", "/", "-" or nothing: names are compared without punctuation.

@@ -12,7 +12,7 @@ from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Finding
 from turnaround.findings.bottlenecks import why
-from turnaround.findings.runs import gap_text
+from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.reporting.comparison_table import figures
 
 
@@ -22,7 +22,7 @@ def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any
         "runs": [asdict(run) for job in survey.workloads for c in job.configurations for run in c.summaries],
         "jobs": [_job(job) for job in survey.workloads],
         "findings": [finding_payload(finding) for finding in findings],
-        "left_out": [asdict(item) for item in survey.left_out],
+        "left_out": [{"directory": item.directory, "reason": left_out_text(item)} for item in survey.left_out],
         "running": list(survey.running),
         "notes": [gap_text(gap) for gap in survey.gaps],
     }
@@ -43,12 +43,20 @@ def _configuration_json(
     """Return the configuration and its figures; its runs by name, since they stand under "runs" in full."""
     up = ups.get(configuration.key)
     return {
-        "configuration": {"label": configuration.label, **asdict(configuration.key)},
+        "configuration": {
+            "label": configuration.label,
+            **asdict(configuration.key),
+            "settings": _settings(configuration),
+        },
         "runs": [run.name for run in configuration.summaries],
         **{name: _plain(value) for name, value in figures(configuration, target).items()},
         "bottleneck": None if configuration.bottleneck is None else _bottleneck(configuration.bottleneck),
         "speedup": None if up is None else {**asdict(up), "baseline": up.baseline.label},
     }
+
+
+def _settings(configuration: ConfigurationRuns) -> list[dict[str, str]]:
+    return [{"what": f.what, "value": f.text, "matters_for": f.matters_for} for f in configuration.settings]
 
 
 def _bottleneck(verdict: Bottleneck) -> dict[str, Any]:

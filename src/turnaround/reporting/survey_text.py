@@ -15,7 +15,7 @@ from turnaround.analysis.configurations import Configuration, ConfigurationRuns,
 from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Evidence, Finding
-from turnaround.findings.runs import gap_text
+from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.reporting.charts import BLOCKS, Glyphs, accuracy_chart, stable_chart, time_chart
 from turnaround.reporting.comparison_table import (
     Column,
@@ -232,8 +232,8 @@ def _left_out(survey: Survey, screen: Screen) -> Iterator[Text]:
         yield Text()
         yield Text(f"Left out: {len(survey.left_out):,}", style=HEADING)
         for item in survey.left_out:
-            is_named = item.reason.startswith(item.directory)
-            text = item.reason if is_named else f"{item.directory}: {item.reason}"
+            reason = left_out_text(item)
+            text = reason if reason.startswith(item.directory) else f"{item.directory}: {reason}"
             yield from _styled(wrapped(clean(text), screen.prose, first="  ", rest="    "))
 
 

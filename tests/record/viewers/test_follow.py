@@ -17,8 +17,7 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
 from turnaround.record.viewers import follow
-from turnaround.record.viewers.follow import chosen, followed
-from turnaround.record.viewers.scalars import scalars_of, settings_of
+from turnaround.record.viewers.follow import chosen, followed, scalars_of, settings_of
 from turnaround.record.writer import truncate_epochs
 from turnaround.recorder import Recorder
 

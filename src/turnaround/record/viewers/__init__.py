@@ -3,8 +3,7 @@
 Enters: a run directory that grows. Leaves: its scalars in TensorBoard or MLflow. The launcher follows the files, so the
 training waits for nobody, and a viewer that cannot be reached is said once and left alone.
 
-    follow.py        which viewers, and a thread that hands them every new epoch
-    scalars.py       an epoch as named numbers, a recipe as named settings
+    follow.py        which viewers, and a thread that hands them every new epoch as named numbers
     tensorboard.py   event files in logs/tensorboard of the run, written by TensorBoard's own writer
     mlflow.py        a run of the server that MLFLOW_TRACKING_URI names, the same one after a resume
 """

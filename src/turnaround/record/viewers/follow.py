@@ -1,25 +1,32 @@
-"""Follows a run directory that grows. Enters: the names of viewers. Leaves: calls to each of them, from one thread."""
+"""The contract of a viewer, and a thread that follows a run directory for it as the directory grows.
+
+Enters: the names of viewers. Leaves: calls to each of them, from one thread. An epoch leaves as named numbers, a
+recipe as named settings.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from turnaround.errors import InputError, MissingPartError, RunDirectoryError, one_of
 from turnaround.record.files import folder_below
 from turnaround.record.growing import LinesFile
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run, in_order, read_epoch
-from turnaround.record.schema import EpochRecord
+from turnaround.record.schema import METRICS, EpochRecord
 
 LOOK_EVERY_S = 1.0
 MAX_END_S = 20.0
 """The end of a run waits at most so long for a server."""
+SECTIONS = ("name", "data", "model", "training", "augment", "workers", "images")
+MAX_SETTING_LETTERS = 250  # the limit of MLflow 1 for the value of a parameter
 
 
 class Viewer(Protocol):
@@ -28,6 +35,23 @@ class Viewer(Protocol):
     def begin(self, run: Run) -> set[int]: ...  # the epochs of this run that it has already
     def epoch(self, record: EpochRecord) -> None: ...
     def end(self, run: Run) -> None: ...
+
+
+def scalars_of(record: EpochRecord) -> dict[str, float]:
+    """Return the metrics of an epoch that were measured, by name."""
+    values = {name: getattr(record, name) for name in METRICS}
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def settings_of(recipe: dict[str, Any]) -> dict[str, str]:
+    """Flatten a recipe: training.learning_rate = 0.1. Lists and what is not set are left out."""
+    found: dict[str, str] = {}
+    for section in SECTIONS:
+        content = recipe.get(section)
+        for key, value in content.items() if isinstance(content, dict) else [("", content)]:
+            if isinstance(value, str | int | float | bool):
+                found[f"{section}.{key}".rstrip(".")] = str(value)[:MAX_SETTING_LETTERS]
+    return found
 
 
 def _tensorboard() -> Viewer:

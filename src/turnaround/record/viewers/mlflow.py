@@ -14,7 +14,7 @@ from turnaround.errors import RunDirectoryError
 from turnaround.record.files import read_json
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
-from turnaround.record.viewers.scalars import scalars_of, settings_of
+from turnaround.record.viewers.follow import scalars_of, settings_of
 from turnaround.record.writer import write_json
 
 EXPERIMENT = "turnaround"

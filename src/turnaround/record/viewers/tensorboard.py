@@ -7,8 +7,8 @@ from pathlib import Path
 
 from turnaround.record.files import make_folder
 from turnaround.record.reader import Run
-from turnaround.record.schema import EpochRecord
-from turnaround.record.viewers.scalars import TAGS, scalars_of
+from turnaround.record.schema import METRICS, EpochRecord
+from turnaround.record.viewers.follow import scalars_of
 
 
 class TensorBoard:
@@ -29,7 +29,8 @@ class TensorBoard:
 
     def epoch(self, record: EpochRecord) -> None:
         """Written through at once: whoever looks sees the last epoch."""
-        values = [self._summary.Value(tag=TAGS[name], simple_value=value) for name, value in scalars_of(record).items()]
+        scalars = scalars_of(record).items()
+        values = [self._summary.Value(tag=METRICS[name].tag, simple_value=value) for name, value in scalars]
         event = self._event(step=record.epoch, wall_time=time.time(), summary=self._summary(value=values))
         self._writer.add_event(event)
         self._writer.flush()

@@ -11,7 +11,7 @@ from turnaround.analysis.confusion import best_evaluated, confused_pairs
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import SEVERITIES, Finding
 from turnaround.findings.forecasts import Answer, track_record_text
-from turnaround.findings.runs import gap_text
+from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.forecast.predict import Forecaster, best_of_range
 from turnaround.forecast.score import Score
 from turnaround.reporting.page.answer import answer_of
@@ -198,4 +198,5 @@ def _rest(view: PageView) -> Iterator[Block]:
     survey = view.survey
     if survey.left_out or survey.gaps or view.notes:
         notes = (*map(gap_text, survey.gaps), *view.notes)
-        yield Block(id="left-out", html=piece("left_out", left_out=survey.left_out, notes=notes))
+        left_out = [(item.directory, left_out_text(item)) for item in survey.left_out]
+        yield Block(id="left-out", html=piece("left_out", left_out=left_out, notes=notes))

@@ -58,7 +58,7 @@ def _name(configurations: Sequence[ConfigurationRuns], others: Sequence[Sequence
     kind = own.gpu if own.gpu != "unknown" else "workers"
     if all(group[0].gpu != own.gpu for group in others):
         return kind
-    return ", ".join([kind, *(f"{fact.what} {fact.value}" for fact in own.settings_for("time"))])
+    return ", ".join([kind, *(f"{fact.what} {fact.text}" for fact in own.settings_for("time"))])
 
 
 def scaling_figures(job: Workload, forecasters: Sequence[Forecaster]) -> list[Figure]:

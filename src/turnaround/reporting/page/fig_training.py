@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.repeats import Band, drawn_runs, epoch_band
+from turnaround.record.schema import METRICS
 from turnaround.reporting.page.fig_common import (
     MAX_SERIES,
     Figure,
@@ -50,7 +51,7 @@ def learning_rate_figure(job: Workload) -> Figure | None:
             height=320,
             entries=len(shown),
             xaxis=axis("epoch", rangemode="tozero"),
-            yaxis=axis("learning rate", rangemode="tozero", exponentformat="power"),
+            yaxis=axis(_title("learning_rate"), rangemode="tozero", exponentformat="power"),
         ),
     )
 
@@ -81,9 +82,14 @@ def noise_scale_figure(job: Workload) -> Figure | None:
             height=340,
             entries=len(shown),
             xaxis=axis("epoch", rangemode="tozero"),
-            yaxis=axis("noise scale (images a step)", **log_ticks([*heights, *(h * 3 for h in heights)])),
+            yaxis=axis(_title("noise_scale"), **log_ticks([*heights, *(h * 3 for h in heights)])),
         ),
     )
+
+
+def _title(name: str) -> str:
+    metric = METRICS[name]
+    return f"{metric.label} ({metric.unit})" if metric.unit else metric.label
 
 
 def _known(job: Workload, quantity: str) -> Known:

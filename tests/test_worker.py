@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from turnaround.cli import worker
+from turnaround import worker
 
 
 def test_garbage_is_collected_again_once_the_code_is_loaded() -> None:

@@ -1,8 +1,8 @@
 """The entry point of every process of a training, whoever starts it:
 
-    python -m turnaround.cli.worker RUN
-    python -m torch.distributed.run --nproc-per-node 4 -m turnaround.cli.worker RUN
-    python -m turnaround.launch.horovod --processes 4 turnaround.cli.worker RUN
+    python -m turnaround.worker RUN
+    python -m torch.distributed.run --nproc-per-node 4 -m turnaround.worker RUN
+    python -m turnaround.launch.horovod --processes 4 turnaround.worker RUN
 
 It loads its code and waits for the start message, which says everything else (launch/handshake.py).
 
@@ -147,7 +147,7 @@ def _listen() -> list[int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="turnaround.cli.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="turnaround.worker", description=__doc__)
     parser.add_argument("run", type=Path)
     return parser
 
