@@ -45,6 +45,8 @@ HOLDOUT, SPLIT_SEED = 0.2, 0
 USUAL_SIZE_PX = 224
 """What `turnaround train` takes for a network of timm."""
 LOOKS_EVERY_S = 0.05
+DIGITS = 6
+"""Of an accuracy: enough for a million test images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ def train_ours(task: FineTuneTask, work: Path, *, limit_s: float) -> Training:
         seed=task.seed,
         command_s=command_s,
         imports_s=parts_s.get("decode", 0.0) + parts_s.get("start_up", 0.0),
-        curve=[(s, epoch.val_accuracy) for s, epoch in zip(marks_s, run.epochs, strict=True)],
+        curve=[(s, round(epoch.val_accuracy, DIGITS)) for s, epoch in zip(marks_s, run.epochs, strict=True)],
     )
 
 
@@ -213,7 +215,7 @@ def verdicts(by_program: dict[str, list[Training]]) -> Iterator[str]:
     for name, theirs in done.items():
         if not (ours and theirs):
             continue
-        points = 100 * (mean(one.final for one in ours) - mean(one.final for one in theirs))
+        points = round(100 * (mean(one.final for one in ours) - mean(one.final for one in theirs)), 2)
         times = mean(one.command_s for one in theirs) / mean(one.command_s for one in ours)
         words = f"{'above' if points >= 0 else 'BELOW'} and {'left of' if times >= 1 else 'RIGHT of'}"
         yield f"turnaround is {words} {name}: {points:+.1f} points, {times:.2f} times its speed"
