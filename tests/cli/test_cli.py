@@ -160,10 +160,10 @@ def test_the_last_table(plain: subprocess.CompletedProcess[str], here: Path) -> 
     headings = [line.split("  ")[0] for line in plain.stdout.splitlines() if not line.startswith(" ")]
     # After two epochs it may or may not be better than guessing, which would be a problem.
     assert [heading for heading in headings if heading != "problem"] == [
-        *("validation accuracy", "by class", "best epoch", "weakest class", "an epoch took", "turnaround", "scaling"),
+        *("final accuracy", "by class", "best epoch", "weakest class", "epoch time", "turnaround", "scaling"),
         *("noise scale", "record"),
     ]
-    assert "of 48 images (among the first five: " in plain.stdout
+    assert "of 48 validation images, top-5 " in plain.stdout
     assert "this machine's, for all workers together" in plain.stdout
     assert (here / "runs" / "fruit-2w" / "evaluation.json").is_file()
 

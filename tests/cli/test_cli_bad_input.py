@@ -177,7 +177,7 @@ def test_recipes_show_and_copy(user: User) -> None:
     says(user.refused("recipes", "copy", "nosuch"), "Unknown recipe 'nosuch'")
     mine = user.folder / "fruitbowl.toml"
     mine.write_text("# mine\n")
-    says(user.refused("recipes", "copy", "fruitbowl"), "'fruitbowl.toml' is there already", "copy fruitbowl FILE")
+    says(user.refused("recipes", "copy", "fruitbowl"), "'fruitbowl.toml' already exists", "copy fruitbowl FILE")
     assert mine.read_text() == "# mine\n"
     says(user.refused("recipes", "copy", "fruitbowl", "no/such/x.toml"), "Cannot copy the recipe", "no/such/x.toml")
 

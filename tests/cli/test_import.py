@@ -160,7 +160,7 @@ def test_an_existing_run_is_never_overwritten(turnaround: Callable[..., Done]) -
     before = {path: path.read_bytes() for path in Path("out").rglob("*.json*")}
     done = turnaround("import", "runs.csv", "--out", "out")
     assert (done.code, done.out) == (2, "")
-    assert "out/first and 2 more are there already. Choose another --out" in done.err
+    assert "out/first and 2 more already exist. Choose another --out" in done.err
     assert {path: path.read_bytes() for path in Path("out").rglob("*.json*")} == before
 
 

@@ -76,10 +76,10 @@ def test_the_lab_in_words(predict: Callable[..., Done], lab: str) -> None:
     rows = [words(line) for line in done.out.splitlines()]
     assert "forecast 80 % interval" in rows
     assert any(row.startswith("validation accuracy 66.5 % 64.9 % to 68.2 %") for row in rows)
-    assert [row for row in rows if row in ("rests on", "assumed", "mind", "run next")] == [
-        "rests on",
+    assert [row for row in rows if row in ("based on", "assumed", "caveats", "run next")] == [
+        "based on",
         "assumed",
-        "mind",
+        "caveats",
         "run next",
     ]
     assert rows[-1] == "turnaround train SOURCE --workers 16 --processes 1"

@@ -61,7 +61,7 @@ def test_the_best_within_the_noise_is_said_to_be_so(tmp_path: Path) -> None:
         build(tmp_path / str(workers), Plan(workers=workers, accuracy=rising(0.8 + 0.001 * workers)))
     assert (
         texts(tmp_path)["best-for-accuracy"]
-        == "Best for accuracy: 2 T4 with 80.4 %, but 1 T4 may be as good within the noise."
+        == "Best for accuracy: 2 T4 with 80.4 %, but 1 T4 may be as good, within noise."
     )
 
 

@@ -90,7 +90,8 @@ def test_few_images_without_trained_weights_get_the_small_network_and_a_hint(tmp
     assert (recipe.model.name, recipe.size_px, recipe.training.optimizer) == ("small", 64, "adamw")
     assert recipe.training.batch_per_worker == 32
     assert found.hint is not None
-    assert "--set model.weights=imagenet" in found.hint
+    assert "--pretrained" in found.hint
+    assert "92 % instead of 77 %" in found.hint
 
 
 def test_many_photos_without_trained_weights(tmp_path: Path) -> None:

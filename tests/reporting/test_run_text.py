@@ -78,7 +78,7 @@ def run_with(*accuracies: float | None, top5: float | None = None) -> Run:
 
 def test_the_metrics_of_classes_in_one_line() -> None:
     known = replace(SUMMARY, macro_precision=0.91, macro_recall=0.9, macro_f1=0.905, calibration_error=0.032)
-    line = "by class             precision 91.0 %, recall 90.0 %, F1 90.5 % (macro); calibration error 3.2 points"
+    line = "by class        precision 91.0 %, recall 90.0 %, F1 90.5 % (macro); calibration error 3.2 points"
     assert line in shown(run_end(known, run_with(0.9)))
     assert not any("by class" in line for line in shown(run_end(SUMMARY, run_with(0.9))))
 
@@ -143,10 +143,10 @@ def test_runs_side_by_side() -> None:
 def test_the_end_of_a_run() -> None:
     lines = shown(run_end(SUMMARY, run_with(0.9, 0.5, 0.7, top5=0.99)))
     assert [" ".join(line.split()) for line in lines] == [
-        "validation accuracy 90.0 % of 1,200 images (among the first five: 99.0 %)",
+        "final accuracy 90.0 % of 1,200 validation images, top-5 99.0 %",
         "best epoch 2 with 91.2 %",
         "weakest class b: 50.0 % of 10 images",
-        "an epoch took 12 s, 1,234 images/s",
+        "epoch time 12 s, 1,234 images/s",
         "turnaround 75 s: other epochs 70 s, starting up 5 s",
         "record runs/mine",
     ]
@@ -166,13 +166,13 @@ def test_the_end_of_a_rehearsal_and_of_few_classes() -> None:
     lines = shown(run_end(replace(SUMMARY, is_rehearsal=True), run_with(0.9)))
     text = "\n".join(lines)
     assert "this machine's, for all workers together" in text
-    assert "among the first five" not in text
+    assert "top-5" not in text
     assert "weakest class" not in text
 
 
 def test_a_run_that_has_shown_nothing_yet() -> None:
     lines = shown(run_end(NOTHING_YET, run_with()))
-    assert lines[0].split() == ["validation", "accuracy", "-"]
+    assert lines[0].split() == ["final", "accuracy", "-"]
     assert "None" not in "\n".join(lines)
     assert not any(line.startswith("best epoch") for line in lines)
 

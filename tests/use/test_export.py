@@ -96,7 +96,7 @@ def test_an_existing_file_or_card_is_not_touched(exported: dict[str, Path], trai
     (tmp_path / "own.safetensors.md").write_text("mine")
     done = export_run(trained, to="safetensors", out=tmp_path / "own.safetensors", show=silent)
     assert not done.card_is_new
-    assert "was there already and was kept" in done.sentence()
+    assert "already existed and was kept" in done.sentence()
     assert (tmp_path / "own.safetensors.md").read_text() == "mine"
     again = export_run(trained, to="safetensors", out=tmp_path / "own.safetensors", show=silent, force=True)
     assert again.card_is_new

@@ -32,7 +32,7 @@ def test_a_socket_is_its_owners_alone_and_goes_at_the_end(tmp_path: Path) -> Non
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
             listening.accept()[0].close()
-        with pytest.raises(InputError, match="another program answers there already"), listen_at(path):
+        with pytest.raises(InputError, match="another program already answers there"), listen_at(path):
             pass
     assert not path.exists()
 
@@ -44,7 +44,7 @@ def test_a_dead_socket_is_replaced_and_a_file_is_not(tmp_path: Path) -> None:
     with listen_at(path):
         assert path.is_socket()
     path.write_text("mine")
-    with pytest.raises(InputError, match="a file of that name is there already"), listen_at(path):
+    with pytest.raises(InputError, match="a file of that name already exists"), listen_at(path):
         pass
     assert path.read_text() == "mine"
     before = os.umask(0)

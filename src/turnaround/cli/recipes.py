@@ -56,7 +56,7 @@ def copy(
             file.write(content)
     except FileExistsError:
         raise InputError(
-            f"{str(target)!r} is there already. Choose another name: turnaround recipes copy {name} FILE."
+            f"{str(target)!r} already exists. Choose another name: turnaround recipes copy {name} FILE."
         ) from None
     except OSError as error:
         raise storage_error("copy the recipe", target, error) from error

@@ -6,7 +6,7 @@ that it hands over as evidence.
     finding.py      one sentence with its evidence and its size; a rule that finds such
     speed.py        what more or faster GPUs brought
     accuracy.py     what more workers cost, and what is only noise
-    curves.py       curves that rise, fall, or are learnt by heart
+    curves.py       curves that rise, fall, or overfit
     bottlenecks.py  what holds the runs of one configuration back
     times.py        what of the turnaround was not training
     data.py         leaks and unequal classes

@@ -68,7 +68,7 @@ def _certainty(group: PooledGroup, fewest: Pool, pool: Pool) -> str:
     runs = f"{few} and {many} runs" if few != many else "one run each" if few == 1 else f"means of {few} runs each"
     if group.noise is None:
         return f"{runs}, and nothing tells how far a second run would differ"
-    return f"{runs}; up to {points(group.noise.limit(fewest, pool))} may be chance"
+    return f"{runs}; up to {points(group.noise.limit(fewest, pool))} are within noise"
 
 
 def _batch_cause(fewest: Pool, pool: Pool) -> str:
@@ -188,8 +188,7 @@ def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:
         if difference <= limit:
             text = (
                 f"The accuracies of {listed([pool.label for pool in group.pools])} lie within {points(difference)}, "
-                f"and up to {points(limit)} cannot be told from chance ({_noise_source(group.noise)}): they cannot be "
-                "ranked."
+                f"and up to {points(limit)} are within noise ({_noise_source(group.noise)}): they cannot be ranked."
             )
             yield Draft(
                 text=text,
@@ -212,7 +211,7 @@ def one_seed_only(job: Workload) -> Iterator[Draft]:
             size = "how far a second run would differ is not known"
             if group.noise is not None:
                 smallest = group.noise.limit(group.pools[0], group.pools[-1])
-                size = f"differences below {points(smallest)} cannot be told from chance ({_noise_source(group.noise)})"
+                size = f"differences below {points(smallest)} are within noise ({_noise_source(group.noise)})"
             yield Draft(
                 text=f"Each of the {len(group.configurations)} configurations was run once: {size}.",
                 evidence=final_accuracies(*group.configurations),

@@ -121,7 +121,7 @@ def _caveat(best: Pool, group: PooledGroup, pools: Sequence[tuple[Pool, PooledGr
         return f", before {second.label} with {accuracy(second.accuracy)} ({once}: the noise is not known)"
     limits = [(pool, group.noise.limit(best, pool)) for pool in others]
     near = [pool.label for pool, limit in limits if best.accuracy - pool.accuracy <= limit]
-    return f", but {listed(near)} may be as good within the noise" if near else ", more than noise above the others"
+    return f", but {listed(near)} may be as good, within noise" if near else ", more than noise above the others"
 
 
 def own_plateau_only(job: Workload) -> Iterator[Draft]:

@@ -64,7 +64,7 @@ _VERDICTS: dict[Kind, _Verdict] = {
     "memorising": _Verdict(
         what=_GAP,
         size=lambda found: found.gap or 0.0,
-        text="Training on {label} learns images by heart: training accuracy is {size} above validation, which holds",
+        text="Training on {label} overfits, but harmlessly: training accuracy is {size} above validation, which holds",
         advice="More augmentation, images or weight decay may raise validation accuracy; nothing is lost yet.",
     ),
     "underfitting": _Verdict(
@@ -118,7 +118,7 @@ def memorising(job: Workload) -> Iterator[Draft]:
     others = [configuration.label for _, configuration in told if configuration is not worst]
     text = (
         f"Training on {worst.label} ends with {accuracy(train.value)} on training and {accuracy(val.value)} on "
-        f"validation images{f' (likewise {listed(others)})' if others else ''}: {points(gap)} are learnt by heart; "
+        f"validation images{f' (likewise {listed(others)})' if others else ''}: it overfits by {points(gap)}; "
         "without curves nobody can say whether validation accuracy fell."
     )
     evidence = (
@@ -131,8 +131,8 @@ def memorising(job: Workload) -> Iterator[Draft]:
         for e in figure(who(configuration), what, None if spread is None else spread.value, "share")
     )
     advice = (
-        "Import the curves too (turnaround import TABLE --curves CURVES): only they tell memorising from overfitting "
-        "that does harm. Training accuracy under augmentation is too low, so the true gap is larger."
+        "Import the curves too (turnaround import TABLE --curves CURVES): only they tell whether the overfitting "
+        "does harm. Training accuracy under augmentation is too low, so the true gap is larger."
     )
     yield Draft(text=text, evidence=tuple(evidence), advice=advice)
 

@@ -26,7 +26,7 @@ PART_NAMES = {
     "evaluation": "evaluation",
     "checkpoint": "checkpoints",
     "lost": "work done twice after a stop",
-    "other": "not explained by the record",
+    "other": "overhead",
 }
 """The parts of a turnaround, as sentences, tables and figures call them."""
 _REMEDY = {

@@ -158,7 +158,7 @@ def _timm_module(recipe: ModelRecipe, *, num_classes: int) -> nn.Module:
             raise ModelError(f"timm cannot make {recipe.name!r} for {num_classes} classes: {error}") from error
         raise MissingPartError(
             f"The ImageNet weights of {recipe.name!r} could not be had ({_first_line(error)}). Without a network, "
-            "give a file: --set model.weights=FILE.safetensors (or a PyTorch file), or train from nothing: "
+            "give a file: --set model.weights=FILE.safetensors (or a PyTorch file), or train from scratch: "
             "--set model.weights=none."
         ) from error
 

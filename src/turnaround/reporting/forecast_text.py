@@ -34,9 +34,9 @@ def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tupl
         yield from _table([(*heading, "measured" if measured else ""), *rows], width)
     answer = Answer.of(p)
     sections = (
-        ("rests on", answer.rests_on),
+        ("based on", answer.rests_on),
         ("assumed", [*answer.assumed, *answer.left_open]),
-        ("mind", list(answer.warnings)),
+        ("caveats", list(answer.warnings)),
         ("run next", [following[0]] if (following := next_in_words(p)) else []),
     )
     for name, sentences in sections:
@@ -65,9 +65,9 @@ def range_lines(predictions: Sequence[Prediction], question: Question, width: in
     # What is said of one number of workers is said of those at the ends, which are the farthest from the runs.
     warnings = list(dict.fromkeys(warning for answer in (first, last) for warning in answer.warnings))
     for name, sentences in (
-        ("rests on", last.basis),
+        ("based on", last.basis),
         ("assumed", [*last.assumed, *last.left_open]),
-        ("mind", warnings),
+        ("caveats", warnings),
     ):
         yield from _section(name, sentences, width)
 

@@ -64,12 +64,12 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     """Yield name and text of each line; without a text there is nothing to say."""
     final = accuracy(summary.final_val_accuracy)
     if run.evaluation:
-        final += f" of {counted(run.evaluation.num_images, 'image')}"
+        final += f" of {counted(run.evaluation.num_images, 'validation image')}"
         if run.evaluation.top5 is not None:
-            final += f" (among the first five: {accuracy(run.evaluation.top5)})"
+            final += f", top-5 {accuracy(run.evaluation.top5)}"
     if summary.guessing_accuracy is not None:
         final += f"; guessing the largest class: {accuracy(summary.guessing_accuracy)}"
-    yield "validation accuracy", final
+    yield "final accuracy", final
     yield "by class", class_metrics_sentence(summary)
     if summary.best_epoch is not None:
         yield "best epoch", best_sentence(summary, run)
@@ -77,7 +77,7 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     yield "time limit", limit_sentence(summary, run)
     yield "weakest class", weakest_class(run)
     note = " (this machine's, for all workers together)" if summary.is_rehearsal else ""
-    yield "an epoch took", f"{duration(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{note}"
+    yield "epoch time", f"{duration(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{note}"
     yield "turnaround", f"{duration(summary.turnaround_s)}: {parts_sentence(summary)}"
     yield "to the first step", first_step_sentence(summary, run)
     yield "scaling", scaling_sentence(run)
@@ -172,4 +172,6 @@ def weakest_class(run: Run) -> str | None:
     if len(results) < 2:
         return None
     worst = min(results, key=lambda c: (c.accuracy or 0.0, c.name))
-    return f"{worst.name}: {accuracy(worst.accuracy)} of {worst.num_images} images"
+    if worst.accuracy == 1.0:
+        return None  # all are recognised
+    return f"{worst.name}: {accuracy(worst.accuracy)} of {counted(worst.num_images, 'image')}"

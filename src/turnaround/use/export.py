@@ -70,7 +70,7 @@ class Exported:
     def sentence(self) -> str:
         """Say what was written and how it was checked."""
         checked = self.agreement
-        beside = f"Model card: {self.card}" if self.card_is_new else f"{self.card} was there already and was kept"
+        beside = f"Model card: {self.card}" if self.card_is_new else f"{self.card} already existed and was kept"
         return (
             f"{self.file}: {self.num_bytes / 1e6:.1f} MB, {self.format}. It names the same class as the trained "
             f"network for {checked.same_top1} of {checked.num_images} {checked.pictures}; the largest difference of a "

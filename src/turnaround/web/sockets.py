@@ -84,7 +84,7 @@ def _clear(path: Path) -> None:
     except OSError:
         return
     if not is_socket:
-        raise InputError(f"--socket {path}: a file of that name is there already. Choose another.")
+        raise InputError(f"--socket {path}: a file of that name already exists. Choose another.")
     # A socket file outlives its process: only a connection tells whether anybody listens.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
@@ -92,7 +92,7 @@ def _clear(path: Path) -> None:
         except OSError:
             path.unlink(missing_ok=True)
             return
-    raise InputError(f"--socket {path}: another program answers there already. Choose another.")
+    raise InputError(f"--socket {path}: another program already answers there. Choose another.")
 
 
 class BoundedProtocol(H11Protocol):

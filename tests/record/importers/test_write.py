@@ -98,11 +98,11 @@ def test_a_run_on_processors_and_a_rehearsal() -> None:
 def test_an_existing_one_is_never_touched(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "b").mkdir(parents=True)
-    with pytest.raises(RunDirectoryError, match=r"out/b is there already\. Choose another --out, or remove what is"):
+    with pytest.raises(RunDirectoryError, match=r"out/b already exists\. Choose another --out, or remove what is"):
         write_runs([replace(RUN, name="a"), replace(RUN, name="b")], out)
     assert [path.name for path in out.iterdir()] == ["b"]
     (out / "a").symlink_to("nowhere")
-    with pytest.raises(RunDirectoryError, match="out/a and 1 more are there already"):
+    with pytest.raises(RunDirectoryError, match="out/a and 1 more already exist"):
         write_runs([replace(RUN, name="a"), replace(RUN, name="b")], out)
 
 

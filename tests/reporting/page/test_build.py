@@ -75,7 +75,7 @@ def test_our_own_page_is_replaced_and_nobody_elses_file_is(turnaround: Callable[
     Path("thesis.html").write_text("<h1>my thesis</h1>")
     done = turnaround("report", lab, "--out", "thesis.html")
     assert (done.code, done.out) == (2, "")
-    assert "'thesis.html' is there already, and is no page of turnaround: it is left as it is." in done.err
+    assert "'thesis.html' already exists, and is no page of turnaround: it is left as it is." in done.err
     assert Path("thesis.html").read_text() == "<h1>my thesis</h1>"
 
 

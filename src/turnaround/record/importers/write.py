@@ -50,8 +50,10 @@ def write_runs(runs: Sequence[ImportedRun], out: Path) -> list[Path]:
 def _refuse_if_taken(targets: list[Path], out: Path) -> None:
     taken = [target for target in targets if os.path.lexists(target)]
     if taken:
-        them = f"{taken[0]} is" if len(taken) == 1 else f"{taken[0]} and {len(taken) - 1:,} more are"
-        raise RunDirectoryError(f"{them} there already. Choose another --out, or remove what is there.")
+        them = (
+            f"{taken[0]} already exists" if len(taken) == 1 else f"{taken[0]} and {len(taken) - 1:,} more already exist"
+        )
+        raise RunDirectoryError(f"{them}. Choose another --out, or remove what is there.")
     if os.path.lexists(out) and not out.is_dir():
         raise RunDirectoryError(f"{out} is a file, not a folder. Choose another --out.")
     inside = next((path for path in (out, *out.absolute().parents) if RunDirectory(path).is_run()), None)

@@ -101,7 +101,7 @@ def refuse_target(out: Path) -> None:
         raise StorageError(f"Cannot write {str(out)!r}: {error.strerror}. Choose another place.") from error
     if begin and GENERATOR.encode() not in begin:
         raise StorageError(
-            f"{str(out)!r} is there already, and is no page of turnaround: it is left as it is. Choose another name, "
+            f"{str(out)!r} already exists, and is no page of turnaround: it is left as it is. Choose another name, "
             "or remove it."
         )
 
