@@ -30,7 +30,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"model": {"fine_tune": 1}}, ["model.fine_tune must be of type bool", "Received: 1"]),
     ({"training": {"compile": "often"}}, ["training.compile", "'often'", "auto, on, off"]),
     ({"training": {"learning_rate": "fast"}}, ["training.learning_rate must be of type float | none", "'fast'"]),
-    ({"training": {"epochs": None}}, ["training.epochs must be of type int", "None"]),
+    ({"training": {"seed": None}}, ["training.seed must be of type int", "None"]),
     ({"data": {"source": 7}}, ["data.source must be of type str", "Received: 7"]),
     ({"data": {"source": "  "}}, ["data.source must not be empty", "a folder of images"]),
     ({"model": {"name": ""}}, ["model.name must not be empty", "timm"]),

@@ -51,6 +51,8 @@ RESNET11 = "resnet11"
 """Our own network for small images (model/resnet11.py). Every other name is looked up in timm."""
 OWN_SIZES_PX = {SMALL_NETWORK: 64, RESNET11: 32}
 """The image sizes that our own networks are made for; timm's get 224 px."""
+USUAL_EPOCHS = 10
+"""Unless something else is asked for or chosen."""
 USUAL_BATCH = 32
 """Images of one worker at a step, unless something else is asked for or chosen."""
 USUAL_OPTIMIZER = "adamw"
@@ -111,7 +113,12 @@ _DECAYS = ", ".join(f"{name} {row.weight_decay:g}" for name, row in OPTIMIZERS.i
 class TrainingRecipe:
     """How the weights move."""
 
-    epochs: int = key(10, "passes over the training images", low=1, high=100_000)
+    epochs: int | None = key(
+        None,
+        f"passes over the training images; none = {USUAL_EPOCHS}, or more where model.name = auto knows that it pays",
+        low=1,
+        high=100_000,
+    )
     batch_per_worker: int | None = key(
         None,
         f"images a worker takes at each step; none = by the images where the network is chosen too, else {USUAL_BATCH}",
@@ -146,9 +153,10 @@ class TrainingRecipe:
         low=0.0,
         high=0.9,
     )
-    ema: float = key(
-        0.0,
-        "decay of a moving average of the weights, which is evaluated instead; e.g. 0.999; 0 = off",
+    ema: float | None = key(
+        None,
+        "decay of a moving average of the weights, which is evaluated instead; e.g. 0.999; 0 = off; none = off, or "
+        "what model.name = auto chooses",
         low=0.0,
         high=0.999999,
     )
@@ -173,6 +181,11 @@ class TrainingRecipe:
     )
     checkpoint_every_steps: int | None = key(None, "saved also after every so many updates", low=1, high=10**9)
     stop_on_full_disk: bool = key(False, "no room for a checkpoint ends the training; else it goes on and tries again")
+
+    @property
+    def num_epochs(self) -> int:
+        """Passes over the training images."""
+        return USUAL_EPOCHS if self.epochs is None else self.epochs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,9 +307,11 @@ class Recipe:
         decay = OPTIMIZERS[optimizer].weight_decay if training.weight_decay is None else training.weight_decay
         recipe = recipe.replace(
             "training",
+            epochs=training.num_epochs,
             optimizer=optimizer,
             batch_per_worker=each,
             weight_decay=decay,
+            ema=training.ema or 0.0,
             label_smoothing=0.0 if training.label_smoothing is None else training.label_smoothing,
             learning_rate=recipe._usual_rate(optimizer, each)
             if training.learning_rate is None
@@ -371,9 +386,10 @@ def _joint_problems(recipe: Recipe) -> list[str]:
         problems.append(
             "training.label_smoothing works with loss 'cross_entropy' only. Set it to 0, or change the loss."
         )
-    if training.warmup_epochs > training.epochs and training.schedule != "one_cycle":
+    if training.warmup_epochs > training.num_epochs and training.schedule != "one_cycle":
         problems.append(
-            f"training.warmup_epochs = {training.warmup_epochs:g} is longer than training.epochs = {training.epochs}: "
+            f"training.warmup_epochs = {training.warmup_epochs:g} is longer than training.epochs = "
+            f"{training.num_epochs}: "
             "the full learning rate would never be reached. Lower warmup_epochs."
         )
     return problems

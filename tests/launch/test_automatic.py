@@ -65,6 +65,7 @@ def test_many_small_images_get_the_network_for_them(tmp_path: Path) -> None:
     assert (recipe.model.name, recipe.model.weights, recipe.size_px) == ("resnet11", "none", 32)
     assert (recipe.training.optimizer, recipe.training.batch_per_worker) == ("muon", 512)
     assert recipe.training.learning_rate == pytest.approx(2e-3 * 4)  # the square root of 512 / 32
+    assert (recipe.training.epochs, recipe.training.ema, recipe.augment.preset) == (30, 0.995, "strong")
     assert "20,000 training images of about 32 px" in found.reasons["model.name"]
     assert found.hint is None
     assert any(note.startswith("model.name = resnet11 was chosen: ") for note in found.notes())
@@ -76,7 +77,9 @@ def test_what_a_recipe_says_stays(tmp_path: Path) -> None:
     assert (found.recipe.model.name, found.recipe.data.size_px) == ("resnet11", 64)
     assert (found.recipe.training.optimizer, found.recipe.training.batch_per_worker) == ("sgd", 16)
     assert found.recipe.training.label_smoothing == 0
-    assert set(found.reasons) == {"model.name", "data.size_px"}
+    assert set(found.reasons) == {"model.name", "data.size_px", "training.epochs", "training.ema"}
+    short = chosen(place, "training.epochs=5").recipe.resolved()
+    assert (short.training.epochs, short.training.ema, short.augment.preset) == (5, 0, "light")
     named = chosen(place, "model.name=small")
     assert (named.recipe.model.name, named.reasons) == ("small", {})
     slow = chosen(place, device="cpu")

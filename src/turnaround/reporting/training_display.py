@@ -71,7 +71,7 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
     spread = f"{counted(workers, 'worker')} on {counted(processes, 'process')}"
     if processes < workers:
         spread += " (a rehearsal: the accuracy is that of the workers, the times are not)"
-    epochs = recipe.training.epochs
+    epochs = recipe.training.num_epochs
     console.print(f"{spread}, global batch {recipe.global_batch}, {counted(epochs, 'epoch')}")
     for note in prepared.notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")

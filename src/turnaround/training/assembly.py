@@ -177,7 +177,7 @@ def build_core(
         average=_average(training, learner, network, scaling.value),
         class_weights=class_weights(training, pixels, workers.device, precision.value),
     )
-    meter = _noise_meter(network, workers, learner, steps_in_all=training.epochs * len(bounds))
+    meter = _noise_meter(network, workers, learner, steps_in_all=training.num_epochs * len(bounds))
     return TrainingCore(
         recipe=recipe,
         workers=workers,
@@ -234,7 +234,7 @@ def choose_depthwise_kernels(core: TrainingCore, batch: StepBatch) -> Choice[Dep
     if backbone is not None and core.inputs.augmentation.is_none:
         images = core.pixels.num_train  # their features are kept
     choice = choose_depthwise(
-        steps=core.recipe.training.epochs * core.steps_per_epoch,
+        steps=core.recipe.training.num_epochs * core.steps_per_epoch,
         images=images,
         can_capture=backbone is not None or core.step.can_capture_graph(batch),
     )
@@ -323,7 +323,7 @@ def _workload(recipe: Recipe, workers: Workers, pixels: Pixels, its_cost: dict[s
     return ProcessWorkload(
         size_px=recipe.size_px,
         images_per_step=recipe.global_batch * hosted // count,
-        images_in_all=recipe.training.epochs * pixels.num_train * hosted // count,
+        images_in_all=recipe.training.num_epochs * pixels.num_train * hosted // count,
         forward_flops_per_image=its_cost["forward_flops_per_image"],
         time_limit_s=recipe.training.time_limit_s,
     )

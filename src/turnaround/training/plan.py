@@ -88,7 +88,7 @@ class EpochPlan:
         """Go on with the plan of the checkpoint `start`. `make_schedule` lays one over a number of epochs."""
         self.recipe, self.workers, self.is_stable = recipe, workers, is_stable
         self.steps_per_epoch, self.clock = steps_per_epoch, clock
-        self.state = PlanState.of(start, asked=recipe.epochs)
+        self.state = PlanState.of(start, asked=recipe.num_epochs)
         self.schedule = make_schedule(self.state.began)
         self.note: str | None = None
         """What a resume with other epochs does to the learning rate, in words."""
@@ -189,7 +189,7 @@ class EpochPlan:
 
     def _extend(self, at_step: int) -> None:
         """Plan the epochs that a resume asks for, from step `at_step` on."""
-        before, epochs = self.state, self.recipe.epochs
+        before, epochs = self.state, self.recipe.num_epochs
         end_step = epochs * self.steps_per_epoch
         piece = extended(at_step, end_step, self.schedule, before.pieces, steps_per_epoch=self.steps_per_epoch)
         rate = self.learning_rate(at_step)

@@ -78,7 +78,7 @@ def choose_scaling(recipe: TrainingRecipe, *, workers: int) -> Choice[Scaling]:
         return Choice(Scaling(factor=factor, warmup_epochs=warmup), reason)
     # You et al. 2020 stretch the warm-up with the batch; here it grows as the rate does, so that the rate rises by as
     # much per epoch as before. Never shorter than asked for, nor more than a fifth of the training unless asked for.
-    longer = max(warmup, min(warmup * factor, MAX_WARMUP * recipe.epochs))
+    longer = max(warmup, min(warmup * factor, MAX_WARMUP * recipe.num_epochs))
     reason = (
         f"{workers} workers take {workers} times fewer, larger steps, so learning rate x {factor:.3g} ({rule} for "
         f"{recipe.optimizer}), warm-up {longer:.3g} instead of {warmup:.3g} epochs, and moving averages over as many "
@@ -137,10 +137,10 @@ class Schedule:
 def make_schedule(recipe: TrainingRecipe, *, steps_per_epoch: int, scaled: Scaling) -> Schedule:
     """Turn the recipe's durations in epochs into steps: here, and nowhere else."""
     assert recipe.learning_rate is not None, "resolve the recipe first"
-    warmup_epochs = ONE_CYCLE_RISE * recipe.epochs if recipe.schedule == "one_cycle" else scaled.warmup_epochs
+    warmup_epochs = ONE_CYCLE_RISE * recipe.num_epochs if recipe.schedule == "one_cycle" else scaled.warmup_epochs
     return Schedule(
         kind=recipe.schedule,
         peak=recipe.learning_rate * scaled.factor,
-        total_steps=recipe.epochs * steps_per_epoch,
+        total_steps=recipe.num_epochs * steps_per_epoch,
         warmup_steps=round(warmup_epochs * steps_per_epoch),
     )
