@@ -7,7 +7,8 @@
     │   ├── ModelError                     unknown network, weights that do not fit
     │   ├── RunDirectoryError              not a run, or already another run
     │   ├── StorageError                   not writable
-    │   │   └── DiskFullError                  not enough space: a training can go on without what it would have saved
+    │   │   └── PassingStorageError            it may pass: a training goes on without what it would have saved
+    │   │       └── DiskFullError                  not enough space
     │   └── MissingPartError               an optional part is not installed, or no network
     ├── TrainingError                  1   it started and did not finish
     │   ├── DivergedError                  the loss is no longer a number
@@ -50,7 +51,11 @@ class StorageError(InputError):
     """A disk is full or cannot be written."""
 
 
-class DiskFullError(StorageError):
+class PassingStorageError(StorageError):
+    """A file system that fails in a way that may pass (a server that does not answer), however often it was tried."""
+
+
+class DiskFullError(PassingStorageError):
     """A disk or a quota has no room left; what was there before stays."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,3 +238,8 @@ def _evaluation(plan: Plan) -> Evaluation:
         per_class=[ClassResult(name=name, num_images=count, accuracy=0.8) for name, count in counts.items()],
         confusion=[],
     )
+
+
+def without_checksums(lines: str) -> str:
+    """Lines that somebody edits on purpose: read as those of other programs, which have no checksums."""
+    return re.sub(r',"crc":"[0-9a-f]{8}"', "", lines)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.build import LAB, Plan, build, import_table, rising
+from analysis.build import LAB, Plan, build, import_table, rising, without_checksums
 from turnaround.analysis.workloads import Configuration, Spread, survey, survey_runs
 from turnaround.errors import RunDirectoryError
 from turnaround.findings.runs import gap_text
 from turnaround.record.reader import Run
+from turnaround.record.writer import Lines
 
 
 def test_a_spread_has_the_median_and_the_extremes() -> None:
@@ -192,7 +193,18 @@ def test_lines_that_cannot_be_read_are_counted_and_said(tmp_path: Path) -> None:
     path = tmp_path / "run" / "epochs.jsonl"
     path.write_text("not json\n" + path.read_text())
     (gap,) = survey([tmp_path]).gaps
-    assert gap_text(gap) == "run: 1 lines of epochs.jsonl cannot be read and are left out."
+    assert gap_text(gap) == "run: 1 line of epochs.jsonl cannot be read and is left out."
+
+
+@pytest.mark.fault(22, "measurements whose checksum is wrong: said, file by file")
+def test_measurements_that_cannot_be_read_are_counted_and_said(tmp_path: Path) -> None:
+    path = build(tmp_path / "run", Plan()) / "spans-7.jsonl"
+    with Lines(path, sync=False) as lines:
+        for step in range(3):
+            lines.write({"step": step})
+    path.write_bytes(path.read_bytes().replace(b'"step":1', b'"step":9').replace(b'"step":2', b'"step":8'))
+    (gap,) = survey([tmp_path]).gaps
+    assert gap_text(gap) == "run: 2 lines of spans-7.jsonl cannot be read and are left out."
 
 
 def test_a_path_without_a_run_is_an_error(tmp_path: Path) -> None:
@@ -214,7 +226,7 @@ def test_every_run_is_read_once(tmp_path: Path) -> None:
 
 def test_a_clock_that_stood_still_gives_no_time(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan())
-    lines = (tmp_path / "run" / "epochs.jsonl").read_text()
+    lines = without_checksums((tmp_path / "run" / "epochs.jsonl").read_text())
     (tmp_path / "run" / "epochs.jsonl").write_text(lines.replace('"epoch_time_s":10.0', '"epoch_time_s":0.0'))
     assert survey([tmp_path]).workloads[0].configurations[0].epoch_time_s is None
 
@@ -231,7 +243,7 @@ def test_a_curve_that_was_cut_off_is_told(tmp_path: Path) -> None:
 def test_an_epoch_that_no_training_has_leaves_the_run_out(tmp_path: Path) -> None:
     path = build(tmp_path / "damaged", Plan())
     build(tmp_path / "whole", Plan())
-    lines = (path / "epochs.jsonl").read_text().replace('"epoch":20,', '"epoch":1000000000,')
+    lines = without_checksums((path / "epochs.jsonl").read_text()).replace('"epoch":20,', '"epoch":1000000000,')
     assert "1000000000" in lines
     (path / "epochs.jsonl").write_text(lines)
     found = survey([tmp_path])

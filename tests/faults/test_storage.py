@@ -52,6 +52,26 @@ def test_a_full_disk(
     assert newest(tmp_path / "run") == "epoch-00002"
 
 
+@pytest.mark.fault(26, "a file server forgets a handle or fails for seconds: tried again, then as with a full disk")
+def test_a_file_system_that_does_not_answer(
+    fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first is over before the tries are; the second is not, so one checkpoint is lost. The last one is waited for.
+    trouble = "kind=stale,phase=checkpoint,step=5,ms=300;kind=eio,phase=checkpoint,step=15,ms=6000"
+    monkeypatch.setenv("TURNAROUND_FAULT", trouble)
+    run = train(fruit_folder, tmp_path / "run", *SETTINGS, launcher=forking)
+    log = (run.directory.logs / "processes.log").read_text()
+    said = [line for line in log.splitlines() if line.startswith("warning: ")]
+    assert "Cannot save a checkpoint" in said[0]
+    assert "Input/output error, on purpose, 4 times within 2.6 s. Look at the disk or the network" in said[0]
+    assert (
+        "Training goes on without this checkpoint (the last one is epoch-00000-step-00010) and tries again." in said[0]
+    )
+    assert identical(run, whole)
+    assert lines(run) == lines(whole)
+    assert (run.status.state, run.status.not_saved) == ("finished", None)
+
+
 @pytest.mark.fault(19, "after a full disk a crash loses what came since the last checkpoint; the record says why")
 def test_a_crash_after_a_full_disk(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
     strikes = "kind=disk_full,step=15;kind=kill,step=18"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from forking import ForkingLauncher
-from running import weights
+from running import train, weights
 from struck import (
+    SETTINGS,
     goes_on_to_the_same_end,
     newest,
     processes_of,
@@ -20,6 +22,8 @@ from struck import (
     waits_for,
 )
 from turnaround.errors import DivergedError, InterruptedRunError, ProcessFailedError, TrainingError
+from turnaround.launch import local
+from turnaround.launch.contract import LaunchPlan
 from turnaround.record.reader import Run
 
 
@@ -79,6 +83,25 @@ def test_one_of_two_falls_silent(
     words = "hangs" if kind == "hang" else "is stopped or does not answer"
     assert re.match(rf"Process 1 \(host [^)]*\) {words}: no process has got on for 6 s", str(error))
     assert Run.load(tmp_path / "run").status.state == "failed"
+
+
+@pytest.mark.fault(12, "torch.distributed.run is stopped while it starts the processes: named, and all are ended")
+def test_the_launcher_of_two_is_stopped(fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNAROUND_WATCHDOG_S", "2")
+    out, real = tmp_path / "run", local._start
+
+    def start(plan: LaunchPlan) -> subprocess.Popen[bytes]:
+        process = real(plan)
+        process.send_signal(signal.SIGSTOP)  # at once: it has hardly begun to load its code
+        return process
+
+    monkeypatch.setattr(local, "_start", start)
+    with pytest.raises(
+        ProcessFailedError, match=r"torch\.distributed\.run, which starts the training processes \(pid "
+    ):
+        train(fruit_folder, out, *SETTINGS, processes=2)
+    assert processes_of(out) == []
+    assert "is stopped" in (Run.load(out).status.cause or "")
 
 
 @pytest.mark.fault(16, "CUDA out of memory on one process: said plainly, with what was tried and what would fit")

@@ -92,6 +92,7 @@ def test_lines_that_are_not_ours_are_passed_over(study: Path) -> None:
     save_for(study, 8)
     file = StudyDirectory(study).forecasts
     good = json.loads(file.read_text())
+    del good["crc"]  # as others write lines
     bad = [
         {**good, "format": 99},
         {**good, "runs": None},

@@ -10,7 +10,7 @@ import pytest
 
 from turnaround import recipes
 from turnaround.errors import RunDirectoryError
-from turnaround.record.files import own_digest
+from turnaround.record.coding import own_digest
 from turnaround.record.recipe_changes import began_with, deciding_keys, recorded_change, refuse_changes
 
 RUN = Path("runs/a")

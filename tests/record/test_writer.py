@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
-from turnaround.errors import RunDirectoryError, StorageError
-from turnaround.record.files import is_temporary
+from turnaround.errors import PassingStorageError, RunDirectoryError, StorageError
+from turnaround.record import files
+from turnaround.record.files import is_temporary, read_json
 from turnaround.record.growing import read_lines
 from turnaround.record.writer import Lines, truncate_epochs, write_json
 
@@ -24,11 +26,18 @@ def refuse(number):
     return function
 
 
+def sealed(line):
+    """The line as it is written: with the CRC-32 of what stands before it."""
+    return line[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(line[:-1])
+
+
 def test_a_file_is_written_with_its_version_and_replaced(tmp_path):
     path = tmp_path / "status.json"
     write_json(path, {"state": "queued", "loss": float("nan")})
     write_json(path, {"state": "running", "matrix": [[1, 2], [3, 4]]})
-    assert path.read_text() == '{\n "format": 1,\n "state": "running",\n "matrix": [[1, 2], [3, 4]]\n}\n'
+    body = '{\n "format": 1,\n "state": "running",\n "matrix": [[1, 2], [3, 4]]'
+    assert path.read_text() == f'{body},\n "crc": "{zlib.crc32(body.encode()):08x}"\n}}\n'
+    assert read_json(path) == {"state": "running", "matrix": [[1, 2], [3, 4]]}
     assert os.listdir(tmp_path) == ["status.json"]
 
 
@@ -45,11 +54,12 @@ def test_a_new_file_can_be_read_by_the_group(tmp_path):
         (errno.EDQUOT, "quota is full"),
         (errno.EROFS, "read-only.*--out"),
         (errno.EACCES, "permission denied.*--out"),
-        (errno.EIO, "Input/output error.*--out"),
+        (errno.EIO, "Input/output error, 4 times within 0.0 s. Look at the disk or the network file system"),
     ],
 )
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
 def test_a_disk_that_refuses_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch, number, words, call):
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
     path = tmp_path / "status.json"
     write_json(path, {"state": "running"})
     before = path.read_bytes()
@@ -95,7 +105,7 @@ def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch):
 def test_a_synced_line_is_there_at_once(tmp_path):
     with Lines(tmp_path / "epochs.jsonl", sync=True) as lines:
         lines.write({"epoch": 1, "val_loss": float("inf")})
-        assert (tmp_path / "epochs.jsonl").read_bytes() == b'{"epoch":1,"val_loss":null}\n'
+        assert (tmp_path / "epochs.jsonl").read_bytes() == sealed(b'{"epoch":1,"val_loss":null}')
 
 
 def test_buffered_lines_come_by_number_by_age_and_at_the_end(tmp_path):
@@ -135,6 +145,78 @@ def test_a_full_disk_stops_a_synced_file_and_only_counts_for_a_buffered_one(tmp_
     assert "quota is full" in str(lines.failure)
 
 
+def fails(times, number):
+    """Trouble for files.trouble_on_purpose: so many accesses fail."""
+    left = [number] * times
+
+    def trouble():
+        if left:
+            raise OSError(left.pop(), "on purpose")
+
+    return trouble
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A file system that fails when a test puts trouble into the list; nobody sleeps between two tries."""
+    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(files, "trouble_on_purpose", troubles := [])
+    return troubles
+
+
+@pytest.mark.fault(26, "ESTALE or EIO for a moment: every reader and writer of a run tries again")
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
+def test_what_fails_for_a_moment_is_tried_again(tmp_path, impatient, number):
+    path, folder = tmp_path / "status.json", tmp_path / "checkpoint"
+    write_json(path, {"state": "running"})
+    (tmp_path / ".new").mkdir()
+    lines = Lines(tmp_path / "epochs.jsonl", sync=True)
+    lines.write({"epoch": 1})
+    attempts = [
+        lambda: write_json(path, {"state": "finished"}),
+        lambda: read_json(path),
+        lambda: files.sha256_of(path),
+        lambda: files.names_in(tmp_path, must_answer=True),
+        lambda: files.make_folder(folder),
+        lambda: files.move(tmp_path / ".new", tmp_path / "new"),
+        lambda: os.close(files.open_for_appending(tmp_path / "log")),
+        lambda: lines.write({"epoch": 2}),
+    ]
+    for attempt in attempts:
+        impatient[:] = [fails(99, number)]
+        with pytest.raises((PassingStorageError, RunDirectoryError, OSError), match="on purpose"):
+            attempt()
+        impatient[:] = [fails(3, number)]
+        attempt()
+        impatient[0]()  # the trouble has struck three times: nothing is left of it
+    impatient[:] = []
+    assert [line["epoch"] for line in read_lines(lines.path, dict).records] == [1, 2]
+    assert read_json(path) == {"state": "finished"}
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint", "epochs.jsonl", "log", "new", "status.json"]
+
+
+def test_a_forgotten_handle_is_opened_again_and_a_half_written_line_taken_back(tmp_path, impatient, monkeypatch):
+    path, real = tmp_path / "epochs.jsonl", os.write
+    with Lines(path, sync=True) as lines:
+        lines.write({"epoch": 1})
+        gone = lines._descriptor
+
+        def forgotten(descriptor, content):
+            if descriptor == gone:
+                real(descriptor, bytes(content)[:7])
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return real(descriptor, content)
+
+        monkeypatch.setattr(os, "ftruncate", refuse(errno.ESTALE))  # through the old handle, not even that
+        monkeypatch.setattr(os, "write", forgotten)
+        with pytest.raises(PassingStorageError, match="Stale file handle, 4 times"):
+            lines.write({"epoch": 2})
+        monkeypatch.undo()
+        monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+        lines.write({"epoch": 2})
+    assert path.read_bytes() == sealed(b'{"epoch":1}') + sealed(b'{"epoch":2}')
+
+
 @pytest.mark.fault(20, "a line that fitted by half is taken back")
 def test_half_a_line_is_taken_back(tmp_path, monkeypatch):
     path, real, calls = tmp_path / "epochs.jsonl", os.write, []
@@ -150,10 +232,10 @@ def test_half_a_line_is_taken_back(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "write", short_write)
         with pytest.raises(StorageError):
             lines.write({"epoch": 2})
-        assert path.read_bytes() == b'{"epoch":1}\n'
+        assert path.read_bytes() == sealed(b'{"epoch":1}')
         monkeypatch.undo()
         lines.write({"epoch": 2})  # there is space again
-    assert path.read_bytes() == b'{"epoch":1}\n{"epoch":2}\n'
+    assert path.read_bytes() == sealed(b'{"epoch":1}') + sealed(b'{"epoch":2}')
 
 
 @pytest.mark.fault(21, "a torn last line: removed before the next writer appends")
@@ -174,7 +256,33 @@ def test_a_new_writer_removes_the_torn_line(tmp_path, before, kept):
     path.write_bytes(before)
     with Lines(path, sync=True) as lines:
         lines.write({"a": 9})
-    assert path.read_bytes() == kept + b'{"a":9}\n'
+    assert path.read_bytes() == kept + sealed(b'{"a":9}')
+
+
+@pytest.mark.fault(22, "a line whose checksum is wrong: skipped and counted, whichever bit was flipped")
+def test_any_flipped_bit_of_a_line_is_noticed(tmp_path):
+    path, record = tmp_path / "epochs.jsonl", {"epoch": 3, "val_accuracy": 0.875, "note": None}
+    with Lines(path, sync=True) as lines:
+        lines.write(record)
+    content = path.read_bytes()
+    for bit in range(8 * (len(content) - 1)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        found = read_lines(path, dict)
+        # What hits the name of the checksum leaves a line of which every value is as it was.
+        values = [{key: line.get(key) for key in record} for line in found.records]
+        assert values == [record] or (values == [] and found.bad_lines >= 1), flipped
+    path.write_bytes(b'{"epoch": 3}\n')
+    assert read_lines(path, dict).records == ({"epoch": 3},)  # of an earlier version, or of another program
+
+
+def test_a_resume_keeps_a_damaged_line_as_evidence(tmp_path):
+    path = tmp_path / "epochs.jsonl"
+    damaged = sealed(b'{"epoch":2}').replace(b"2}", b"9}").replace(b":2,", b":9,")
+    path.write_bytes(sealed(b'{"epoch":1}') + damaged)
+    assert truncate_epochs(path, 1) == 0
+    assert path.read_bytes().endswith(damaged)
 
 
 WRITER = """

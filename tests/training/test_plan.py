@@ -18,7 +18,7 @@ from turnaround.analysis.stable import is_stable, stable_epoch
 from turnaround.errors import InputError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle
 from turnaround.recipe import TrainingRecipe
-from turnaround.record.files import own_digest
+from turnaround.record.coding import own_digest
 from turnaround.record.layout import CheckpointFiles, RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import BestEpoch, EpochRecord

@@ -11,8 +11,11 @@ import pytest
 from training.test_plan import plan
 from turnaround.errors import DiskFullError
 from turnaround.recipe import Recipe, TrainingRecipe
+from turnaround.record.growing import read_lines
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import Status
+from turnaround.record.reader import read_epoch
+from turnaround.record.schema import EpochRecord, Status
+from turnaround.record.writer import Lines
 from turnaround.training import recording
 from turnaround.training.position import TrainingPosition
 from turnaround.training.recording import RunRecorder
@@ -54,6 +57,41 @@ def test_it_is_said_once_until_a_checkpoint_has_room_again(written: list[dict[st
     made._not_saved(NO_ROOM)
     assert "the last one is epoch-00002" in told[1]
     assert written[-1]["not_saved"] == str(NO_ROOM)
+
+
+def test_an_epoch_that_the_disk_does_not_take_waits_for_it_and_no_checkpoint_comes_before(
+    written: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    made, troubles = recorder(told), [NO_ROOM] * 2
+    began: list[object] = []
+    monkeypatch.setattr(made.saver, "begin", began.append)
+    made.step = SimpleNamespace(snapshot=lambda manifest: "state")  # type: ignore[assignment]
+    made.epochs = Lines(tmp_path / "epochs.jsonl", sync=True)
+    real = made.epochs.write
+
+    def write(payload: Any) -> None:
+        if troubles:
+            raise troubles.pop()
+        real(payload)
+
+    monkeypatch.setattr(made.epochs, "write", write)
+    made._unwritten += [epoch_record(1), epoch_record(2)]
+    made._write_epochs()
+    made.save(TrainingPosition(epochs_done=2), totals=[], epoch_time_s=0.0, waits=False)
+    assert (began, len(told), len(made._unwritten)) == ([], 1, 2)
+    made.save(TrainingPosition(epochs_done=2), totals=[], epoch_time_s=0.0, waits=False)
+    assert (began, made._unwritten) == (["state"], [])
+    assert [record.epoch for record in read_lines(made.epochs.path, read_epoch).records] == [1, 2]
+    troubles.append(NO_ROOM)
+    made._unwritten.append(epoch_record(3))
+    with pytest.raises(DiskFullError):  # the last checkpoint: nothing follows that could try again
+        made.save(TrainingPosition(epochs_done=3), totals=[], epoch_time_s=0.0, waits=True)
+
+
+def epoch_record(epoch: int) -> EpochRecord:
+    numbers = dict.fromkeys(("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate"), 0.5)
+    return EpochRecord(epoch=epoch, epoch_time_s=1.0, images_per_s=8.0, **numbers)
 
 
 def test_a_status_without_room_is_written_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from console import Console
 from http_client import ask
 from turnaround.errors import InputError, RunDirectoryError
-from turnaround.record.files import own_digest
+from turnaround.record.coding import own_digest
 from turnaround.record.layout import CheckpointFiles, CheckpointName, RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import BestEpoch

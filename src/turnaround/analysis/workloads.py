@@ -51,7 +51,7 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordGap:
-    """Epochs of a run that its record lacks: lines that cannot be read, or an end before the last epoch done."""
+    """What the record of a run lacks: lines that cannot be read, or epochs between its end and the last one done."""
 
     run: str
     file: str
@@ -117,6 +117,8 @@ def _gaps(summary: RunSummary, run: Run) -> Iterable[RecordGap]:
     if run.bad_lines:
         yield RecordGap(run=summary.name, file=file, bad_lines=run.bad_lines)
     last, done = (run.epochs[-1].epoch if run.epochs else 0), run.status.epochs_done
+    for name, bad_lines in run.bad_measurements().items():
+        yield RecordGap(run=summary.name, file=name, bad_lines=bad_lines)
     if not summary.is_imported and last < done:
         yield RecordGap(run=summary.name, file=file, last_epoch=last, epochs_done=done)
 

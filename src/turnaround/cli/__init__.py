@@ -7,6 +7,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     train.py      one run, from a recipe or a folder of images
     study.py      many configurations of one recipe: run what is missing, compare, forecast
     resume.py     go on with a run that was stopped
+    verify.py     is every file of a run, a study or a cache what was written?
     import_.py    runs that turnaround did not train become run directories
     report.py     what recorded runs say, side by side
     watch.py      the page of runs while they train
@@ -46,6 +47,7 @@ from turnaround.cli.serve import serve
 from turnaround.cli.study import study
 from turnaround.cli.train import train
 from turnaround.cli.verbs import Verb, VerbGroup
+from turnaround.cli.verify import verify
 from turnaround.cli.watch import watch
 from turnaround.errors import TurnaroundError
 
@@ -64,6 +66,7 @@ VERBS = (
     train,
     resume,
     study,
+    verify,
     import_,
     report,
     watch,

@@ -7,6 +7,7 @@
     decoders.py   many files at once, by processes with limits of time and memory
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint; what changed since
+    verify.py     is a cache what was written? every picture against its digest
     reading.py    rows of pixels from a disk, or decoded when they are needed
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch

@@ -46,7 +46,8 @@ FORMAT_VERSION = 1
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # what reading a damaged entry can raise
 _LISTED_BAD_IMAGES = 20
 _NAMED_CHANGES = 3
-_ARRAYS = ("labels.npy", "digests.npy", "pixel_digests.npy")  # small enough to be read as a whole
+MANIFEST, PIXELS = "manifest.json", "images.npy"
+ARRAYS = ("labels.npy", "digests.npy", "pixel_digests.npy")  # small enough to be read as a whole
 _SAMPLED_BYTES = 8 << 20  # of pixels, compared with their digests before every run: about 10 ms
 _SLACK = 1.05  # of the space needed: the manifest, and what others write meanwhile
 _REMEDIES = "Use another directory with --set data.cache=DIR, or smaller images with --set data.size_px=N."
@@ -156,10 +157,10 @@ def open_pixels(cache_dir: Path) -> Pixels:
 
 def _open(entry: Path) -> Pixels:
     """Map the entry, or raise what tells that it is not whole."""
-    manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
     if manifest["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {manifest['format_version']}, not {FORMAT_VERSION}")
-    if manifest.get("checksum", "") not in ("", _checksum_of(manifest)):  # older entries have none
+    if manifest.get("checksum", "") not in ("", checksum_of(manifest)):  # older entries have none
         raise ValueError("manifest.json was changed")
     labels = _load(entry, "labels.npy", manifest)
     num_images, num_train = len(manifest["files"]), manifest["num_train"]
@@ -191,10 +192,10 @@ def _open(entry: Path) -> Pixels:
 
 def _open_images(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint8]:
     size_px = manifest["size_px"]
-    images = np.load(entry / "images.npy", mmap_mode="r", allow_pickle=False)
+    images = np.load(entry / PIXELS, mmap_mode="r", allow_pickle=False)
     if images.shape != (len(manifest["files"]), size_px, size_px, 3) or images.dtype != np.uint8:
         raise ValueError(f"images.npy holds {images.dtype} {images.shape}")
-    if (entry / "images.npy").stat().st_size != images.offset + images.nbytes:
+    if (entry / PIXELS).stat().st_size != images.offset + images.nbytes:
         raise ValueError("images.npy has the wrong size")
     return images  # type: ignore[no-any-return]
 
@@ -213,7 +214,8 @@ def _load(entry: Path, name: str, manifest: dict[str, Any]) -> NDArray[Any]:
     return np.load(BytesIO(content), allow_pickle=False)  # type: ignore[no-any-return]
 
 
-def _checksum_of(manifest: dict[str, Any]) -> str:
+def checksum_of(manifest: dict[str, Any]) -> str:
+    """Return the checksum that a manifest must state of everything else in it."""
     rest = {key: value for key, value in manifest.items() if key != "checksum"}
     return digest_of(json.dumps(rest, sort_keys=True).encode()).hex()
 
@@ -222,8 +224,8 @@ def _check_pixels(pixels: Pixels) -> None:
     """Raise ValueError when pixels are not those that were decoded: all are compared where the file was touched."""
     if pixels.images is None:
         return
-    path = pixels.cache_dir / "images.npy"
-    manifest = json.loads((pixels.cache_dir / "manifest.json").read_text(encoding="utf-8"))
+    path = pixels.cache_dir / PIXELS
+    manifest = json.loads((pixels.cache_dir / MANIFEST).read_text(encoding="utf-8"))
     written_ns, num_images = manifest.get("images_mtime_ns"), len(pixels.images)
     is_touched = written_ns is not None and path.stat().st_mtime_ns != written_ns
     num_sampled = min(num_images, max(1, _SAMPLED_BYTES // int(pixels.images[0].nbytes)))
@@ -274,7 +276,7 @@ class _Build:
     def run(self, entry: Path, on_progress: Progress | None) -> Pixels:
         table, started_s = self.table, time.perf_counter()
         with building(entry.parent) as place:
-            images = self._make_room(place / "images.npy") if self.keeps_pixels else None
+            images = self._make_room(place / PIXELS) if self.keeps_pixels else None
             target = DecodeTarget(
                 path=images,
                 offset_bytes=len(self._header(len(table.files))),
@@ -289,11 +291,11 @@ class _Build:
             np.save(place / "digests.npy", decoded.digests[keep], allow_pickle=False)
             np.save(place / "pixel_digests.npy", decoded.pixel_digests[keep], allow_pickle=False)
             manifest = self._manifest(decoded, keep, decode_time_s=time.perf_counter() - started_s)
-            manifest["checksums"] = {name: digest_of((place / name).read_bytes()).hex() for name in _ARRAYS}
+            manifest["checksums"] = {name: digest_of((place / name).read_bytes()).hex() for name in ARRAYS}
             manifest["images_mtime_ns"] = images.stat().st_mtime_ns if images is not None else None
             # As it will be read back: JSON makes lists of tuples.
-            manifest["checksum"] = _checksum_of(json.loads(json.dumps(manifest)))
-            (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+            manifest["checksum"] = checksum_of(json.loads(json.dumps(manifest)))
+            (place / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
             publish(place, entry, is_whole=lambda other: _reuse(other) is not None)
         return replace(open_pixels(entry), from_cache=False)
 

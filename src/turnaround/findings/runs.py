@@ -182,7 +182,8 @@ def left_out_text(item: LeftOut) -> str:
 def gap_text(gap: RecordGap) -> str:
     """Say what the record of a run lacks."""
     if gap.bad_lines:
-        return f"{gap.run}: {gap.bad_lines} lines of {gap.file} cannot be read and are left out."
+        lines, verb = counted(gap.bad_lines, "line"), "is" if gap.bad_lines == 1 else "are"
+        return f"{gap.run}: {lines} of {gap.file} cannot be read and {verb} left out."
     return (
         f"{gap.run}: {gap.file} ends with epoch {gap.last_epoch}, though {gap.epochs_done} were done: what counts as "
         "its end is not its end."

@@ -21,6 +21,7 @@ from turnaround.errors import InputError, InterruptedRunError, StorageError, Tur
 from turnaround.launch import failure, handshake
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
 from turnaround.launch.handshake import StartMessage
+from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
 from turnaround.record.files import open_log
 from turnaround.record.reader import Run
@@ -126,6 +127,9 @@ class LocalProcesses:
         """
         process, passed_on_s, looked_s = self._process, math.inf, time.monotonic()
         assert process is not None, "started once, and run once"
+        tree = ProcessTreeWatch(
+            process.pid, self.plan.directory.process_log, patience_s=watch.patience_s, launcher=launcher_of(self.plan)
+        )
         while True:
             try:
                 # Python resumes a wait after a signal handler (PEP 475): a request is seen when this one times out.
@@ -142,6 +146,9 @@ class LocalProcesses:
             if time.monotonic() - looked_s >= heartbeat.EVERY_S:
                 looked_s = time.monotonic()
                 if watch.look() is not None or watch.gone_for_s > GRACE_S:
+                    return -signal.SIGKILL
+                if (verdict := tree.look(with_heartbeat=watch.pids)) is not None:
+                    watch.verdict, watch.silent_ranks = verdict, tree.silent_ranks
                     return -signal.SIGKILL
                 if not watch.has_begun and looked_s - passed_on_s > GRACE_S:
                     return -signal.SIGKILL
@@ -201,6 +208,13 @@ def command(plan: LaunchPlan) -> list[str]:
     if plan.processes == 1 or not plan.place.is_alone:
         return [*python, WORKER_MODULE, *plan.worker_arguments()]
     return [*python, *ENGINES[plan.engine].spread(plan.processes), WORKER_MODULE, *plan.worker_arguments()]
+
+
+def launcher_of(plan: LaunchPlan) -> str | None:
+    """Return the name of what starts the processes below ours; None where our child is the training process itself."""
+    if plan.processes == 1 or not plan.place.is_alone:
+        return None
+    return next(part for part in ENGINES[plan.engine].spread(plan.processes) if "." in part)
 
 
 def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -17,6 +17,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     lock.py        one live run in a directory at a time
     reader.py      a run directory as values; the runs below a folder
     follow.py      one run, read on while it trains
+    verify.py      is every file what was written? by checksums and digests
     folder.py      a folder of runs while they come and go
     machine.py     what the run ran on: host, GPUs, versions, commit
     git.py         the commit of a repository, read without running what it names

@@ -1,4 +1,4 @@
-"""Records to JSON objects and back. Enters: a frozen dataclass, or a file's object. Leaves: the other one.
+"""Records to JSON objects and back. Enters: a frozen dataclass, or a file's bytes. Leaves: the other one.
 
 JSON has no NaN and no infinity: both are written as null. Where a field is a plain number, null is read back
 as NaN ("there was no number"); where it may be None, null is None. An unknown key is ignored, so that a newer
@@ -6,10 +6,14 @@ writer may add fields; a newer *format* is refused, because a field may have cha
 """
 
 import dataclasses
+import hashlib
+import json
 import math
+import re
 import reprlib
 import sys
 import types
+import zlib
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -26,6 +30,14 @@ FORMAT_VERSION = 1
 
 KEY = "key"
 """In a field's metadata: its key in the file, where that is not its name."""
+
+CRC = "crc"
+"""The last key of a line, and of a whole file without a digest of its own: the CRC-32 of all bytes before it."""
+_SEAL = re.compile(rb',\s*"crc": ?"([0-9a-f]{8})"\s*\}\s*\Z')
+_MAX_SEAL_BYTES = 64
+
+# Made once: json.loads would make one for each line. NaN and Infinity of careless writers become null.
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 _ABSENT = object()
 
@@ -181,3 +193,46 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
         if hint is int and is_finite and value == int(value):
             return int(value)
     raise _wrong(where, {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}[hint], value)
+
+
+# --- bytes to objects, and the checksums in them
+
+
+def parse_object(content: bytes) -> dict[str, Any]:
+    """Return a JSON object; ValueError says what it is instead."""
+    try:
+        payload = _DECODER.decode(content.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("not JSON (nested too deeply)") from error
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(payload, dict):
+        raise ValueError("not a JSON object")
+    return payload
+
+
+def crc_of(content: bytes) -> str:
+    """Return the checksum of what was written: enough to notice flipped, lost and swapped bytes, not an attacker."""
+    return f"{zlib.crc32(content):08x}"
+
+
+def is_as_written(content: bytes) -> bool | None:
+    """Return whether a line, or a whole file, is what its checksum says; None where it has none."""
+    end = content[-_MAX_SEAL_BYTES:]
+    seal = _SEAL.search(end)
+    return None if seal is None else crc_of(content[: len(content) - len(end) + seal.start()]) == seal[1].decode()
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Return the object of a line; ValueError where it is none, or not the one that was written."""
+    payload = parse_object(line)
+    # The key without a seal that fits is damage too; a line without the key is of an earlier version, or of others.
+    if CRC in payload and not is_as_written(line):
+        raise ValueError("its checksum is wrong")
+    return payload
+
+
+def own_digest(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what a file says, for its key `digest`: a flipped bit in it is noticed too."""
+    values = {key: value for key, value in content.items() if key not in ("format", CRC, "digest")}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -7,34 +7,55 @@ the only place that opens, lists, replaces or removes anything in a run, for rea
   `below`, the run directory of a file that lies deeper (logs/, checkpoint/); without it the file lies in it directly;
 - only regular files are opened: a FIFO would wait for ever, a device may have no end;
 - nothing is read without a limit on its size.
+
+A network file system may fail for a moment (ESTALE, EIO). What can be done again is (`patiently`); what fails for
+longer is a PassingStorageError, with which a training goes on as with a full disk.
 """
 
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
-from turnaround.record.coding import check_format
+from turnaround.errors import DiskFullError, PassingStorageError, RunDirectoryError, StorageError
+from turnaround.record.coding import CRC, check_format, parse_object
 
 MAX_FILE_BYTES = 256 * 2**20  # a confusion matrix of 10,000 classes; larger is not ours
 MAX_TENSORS_BYTES = 64 * 2**30  # the largest network of timm has 26 GB in float32; a sparse file may claim any size
+
+PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
+"""Errors of a server that restarts, a handle that it has forgotten, a cable: the same call may work a moment later."""
+PAUSES_S = (0.1, 0.5, 2.0)
+"""Between the tries. A training waits for them, so they are short; what fails for longer is tried again when due."""
+trouble_on_purpose: list[Callable[[], None]] = []
+"""Called before every access; training/faults.py puts a function here that raises."""
+
+Value = TypeVar("Value")
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # NOFOLLOW refuses a link in place of the file; NONBLOCK lets the open of a FIFO return, so that fstat can refuse it.
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-# Made once: json.loads would make one for each line. NaN and Infinity of careless writers become null.
-_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+
+def patiently(action: Callable[[], Value]) -> Value:
+    """Return what the action returns; it is called again, after a pause, where a file system fails for a moment."""
+    for pause_s in PAUSES_S:
+        try:
+            return action()
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+        time.sleep(pause_s)
+    return action()
 
 
 # --- folders
@@ -43,6 +64,8 @@ _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 @contextlib.contextmanager
 def folder_below(root: Path, parts: Sequence[str]) -> Iterator[int]:
     """Yield a descriptor of root/part/part; OSError where a part is not there, or is a link."""
+    for trouble in trouble_on_purpose:
+        trouble()
     descriptor = os.open(root, FOLDER)
     try:
         for part in parts:
@@ -76,18 +99,33 @@ def _link_or(error: OSError, name: str, folder: int) -> OSError:
     return error
 
 
-def names_in(folder: Path, below: Path | None = None) -> list[str]:
-    """Return what lies in the folder, sorted; nothing when it cannot be read, or is reached through a link."""
+def names_in(folder: Path, below: Path | None = None, *, must_answer: bool = False) -> list[str]:
+    """Return what lies in the folder, sorted; nothing when it cannot be read, or is reached through a link.
+
+    With `must_answer` a file system that does not answer is an error: no answer is not "nothing".
+    """
     root = folder if below is None else below
-    try:
+
+    def listed() -> list[str]:
         with folder_below(root, folder.relative_to(root).parts) as descriptor:
             return sorted(os.listdir(descriptor))
-    except (OSError, ValueError):
+
+    try:
+        return patiently(listed)
+    except ValueError:
+        return []
+    except OSError as error:
+        if must_answer and error.errno in PASSING:
+            raise storage_error("list", folder, error) from error
         return []
 
 
 def make_folder(path: Path, below: Path | None = None) -> None:
     """Make one folder; one that is there already is fine, a link in its place is not."""
+    patiently(lambda: _make_folder(path, below))
+
+
+def _make_folder(path: Path, below: Path | None) -> None:
     with folder_of(path, below) as (folder, name):
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=folder)
@@ -127,8 +165,12 @@ def _sync_folder(descriptor: int) -> None:
 
 def open_for_appending(path: Path, below: Path | None = None) -> int:
     """Return a descriptor of the file, which is made where there is none; OSError for what is not a plain file."""
+    return patiently(lambda: _open_at(path, below, os.O_RDWR | os.O_APPEND | os.O_CREAT))
+
+
+def _open_at(path: Path, below: Path | None, flags: int) -> int:
     with folder_of(path, below) as (folder, name):
-        return _open_plain(name, folder, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        return _open_plain(name, folder, flags)
 
 
 def open_log(path: Path, below: Path | None = None) -> BufferedWriter:
@@ -159,20 +201,28 @@ def replace_file(path: Path, content: bytes, below: Path | None = None, *, is_sy
     """Write `content` under a temporary name beside `path`, sync, rename, sync the folder.
 
     The order matters: a rename that reached the disk before the content would leave an empty file after a crash, and
-    without the last sync the rename itself may be lost. A link in the file's place is replaced, not followed.
+    without the last sync the rename itself may be lost. A link in the file's place is replaced, not followed. What is
+    not synced is written anew in a second anyway, so nobody waits for it.
     """
     try:
-        with folder_of(path, below) as (folder, name):
-            temporary = _write_temporary(name, content, folder, is_synced=is_synced)
-            try:
-                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                _unlink(temporary, folder)
-                raise
-            if is_synced:
-                _sync_folder(folder)
+        if is_synced:
+            patiently(lambda: _replace_file(path, content, below, is_synced=True))
+        else:
+            _replace_file(path, content, below, is_synced=False)
     except OSError as error:
         raise storage_error("write", path, error) from error
+
+
+def _replace_file(path: Path, content: bytes, below: Path | None, *, is_synced: bool) -> None:
+    with folder_of(path, below) as (folder, name):
+        temporary = _write_temporary(name, content, folder, is_synced=is_synced)
+        try:
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            _unlink(temporary, folder)
+            raise
+        if is_synced:
+            _sync_folder(folder)
 
 
 def write_temporary(path: Path, content: bytes, below: Path | None = None) -> Path:
@@ -207,6 +257,8 @@ def is_temporary(name: str) -> bool:
 
 def write_all(descriptor: int, content: bytes) -> None:
     """Write all of it: the system may take a part at a time."""
+    for trouble in trouble_on_purpose:
+        trouble()
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -238,9 +290,26 @@ def _unlink(name: str, folder: int) -> None:
 
 def move(path: Path, target: Path, below: Path | None = None) -> None:
     """Rename a file or folder inside one run, and make that last."""
+    patiently(lambda: _move(path, target, below))
+
+
+def _move(path: Path, target: Path, below: Path | None) -> None:
     with folder_of(path, below) as (source, name), folder_of(target, below) as (folder, new_name):
-        os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=folder)
+        try:
+            os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=folder)
+        except FileNotFoundError:
+            # A server that lost its answer, not the request, finds it done when it is asked again.
+            if not _is_there(new_name, folder):
+                raise
         _sync_folder(folder)
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def storage_error(action: str, path: Path, error: Exception) -> StorageError:
@@ -249,6 +318,9 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     if number in (errno.ENOSPC, errno.EDQUOT):
         full = f"the disk or your quota is full ({_free_text(path)}). Free some space"
         return DiskFullError(f"Cannot {action} {path}: {full}.")
+    if number in PASSING and isinstance(error, OSError):
+        tries = f"{error.strerror}, {len(PAUSES_S) + 1} times within {sum(PAUSES_S):.1f} s"
+        return PassingStorageError(f"Cannot {action} {path}: {tries}. Look at the disk or the network file system.")
     if number == errno.EROFS:
         reason = "the file system is read-only. Choose a writable directory with --out"
     elif number in (errno.EACCES, errno.EPERM):
@@ -275,8 +347,7 @@ def _free_text(path: Path) -> str:
 
 def open_for_reading(path: Path, below: Path | None = None) -> int:
     """Return a descriptor of the file; OSError for what is not a plain file."""
-    with folder_of(path, below) as (folder, name):
-        return open_in(folder, name)
+    return patiently(lambda: _open_at(path, below, os.O_RDONLY))
 
 
 def open_file(path: Path, below: Path | None = None) -> BufferedReader:
@@ -301,10 +372,14 @@ def refusal(label: str, error: Exception) -> RunDirectoryError:
 
 def read_bytes(path: Path, below: Path | None = None) -> bytes:
     """Return the content of a whole file."""
-    try:
+
+    def read() -> bytes:
         with open_file(path, below) as file:
             # One byte more than allowed: the read itself is limited, whatever size the file has or grows to.
-            content = file.read(MAX_FILE_BYTES + 1)
+            return file.read(MAX_FILE_BYTES + 1)
+
+    try:
+        content = patiently(read)
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read: {error}.") from error
     if len(content) > MAX_FILE_BYTES:
@@ -314,6 +389,10 @@ def read_bytes(path: Path, below: Path | None = None) -> bytes:
 
 def sha256_of(path: Path, below: Path | None = None) -> str:
     """Return the SHA-256 of a file of tensors."""
+    return patiently(lambda: _sha256_of(path, below))
+
+
+def _sha256_of(path: Path, below: Path | None) -> str:
     with open_file(path, below) as file:
         if os.fstat(file.fileno()).st_size > MAX_TENSORS_BYTES:
             raise RunDirectoryError(f"{path} is larger than {MAX_TENSORS_BYTES // 2**30} GiB: not a file of a run.")
@@ -330,21 +409,23 @@ def size_of(path: Path, below: Path | None = None) -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-def parse_object(content: bytes) -> dict[str, Any]:
-    """Return a JSON object; ValueError says what it is instead."""
+def kind_of(path: Path, below: Path | None = None) -> Literal["file", "folder", "link", "other"] | None:
+    """Return what bears the name, without opening it; None for nothing."""
     try:
-        payload = _DECODER.decode(content.decode("utf-8"))
-    except RecursionError as error:
-        raise ValueError("not JSON (nested too deeply)") from error
-    except ValueError as error:
-        raise ValueError(f"not JSON ({error})") from error
-    if not isinstance(payload, dict):
-        raise ValueError("not a JSON object")
-    return payload
+        with folder_of(path, below) as (folder, name):
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISREG(mode):
+        return "file"
+    return "link" if stat.S_ISLNK(mode) else "folder" if stat.S_ISDIR(mode) else "other"
 
 
 def decode_file(content: bytes, label: str) -> dict[str, Any]:
-    """Return the object in a whole file, without its format version; RunDirectoryError with the label."""
+    """Return the object in a whole file, without format version and checksum; RunDirectoryError with the label.
+
+    The checksum is left to `turnaround verify`: people edit a recipe, and a resume then says which keys are others.
+    """
     if len(content) > MAX_FILE_BYTES:
         raise RunDirectoryError(f"{label} is larger than {MAX_FILE_BYTES // 2**20} MiB: not a file of a run.")
     try:
@@ -355,15 +436,9 @@ def decode_file(content: bytes, label: str) -> dict[str, Any]:
         check_format(payload)
     except RunDirectoryError as error:
         raise RunDirectoryError(f"{label}: {error}") from error
-    return {key: value for key, value in payload.items() if key != "format"}
+    return {key: value for key, value in payload.items() if key not in ("format", CRC)}
 
 
 def read_json(path: Path, below: Path | None = None) -> dict[str, Any]:
     """Return the object in a whole file, without its format version."""
     return decode_file(read_bytes(path, below), str(path))
-
-
-def own_digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of what a file says, for its key `digest`: a flipped bit in it is noticed too."""
-    values = {key: value for key, value in content.items() if key not in ("format", "digest")}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

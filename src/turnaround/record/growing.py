@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from turnaround.errors import RunDirectoryError
-from turnaround.record.coding import NewerFormatError
-from turnaround.record.files import MAX_FILE_BYTES, decode_file, folder_of, open_in, parse_object, refusal
+from turnaround.record.coding import NewerFormatError, parse_line
+from turnaround.record.files import MAX_FILE_BYTES, decode_file, folder_of, open_in, refusal
 
 Record = TypeVar("Record")
 
@@ -267,7 +267,7 @@ class LinesFile(Generic[Record]):
 
     def _add(self, line: bytes) -> None:
         try:
-            record = self._record(parse_object(line))
+            record = self._record(parse_line(line))
         except NewerFormatError as error:
             self.failure = RunDirectoryError(f"{self._label}: {error}")
             return

@@ -168,6 +168,8 @@ class HeartbeatMonitor:
         """The watchdog's sentence, once the training makes no progress any more."""
         self.silent_ranks: tuple[int, ...] = ()
         """The ranks that the verdict names."""
+        self.pids: frozenset[int] = frozenset()
+        """The processes that had begun and not come to their end at the last look; on any host."""
         self._gone_since_s = 0.0
         self._beats: dict[int, int] = {}
         self._ticks: dict[int, tuple[int, float]] = {}
@@ -181,6 +183,7 @@ class HeartbeatMonitor:
     def look(self) -> str | None:
         """Read all heartbeats and return the verdict, if there is one; to be called about once a second."""
         seen, now_s = read(self.directory), self.now_s()
+        self.pids = frozenset(process.pid for process in seen)
         # Only the first is kept: those that end later probably ended because of it.
         gone = [process for process in seen if process.is_gone]
         if gone and self.gone is None:

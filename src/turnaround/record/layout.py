@@ -98,7 +98,9 @@ class CheckpointFiles:
     @classmethod
     def all_in(cls, folder: Path) -> "list[CheckpointFiles]":
         """Return the visible checkpoints in a run's checkpoint folder, in the order of the training."""
-        positions = {name: text for text in names_in(folder, folder.parent) if (name := CheckpointName.parse(text))}
+        # A resume that took "no answer" for "none" would begin anew, over what is there.
+        names = names_in(folder, folder.parent, must_answer=True)
+        positions = {name: text for text in names if (name := CheckpointName.parse(text))}
         return [cls(folder / positions[name]) for name in sorted(positions)]
 
 

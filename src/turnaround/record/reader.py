@@ -170,6 +170,18 @@ class Run:
         paths = {host: self.directory.telemetry(host) for host in self.directory.telemetry_hosts(self._names())}
         return {host: self._lines(path, read_sample).records for host, path in paths.items()}
 
+    def bad_measurements(self) -> dict[str, int]:
+        """Lines of spans and telemetry that were skipped, by file; only files with some."""
+        paths = [self.directory.spans(rank) for rank in self.ranks]
+        paths += [self.directory.telemetry(host) for host in self.directory.telemetry_hosts(self._names())]
+        return {path.name: count for path in paths if (count := self._bad_lines_of(path))}
+
+    def _bad_lines_of(self, path: Path) -> int:
+        try:
+            return self._lines(path, lambda line: None).bad_lines
+        except RunDirectoryError:  # of a newer format, or no plain file: whoever asks for its figures says so
+            return 0
+
     @property
     def best(self) -> float | None:
         """The highest validation accuracy of any epoch."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.errors import RunDirectoryError
-from turnaround.record.coding import plain
-from turnaround.record.files import own_digest, read_json
+from turnaround.record.coding import own_digest, plain
+from turnaround.record.files import read_json
 from turnaround.record.layout import CheckpointFiles, RunDirectory
 
 DECIDING = {

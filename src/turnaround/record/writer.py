@@ -15,8 +15,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from turnaround.errors import StorageError
-from turnaround.record.coding import FORMAT_VERSION, plain
-from turnaround.record.files import open_for_appending, read_bytes, replace_file, storage_error, write_all
+from turnaround.record.coding import CRC, FORMAT_VERSION, crc_of, parse_line, plain
+from turnaround.record.files import (
+    PASSING,
+    open_for_appending,
+    patiently,
+    read_bytes,
+    replace_file,
+    storage_error,
+    write_all,
+)
 
 # From the end backwards: the last newline is almost always in the first block, however long the file is.
 SCAN_BLOCK_BYTES = 64 * 1024
@@ -25,12 +33,16 @@ SCAN_BLOCK_BYTES = 64 * 1024
 def write_json(path: Path, payload: Mapping[str, Any], below: Path | None = None, *, is_synced: bool = True) -> None:
     """Write or replace a whole file; a reader sees the old content or the new one, never a part.
 
-    Adds the format version. One top-level key a line: readable, and a confusion matrix stays compact. `below` is the
-    run directory of a file that lies deeper in it (files.py). Without `is_synced` a crash of the machine may lose it.
+    Adds the format version and a checksum. One top-level key a line: readable, and a confusion matrix stays compact.
+    `below` is the run directory of a file that lies deeper in it (files.py). Without `is_synced` a crash of the machine
+    may lose it.
     """
     content = {"format": FORMAT_VERSION, **plain(dict(payload))}
     lines = (f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
-    replace_file(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode(), below, is_synced=is_synced)
+    body = ("{\n" + ",\n".join(lines)).encode()
+    # What is not synced lives for a second, and a manifest has a digest of its own.
+    seal = f',\n "{CRC}": "{crc_of(body)}"' if is_synced and "digest" not in content else ""
+    replace_file(path, body + seal.encode() + b"\n}\n", below, is_synced=is_synced)
 
 
 def write_lines(path: Path, payloads: Iterable[Mapping[str, Any]]) -> None:
@@ -39,7 +51,9 @@ def write_lines(path: Path, payloads: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _line(payload: Mapping[str, Any]) -> bytes:
-    return json.dumps(plain(dict(payload)), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    """Return the object in one line, with the checksum of all that stands before it as its last key."""
+    body = json.dumps(plain(dict(payload)), allow_nan=False, separators=(",", ":")).encode().removesuffix(b"}")
+    return body + f',"{CRC}":"{crc_of(body)}"}}\n'.encode()
 
 
 class Lines:
@@ -64,11 +78,12 @@ class Lines:
         try:
             descriptor = open_for_appending(path)
             try:
-                _drop_torn_line(descriptor)
+                self._size = _drop_torn_line(descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
             self._descriptor: int | None = descriptor
+            self._is_stale = False
         except OSError as error:
             raise storage_error("open", path, error) from error
 
@@ -89,26 +104,43 @@ class Lines:
             return
         # Taken out before the write: lines that fail are lost, not kept, or a full disk would fill the memory too.
         lines, self._waiting = self._waiting, []
+        content = b"".join(lines)
         try:
-            self._append(self._descriptor, b"".join(lines))
+            # Who measures does not wait: the next lines may find the file system well again.
+            patiently(lambda: self._append(content)) if self._sync else self._append(content)
         except OSError as error:
             self.lost_lines += len(lines)
             self.failure = storage_error("append to", self.path, error)
             if self._sync:
                 raise self.failure from error
 
-    def _append(self, descriptor: int, content: bytes) -> None:
-        # The size of now is the place to return to: nobody else writes this file.
-        size_before = os.fstat(descriptor).st_size
+    def _append(self, content: bytes) -> None:
+        if self._is_stale:
+            self._open_again()
+        assert self._descriptor is not None, "closed files are not written"
         try:
-            write_all(descriptor, content)
+            write_all(self._descriptor, content)
             if self._sync:
-                os.fsync(descriptor)
-        except BaseException:
+                os.fsync(self._descriptor)
+            self._size += len(content)
+        except BaseException as error:
             # A full disk takes a part of a line: take it back, so that the file ends with a whole one.
             with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, size_before)
+                os.ftruncate(self._descriptor, self._size)
+            self._is_stale = isinstance(error, OSError) and error.errno in PASSING
             raise
+
+    def _open_again(self) -> None:
+        """Take a new descriptor: a server that has forgotten ours (ESTALE) will never know it again."""
+        descriptor, before = open_for_appending(self.path), self._descriptor
+        self._descriptor = descriptor
+        if before is not None:
+            with contextlib.suppress(OSError):
+                os.close(before)
+        # Nobody else writes this file: what lies behind our last whole line is a part of what failed.
+        if os.fstat(descriptor).st_size > self._size:
+            os.ftruncate(descriptor, self._size)
+        self._is_stale = False
 
     def close(self) -> None:
         """Flush and close; closing twice is fine."""
@@ -118,7 +150,8 @@ class Lines:
             self.flush()
         finally:
             descriptor, self._descriptor = self._descriptor, None
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -129,8 +162,8 @@ class Lines:
         self.close()
 
 
-def _drop_torn_line(descriptor: int) -> None:
-    """Cut the file after its last newline."""
+def _drop_torn_line(descriptor: int) -> int:
+    """Cut the file after its last newline; return its size."""
     size = end = os.fstat(descriptor).st_size
     while end > 0:
         start = max(0, end - SCAN_BLOCK_BYTES)
@@ -141,6 +174,7 @@ def _drop_torn_line(descriptor: int) -> None:
         end = start
     if end < size:
         os.ftruncate(descriptor, end)
+    return end
 
 
 def truncate_epochs(path: Path, keep_through_epoch: int) -> int:
@@ -162,7 +196,7 @@ def truncate_epochs(path: Path, keep_through_epoch: int) -> int:
 
 def _epoch_of(line: bytes) -> float:
     try:
-        epoch = json.loads(line)["epoch"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        epoch = parse_line(line)["epoch"]
+    except (ValueError, KeyError):
         return 0
     return epoch if isinstance(epoch, (int, float)) else 0

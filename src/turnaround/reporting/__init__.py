@@ -6,6 +6,7 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     training_display.py  a training as a person sees it, and the page that it leaves
     run_text.py     a run at its end, and runs side by side
     check_report.py   what is wrong with a folder of images, for the terminal and as a page with the pictures
+    verify_text.py    which files are whole, damaged or unknown
     preview_page.py   training images before and after their variation, as a page
     bench_text.py   the ceilings of a machine
     forecast_text.py    a forecast for the terminal

@@ -17,8 +17,8 @@ from pathlib import Path
 from torch import Tensor
 
 from turnaround.errors import RunDirectoryError, StorageError
-from turnaround.record.coding import plain
-from turnaround.record.files import make_folder, move, own_digest, read_json, remove_folder, sha256_of, storage_error
+from turnaround.record.coding import own_digest, plain
+from turnaround.record.files import make_folder, move, read_json, remove_folder, sha256_of, storage_error
 from turnaround.record.layout import CheckpointFiles, CheckpointName
 from turnaround.record.schema import BestEpoch, from_json
 from turnaround.record.writer import write_json

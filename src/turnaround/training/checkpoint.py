@@ -33,13 +33,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from turnaround.errors import DiskFullError, RunDirectoryError, StorageError
-from turnaround.record.coding import plain
+from turnaround.record.coding import own_digest, plain
 from turnaround.record.files import (
     make_folder,
     move,
     names_in,
     open_file,
-    own_digest,
+    open_for_reading,
     read_json,
     remove_folder,
     sha256_of,
@@ -225,7 +225,10 @@ def _remove_older(folder: Path, newest: Path) -> None:
     A damaged one does not count: should the newest decay as well, the run would be lost. Its files are hashed for that,
     by the thread that writes. Damaged ones that are later stay, to be looked at, until training saves there again.
     """
-    others = [path for path in checkpoints(folder) if path != newest]
+    try:
+        others = [path for path in checkpoints(folder) if path != newest]
+    except StorageError:
+        return  # ours is in place; the next save removes them
     for i in reversed(range(len(others))):
         if _problem(others[i]) is None:
             for old in others[:i]:
@@ -363,7 +366,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], run: Path) -> str:
         number = re.search(r"os error (\d+)", str(error))
         raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
     # Before the rename that makes it visible: after a power cut a name must not point to data that never arrived.
-    with open_file(path, run) as file:
+    with os.fdopen(open_for_reading(path, run), "rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
 

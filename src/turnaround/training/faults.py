@@ -3,13 +3,14 @@
     TURNAROUND_FAULT="kind=kill,rank=1,step=37"          several are separated by semicolons
 
     kind      kill, segv, exit, exit0, stop, hang, gilhang, raise, oom, nan, slow, sigterm, sigint, sigusr2, launcher,
-              clock, disk_full, readonly, vanish, torn, bitflip, slowfs
+              clock, disk_full, readonly, vanish, torn, bitflip, slowfs, eio, stale
     rank      the process; every one when not given
     step      the update, counted from 1 over the whole run; the first opportunity when not given
     phase     start, step (default), evaluation, checkpoint (its first file is written), saved (it is visible),
               look (a process looks for the checkpoint that all go on from)
     segment   1 (default) is the first start of the run, 2 the first resume, ...: a repeated step is spared
-    ms        of `slow`, at every step from `step` on; of `slowfs`, how late files show; of `clock`, how far it jumps
+    ms        of `slow`, at every step from `step` on; of `slowfs`, how late files show; of `clock`, how far it jumps;
+              of `eio` and `stale`, how long nothing below the run can be read or written
 
 Costs a look at an empty tuple where it is not set.
 """
@@ -29,6 +30,7 @@ import torch
 from torch import nn
 
 from turnaround.errors import InputError, one_of
+from turnaround.record.files import trouble_on_purpose
 from turnaround.record.layout import CheckpointFiles
 
 LAUNCHER_VARIABLE = "TURNAROUND_LAUNCHER_PID"
@@ -157,6 +159,17 @@ def _show_late(fault: Fault, _target: FaultTarget) -> None:
         raise FileNotFoundError(errno.ENOENT, "not visible yet, on purpose")
 
 
+def _do_not_answer(fault: Fault, _target: FaultTarget) -> None:
+    """A file server that restarts: every access to the run fails for a while."""
+    until_s, number = time.monotonic() + fault.ms / 1000, errno.EIO if fault.kind == "eio" else errno.ESTALE
+
+    def fail() -> None:
+        if time.monotonic() < until_s:
+            raise OSError(number, f"{os.strerror(number)}, on purpose")
+
+    trouble_on_purpose.append(fail)
+
+
 def _kill_launcher(_fault: Fault, _target: FaultTarget) -> None:
     os.kill(int(os.environ[LAUNCHER_VARIABLE]), signal.SIGKILL)
 
@@ -208,6 +221,8 @@ _KINDS: dict[str, Callable[[Fault, FaultTarget], None]] = {
     "readonly": _read_only,
     "vanish": _vanish,
     "slowfs": _show_late,
+    "eio": _do_not_answer,
+    "stale": _do_not_answer,
     "torn": _tear,
     "bitflip": _flip,
 }

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from turnaround.data.batches import StepBatch
-from turnaround.errors import DiskFullError
+from turnaround.errors import PassingStorageError
 from turnaround.recipe import Recipe
 from turnaround.record.layout import RunDirectory
 from turnaround.record.recipe_changes import deciding_keys
@@ -60,6 +60,8 @@ class RunRecorder:
             on_full_disk=None if self.stops_on_full_disk else self._not_saved,
         )
         self._last_before_full: TrainingPosition | None = None
+        self._unwritten: list[EpochRecord] = []
+        """Epochs whose lines the disk has not taken yet."""
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -91,7 +93,7 @@ class RunRecorder:
         if self.is_first:
             try:
                 write_json(self.directory.status, to_json(self.status))
-            except DiskFullError:
+            except PassingStorageError:
                 if self.stops_on_full_disk or self.status.state != "running":
                     raise  # otherwise the next one says it all again
 
@@ -115,16 +117,32 @@ class RunRecorder:
         with self.clock.part("checkpoint"):
             self.saver.wait()
         if self.is_first:
-            self.epochs.write(to_json(record))
+            self._unwritten.append(record)
+            self._write_epochs()
         self.progress.epoch_done(record)
         self.set_status()
         if self.is_first and self.plan.best is not None and self.plan.best.epoch == record.epoch:
             with self.clock.part("checkpoint"):
                 self.saver.hold(BestWeights(best=self.plan.best, weights=self.step.evaluated_weights()))
 
+    def _write_epochs(self, *, must_hold: bool = False) -> None:
+        """Write the lines that wait for a disk with room, oldest first; `must_hold`: nothing follows to try again."""
+        while self._unwritten:
+            try:
+                self.epochs.write(to_json(self._unwritten[0]))
+            except PassingStorageError as error:
+                if self.stops_on_full_disk or must_hold:
+                    raise
+                return self._not_saved(error)
+            del self._unwritten[0]
+        return None
+
     def save(self, position: TrainingPosition, *, totals: list[list[float]], epoch_time_s: float, waits: bool) -> None:
         """Save a checkpoint. Training goes on when it is in host memory; with `waits`, when it is on the disk."""
         if self.is_first:
+            self._write_epochs(must_hold=waits)
+        # Without its lines no checkpoint: a resume would go on behind epochs that no record has.
+        if self.is_first and not self._unwritten:
             manifest = Manifest(
                 position=position,
                 totals=totals,
@@ -139,7 +157,7 @@ class RunRecorder:
             self.workers.barrier()  # nobody goes on, or ends, before it is there
         self.set_status()
 
-    def _not_saved(self, error: DiskFullError) -> None:
+    def _not_saved(self, error: PassingStorageError) -> None:
         last = self.saver.last
         kept = f"the last one is {last.name}" if last else "there is none yet of this start"
         self._last_before_full = last
@@ -150,5 +168,6 @@ class RunRecorder:
     def finish(self, evaluation: Evaluation) -> None:
         """Write the last two files of a run that came to its end."""
         if self.is_first:
+            self._write_epochs(must_hold=True)
             write_json(self.directory.evaluation, to_json(evaluation))
         self.set_status(state="finished", ended_at=utc_now())

@@ -1,8 +1,8 @@
 """When a checkpoint is due, and how it is written beside the training.
 
 Training waits for the copy to host memory, not for the disk. One write at a time. What goes wrong in one is raised in
-the training, at its next step. A full disk need not end it: it goes on without this checkpoint, and tries again when
-the next one is due.
+the training, at its next step. A full disk, or one that does not answer, need not end it: it goes on without this
+checkpoint, and tries again when the next one is due.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from turnaround.errors import DiskFullError
+from turnaround.errors import PassingStorageError
 from turnaround.recipe import TrainingRecipe
 from turnaround.training.best import BestWeights, write_best
 from turnaround.training.checkpoint import StateSnapshot, write
@@ -54,7 +54,7 @@ class Saver:
         folder: Path,
         *,
         best_folder: Path | None = None,
-        on_full_disk: Callable[[DiskFullError], None] | None = None,
+        on_full_disk: Callable[[PassingStorageError], None] | None = None,
     ) -> None:
         """`on_full_disk` is told of a checkpoint that had no room; without it that is an error like any other."""
         self.folder, self.on_full_disk = folder, on_full_disk
@@ -86,7 +86,7 @@ class Saver:
         """Raise what went wrong in a write; costs nothing when nothing did."""
         error, self._error = self._error, None
         # A full disk is reported and survived, unless this save was the last chance to keep the training's state.
-        if isinstance(error, DiskFullError) and self.on_full_disk is not None and not must_hold:
+        if isinstance(error, PassingStorageError) and self.on_full_disk is not None and not must_hold:
             self.on_full_disk(error)
         elif error is not None:
             raise error
