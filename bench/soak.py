@@ -9,7 +9,8 @@ many processes the weights and the curve must be the same to the bit, on another
 
 Ends with 1 when they are not, when a process outlives its launcher for 10 s, when a start does not end, when a start
 failed for which no fault was planned, or when more was lost than what came after the last checkpoint and the one that
-was being written (and the one that was damaged on purpose).
+was being written (and the one that was damaged on purpose). bench/kill.py strikes from outside instead: signals to the
+command, to torch.distributed.run, to processes and decoders, also while they start.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import psutil
-from safetensors.torch import load_file
+from soak_evidence import EPOCHS, SAVED_EVERY_STEPS, SETTINGS, curve, largest_difference
 
 from turnaround import fruitbowl, recipes
 from turnaround.children import die_with_parent
@@ -41,20 +41,9 @@ from turnaround.launch.lifecycle import Request, resume, start
 from turnaround.record.reader import Run
 from turnaround.training.checkpoint import newest_valid
 
-EPOCHS, STEPS_PER_EPOCH, SAVED_EVERY = 3, 6, 4
-SETTINGS = (
-    "data.size_px=32",
-    "workers.count=2",
-    "training.batch_per_worker=4",
-    f"training.epochs={EPOCHS}",
-    "training.learning_rate=0.001",
-    "training.checkpoint_every_s=1000",
-    f"training.checkpoint_every_steps={SAVED_EVERY}",
-    "augment.rotation_degrees=10",
-    "augment.flip=true",
-)
+STEPS_PER_EPOCH = 6
 AT_A_STEP = (
-    *("kill", "segv", "exit", "exit0", "raise", "oom", "nan", "launcher"),
+    *("kill", "segv", "exit", "exit0", "raise", "oom", "nan"),
     *("sigterm", "sigint", "sigusr2", "stop", "hang", "gilhang"),
 )
 AT_A_SAVE = ("torn", "disk_full", "readonly", "vanish", "bitflip", "kill,phase=checkpoint", "kill,phase=saved")
@@ -113,7 +102,7 @@ class Outcome:
     @property
     def is_good(self) -> bool:
         same = self.same_to_the_bit + self.same_to_tolerance
-        is_kept = same == self.finished == self.trainings and self.most_steps_lost <= 2 * SAVED_EVERY
+        is_kept = same == self.finished == self.trainings and self.most_steps_lost <= 2 * SAVED_EVERY_STEPS
         return is_kept and not (self.orphans or self.hangs or self.problems)
 
     def add(self, other: Outcome) -> None:
@@ -138,7 +127,7 @@ def planned(number: int, *, seed: int, device: str, most_processes: int = 2) -> 
         rank = chance.randrange(processes[segment - 1]) if kinds is AT_A_STEP else 0
         kind = chance.choice(kinds)
         if kind == "bitflip":  # of a second checkpoint at the earliest: without any, a run is not begun anew
-            step = max(step, SAVED_EVERY + 1)
+            step = max(step, SAVED_EVERY_STEPS + 1)
         where = "" if kinds is ELSEWHERE else f",step={step}"
         faults.append(f"kind={kind}{where},rank={rank},segment={segment}")
     harmless = [f"kind={kind},segment={chance.randint(1, count + 1)}" for kind in HARMLESS if chance.random() < 0.15]
@@ -187,12 +176,6 @@ def start_once(images: Path, out: Path, *, processes: int, restarts: int = 0, de
 def attempt(images: Path, out: Path, case: Case, *, processes: int) -> str | None:
     """One start; what it said when it did not come to the end."""
     with limited(1 + case.restarts):
-        if "kind=launcher" in case.variable:  # then the launcher must not be this process
-            how = [str(images), str(out), str(processes), str(case.restarts), case.device]
-            done = subprocess.run(
-                [sys.executable, __file__, "--start", *how], capture_output=True, text=True, check=False
-            )
-            return f"exit status {done.returncode}: {done.stderr[-500:]}" if done.returncode else None
         try:
             start_once(images, out, processes=processes, restarts=case.restarts, device=case.device)
         except TurnaroundError as error:
@@ -292,20 +275,6 @@ def left_over(out: Path) -> list[psutil.Process]:
     return []
 
 
-def curve(run: Run) -> list[float]:
-    return [value for e in run.epochs for value in (e.train_loss, e.val_loss, e.val_accuracy)]
-
-
-def largest_difference(one: Run, other: Run) -> float:
-    """Over all last weights, relative to the largest value in each; infinite where they cannot be compared."""
-    last = [newest_valid(run.directory.checkpoint)[0] for run in (one, other)]
-    a, b = (load_file(path / "weights.safetensors") if path else {} for path in last)
-    if a.keys() != b.keys() or not a or len(curve(one)) != len(curve(other)):
-        return float("inf")
-    pairs = [(a[k].double(), b[k].double()) for k in a if a[k].numel()]
-    return max(float((x - y).abs().max() / y.abs().max().clamp(min=1e-12)) for x, y in pairs)
-
-
 # --- many trainings
 
 
@@ -357,7 +326,7 @@ def shown(outcome: Outcome) -> str:
         f"resumes                  {outcome.resumes}, of these by itself {outcome.restarts}",
         f"final weights equal      {'yes' if same else 'NO'}: {outcome.same_to_the_bit} to the bit, "
         f"{outcome.same_to_tolerance} on other processes to {outcome.largest_difference:.1e}",
-        f"steps lost at most       {outcome.most_steps_lost} (a checkpoint every {SAVED_EVERY})",
+        f"steps lost at most       {outcome.most_steps_lost} (a checkpoint every {SAVED_EVERY_STEPS})",
         f"orphans, hangs           {outcome.orphans}, {outcome.hangs} (longest start {outcome.longest_start_s:.0f} s)",
         *(f"PROBLEM {problem}" for problem in outcome.problems),
     ]
@@ -374,12 +343,7 @@ def main() -> int:
     parser.add_argument("--most-processes", type=int, choices=(1, 2), default=2, help="of one training")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--start", nargs=5, metavar="X", help="one start, in a process of its own (used by itself)")
     options = parser.parse_args()
-    if options.start:
-        images, out, processes, restarts, device = options.start
-        start_once(Path(images), Path(out), processes=int(processes), restarts=int(restarts), device=device)
-        return 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"TURNAROUND_CACHE": str(Path(folder) / "cache"), LIMIT_VARIABLE: str(options.limit_s)}
         how = {"seed": options.seed, "device": options.device, "most_processes": options.most_processes}

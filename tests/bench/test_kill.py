@@ -1,0 +1,97 @@
+"""The black-box kill harness: its plan follows from its seed, and its judgement finds what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture(scope="module")
+def kill() -> Iterator[ModuleType]:
+    sys.path.append(str(BENCH))
+    import kill
+
+    yield kill
+    sys.path.remove(str(BENCH))
+
+
+def test_the_plan_is_a_function_of_seed_and_number(kill: ModuleType) -> None:
+    def plans(seed: int) -> list[object]:
+        return [kill.planned(n, seed=seed, most_processes=2, within_steps=False) for n in range(200)]
+
+    assert plans(7) == plans(7) != plans(8)
+    strikes = [strike for case in plans(7) for strike in case.strikes]  # type: ignore[attr-defined]
+    assert 0.4 < sum(strike.event in kill.STARTING for strike in strikes) / len(strikes) < 0.6
+    assert {strike.victim for strike in strikes} == set(kill.VICTIMS)
+    assert {strike.signals for strike in strikes} == set(kill.SIGNALS)
+    assert {strike.event for strike in strikes} == {*kill.STARTING, *kill.TRAINING}
+    assert not [s for s in strikes if s.signals == "STOP" and s.victim not in ("agent", "worker")]
+
+
+@pytest.fixture
+def training(kill: ModuleType, trained_run: Path, tmp_path: Path) -> object:
+    """A training that has ended, beside the undisturbed one."""
+    case = kill.Case(number=3, processes=1, is_cold=True, restarts=0, strikes=())
+    shared = kill.Setting(
+        folder=tmp_path, device="cpu", settings=(), limit_s=9.0, tally=kill.Tally()
+    )  # fmt: skip
+    training = kill.Training(case, shared)
+    shutil.copytree(trained_run, tmp_path / "undisturbed-1")
+    shutil.copytree(trained_run, training.out.path)
+    (training.home / "tmp").mkdir()
+    return training
+
+
+def test_the_same_training_is_the_same(training: object) -> None:
+    assert (list(training._differences()), training._leftovers()) == ([], [])  # type: ignore[attr-defined]
+
+
+def _other_weights(training: object) -> None:
+    earlier, last = training.out.checkpoints()[-2:]  # type: ignore[attr-defined]
+    shutil.copy(earlier.weights, last.weights)
+
+
+def _left_over(training: object) -> None:
+    (training.out.path / ".status.json.7-0123abcd.tmp").touch()  # type: ignore[attr-defined]
+
+
+def _other_curve(training: object) -> None:
+    text = training.out.epochs.read_text()  # type: ignore[attr-defined]
+    lines = [json.loads(line) for line in text.splitlines()]
+    lines[0]["train_loss"] += 1e-9
+    for line in lines:
+        line.pop("sum", None)
+    training.out.epochs.write_text("".join(f"{json.dumps(line)}\n" for line in lines))  # type: ignore[attr-defined]
+
+
+def _not_finished(training: object) -> None:
+    status = json.loads(training.out.status.read_text())  # type: ignore[attr-defined]
+    training.out.status.write_text(json.dumps({**status, "state": "failed"}))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_other_weights, "differs by"),
+        (_left_over, "has other files than an undisturbed training: ['.status.json"),
+        (_other_curve, "another record"),
+        (_not_finished, "is failed after"),
+    ],
+)
+def test_what_differs_is_said(change: object, words: str, training: object) -> None:
+    change(training)  # type: ignore[operator]
+    assert words in " ".join(training._differences())  # type: ignore[attr-defined]
+
+
+def test_what_is_left_over_is_named(training: object) -> None:
+    (training.cache / "building-host-7-abc").mkdir(parents=True)  # type: ignore[attr-defined]
+    (training.home / "tmp" / "x").touch()  # type: ignore[attr-defined]
+    assert training._leftovers() == ["tmp/x", "cache/building-host-7-abc"]  # type: ignore[attr-defined]
