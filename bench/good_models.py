@@ -36,7 +36,7 @@ from side_by_side import HERE, failure, machine_facts, read_all, started
 
 from turnaround.data.folder import ImageTable, scan
 from turnaround.errors import TurnaroundError
-from turnaround.recipe import TrainingRecipe
+from turnaround.recipe import USUAL_EPOCHS
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 
@@ -89,7 +89,7 @@ def our_command(task: FineTuneTask, out: Path, cache: Path) -> list[str]:
     command = [sys.executable, "-m", "turnaround", "train", task.folder, "--json", "--out", str(out)]
     command += ["--set", f"model.weights={task.weights}", "--set", f"training.seed={task.seed}"]
     command += ["--set", f"data.cache={cache}", "--device", task.device]
-    if task.epochs != TrainingRecipe().epochs:
+    if task.epochs != USUAL_EPOCHS:
         command += ["--epochs", str(task.epochs)]
     return command if task.size_px == USUAL_SIZE_PX else [*command, "--size", str(task.size_px)]
 

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "workers": {"record"},
     "training": {"choice", "optimizers", "recipe", "kernels", "data", "model", "workers", "record"},
     "use": {"recipe", "recipes", "fruitbowl", "data", "model", "workers", "training", "record", "web"},
-    "launch": {"optimizers", "recipe", "data", "check", "record", "children"},
+    "launch": {"choice", "optimizers", "recipe", "data", "check", "record", "children"},
     "analysis": {"record"},
     "findings": {"record", "analysis", "forecast"},
     "forecast": {"record", "analysis"},

@@ -119,9 +119,10 @@ class TrainingRecipe:
         low=1,
         high=100_000,
     )
-    batch_per_worker: int | None = key(
+    batch_per_worker: int | str | None = key(
         None,
-        f"images a worker takes at each step; none = by the images where the network is chosen too, else {USUAL_BATCH}",
+        "images a worker takes at each step; auto = as many as pay, and fit into the memory, which is tried; none = by "
+        f"the images where the network is chosen too, else {USUAL_BATCH}",
         low=1,
         high=MAX_PER_WORKER,
     )
@@ -301,7 +302,7 @@ class Recipe:
         if recipe.data.size_px is None:
             recipe = recipe.replace("data", size_px=OWN_SIZES_PX.get(recipe.model.name, 224))
         optimizer = USUAL_OPTIMIZER if training.optimizer == AUTO else training.optimizer
-        each = USUAL_BATCH if training.batch_per_worker is None else training.batch_per_worker
+        each = self.batch_per_worker
         if training.batch_total is not None:
             each = training.batch_total // recipe.workers.count
         decay = OPTIMIZERS[optimizer].weight_decay if training.weight_decay is None else training.weight_decay
@@ -342,7 +343,7 @@ class Recipe:
     def batch_per_worker(self) -> int:
         """Images a step of each worker; of a resolved recipe, or of one that says it."""
         each = self.training.batch_per_worker
-        return USUAL_BATCH if each is None else each
+        return each if isinstance(each, int) else USUAL_BATCH
 
 
 SECTIONS: dict[str, Any] = {
@@ -358,6 +359,16 @@ def _joint_problems(recipe: Recipe) -> list[str]:
     """Rules that join several keys."""
     training, count = recipe.training, recipe.workers.count
     problems = []
+    if isinstance(training.batch_per_worker, str) and training.batch_per_worker != AUTO:
+        problems.append(
+            f"training.batch_per_worker must be a number of images or {AUTO!r}. Received: "
+            f"{training.batch_per_worker!r}."
+        )
+    if training.batch_per_worker == AUTO and training.batch_total is not None:
+        problems.append(
+            f"training.batch_per_worker = {AUTO!r} chooses the batch, and training.batch_total = "
+            f"{training.batch_total} fixes it. Leave one of them out."
+        )
     if training.batch_total is not None and training.batch_total % count:
         lower = training.batch_total // count * count
         near = [str(n) for n in (lower, lower + count) if n]

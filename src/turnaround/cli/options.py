@@ -54,8 +54,13 @@ Epochs = Annotated[
     int | None, typer.Option("--epochs", help="How often every image is seen: training.epochs.", rich_help_panel=RECIPE)
 ]
 Batch = Annotated[
-    int | None,
-    typer.Option("--batch", help="Images of a worker in each step: training.batch_per_worker.", rich_help_panel=RECIPE),
+    str | None,
+    typer.Option(
+        "--batch",
+        metavar="N|auto",
+        help="Images of a worker in each step: training.batch_per_worker. auto tries what fits.",
+        rich_help_panel=RECIPE,
+    ),
 ]
 LearningRate = Annotated[
     float | None,

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import os
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from turnaround.check.headers import read_header
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.source import folder_here
+from turnaround.launch.batch_limit import paying_batch
 from turnaround.optimizers import OPTIMIZERS
 from turnaround.recipe import AUTO, GENERATED, RESNET11, SMALL_NETWORK, USUAL_EPOCHS, Recipe
 from turnaround.record.gpus import describe_gpus
@@ -62,6 +63,7 @@ TRAINED_NETWORKS = (
 GAIN_OF_WEIGHTS = "288 photos of fruit gave 92 % instead of 77 %, and 300 photos of ten objects 100 % instead of 47 %"
 """Measured with this command and a frozen MobileNetV2: docs/LOG.md, 2026-11-16, the first result."""
 HUB_PREFIX = "models--timm--"
+BATCH_KEY = "training.batch_per_worker"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,8 @@ class AutomaticChoice:
     """Sentences by key, such as `model.name`; the record keeps them."""
     hint: str | None = None
     """What would give a better model, where something is missing here."""
+    tries_memory: bool = False
+    """The batch is the largest that pays; the processes take less where it does not fit (training/fitting.py)."""
 
     def notes(self) -> tuple[str, ...]:
         """Return what the user is told before a resolved recipe is trained."""
@@ -92,11 +96,31 @@ class ImageFacts:
         return f"{self.num_train:,} training images of about {self.side_px:.0f} px"
 
 
-def decide(recipe: Recipe, *, cache: Path, device: str) -> AutomaticChoice:
-    """Fill in what the recipe leaves to us. Everything that it says stays."""
-    if recipe.model.name != AUTO:
+def decide(recipe: Recipe, *, cache: Path, device: str, runs: Path | None = None) -> AutomaticChoice:
+    """Fill in what the recipe leaves to us. Everything that it says stays.
+
+    `runs` is the folder with earlier runs, whose noise scale says how large a batch pays.
+    """
+    if AUTO not in (recipe.model.name, recipe.training.batch_per_worker):
         return AutomaticChoice(recipe=recipe)
     facts = _image_facts(recipe, cache=cache)
+    is_asked = recipe.training.batch_per_worker == AUTO
+    plain = recipe.replace("training", batch_per_worker=None) if is_asked else recipe
+    decision = _with_network(plain, facts, device=device)
+    return _with_batch(decision, facts, runs=runs) if is_asked else decision
+
+
+def _with_batch(decision: AutomaticChoice, facts: ImageFacts | None, *, runs: Path | None) -> AutomaticChoice:
+    """Return the decision with the largest batch that pays, for the processes to try."""
+    batch = paying_batch(decision.recipe.resolved(), num_train=facts.num_train if facts else None, runs=runs)
+    recipe = decision.recipe.replace("training", batch_per_worker=batch.value)
+    reasons = {**decision.reasons, BATCH_KEY: batch.reason}
+    return replace(decision, recipe=recipe, reasons=reasons, tries_memory=True)
+
+
+def _with_network(recipe: Recipe, facts: ImageFacts | None, *, device: str) -> AutomaticChoice:
+    if recipe.model.name != AUTO:
+        return AutomaticChoice(recipe=recipe)
     if facts is None:
         reason = "the images are drawn for it, or not here yet"
         return AutomaticChoice(recipe=_filled(recipe, {"model.name": SMALL_NETWORK}), reasons={"model.name": reason})
@@ -167,7 +191,7 @@ def _from_scratch(recipe: Recipe, facts: ImageFacts, *, has_gpu: bool) -> Automa
     if is_long:
         values["training.ema"] = AVERAGE_OF_WEIGHTS
     if facts.num_train >= LARGE_BATCH_FROM:
-        values["training.batch_per_worker"] = LARGE_BATCH
+        values[BATCH_KEY] = LARGE_BATCH
     reasons = {
         "model.name": f"{facts}: a first layer that keeps every pixel",
         "data.size_px": f"the images are of about {facts.side_px:.0f} px",
@@ -175,7 +199,7 @@ def _from_scratch(recipe: Recipe, facts: ImageFacts, *, has_gpu: bool) -> Automa
         "training.ema": "the weights averaged over the last 200 updates, which is better in so long a training",
         "training.optimizer": "of the optimizers tried on networks like it the best, at one worker and at 16",
         "training.label_smoothing": "tried on this network",
-        "training.batch_per_worker": f"{facts.num_train:,} training images: enough updates in an epoch",
+        BATCH_KEY: f"{facts.num_train:,} training images: enough updates in an epoch",
     }
     return _decision(recipe, values, reasons, hint=hint)
 

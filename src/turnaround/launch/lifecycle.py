@@ -44,7 +44,7 @@ from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
-from turnaround.record.recipe_changes import CHANGES, began_with, recorded_change, refuse_changes
+from turnaround.record.recipe_changes import BATCH_TO_FIT, CHANGES, began_with, recorded_change, refuse_changes
 from turnaround.record.schema import State, Status, TimePart, to_json, utc_now
 from turnaround.record.writer import write_json
 from turnaround.workers.engines import require
@@ -80,7 +80,7 @@ class Request:
 
 def start(recipe: Recipe, request: Request) -> Run:
     """Train a new run to its end."""
-    begun_at_s = job_origin.begun_at_s()
+    begun_at_s, asked_rate = job_origin.begun_at_s(), recipe.training.learning_rate
     with job_origin.refusal_recorded(RunDirectory(request.out)):
         decision = _decided(recipe, request)
         recipe = decision.recipe
@@ -96,6 +96,8 @@ def start(recipe: Recipe, request: Request) -> Run:
             # The processes load their code while the images are decoded, and are gone before the directory is.
             with request.launcher.started(plan) as processes, _images(recipe, request, directory) as prepared:
                 facts = {"command": sys.argv, "images": image_facts(prepared), "automatic": decision.reasons}
+                if decision.tries_memory:
+                    facts[BATCH_TO_FIT] = {"learning_rate": asked_rate}
                 # The recipe last: it makes the directory a run, and a run without a status can neither go on nor begin.
                 _write_status(directory, job_origin.first_status(directory, begun_at_s=begun_at_s))
                 _write_recipe(directory, {**recipe.to_dict(), **facts}, plan)
@@ -172,7 +174,8 @@ def _decided(recipe: Recipe, request: Request) -> AutomaticChoice:
     """Make the choices that the recipe leaves to us: once, by the process that writes the recipe for all of them."""
     if request.place.rank > 0:
         return AutomaticChoice(recipe=recipe.resolved())
-    decision = decide(recipe, cache=cache_root(recipe, temporary=request.out), device=request.device or "auto")
+    cache, device = cache_root(recipe, temporary=request.out), request.device or "auto"
+    decision = decide(recipe, cache=cache, device=device, runs=request.out.parent)
     return replace(decision, recipe=decision.recipe.resolved())
 
 

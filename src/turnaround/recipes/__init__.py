@@ -135,9 +135,11 @@ def _parsed(override: str) -> tuple[str, str, Any]:
 def _typed(raw: str, hint: Any) -> Any:
     """The text as the key's type; what does not fit stays text, and the recipe's own check refuses it."""
     kinds = getattr(hint, "__args__", (hint,))
-    if str in kinds:
+    if str in kinds and int not in kinds:
         return raw
-    if type(None) in kinds and raw.lower() in ("none", "auto", ""):
+    if str in kinds and raw.lower() == AUTO:  # a number or auto, which is not the same as none
+        return AUTO
+    if type(None) in kinds and raw.lower() in ("none", AUTO, ""):
         return None
     if bool in kinds:
         return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(raw.lower(), raw)

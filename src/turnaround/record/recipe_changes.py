@@ -26,6 +26,9 @@ DECIDING = {
 """Keys by section, None: all. The images are known by their fingerprint, and the weights are in the checkpoint."""
 CHANGES = "changes"
 """The key of recipe.json under which a resume writes down what it changes."""
+BATCH_TO_FIT = "batch_to_fit"
+"""The key of recipe.json that says: the batch is the largest that pays, try whether it fits. The training writes the
+batch that does and removes the key; below it is the learning rate that was asked for, or null."""
 HARMLESS = {
     *("training.checkpoint_every_s", "training.checkpoint_every_steps", "training.stop_on_full_disk"),
     "training.compile",

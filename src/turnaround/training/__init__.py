@@ -20,6 +20,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     evaluate.py    exact evaluation on any number of processes
     schedule.py    the learning rate of every step; scaling with the workers
     choices.py     device, precision, compiling, depthwise kernels, each with its reason
+    fitting.py     the largest batch that fits into the memory, tried before the first epoch
     agreement.py   decisions of all processes together: to stop, to save, that the loss is no number
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
     saving.py      when a checkpoint is due, and its writing beside the training

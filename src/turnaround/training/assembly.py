@@ -198,9 +198,9 @@ def build_core(
     )
 
 
-def warm_up(core: TrainingCore) -> Assembly:
-    """Do everything that only a first pass does, before the first epoch: compiling, loading and choosing kernels."""
-    recipe, workers, backbone = core.recipe, core.workers, core.learner.backbone
+def open_batches(core: TrainingCore) -> tuple[Batches, Slicing]:
+    """Bring the pixels to where they stay, and say which of them are this process's."""
+    recipe, workers = core.recipe, core.workers
     batches = Batches(
         core.pixels,
         device=workers.device,
@@ -213,6 +213,13 @@ def warm_up(core: TrainingCore) -> Assembly:
         workers=workers.count,
         hosted=workers.hosted,
     )
+    return batches, slicing
+
+
+def warm_up(core: TrainingCore) -> Assembly:
+    """Do everything that only a first pass does, before the first epoch: compiling, loading and choosing kernels."""
+    workers, backbone = core.workers, core.learner.backbone
+    batches, slicing = open_batches(core)
     core.network.train_mode()
     if workers.device.type != "cuda":
         feed = _feed(core, batches, slicing)

@@ -8,23 +8,27 @@ from __future__ import annotations
 import json
 import socket
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from turnaround import kernels
 from turnaround.choice import recorded
 from turnaround.data.pixels import Pixels, open_pixels
-from turnaround.errors import InputError, RunDirectoryError, TrainingError
+from turnaround.errors import InputError, RunDirectoryError, TrainingError, TurnaroundError
 from turnaround.model.network import load_code
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
 from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import changed_since, describe
+from turnaround.record.recipe_changes import BATCH_TO_FIT
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
@@ -36,6 +40,7 @@ from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, with_lost
 from turnaround.training.evaluate import Evaluator, final_evaluation
+from turnaround.training.fitting import Place, fitting_alone, fitting_batch
 from turnaround.training.loop import Loop
 from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
@@ -92,7 +97,8 @@ def train(
     `is_stable` is the rule of `training.stop = stable`: analysis, which has it, is a room that training does not see.
     """
     directory = assignment.directory
-    recipe = Recipe.from_record(read_json(directory.recipe))
+    record = read_json(directory.recipe)
+    recipe = Recipe.from_record(record)
     device = choose_device(assignment.device, place)
     with ExitStack() as open_parts:
         workers = _connected(recipe, place, device.value)
@@ -100,7 +106,10 @@ def train(
             open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)  # before anything is computed that would only differ later
-        open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat))
+        there = Place(workers=workers, pixels=pixels, rank=place, device=device)
+        if BATCH_TO_FIT in record:
+            recipe = _fitted(record, recipe, there, directory, progress)
+        open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat, there))
         core = build_core(recipe, workers, pixels, place=place, device=device, heartbeat=heartbeat)
         faults.arm(rank=place.rank, segment=_status(directory).segments)
         faults.strike("start")
@@ -124,6 +133,26 @@ def train(
         )
         _train_segment(assignment, assembly, segment, recorder, stop_asked=stop_asked)
     workers.close()  # not after an error: the others would report that we are gone before we have said why
+
+
+def _fitted(
+    record: dict[str, Any], recipe: Recipe, there: Place, directory: RunDirectory, progress: Progress
+) -> Recipe:
+    """Try the batch, and return the recipe with the one that fits; process 0 writes it down: a resume tries nothing."""
+    choice = fitting_batch(recipe, there)
+    asked = record[BATCH_TO_FIT]
+    rate = asked.get("learning_rate") if isinstance(asked, dict) else recipe.training.learning_rate
+    # A rate that nobody asked for follows the batch, as if this batch had been given.
+    recipe = recipe.replace("training", batch_per_worker=choice.value, learning_rate=rate).resolved()
+    reasons = record.get("automatic")
+    reasons = dict(reasons) if isinstance(reasons, dict) else {}
+    key = "training.batch_per_worker"
+    reasons[key] = "; ".join(filter(None, (reasons.get(key), choice.reason)))
+    if there.workers.rank == 0:
+        facts = {name: value for name, value in record.items() if name != BATCH_TO_FIT}
+        write_json(directory.recipe, {**facts, **recipe.to_dict(), "automatic": reasons})
+    progress.warn(f"{key} = {choice.value}: {choice.reason}.")
+    return recipe
 
 
 def get_ready(device: str, place: RankInfo, *, network: str | None) -> None:
@@ -308,28 +337,45 @@ def _status(directory: RunDirectory) -> Status:
 
 
 @contextmanager
-def out_of_memory_explained(recipe: Recipe, workers: Workers, heartbeat: Heartbeat) -> Iterator[None]:
-    """Turn running out of a device's memory into an error of ours: what was tried, and what would probably fit."""
+def out_of_memory_explained(
+    recipe: Recipe, workers: Workers, heartbeat: Heartbeat, there: Place | None = None
+) -> Iterator[None]:
+    """Turn running out of a device's memory into an error of ours: what was tried, and what would fit."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise too_large(recipe, workers.device, hosted=len(workers.hosted), step=heartbeat.step) from error
+        message = partial(too_large, recipe, workers.device, hosted=len(workers.hosted), step=heartbeat.step)
+        in_use = _in_use(workers.device)  # before anything is given back
+        # The frames that have ended hold the activations of the step that failed.
+        traceback.clear_frames(error.__traceback__)
+        raise message(fits=None if there is None else _found_to_fit(recipe, there), in_use=in_use) from error
 
 
-def too_large(recipe: Recipe, device: torch.device, *, hosted: int, step: int) -> TrainingError:
-    """Return the message for a process that hosts so many workers."""
+def _found_to_fit(recipe: Recipe, there: Place) -> int | None:
+    """Return a smaller batch that was tried beside what the failed step leaves; None where that cannot be told."""
+    with suppress(torch.OutOfMemoryError, RuntimeError, TurnaroundError):
+        return fitting_alone(recipe, there) if recipe.batch_per_worker > 1 else None
+    return None
+
+
+def too_large(
+    recipe: Recipe, device: torch.device, *, hosted: int, step: int, fits: int | None = None, in_use: str = ""
+) -> TrainingError:
+    """Return the message for a process that hosts so many workers; `fits` is a batch that was tried."""
     batch = recipe.batch_per_worker
-    smaller = max(1, 2 ** ((batch - 1).bit_length() - 1))  # the next smaller power of two
+    # The next smaller power of two, where nothing was tried.
+    smaller = fits or max(1, 2 ** ((batch - 1).bit_length() - 1))
     when = f"at step {step}" if step else "before the first step"
     tried = f"batch_per_worker = {batch}, {hosted} worker{'s' * (hosted > 1)} on this process, {recipe.size_px} px"
-    advice = [f"`--set training.batch_per_worker={smaller}`"] if batch > 1 else []
+    was_tried = " (tried: it fits)" if fits else ""
+    advice = [f"`--set training.batch_per_worker={smaller}`{was_tried}"] if batch > 1 else []
     if recipe.training.precision == "fp32":
         advice.append("`--set training.precision=auto`")
     if hosted > 1:
         advice.append("more processes, each with a GPU of its own")
     advice.append("smaller images (`--set data.size_px=...`)")
     return TrainingError(
-        f"{device} is out of memory {when} ({tried}{_in_use(device)}). Start a new run with {', or '.join(advice)}."
+        f"{device} is out of memory {when} ({tried}{in_use}). Start a new run with {', or '.join(advice)}."
     )
 
 

@@ -200,6 +200,19 @@ class Step:
         self.statistics.begin_pass()  # back to where they were
         self.totals.sums.zero_()
 
+    def try_memory(self, batch: StepBatch) -> None:
+        """Run a step and its update at rate 0 without a word to other processes: one that fails leaves none waiting.
+
+        Statistics, totals and moments are those of no training afterwards: whoever calls this throws the step away.
+        """
+        (images, batch), workers = self._inputs(batch, epoch=1), self.components.workers
+        passes = self._passes(batch, in_two=False)
+        self.statistics.begin_step(is_one_pass=False)
+        for a_pass in passes:
+            with workers.deferred(self.components.wrapped):
+                self._pass(a_pass, images, batch, is_measured=False, is_only_pass=len(passes) == 1)
+        self._update(0.0)
+
     def can_capture_graph(self, batch: StepBatch) -> bool:
         """Tell whether a step like this one could be a CUDA graph, if the host is the limit."""
         workers, is_simple = self.components.workers, not (self.is_random or self.scaler.is_enabled())
