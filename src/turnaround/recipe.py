@@ -114,10 +114,7 @@ class TrainingRecipe:
     """How the weights move."""
 
     epochs: int | None = key(
-        None,
-        f"passes over the training images; none = {USUAL_EPOCHS}, or more where model.name = auto knows that it pays",
-        low=1,
-        high=100_000,
+        None, f"passes over the training images; none = {USUAL_EPOCHS}, or more where auto says so", low=1, high=100_000
     )
     batch_per_worker: int | str | None = key(
         None,
@@ -125,12 +122,10 @@ class TrainingRecipe:
         f"the images where the network is chosen too, else {USUAL_BATCH}",
         low=1,
         high=MAX_PER_WORKER,
+        choices=(AUTO,),
     )
     batch_total: int | None = key(
-        None,
-        "fixes the global batch instead: without batch norm, workers then change nothing",
-        low=1,
-        high=2**22,
+        None, "fixes the global batch instead: without batch norm, workers then change nothing", low=1, high=2**22
     )
     optimizer: str = key(
         AUTO,
@@ -359,16 +354,9 @@ def _joint_problems(recipe: Recipe) -> list[str]:
     """Rules that join several keys."""
     training, count = recipe.training, recipe.workers.count
     problems = []
-    if isinstance(training.batch_per_worker, str) and training.batch_per_worker != AUTO:
-        problems.append(
-            f"training.batch_per_worker must be a number of images or {AUTO!r}. Received: "
-            f"{training.batch_per_worker!r}."
-        )
     if training.batch_per_worker == AUTO and training.batch_total is not None:
-        problems.append(
-            f"training.batch_per_worker = {AUTO!r} chooses the batch, and training.batch_total = "
-            f"{training.batch_total} fixes it. Leave one of them out."
-        )
+        both = f"training.batch_per_worker = {AUTO!r} chooses the batch, training.batch_total = {training.batch_total}"
+        problems.append(f"{both} fixes it. Leave one of them out.")
     if training.batch_total is not None and training.batch_total % count:
         lower = training.batch_total // count * count
         near = [str(n) for n in (lower, lower + count) if n]
@@ -400,8 +388,7 @@ def _joint_problems(recipe: Recipe) -> list[str]:
     if training.warmup_epochs > training.num_epochs and training.schedule != "one_cycle":
         problems.append(
             f"training.warmup_epochs = {training.warmup_epochs:g} is longer than training.epochs = "
-            f"{training.num_epochs}: "
-            "the full learning rate would never be reached. Lower warmup_epochs."
+            f"{training.num_epochs}: the full learning rate would never be reached. Lower warmup_epochs."
         )
     return problems
 
@@ -412,8 +399,8 @@ def _section_problems(section: str, content: Any) -> list[str]:
     for field in dataclasses.fields(content):
         value, rule = getattr(content, field.name), field.metadata
         name = f"{section}.{field.name}"
-        if rule["choices"] and value not in rule["choices"]:
-            problems.append(one_of(name, value, rule["choices"]))
+        if isinstance(value, str) and rule["choices"] and value not in rule["choices"]:
+            problems.append(one_of(name, value, (*rule["choices"], *(["a number"] if rule["high"] < math.inf else []))))
         elif (
             isinstance(value, int | float) and not isinstance(value, bool) and not rule["low"] <= value <= rule["high"]
         ):
