@@ -6,6 +6,7 @@ import math
 import runpy
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -125,13 +126,42 @@ def test_slopes_of_benchmarks_come_back(bench: SimpleNamespace) -> None:
 
 
 def test_what_is_missed_is_said(bench: SimpleNamespace) -> None:
-    def score(median: float, coverage: float):  # type: ignore[no-untyped-def]
+    def score(median: float, inside: int, cases: int):  # type: ignore[no-untyped-def]
         return bench.Score(
-            cases=9, median=median, quantile_80=0.1, quantile_95=0.2, coverage=coverage, width=0.3, winkler=0.2
+            cases=cases,
+            median=median,
+            quantile_80=0.1,
+            quantile_95=0.2,
+            coverage=inside / cases,
+            coverage_range=bench.binomial(inside, cases),
+            width=0.3,
+            winkler=0.2,
         )
 
-    assert bench.wanted(score(0.05, 0.8), most_error=0.06).endswith("Held.\n")
-    assert "MISSED: the median error is 6.3 %, 90 % are inside." in bench.wanted(score(0.063, 0.9), most_error=0.06)
+    assert bench.wanted(score(0.05, 8, 10), most_error=0.06).endswith("Held.\n")
+    assert "MISSED: the median error is 6.3 %, 90 % are inside." in bench.wanted(score(0.063, 90, 100), most_error=0.06)
+    # Few cases are judged by the interval, and many by the share; few may be far off all the same.
+    verdicts = [bench.judged(score(0.01, *of)) for of in ((80, 100), (24, 26), (5, 5), (92, 100), (4, 20))]
+    assert verdicts == ["held", "too few cases to tell", "too few cases to tell", "MISSED", "MISSED"]
+    assert bench.binomial(24, 26) == pytest.approx((0.749, 0.991), abs=0.001)
+
+
+def test_a_row_that_is_only_level_and_a_share_that_is_off_are_named_at_the_end(
+    bench: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    series = {f"s{k}": points(bench, (1, 1.0), (2, 1.02), (4, 1.04 + 0.002 * k)) for k in range(3)}
+    cases = bench.largest_held_out(series)
+    held_out = bench.HeldOut([bench.Example(series=set(series), scaling={}, trend={})])
+    row = bench.throughput_row("largest", cases, held_out)
+    assert "largest (3 cases)" in capsys.readouterr().out
+    assert len(held_out.made) == 2 * len(cases)
+    told = bench.summary([row])
+    assert "A table's median error is at most 0.0 % above that of own runs in any row." in told
+    verdict = row.against["last efficiency kept"].verdict
+    assert f"{verdict} in 'largest'" in told or (verdict == "better" and "better in 1 of 1 rows." in told)
+    level = bench.Paired(mean=0.0, low=-0.1, high=0.1, median_other=0.1, quantile_80_other=0.2)
+    worse = replace(row, against=dict.fromkeys(bench.COMPARED, level))
+    assert "Against Pollux (paired bootstrap): better in 0 of 1 rows, level in 'largest'." in bench.summary([worse])
 
 
 def test_an_interval_is_scored_by_its_width_and_what_it_misses(bench: SimpleNamespace) -> None:
@@ -148,7 +178,8 @@ def test_a_table_of_epochs_is_forecast_as_its_steps(bench: SimpleNamespace) -> N
     kinds = {name: len(cases) for name, cases in bench.by_kind(bench.all_ahead({"a": points})).items() if cases}
     assert kinds == {"to twice the largest count": 2, "4 times": 1, "one host": 3, "lost so far: up to 2 %": 2,
                      "lost so far: 2 to 10 %": 1}  # fmt: skip
-    assert "worse" in bench.paired([last], [bench.our_step_time(last)], [last.asked.y])
+    assert bench.our_epoch_time(last).high == pytest.approx(bench.our_step_time(last).high, rel=1e-6)
+    assert bench.paired([last], [bench.our_step_time(last)], [last.asked.y]).verdict == "worse"
 
 
 def test_counts_between_and_below_are_held_out_too(bench: SimpleNamespace) -> None:
@@ -162,20 +193,21 @@ def test_throughput_of_examples_that_the_constants_have_not_seen(bench: SimpleNa
     file = samples / "published" / "throughput.csv"
     series, left_out = bench.throughput_series(file)
     assert dict(left_out) == {"series that scale more than linearly": 8, "series with a single GPU count": 2}
-    held_out, every = bench.examples(series, bench.examples_of(file))
+    each, every = bench.examples(series, bench.examples_of(file))
+    held_out = bench.HeldOut(each)
     assert bench.shipped(bench.scaling, every.scaling) == "The package has these."
     assert bench.shipped(bench.trend, every.trend) == "The package has these."
     rows = bench.by_kind(bench.all_ahead(series))
     for title, cases in rows.items():
         own, table = bench.own_and_table(cases, held_out).values()
         assert table.median <= 1.06 * own.median, title
-        assert own.coverage >= 0.72, title
-        # Of few cases one or two decide: 92 % of 26, 94 % of 16 and 100 % of 5.
-        assert own.coverage <= 0.88 or len(cases) <= 26, title
-        values = [bench.last_efficiency(c.known)(c.asked) for c in cases]
-        forecasts = bench.forecast_by_others(cases, held_out, bench.our_step_time)
-        expected = "level" if title == "lost so far: above 30 %" else "better"
-        assert bench.paired(cases, forecasts, values).endswith(expected), title
+        # Of few cases one or two decide: 92 % of 26 and 100 % of 5.
+        few = "too few cases to tell" if title in ("lost so far: 10 to 30 %", "lost so far: above 30 %") else "held"
+        assert {bench.judged(own), bench.judged(table)} == {few}, title
+        paired = bench.paired(
+            cases, held_out.ours(cases, bench.our_step_time), held_out.others(cases, bench.last_efficiency)
+        )
+        assert paired.verdict == ("level" if title == "lost so far: above 30 %" else "better"), title
     between = bench.own_and_table(bench.between_others(series), held_out)["ours, own runs"]
     assert 0.72 <= between.coverage <= 0.88
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from turnaround.errors import InputError
-from turnaround.forecast.interval import HalfWidths, Interval
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.remarks import Pinned, Unit
 from turnaround.forecast.time_law import Deployment, ScalingLaw, TimeObservation
 
@@ -30,8 +30,6 @@ MIN_COUNTS_FOR_OVERHEAD = 4
 """The law has four parameters with it. Of 10 s in epochs of 240 s to 40 s, four counts find 10.6 s."""
 WITHOUT_OVERHEAD = 0.01
 """A law without overhead that meets every epoch to this, relatively, needs none. It misses those of the 10 s by 5 %."""
-EPOCH_SCATTER = 0.01
-"""Relative 80 % half-width of what else is in an epoch (readers, other users of the host)."""
 WHOLE_SECOND_SD_S = 0.29
 """Standard deviation of a time that was rounded to a second: uniform over 1 s, 1 / sqrt(12)."""
 
@@ -103,9 +101,6 @@ class EpochTime(ScalingLaw[EpochTimeObservation]):
         law = self._fitted(self.measured_, None)
         misfits = [self._law_s(m.processes, law) / m.time_s - 1 for m in self.measured_]
         return OVERHEAD_SD if max(map(abs, misfits)) > WITHOUT_OVERHEAD else None
-
-    def _widths(self, widths: HalfWidths) -> HalfWidths:
-        return super()._widths(widths).joined(EPOCH_SCATTER)
 
     def _pinned(self, counts: Sequence[int]) -> dict[str, Pinned]:
         if len(counts) == 1:
