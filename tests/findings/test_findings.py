@@ -227,6 +227,11 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
         "Best for accuracy: 1 T4 with 90.2 %, more than noise above the others",
         {"a": Plan(workers=1)},
     ),
+    "impossible-speed": (
+        "name,dataset,gpu,workers,images_per_epoch,epochs,epoch_time_s\na,x,T4,2,24485,30,0.058\n",
+        "a would train 211,078 images/s on each T4, where 64,000 are beyond any network: its times are probably",
+        LAB,
+    ),
     "own-plateau-only": (LAB, "2 T4 54 min 59 s at 68.9 %", {"a": Plan(workers=1), "b": Plan(workers=2)}),
 }
 

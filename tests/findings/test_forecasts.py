@@ -13,7 +13,7 @@ from turnaround.analysis.bottleneck import Bottleneck
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.gpu_kinds import data_sheet
-from turnaround.analysis.times_in_doubt import RunsTogether
+from turnaround.analysis.times_in_doubt import ImpossibleSpeed, RunsTogether
 from turnaround.analysis.workloads import survey
 from turnaround.findings.forecast_warnings import warning_text
 from turnaround.findings.forecasts import Answer, assumption_text, basis_text, pinned_text
@@ -104,6 +104,12 @@ def test_every_warning_has_words(configuration: ConfigurationRuns) -> None:
             r.InputLimitBeaten(limit=400.0, source="told", configuration=configuration, images_per_s=556.5),
             "An input limit of 400 images/s, as told, contradicts 4 H200, which read 556 images/s on each host: the "
             "limit must lie above.",
+        ),
+        r.ImpossibleTimes: (
+            r.ImpossibleTimes(found=(ImpossibleSpeed(run=run, images_per_s_each=9e6, limit=960_000.0),)),
+            "a would train 9,000,000 images/s on each H200, where 960,000 are beyond any network: its times are "
+            "probably hours or minutes, taken for seconds. The forecast is in the same wrong unit: import the table "
+            "again.",
         ),
         r.JobTooShort: (
             r.JobTooShort(configuration=configuration, run="model3", epochs_s=6270.0, job_s=5910.0),

@@ -1,4 +1,4 @@
-"""Times that cannot be compared with others: epochs that do not fit into their job, runs that shared a host.
+"""Times in doubt: epochs that do not fit into their job, runs that shared a host, speeds that no GPU has.
 
 Scaling that is more than linear is found in speed.py. Findings tell these; forecasts that rest on one tell them too.
 """
@@ -12,11 +12,17 @@ from datetime import datetime
 
 from turnaround.analysis.compare import value_at
 from turnaround.analysis.configurations import Member
+from turnaround.analysis.gpu_kinds import data_sheet, known_kinds
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
 
 CONTRADICTION = 1.02
 """Epochs that take longer than the job they are in, by more than rounding."""
+LEAST_MB_AN_IMAGE = 5.0
+"""Memory traffic of training on one image, at the least. airbench94, a record of speed on pictures of 32 x 32, trains
+on about 150,000 images/s on an A100 of 1,555 GB/s: 10 MB each. Half of that is nobody's."""
+LEAST_JOB_S = 2.0
+"""A judgement: loading a framework alone takes longer, so no job of several epochs ends sooner."""
 MIN_TOGETHER_S = 1.0
 """A judgement: a shorter overlap is the end of one run and the start of the next."""
 
@@ -27,6 +33,32 @@ def epochs_longer_than_job(run: RunSummary) -> float | None:
         return None
     together_s = run.epochs * run.epoch_time_s
     return together_s if together_s > CONTRADICTION * run.job_time_s else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImpossibleSpeed:
+    """A table's run that is faster than any training: its times are probably not in seconds."""
+
+    run: RunSummary
+    images_per_s_each: float | None = None
+    """Images/s of each process; None where the job's time is what cannot be."""
+    limit: float | None = None
+    """The most that a GPU of this kind can do."""
+
+
+def impossible_speed(run: RunSummary) -> ImpossibleSpeed | None:
+    """Return what is impossible about the times that a table tells of a run; None where nothing is."""
+    if not run.is_imported:
+        return None
+    sheet = data_sheet(run.gpu)
+    fastest = max(kind.bandwidth_gb_s for name in known_kinds() if (kind := data_sheet(name)) is not None)
+    limit = 1000 * (sheet.bandwidth_gb_s if sheet is not None else fastest) / LEAST_MB_AN_IMAGE
+    rate = run.images_per_epoch / run.epoch_time_s if run.images_per_epoch and run.epoch_time_s else None
+    each = None if rate is None else rate / max(run.processes, 1)
+    if each is not None and each > limit:
+        return ImpossibleSpeed(run=run, images_per_s_each=each, limit=limit)
+    is_too_short = run.job_time_s is not None and run.epochs > 1 and run.job_time_s < LEAST_JOB_S
+    return ImpossibleSpeed(run=run) if is_too_short else None
 
 
 @dataclass(frozen=True, kw_only=True)

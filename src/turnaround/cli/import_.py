@@ -63,6 +63,7 @@ def import_(
     reading = read_runs(file, curves=curves, given=given, is_percent=percent)
     summaries = [summarise(Run.load(path)) for path in write_runs(reading.runs, out)]
     _tell(reading, has_table=not json_)
+    _doubt(summaries)
     if json_:
         _print_json(reading, summaries)
     else:
@@ -81,6 +82,18 @@ def _tell(reading: Reading, *, has_table: bool) -> None:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")
     for item in () if has_table else reading.left_out:
         console.print(f"[yellow]left out:[/yellow] {escape(describe(item))}")
+
+
+def _doubt(summaries: Sequence[RunSummary]) -> None:
+    """Print on stderr where the times cannot be seconds."""
+    from rich.markup import escape
+
+    from turnaround.analysis.times_in_doubt import impossible_speed
+    from turnaround.findings.times import impossible_speed_text
+    from turnaround.reporting.terminal import err
+
+    if found := [speed for summary in summaries if (speed := impossible_speed(summary)) is not None]:
+        err().print(f"[yellow]note:[/yellow] {escape(impossible_speed_text(found))}")
 
 
 def _print_json(reading: Reading, summaries: Sequence[RunSummary]) -> None:

@@ -34,6 +34,7 @@ RULES = (
     Rule("program-not-recorded", "note", runs.not_recorded),
     Rule("no-better-than-guessing", "problem", accuracy.no_better_than_guessing),
     Rule("unfair-comparison", "caution", runs.unfair_comparison),
+    Rule("impossible-speed", "problem", times.impossible_speeds),
     Rule("ran-together", "caution", runs.runs_together),
     Rule("faster-gpu-no-gain", "problem", speed.faster_gpu_no_gain),
     Rule("more-than-linear", "caution", speed.more_than_linear),

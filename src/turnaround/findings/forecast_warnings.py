@@ -14,6 +14,7 @@ from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.findings.bottlenecks import why
 from turnaround.findings.finding import epochs
 from turnaround.findings.runs import together_text
+from turnaround.findings.times import impossible_speed_text
 from turnaround.forecast import remarks as r
 from turnaround.words import counted, duration, durations, factor, percent
 
@@ -133,6 +134,11 @@ def _(warning: r.TooFast) -> str:
 @warning_text.register
 def _(warning: r.SharedHosts) -> str:
     return f"{together_text(warning.pairs)} The forecast rests on them: repeat them one after the other."
+
+
+@warning_text.register
+def _(warning: r.ImpossibleTimes) -> str:
+    return f"{impossible_speed_text(warning.found)} The forecast is in the same wrong unit: import the table again."
 
 
 @warning_text.register

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.shares import lost_s
 from turnaround.analysis.summary import RunSummary
-from turnaround.analysis.times_in_doubt import epochs_longer_than_job
+from turnaround.analysis.times_in_doubt import ImpossibleSpeed, epochs_longer_than_job, impossible_speed
 from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.words import counted, duration, durations, listed, percent
 
@@ -108,6 +108,42 @@ def times_contradict(job: Workload) -> Iterator[Draft]:
                     ),
                     advice="Take the epoch time from the log again: a slow epoch was probably taken for a typical one.",
                 )
+
+
+def impossible_speeds(job: Workload) -> Iterator[Draft]:
+    """Report a table whose times cannot be in seconds."""
+    runs = [run for configuration in job.configurations for run in configuration.summaries]
+    found = [one for run in runs if (one := impossible_speed(run)) is not None]
+    if found:
+        yield Draft(
+            text=impossible_speed_text(found),
+            evidence=tuple(
+                Evidence(run=one.run.name, what="epoch time", value=one.run.epoch_time_s or 0.0, unit="s")
+                for one in found
+            ),
+            advice="Look at the unit of the table: name it in the column (epoch_time_h, job_time_min) or in the cells "
+            "(0.5 h), and import it again.",
+        )
+
+
+def impossible_speed_text(found: Sequence[ImpossibleSpeed]) -> str:
+    """Name the first run, how many others there are, and the unit that would explain it."""
+    first = found[0]
+    others = f" ({counted(len(found) - 1, 'other run')} likewise)" if len(found) > 1 else ""
+    unit = "its times are probably hours or minutes, taken for seconds"
+    if first.images_per_s_each is None or first.limit is None:
+        return (
+            f"{first.run.name}{others} would have finished {first.run.epochs} epochs in "
+            f"{duration(first.run.job_time_s or 0.0)}, start-up and all: {unit}."
+        )
+    return (
+        f"{first.run.name}{others} would train {first.images_per_s_each:,.0f} images/s on each {_device(first.run)}, "
+        f"where {first.limit:,.0f} are beyond any network: {unit}."
+    )
+
+
+def _device(run: RunSummary) -> str:
+    return "GPU" if run.gpu in ("unknown", "") else run.gpu
 
 
 def rehearsal_times(job: Workload) -> Iterator[Draft]:

@@ -12,12 +12,13 @@ from typing import Any
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.speed import superlinear_pairs
-from turnaround.analysis.times_in_doubt import epochs_longer_than_job, ran_together
+from turnaround.analysis.times_in_doubt import epochs_longer_than_job, impossible_speed, ran_together
 from turnaround.forecast.doubts import doubts_of
 from turnaround.forecast.laws import InputLimit, Laws
 from turnaround.forecast.observations import Times
 from turnaround.forecast.remarks import (
     FasterGpuNoFaster,
+    ImpossibleTimes,
     InputLimitReached,
     JobTooShort,
     Missing,
@@ -92,6 +93,9 @@ class Caveats:
 
     def _not_comparable(self, law: ScalingLaw[Any], times: Times) -> Iterator[Warning_]:
         """Yield what the findings of a report doubt in the times that were learnt from."""
+        speeds = [impossible_speed(run) for configuration in times.configurations for run in configuration.summaries]
+        if found := tuple(speed for speed in speeds if speed is not None):
+            yield ImpossibleTimes(found=found)
         aside = {observation.processes for observation in law.set_aside_}
         learnt = [configuration for configuration in times.configurations if configuration.workers not in aside]
         for smaller, speedup, larger in superlinear_pairs(self.job):

@@ -12,7 +12,7 @@ from turnaround.analysis.bottleneck import Bottleneck
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.gpu_kinds import GpuKind
-from turnaround.analysis.times_in_doubt import RunsTogether
+from turnaround.analysis.times_in_doubt import ImpossibleSpeed, RunsTogether
 
 Unit = Literal["step", "epoch"]
 """Unit that a law of time was measured in."""
@@ -92,6 +92,13 @@ class SharedHosts:
     """Runs learnt from that were on one host at the same time."""
 
     pairs: tuple[RunsTogether, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImpossibleTimes:
+    """Runs learnt from that would be faster than any training."""
+
+    found: tuple[ImpossibleSpeed, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +268,7 @@ Warning_ = (
     | InputBound
     | InputLimitReached
     | InputLimitBeaten
+    | ImpossibleTimes
     | JobTooShort
     | TooFast
     | SharedHosts

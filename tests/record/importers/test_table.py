@@ -216,3 +216,55 @@ def test_a_run_is_not_stable_after_its_end(tmp_path: Path) -> None:
     reading = read(tmp_path, "name,workers,epochs,epochs_to_stable", "a,1,30,45", "b,1,30,30", "c,1,,45")
     assert [run.name for run in reading.runs] == ["b", "c"]
     assert reasons(reading) == {"line 2": "epochs_to_stable is 45, after the last of its 30 epochs"}
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "time_s"),
+    [
+        ("epoch_time_s", "44", 44.0),
+        ("epoch_time_s", "0.5 h", 1800.0),
+        ("epoch_time_s", "1 h 38 min", 5880.0),
+        ("epoch_time_s", "23 min 07 s", 1387.0),
+        ("epoch_time_s", "1:38:30", 5910.0),
+        ("epoch_time_s", "250ms", 0.25),
+        ("epoch_time_h", "0.5", 1800.0),
+        ("epoch_time_h", "90 s", 90.0),
+        ("Epoch time (min)", "2", 120.0),
+        ("epoch_hours", "2", 7200.0),
+        ("epoch_time", "44", 44.0),
+    ],
+)
+def test_a_time_carries_its_unit_in_the_cell_or_in_the_column(
+    column: str, cell: str, time_s: float, tmp_path: Path
+) -> None:
+    reading = read(tmp_path, f"name,workers,{column}", f"a,2,{cell}")
+    assert reading.left_out == ()
+    assert reading.runs[0].epoch_time_s == pytest.approx(time_s)
+    assert bool(reading.notes) == (column != "epoch_time_s")
+
+
+def test_another_unit_of_a_column_is_told(tmp_path: Path) -> None:
+    notes = read(tmp_path, "name,workers,job_time_h", "a,2,1.5").notes
+    assert notes == ("runs.csv: 'job_time_h' was read as job_time_s, one unit of it being 3600 s.",)
+
+
+def test_units_work_with_decimal_commas(tmp_path: Path) -> None:
+    assert read(tmp_path, "name;workers;job_time_s", "a;2;0,5 h").runs[0].job_time_s == 1800.0
+
+
+@pytest.mark.parametrize("cell", ["5 s 3 s", "3 m", "half an hour", "1:99:00", "-1 h", "0 h", "1e9 d"])
+def test_what_is_no_time_is_named(cell: str, tmp_path: Path) -> None:
+    [reason] = reasons(read(tmp_path, "name,workers,job_time_s", f"a,2,{cell}")).values()
+    assert reason.startswith("job_time_s must be ")
+    assert repr(cell) in reason
+
+
+def test_two_columns_for_one_time_are_refused(tmp_path: Path) -> None:
+    told = refused(tmp_path, "name,workers,job_time_s,job_time_h", "a,2,3600,1")
+    assert "'job_time_s', 'job_time_h' all tell job_time_s. Keep one of them" in told
+
+
+def test_columns_that_only_look_like_times_are_not_taken_for_them(tmp_path: Path) -> None:
+    reading = read(tmp_path, "name,workers,epochs,job,epoch_size,job_id", "a,2,30,x,5,7")
+    assert (reading.runs[0].epochs, reading.runs[0].epoch_time_s, reading.runs[0].job_time_s) == (30, None, None)
+    assert "'job', 'epoch_size', 'job_id'" in reading.notes[0]

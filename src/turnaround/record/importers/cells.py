@@ -11,6 +11,7 @@ import math
 import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from re import ASCII, compile
 
 from turnaround.errors import InputError
@@ -19,6 +20,16 @@ from turnaround.record.importers.sheet import SheetRow
 NOTHING = {"", "-", "na", "n/a", "nan", "null", "none"}
 TRUE, FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
 NUMBER = compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?", ASCII)
+UNITS_S = {
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+}
+"""Seconds of a unit, by the words that people write. A bare m is none: it is minutes or months or metres."""
+TIME_PART = compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]+)\s*", ASCII)
+CLOCK = compile(r"([0-9]{1,6}):([0-5][0-9]):([0-5][0-9](?:\.[0-9]*)?)", ASCII)
 MAX_QUANTITY = 1e9
 """Seconds (30 years), epochs or images per second: nobody has measured more."""
 ASK = "looks like percent; give --percent"
@@ -58,7 +69,7 @@ class Cells:
         text = self.text(column)
         if text is None:
             return None
-        plain = text.replace(",", ".") if self.has_decimal_commas and text.count(",") == 1 else text
+        plain = self._with_points(text)
         value = float(plain) if NUMBER.fullmatch(plain.casefold()) else float("inf")
         if abs(value) == float("inf"):
             self._wrong(column, "a number")
@@ -72,6 +83,27 @@ class Cells:
             self._wrong(column, "a number above 0" if value <= 0 else f"at most {MAX_QUANTITY:,.0f}")
             return None
         return value
+
+    def time_s(self, column: str, *, written_as: str | None = None, unit_s: float = 1.0) -> float | None:
+        """A time in seconds: 44, or with units "0.5 h", "1 h 38 min", "23 min 07 s", or "1:38:30" (hours first).
+
+        `written_as` is the column's own name where it has another unit, and `unit_s` that unit.
+        """
+        name = written_as or column
+        text = self.text(name)
+        if text is None:
+            return None
+        value = _with_units(self._with_points(text))
+        if value is None:
+            plain = self.number(name)
+            value = None if plain is None else plain * unit_s
+        if value is not None and not 0 < value <= MAX_QUANTITY:
+            self._wrong(name, "a number above 0" if value <= 0 else f"at most {MAX_QUANTITY:,.0f} s")
+            return None
+        return value
+
+    def _with_points(self, text: str) -> str:
+        return text.replace(",", ".") if self.has_decimal_commas and text.count(",") == 1 else text
 
     def count(self, column: str, *, low: int = 1, high: int = 2**53) -> int | None:
         """A whole number, as 4 or 4.0."""
@@ -94,6 +126,20 @@ class Cells:
 
     def _wrong(self, column: str, expected: str) -> None:
         self.problems.append(f"{column} must be {expected}, received {reprlib.repr(self.row.cells[column])}")
+
+
+def _with_units(text: str) -> float | None:
+    """Return the seconds of a time that carries its units; None where it carries none."""
+    text = text.casefold()
+    if (clock := CLOCK.fullmatch(text)) is not None:
+        hours, minutes, seconds = (float(part) for part in clock.groups())
+        return 3600 * hours + 60 * minutes + seconds
+    parts = TIME_PART.findall(text)
+    if not parts or TIME_PART.sub("", text) or any(unit not in UNITS_S for _, unit in parts):
+        return None
+    sizes = [UNITS_S[unit] for _, unit in parts]
+    is_falling = all(larger > smaller for larger, smaller in pairwise(sizes))  # "5 s 3 s" is no time
+    return sum(float(number) * size for (number, _), size in zip(parts, sizes, strict=True)) if is_falling else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from turnaround.errors import InputError
-from turnaround.record.importers.cells import AccuracyScale, CellError, Cells
+from turnaround.record.importers.cells import UNITS_S, AccuracyScale, CellError, Cells
 from turnaround.record.importers.sheet import Sheet, SheetRow, SourceFile, listed
 from turnaround.record.importers.values import (
     MAX_EPOCHS,
@@ -24,6 +25,17 @@ LONGER_EPOCHS, LONGER_JOB = 1.5, 50.0
 """A job may be a little shorter than its epochs, where the epoch that is told is a slow one; or be mostly start-up.
 Beyond these factors the two times have different units."""
 ACCURACIES = ("train_accuracy", "val_accuracy")
+TIMES = ("job_time_s", "epoch_time_s")
+TIME_COLUMN = re.compile(r"(job|epoch)[ _-]*(?:time)?[ _-]*[(\[]?([a-z]*)[)\]]?")
+"""A time under another name: job_time_h, "epoch time (min)", job_hours, epoch_time."""
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """The column of the file that holds a time, and its unit."""
+
+    written_as: str
+    unit_s: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,14 @@ def import_table(source: SourceFile, given: ImportOptions, *, is_percent: bool =
 
 def read_table(sheet: Sheet, *, is_percent: bool = False) -> Reading:
     """Read the runs of the table, in its order."""
-    notes = check_columns(sheet, required=REQUIRED, known=(*REQUIRED, *OPTIONAL))
+    times = _time_columns(sheet)
+    written = tuple(column.written_as for column in times.values())
+    notes = check_columns(sheet, required=REQUIRED, known=(*REQUIRED, *OPTIONAL, *written))
+    notes += [
+        f"{sheet.source}: {column.written_as!r} was read as {name}, one unit of it being {column.unit_s:g} s."
+        for name, column in times.items()
+        if column.written_as != name
+    ]
     shares = AccuracyScale(is_percent=is_percent, is_curve=False)
     for column in ACCURACIES:
         shares.check_column(column, (_cells(sheet, row).number(column) for row in sheet.rows), sheet.source)
@@ -63,7 +82,7 @@ def read_table(sheet: Sheet, *, is_percent: bool = False) -> Reading:
     for row in sheet.rows:
         try:
             name = _name(row, taken)
-            taken.runs.append(_run(sheet, row, name, shares))
+            taken.runs.append(_run(sheet, row, name, shares, times))
         except CellError as error:
             taken.left_out.append(
                 SkippedRow(where=row.where, name=safe_name(row.cells.get("name", ""))[:60], reason=str(error))
@@ -81,6 +100,22 @@ def check_columns(sheet: Sheet, *, required: tuple[str, ...], known: tuple[str, 
         )
     unknown = [column for column in sheet.columns if column and column not in known]
     return [f"{sheet.source}: columns that are not known were ignored: {listed(unknown)}."] if unknown else []
+
+
+def _time_columns(sheet: Sheet) -> dict[str, TimeColumn]:
+    """Return the columns that hold the times, by the name they have here; InputError where two hold the same one."""
+    found: dict[str, list[TimeColumn]] = {name: [] for name in TIMES}
+    for column in sheet.columns:
+        match = TIME_COLUMN.fullmatch(column)
+        unit = match[2] if match is not None else ""
+        if match is None or column in ("job", "epoch", "epochs") or (unit and unit not in UNITS_S):
+            continue
+        found[f"{match[1]}_time_s"].append(TimeColumn(column, UNITS_S.get(unit, 1.0)))
+    for name, columns in found.items():
+        if len(columns) > 1:
+            both = listed([column.written_as for column in columns])
+            raise InputError(f"{sheet.path}: {both} all tell {name}. Keep one of them, and remove the others.")
+    return {name: columns[0] for name, columns in found.items() if columns}
 
 
 def _cells(sheet: Sheet, row: SheetRow) -> Cells:
@@ -101,7 +136,7 @@ def _name(row: SheetRow, taken: _Taken) -> str:
     return name
 
 
-def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale) -> ImportedRun:
+def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale, times: dict[str, TimeColumn]) -> ImportedRun:
     cells = _cells(sheet, row)
     if row.surplus:
         cells.problems.append(
@@ -109,6 +144,11 @@ def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale) -> Impor
         )
     accuracies = {column: cells.number(column) for column in ACCURACIES}
     cells.problems.extend(p for column, value in accuracies.items() if (p := shares.problem(column, value)))
+
+    def time_s(name: str) -> float | None:
+        column = times.get(name, TimeColumn(name))
+        return cells.time_s(name, written_as=column.written_as, unit_s=column.unit_s)
+
     if cells.text("workers") is None:
         cells.problems.append("workers is empty")
     run = ImportedRun(
@@ -129,8 +169,8 @@ def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale) -> Impor
         fine_tune=cells.truth("fine_tune"),
         augment=cells.truth("augment"),
         seed=cells.count("seed", low=0),
-        job_time_s=cells.above_zero("job_time_s"),
-        epoch_time_s=cells.above_zero("epoch_time_s"),
+        job_time_s=time_s("job_time_s"),
+        epoch_time_s=time_s("epoch_time_s"),
         images_per_s=cells.above_zero("images_per_s"),
         epochs_to_stable=cells.above_zero("epochs_to_stable"),
         train_accuracy=shares.fraction(accuracies["train_accuracy"]),
