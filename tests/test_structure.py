@@ -114,9 +114,10 @@ ENTRY_POINT = {
     "worker.py": {"turnaround.training.run"},
     "cli/train.py": {"turnaround.training.preview"},
     "cli/classify.py": {"turnaround.use.images", "turnaround.use.predictor"},
+    "cli/evaluate.py": {"turnaround.use.evaluate", "turnaround.use.predictor"},
     "cli/export.py": {"turnaround.use.export", "turnaround.use.trained"},
     "cli/serve.py": {"turnaround.use.predictor", "turnaround.use.server"},
-    "api.py": {"turnaround.use.predictor", "turnaround.use.export"},
+    "api.py": {"turnaround.use.predictor", "turnaround.use.export", "turnaround.use.evaluate"},
 }
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnaround.api import Recorder, Report, TrainedRun, load, predict, report, train
+    from turnaround.api import EvaluationReport, Recorder, Report, TrainedRun, evaluate, load, predict, report, train
 
-__all__ = ["Recorder", "Report", "TrainedRun", "load", "predict", "report", "train"]
+__all__ = ["EvaluationReport", "Recorder", "Report", "TrainedRun", "evaluate", "load", "predict", "report", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@
     run = ta.load("runs/fruit")                                    a run that is there already
     run.classify("apple.jpg")                                      [Guess(name='fresh_apple', probability=0.97), ...]
     run.export("onnx")                                             a file for other programs, checked
+    ta.evaluate("runs/fruit", "new_photos/").accuracy              its network on other images
     ta.report("runs/").findings                                    what stands out among runs
     ta.predict("runs/", workers=16).epoch_time_s                   what nobody has run yet
     with ta.Recorder("runs/mine") as rec: ...                      a training loop of your own, recorded
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
     from turnaround.findings import Finding
     from turnaround.findings.forecasts import Answer
     from turnaround.record.reader import Run
+    from turnaround.use.evaluate import EvaluatedImage, EvaluatedRun
     from turnaround.use.export import Exported
     from turnaround.use.images import Picture
     from turnaround.use.predictor import Guess, Predictor
 
-__all__ = ["Recorder", "Report", "TrainedRun", "load", "predict", "report", "train"]
+__all__ = ["EvaluationReport", "Recorder", "Report", "TrainedRun", "evaluate", "load", "predict", "report", "train"]
 
 AnyPath = str | os.PathLike[str]
 Setting = str | int | float | bool | None
@@ -110,6 +112,44 @@ class TrainedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationReport:
+    """A run's network on other images with known labels, and another run on the same images where one was named."""
+
+    source: Path
+    run: EvaluatedRun
+    against: EvaluatedRun | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the images that were recognised, 0 to 1."""
+        return self.run.evaluation.top1
+
+    @property
+    def images(self) -> tuple[EvaluatedImage, ...]:
+        """Every image with its label, what it was taken for, and the probabilities of both."""
+        return self.run.images
+
+    @property
+    def mistakes(self) -> list[EvaluatedImage]:
+        """The wrong answers, the surest first."""
+        return self.run.mistakes()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `turnaround evaluate --json` prints."""
+        from turnaround.reporting.evaluate_report import compared, evaluation_payload
+
+        other = None if self.against is None else (self.against, compared(self.run, self.against))
+        return evaluation_payload(self.run, str(self.source), other)
+
+    def text(self, width: int = 100) -> str:
+        """Return what `turnaround evaluate` prints."""
+        from turnaround.reporting.evaluate_report import compared, evaluation_lines
+
+        other = None if self.against is None else (self.against, compared(self.run, self.against))
+        return "\n".join(line.plain for line in evaluation_lines(self.run, other, width=width))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """A comparison of recorded runs."""
 
@@ -139,6 +179,23 @@ def load(path: AnyPath, *, device: str = "auto", weights: str = "best") -> Train
     from turnaround.record.reader import Run
 
     return TrainedRun(Run.load(Path(path)), device=device, weights=weights)
+
+
+def evaluate(
+    run: AnyPath, images: AnyPath, *, against: AnyPath | None = None, device: str = "auto", weights: str = "best"
+) -> EvaluationReport:
+    """Evaluate a run's network on class folders, or on a table (CSV) of files and labels: `turnaround evaluate`."""
+    from turnaround.data.labelled import labelled_images
+    from turnaround.use.evaluate import evaluate_run
+    from turnaround.use.predictor import Predictor
+
+    labelled = labelled_images(Path(images), run=Path(run))
+    first, *rest = (
+        evaluate_run(Predictor.load(Path(path), device=device, weights=weights), labelled)
+        for path in (run, against)
+        if path is not None
+    )
+    return EvaluationReport(source=Path(images), run=first, against=rest[0] if rest else None)
 
 
 def train(

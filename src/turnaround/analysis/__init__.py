@@ -21,5 +21,6 @@ Enters: `Run`s from the record. Leaves: frozen values that findings/ and reporti
     shares.py     the parts of a turnaround and of a step, by configuration
     progress.py   how far a run is, how fast, how long still, and what is going wrong
     usage.py      how busy each GPU was over time
+    paired.py     two networks on the same images
     confusion.py  which classes are taken for which
 """

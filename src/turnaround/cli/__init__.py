@@ -13,6 +13,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     watch.py      the page of runs while they train
     predict.py    what another number of GPUs, or another kind, would do
     classify.py   what a trained network says of pictures
+    evaluate.py   a trained network on other images with known labels
     export.py     a trained network as a file for other programs
     serve.py      a trained network behind a page and an HTTP address
     bench.py      how fast could training be on this machine, and what is in its way?
@@ -22,7 +23,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     options.py    flags that need more than a line
     verbs.py      what the help pages have in common
 
-classify, export and serve reach the GPU side, inside a function.
+classify, evaluate, export and serve reach the GPU side, inside a function.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from turnaround.cli.check import check
 from turnaround.cli.classify import classify
 from turnaround.cli.demo import demo
 from turnaround.cli.doctor import doctor
+from turnaround.cli.evaluate import evaluate
 from turnaround.cli.export import export
 from turnaround.cli.import_ import import_
 from turnaround.cli.models import models
@@ -72,6 +74,7 @@ VERBS = (
     watch,
     predict,
     classify,
+    evaluate,
     export,
     serve,
     bench,

@@ -376,3 +376,17 @@ def _check_validation(train: _Part, val: _Part, folder: str) -> None:
 def _some(names: list[str], limit: int = 5) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(repr(name) for name in names[:limit]) + more
+
+
+def class_files(root: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the image files by class folder, without any split, and the images outside; all relative to root."""
+    try:
+        _check_is_folder(root)
+        walk = _Walk(root)
+        folders, loose = walk.listing("")
+        part = _read_part(walk, "", folders, [])
+    except PermissionError as error:
+        raise DataError(
+            f"No permission to read {error.filename!r}. Ask its owner, or run: chmod -R u+rX {str(root)!r}"
+        ) from error
+    return {name: [file[0] for file in files] for name, files in part.items()}, loose

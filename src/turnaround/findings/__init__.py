@@ -11,6 +11,7 @@ that it hands over as evidence.
     times.py        what of the turnaround was not training
     data.py         leaks and unequal classes
     runs.py         runs that failed, and comparisons that are not fair
+    evaluation.py   the words for an evaluation on other images
     forecasts.py    the words for forecasts
     forecast_warnings.py  the words for what to mind in them
     best.py         which configuration for speed, cost and accuracy

@@ -7,6 +7,7 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     run_text.py     a run at its end, and runs side by side
     check_report.py   what is wrong with a folder of images, for the terminal and as a page with the pictures
     verify_text.py    which files are whole, damaged or unknown
+    evaluate_report.py  a network on other images, for the terminal, as a page and as JSON
     preview_page.py   training images before and after their variation, as a page
     bench_text.py   the ceilings of a machine
     forecast_text.py    a forecast for the terminal
