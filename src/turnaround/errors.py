@@ -82,7 +82,7 @@ class InterruptedRunError(TurnaroundError):
 
 
 def one_of(what: str, received: object, valid: "list[str] | tuple[str, ...]") -> str:
-    """The sentence for an unknown name: what was received, the nearest valid name, and all of them."""
+    """Return the sentence for an unknown name: what was received, the nearest valid name, and all of them."""
     import difflib
 
     near = difflib.get_close_matches(str(received), valid, n=1)

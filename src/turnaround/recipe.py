@@ -63,7 +63,7 @@ MAX_PER_WORKER = 65_536
 def key(
     default: Any, doc: str, *, low: float = -math.inf, high: float = math.inf, choices: tuple[str, ...] = ()
 ) -> Any:
-    """A recipe key: its default, its meaning, and what is allowed."""
+    """Define a recipe key: its default, its meaning, and what is allowed."""
     return dataclasses.field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices})
 
 
@@ -270,7 +270,7 @@ class Recipe:
 
     @classmethod
     def from_record(cls, values: dict[str, Any]) -> Self:
-        """The recipe in a run's recipe.json, which also holds facts about the images it found."""
+        """Return the recipe in a run's recipe.json, which also holds facts about the images it found."""
         sections = {k: v for k, v in values.items() if k in ("name", *SECTIONS)}
         if isinstance(augment := sections.get("augment", {}), dict):  # a run from before presets had none
             sections["augment"] = {"preset": "none", **augment}
@@ -281,12 +281,12 @@ class Recipe:
         return dataclasses.asdict(self)
 
     def replace(self, section: str, **values: Any) -> Self:
-        """A copy with some keys of one section changed, checked again."""
+        """Return a copy with some keys of one section changed, checked again."""
         changed: Any = {section: dataclasses.replace(getattr(self, section), **values)}
         return dataclasses.replace(self, **changed)
 
     def resolved(self) -> Self:
-        """Every `none` that means "choose for me" replaced by its value: what is trained, saved and compared."""
+        """Replace every `none` that means "choose for me" by its value: what is trained, saved and compared."""
         model, training = self.model, self.training
         recipe = self.replace(
             "model",

@@ -38,12 +38,12 @@ def duration(time_s: float | None) -> str:
 
 
 def about(time_s: float) -> str:
-    """A forecast time, rounded to about two digits: "25 s", "2 min 40 s", "14 min", "3 h 10 min", "40 h"."""
+    """Return a forecast time, rounded to about two digits: "25 s", "2 min 40 s", "14 min", "3 h 10 min", "40 h"."""
     return duration(_rough(time_s))
 
 
 def interval(value_s: float, low_s: float, high_s: float) -> str:
-    """A forecast time with its bounds: "14 min (11-17)", or with units where they differ: "90 s (60 s to 3 min)"."""
+    """Return a forecast time with bounds: "14 min (11-17)", or with units where they differ: "90 s (60 s to 3 min)"."""
     parts = [_parts(_rough(time_s)) for time_s in (value_s, low_s, high_s)]
     if {tuple(unit for _, unit in each) for each in parts} == {(parts[0][0][1],)}:
         return f"{about(value_s)} ({parts[1][0][0]}-{parts[2][0][0]})"
@@ -111,12 +111,12 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 
 def accuracy(share: float | None) -> str:
-    """An accuracy, a share of one, to a tenth of a percent: fewer images than 1,000 do not resolve more."""
+    """Return an accuracy, a share of one, to a tenth of a percent: fewer images than 1,000 do not resolve more."""
     return percent(share, 1)
 
 
 def points(difference: float) -> str:
-    """A difference of two accuracies in percentage points: "1.0 point", "2.5 points"."""
+    """Return a difference of two accuracies in percentage points: "1.0 point", "2.5 points"."""
     text = f"{100 * difference:.1f}"
     return f"{text} {plural(1 if text == '1.0' else 2, 'point')}"
 

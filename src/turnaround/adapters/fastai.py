@@ -70,7 +70,7 @@ class TurnaroundCallback(Callback):  # type: ignore[misc]
 
 
 def measures_of(learn: Any) -> dict[str, Any]:
-    """The last line of fastai's own table, by our names."""
+    """Return the last line of fastai's own table, by our names."""
     names = [name for name in learn.recorder.metric_names if name not in ("epoch", "time")]
     said: dict[str, Any] = {"learning_rate": ask(lambda: float(learn.opt.hypers[-1]["lr"]))}
     for name, value in zip(names, learn.recorder.values[-1], strict=False):

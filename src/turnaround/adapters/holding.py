@@ -23,7 +23,7 @@ class Holder:
         self.recorder = Recorder(path, **self.given)
 
     def begin(self, read: Callable[[], dict[str, Any]]) -> Recorder:
-        """A recorder for the training that begins now; what the user gave goes before what was read."""
+        """Return a recorder for the training that begins now; what the user gave goes before what was read."""
         self.recorder.close()  # of a training before, in the same program, that came to no end
         self.recorder = Recorder(self.path, **{**(ask(read) or {}), **self.given})
         self.recorder.start()
@@ -31,7 +31,7 @@ class Holder:
 
 
 def never_raises(kind: Kind) -> Kind:
-    """A class of hooks, each of which ends the record instead of the training when a framework has changed."""
+    """Return a class of hooks, each of which ends the record instead of the training when a framework has changed."""
     for name, hook in list(vars(kind).items()):
         if isinstance(hook, FunctionType) and not name.startswith("_"):
             setattr(kind, name, _harmless(hook))
@@ -50,7 +50,7 @@ def _harmless(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask(question: Callable[[], Answer]) -> Answer | None:
-    """The answer, or None: a framework of tomorrow may have no such attribute, and that must not stop a training."""
+    """Ask, or return None: a framework of tomorrow may have no such attribute, and that must not stop a training."""
     try:
         return question()
     except Exception:
@@ -58,7 +58,7 @@ def ask(question: Callable[[], Answer]) -> Answer | None:
 
 
 def on_the_stack(is_it: Callable[[str, dict[str, Any]], bool]) -> dict[str, Any]:
-    """The local variables of the nearest caller that is meant, by its function's name and its variables.
+    """Return the local variables of the nearest caller that is meant, by its function's name and its variables.
 
     What a framework does not hand to its callbacks is there while it calls them. It is only looked at.
     """
@@ -71,5 +71,5 @@ def on_the_stack(is_it: Callable[[str, dict[str, Any]], bool]) -> dict[str, Any]
 
 
 def known(facts: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """The facts that can be read."""
+    """Return the facts that can be read."""
     return {name: value for name, question in facts.items() if (value := ask(question)) is not None}

@@ -124,7 +124,7 @@ def horovod_place() -> dict[str, int] | None:
 
 
 def engine(place: dict[str, int], replicas: int) -> str:
-    """The backend, and how its processes or replicas agree."""
+    """Return the backend, and how its processes or replicas agree."""
     return f"keras {backend()}" + (" horovod" if place else " strategy" if replicas > 1 else "")
 
 

@@ -50,7 +50,7 @@ def whole_set(count: int | None, *, steps: int | None, batch: int | None, size: 
 
 
 def size_of(data: Any, model: Any) -> int | None:
-    """The height of an image in pixels, where it is fixed."""
+    """Return the height of an image in pixels, where it is fixed."""
     shape = tuple(ask(lambda: model.input_shape) or ask(lambda: _first(data).shape) or ())
     sides = [side for side in shape[1:] if isinstance(side, int)]
     return sides[0] if len(sides) == 3 else None

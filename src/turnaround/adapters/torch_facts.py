@@ -38,7 +38,7 @@ def of_optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def of_loaders(training: Any, validation: Any = None) -> dict[str, Any]:
-    """The images of both; a set without a length has no number."""
+    """Return the images of both; a set without a length has no number."""
     found: dict[str, Callable[[], Any]] = {
         "batch_per_worker": lambda: training.batch_size or training.batch_sampler.batch_size,
         "num_train": lambda: len(training.dataset),

@@ -82,7 +82,7 @@ class Configuration:
         return ", ".join(f"{fact.what} {fact.text}" for fact in self.settings)
 
     def settings_for(self, what: str) -> tuple[Fact, ...]:
-        """The settings that matter for "time" or for "accuracy": only configurations that agree in them compare."""
+        """Return the settings that matter for "time" or "accuracy": only configurations that agree in them compare."""
         return tuple(fact for fact in self.settings if fact.matters_for in (what, "both"))
 
 

@@ -105,7 +105,7 @@ def _built_in() -> dict[str, GpuKind]:
 
 @functools.lru_cache(maxsize=4)
 def _with_own(file: Path, modified_ns: int) -> dict[str, GpuKind]:
-    """The user's kinds, which come first, and the built-in ones. The time of change makes an edited file a new one."""
+    """Return the user's kinds, then the built-in ones. The time of change makes an edited file a new one."""
     built_in = _built_in()
     own = {name: _own_kind(file, name, entry, built_in.get(name)) for name, entry in _read(file).items()}
     return own | {name: kind for name, kind in built_in.items() if name not in own}
@@ -122,7 +122,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _own_kind(file: Path, name: str, entry: Any, built_in: GpuKind | None) -> GpuKind:
-    """A section of the user's file; what it does not say stays as it is built in."""
+    """Return a section of the user's file; what it does not say stays as it is built in."""
 
     def bad(what: str, todo: str) -> InputError:
         return InputError(f"Your list of GPUs, {file}: {what}. {todo}")

@@ -226,7 +226,7 @@ def device_name(machine: dict[str, Any]) -> str:
 
 
 def job_name(recipe: _Content, *, is_imported: bool) -> str:
-    """The work in a few words: "photos, resnet50, fine-tuned, 224 px"."""
+    """Return the work in a few words: "photos, resnet50, fine-tuned, 224 px"."""
     source, network = recipe.text("data", "source"), recipe.text("model", "name")
     program = recipe.text("program")
     if program is not None:  # of others: what it trains on, it does not say

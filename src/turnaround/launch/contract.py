@@ -39,7 +39,7 @@ class LaunchPlan:
         return self.processes if self.place.is_alone else self.place.local_size
 
     def worker_arguments(self) -> list[str]:
-        """The words after the worker entry point: everything else is in the start message."""
+        """Return the words after the worker entry point: everything else is in the start message."""
         return [str(self.directory.path)]
 
 
@@ -61,7 +61,7 @@ class Launcher(Protocol):
 
 
 def usable_cores() -> int:
-    """The cores this process may use; a batch system or a container may give fewer than the machine has."""
+    """Return the cores this process may use; a batch system or a container may give fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -80,7 +80,7 @@ def choose_processes(*, asked: int | None, workers: int, device: str) -> int:
 
 
 def even_processes(*, workers: int, at_most: int) -> int:
-    """The most processes, each with the same number of workers."""
+    """Return the most processes, each with the same number of workers."""
     return max(p for p in range(1, max(1, min(at_most, workers)) + 1) if workers % p == 0)
 
 

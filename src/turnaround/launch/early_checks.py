@@ -119,7 +119,7 @@ def _is_mentioned(architecture: str) -> bool:
 
 @cache
 def _timm_source() -> str:
-    """The text of timm's models: 4 MB, some 20 ms, where importing timm takes seconds."""
+    """Return the text of timm's models: 4 MB, some 20 ms, where importing timm takes seconds."""
     try:
         spec = importlib.util.find_spec("timm")
     except (ImportError, ValueError):

@@ -133,7 +133,7 @@ def _parsed(override: str) -> tuple[str, str, Any]:
 
 
 def _typed(raw: str, hint: Any) -> Any:
-    """The text as the key's type; what does not fit stays text, and the recipe's own check refuses it."""
+    """Return the text as the key's type; what does not fit stays text, and the recipe's own check refuses it."""
     kinds = getattr(hint, "__args__", (hint,))
     if str in kinds and int not in kinds:
         return raw

@@ -47,12 +47,12 @@ class NewerFormatError(RunDirectoryError):
 
 
 def to_json(record: "DataclassInstance") -> dict[str, Any]:
-    """A record as a JSON object, with the format version first."""
+    """Return a record as a JSON object, with the format version first."""
     return {"format": FORMAT_VERSION, **plain(record)}
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's own types: non-finite numbers become None, scalars of numpy and torch numbers."""
+    """Return the value in JSON's own types: non-finite numbers become None, scalars of numpy and torch numbers."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -71,7 +71,7 @@ def _key(field: "dataclasses.Field[Any]") -> str:
 
 
 def from_json(kind: type[Record], payload: object) -> Record:
-    """A record from a JSON object; RunDirectoryError says which field is wrong (the caller adds the file)."""
+    """Return a record from a JSON object; RunDirectoryError says which field is wrong (the caller adds the file)."""
     if isinstance(payload, dict):
         check_format(payload)
     return _record(kind, payload, "")

@@ -28,6 +28,6 @@ def status_of(directory: RunDirectory) -> Status | None:
 
 
 def job_status(directory: RunDirectory) -> Status | None:
-    """The status of a run that is a job of a cluster, started or not; None of any other."""
+    """Return the status of a run that is a job of a cluster, started or not; None of any other."""
     status = status_of(directory)
     return status if status and status.job else None

@@ -126,7 +126,7 @@ class StudyDirectory:
         return self.path / ".earlier"
 
     def log(self, run: str) -> Path:
-        """The output of the command of the run of this name."""
+        """Return the path of the output of the command of the run of this name."""
         return self.path / f"{run}.log"
 
     def has_job_notes(self) -> bool:
@@ -233,15 +233,15 @@ class RunDirectory:
     # --- files of which each process, host or job has one
 
     def spans(self, rank: int) -> Path:
-        """The step parts that process `rank` measured."""
+        """Return the path of the step parts that process `rank` measured."""
         return self.path / f"spans-{rank}.jsonl"
 
     def telemetry(self, host: str) -> Path:
-        """The samples of one host."""
+        """Return the path of the samples of one host."""
         return self.path / f"telemetry-{re.sub(r'[^A-Za-z0-9._-]', '_', host)}.jsonl"
 
     def heartbeat(self, rank: int) -> Path:
-        """The heartbeat of process `rank`, rewritten once a second."""
+        """Return the path of the heartbeat of process `rank`, rewritten once a second."""
         return self.logs / f"pulse-{rank}.json"
 
     def failure(self, rank: int) -> Path:
@@ -249,32 +249,32 @@ class RunDirectory:
         return self.logs / f"failure-{rank}.json"
 
     def rank_note(self, rank: int) -> Path:
-        """The note of process `rank` of a recorded program: its host."""
+        """Return the path of the note of process `rank` of a recorded program: its host."""
         return self.logs / f"rank-{rank}.json"
 
     def span_ranks(self, names: Sequence[str] | None = None) -> list[int]:
-        """The ranks that have a spans file, in order; `names` is what lies in the directory, where that is known."""
+        """Return the ranks that have a spans file, in order; `names` is what lies in the directory, where known."""
         return _numbers(_SPANS, names_in(self.path) if names is None else names)
 
     def telemetry_hosts(self, names: Sequence[str] | None = None) -> list[str]:
-        """The hosts that have a telemetry file, in order."""
+        """Return the hosts that have a telemetry file, in order."""
         matches = (_TELEMETRY.fullmatch(name) for name in (names_in(self.path) if names is None else names))
         return sorted(match[1] for match in matches if match)
 
     def heartbeat_ranks(self, names: Sequence[str] | None = None) -> list[int]:
-        """The ranks that have a heartbeat file, in order; `names` is what lies in the logs, where that is known."""
+        """Return the ranks that have a heartbeat file, in order; `names` is what lies in the logs, where known."""
         return _numbers(_HEARTBEAT, self._log_names() if names is None else names)
 
     def heartbeat_files(self) -> list[Path]:
-        """The heartbeat files, and what a process left that was killed while it replaced its own."""
+        """Return the heartbeat files, and what a process left that was killed while it replaced its own."""
         return [self.logs / name for name in self._log_names() if _HEARTBEAT_FILE.fullmatch(name)]
 
     def failed_ranks(self) -> list[int]:
-        """The ranks that have said why they failed, in order."""
+        """Return the ranks that have said why they failed, in order."""
         return _numbers(_FAILURE, self._log_names())
 
     def noted_ranks(self) -> list[int]:
-        """The ranks of a recorded program that have said where they run, in order."""
+        """Return the ranks of a recorded program that have said where they run, in order."""
         return _numbers(_RANK_NOTE, self._log_names())
 
     def other_logs(self) -> list[Path]:

@@ -116,7 +116,7 @@ def _cpu_model() -> str:
 
 
 def _cores() -> int:
-    """The cores this process may use, which a batch system makes fewer than the host has."""
+    """Return the cores this process may use, which a batch system makes fewer than the host has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -128,5 +128,5 @@ def _memory_gib() -> float | None:
 
 
 def installed_version() -> str:
-    """The version of this program; a source tree that is used without being installed does not know it."""
+    """Return the version of this program; a source tree that is used without being installed does not know it."""
     return _version("turnaround") or "not installed"

@@ -47,7 +47,7 @@ class Run:
 
     @classmethod
     def load(cls, path: Path) -> "Run":
-        """The run in `path`; RunDirectoryError when there is none."""
+        """Return the run in `path`; RunDirectoryError when there is none."""
         return cls(RunDirectory.open(path))
 
     @property
@@ -152,7 +152,7 @@ class Run:
         return self.directory.span_ranks(self._names())
 
     def spans(self, rank: int = 0) -> list[Span]:
-        """The step parts of one process, by step; of a step repeated after a resume the last line."""
+        """Return the step parts of one process, by step; of a step repeated after a resume the last line."""
         by_step = {span.step: span for span in self._lines(self.directory.spans(rank), read_span).records}
         return [by_step[step] for step in sorted(by_step)]
 
@@ -162,7 +162,7 @@ class Run:
         return {host: [line for line in each if not isinstance(line, str)] for host, each in lines.items()}
 
     def telemetry_notes(self) -> dict[str, list[str]]:
-        """The telemetry's notes by host: what could not be sampled."""
+        """Return the telemetry's notes by host: what could not be sampled."""
         lines = self._telemetry_lines()
         return {host: [line for line in each if isinstance(line, str)] for host, each in lines.items()}
 
@@ -202,7 +202,7 @@ class Run:
         return workers > processes
 
     def turnaround_parts(self) -> dict[str, float]:
-        """Seconds by part, from submit to finish: queue, the program's parts, other; unknown ones are absent.
+        """Return seconds by part, from submit to finish: queue, the program's parts, other; unknown ones are absent.
 
         The queue alone is taken from two wall clocks: the submitting host's and that of the first program. What a
         job waited after it was requeued is in it.
@@ -221,7 +221,7 @@ class Run:
         return parts
 
     def first_step_parts(self) -> dict[str, float]:
-        """Seconds from the submission to the first step: queue, import, start_up (all the rest); empty if unknown.
+        """Return seconds from submission to the first step: queue, import, start_up (all the rest); empty if unknown.
 
         What was imported is known of all starts together only: in a run with several it stays in start_up.
         """

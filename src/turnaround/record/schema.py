@@ -355,5 +355,5 @@ class TelemetrySample:
 
 
 def utc_now() -> str:
-    """The present instant as every file writes it: ISO-8601, UTC, with offset."""
+    """Return the present instant as every file writes it: ISO-8601, UTC, with offset."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -151,7 +151,7 @@ class TrainingFacts:
         return described
 
     def _hosted(self, rank: int, said: Mapping[str, Any], described: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """One entry for each worker that has a device of its own; of a rehearsal, one for the process."""
+        """Return one entry for each worker that has a device of its own; of a rehearsal, one for the process."""
         each = max(1, self.workers // self.place.size)
         mine = list(range(rank * each, rank * each + each))
         kind, first = str(described["device"]), int(said.get("local_rank", 0)) * each
@@ -184,7 +184,7 @@ def where_i_am(place: RankInfo) -> dict[str, Any]:
 
 
 def checked(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """The facts that are as they should be, everything else as `extra`, and a remark on what could not be used."""
+    """Return the facts that are as they should be, all else as `extra`, and a remark on what could not be used."""
     facts: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     remarks: list[str] = []
@@ -218,14 +218,14 @@ def _as_it_should_be(name: str, value: Any) -> Any:
 
 
 def whole(value: Any, *, least: int) -> int:
-    """A whole number from `least`; ValueError or TypeError for anything else, also for True."""
+    """Return a whole number from `least`; ValueError or TypeError for anything else, also for True."""
     if isinstance(value, bool) or int(value) != value or value < least:
         raise ValueError(value)
     return int(value)
 
 
 def program_name() -> str:
-    """The script's, as a name for its work."""
+    """Return the script's name, as a name for its work."""
     name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c", "-m") else ""
     return name or "unnamed program"
 

@@ -61,7 +61,7 @@ def ranks(directory: RunDirectory) -> dict[int, dict[str, Any]]:
 
 
 def _candidates(path: Path) -> list[Path]:
-    """The path and its numbered followers, the newest first."""
+    """Return the path and its numbered followers, the newest first."""
     pattern = re.compile(rf"{re.escape(path.name)}(?:-([0-9]{{1,6}}))?")
     numbers = [(int(match[1] or 1), name) for name in names_in(path.parent) if (match := pattern.fullmatch(name))]
     return [path.parent / name for _, name in sorted(numbers, reverse=True)]

@@ -69,7 +69,7 @@ def our_name(name: str) -> str | None:
 
 
 def in_our_names(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """A framework's logs under our names. What we do not know keeps its own; the first of two with one name counts."""
+    """Return a framework's logs under our names. Unknown ones keep their own; the first of two with one name counts."""
     found: dict[str, Any] = {}
     for name, value in logs.items():
         own = our_name(name)
@@ -89,7 +89,7 @@ class Reader:
     """Sentences for the user."""
 
     def read(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The measures under our names as plain numbers, and the others."""
+        """Return the measures under our names as plain numbers, and the others."""
         named, numbers = in_our_names(given), {}
         for name in [name for name in named if name in OURS]:
             value = self._number(name, named.pop(name))
@@ -130,7 +130,7 @@ class Reader:
 
 
 def record_of(numbers: Mapping[str, Any], *, epoch: int, steps: int, images: int | None, **times: Any) -> EpochRecord:
-    """The line of an epoch; what nobody said is "there was no number"."""
+    """Return the line of an epoch; what nobody said is "there was no number"."""
     time_s: float = times["epoch_time_s"]
     named = {name: numbers[name] for name in NUMBERS if name in numbers}
     required = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate")
@@ -146,7 +146,7 @@ def record_of(numbers: Mapping[str, Any], *, epoch: int, steps: int, images: int
 
 
 def _shown(value: Any) -> Any:
-    """A number where it is one, else a text that is not endless."""
+    """Return a number where it is one, else a text that is not endless."""
     try:
         return float(value)
     except Exception:

@@ -214,7 +214,7 @@ def require_possible(
 
 
 def _training(run: PlannedRun, work: Work) -> TrainingJob:
-    """One run as it would be typed; of somebody else's program, under a watcher in place of the training."""
+    """Return one run as it would be typed; of somebody else's program, under a watcher in place of the training."""
     settings = [*work.overrides, f"training.seed={run.seed}"]
     words = (work.source, "--workers", str(run.workers), *(part for value in settings for part in ("--set", value)))
     watcher: list[str] = []

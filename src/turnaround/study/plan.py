@@ -50,7 +50,7 @@ class PlannedRun:
 def plan(
     *, workers: Sequence[int], rehearse: Sequence[int], seeds: Sequence[int], devices: int
 ) -> tuple[PlannedRun, ...]:
-    """The runs in their order. `devices` are the GPUs here, or without any the cores."""
+    """Return the runs in their order. `devices` are the GPUs here, or without any the cores."""
     too_many = [n for n in workers if n > devices]
     if too_many:
         raise InputError(
@@ -85,7 +85,7 @@ def _refuse_too_many(runs: Sequence[PlannedRun]) -> None:
 
 
 def _answering_most(workers: Iterable[int]) -> list[int]:
-    """The fewest, the most, then the others in order."""
+    """Return the fewest, the most, then the others in order."""
     ascending = sorted(set(workers))
     return [*ascending[:1], *ascending[1:][-1:], *ascending[1:-1]]
 

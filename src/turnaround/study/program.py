@@ -61,19 +61,19 @@ class Program:
         return safe_name(Path(script).stem) or "program"
 
     def filled(self, planned: PlannedRun, directory: Path) -> list[str]:
-        """The words of one run; a brace that is no placeholder stays."""
+        """Return the words of one run; a brace that is no placeholder stays."""
         values = dict(zip(PLACEHOLDERS, (str(planned.workers), str(planned.seed), str(directory)), strict=True))
         pattern = "|".join(map(re.escape, PLACEHOLDERS))
         return [re.sub(pattern, lambda found: values[found[0]], word) for word in self.words]
 
     def shown(self, planned: PlannedRun, directory: Path) -> str:
-        """One run as it would be typed in a shell."""
+        """Return one run as it would be typed in a shell."""
         settings = environment(planned.workers, planned.seed, directory)
         assignments = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
         return " ".join([*assignments, shlex.join(self.filled(planned, directory))])
 
     def watched(self, planned: PlannedRun, directory: Path, log: Path) -> list[str]:
-        """One run under a watcher that times it, keeps what it prints, and leaves a run directory in any case."""
+        """Return one run, watched by what times it, keeps what it prints, and leaves a run directory in any case."""
         return [
             *(sys.executable, "-m", OUTSIDE_MODULE, "--run", str(directory), "--log", str(log)),
             *("--workers", str(planned.workers), "--seed", str(planned.seed), f"--template={self.template}"),

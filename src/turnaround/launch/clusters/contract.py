@@ -65,7 +65,7 @@ class JobState:
         return self.state == "COMPLETED"
 
     def queue_time_s(self, now_s: float | None = None) -> float | None:
-        """Seconds from the (last) submission to the start, or until now; None for a job that never started."""
+        """Return seconds from the (last) submission to the start, or until now; None for a job that never started."""
         if self.submitted_at is None:
             return None
         if self.is_waiting:

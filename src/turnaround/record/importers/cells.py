@@ -60,7 +60,7 @@ class Cells:
             raise CellError("; ".join(self.problems))
 
     def text(self, column: str) -> str | None:
-        """A word or a name; None when the cell is empty."""
+        """Return a word or a name; None when the cell is empty."""
         text = shown(self.row.cells.get(column, ""))
         return None if text.casefold() in NOTHING else text
 
@@ -77,7 +77,7 @@ class Cells:
         return value
 
     def above_zero(self, column: str) -> float | None:
-        """A time or a rate."""
+        """Return a time or a rate."""
         value = self.number(column)
         if value is not None and not 0 < value <= MAX_QUANTITY:
             self._wrong(column, "a number above 0" if value <= 0 else f"at most {MAX_QUANTITY:,.0f}")
@@ -106,7 +106,7 @@ class Cells:
         return text.replace(",", ".") if self.has_decimal_commas and text.count(",") == 1 else text
 
     def count(self, column: str, *, low: int = 1, high: int = 2**53) -> int | None:
-        """A whole number, as 4 or 4.0."""
+        """Return a whole number, as 4 or 4.0."""
         value = self.number(column)
         if value is None:
             return None

@@ -121,7 +121,7 @@ def check_accuracies(sheet: Sheet, columns: dict[str, str], shares: AccuracyScal
 
 
 def read_point(row: SheetRow, cells: Cells, columns: dict[str, str], shares: AccuracyScale) -> CurvePoint:
-    """One row; CellError with everything that is wrong with it."""
+    """Return one row; CellError with everything that is wrong with it."""
     epoch = cells.count("epoch", low=0, high=MAX_EPOCHS)
     if cells.text("epoch") is None:
         cells.problems.append("epoch is empty")
@@ -160,7 +160,7 @@ def in_order(points: list[CurvePoint]) -> tuple[tuple[CurvePoint, ...], list[str
 
 
 def _is_running_clock(points: list[CurvePoint]) -> bool:
-    """Whether the times are those since the start: always larger, and at the end at least half of n times the first.
+    """Tell whether the times are those since the start: always larger, the last at least half of n times the first.
 
     Epochs of equal length give n times the first; no training slows down to that extent, always, from epoch to epoch.
     """
@@ -171,7 +171,7 @@ def _is_running_clock(points: list[CurvePoint]) -> bool:
 
 
 def with_curves(table: Reading, curves: Curves, source: str) -> Reading:
-    """The table's runs, each with its curve; curves that no run of the table has are named."""
+    """Return the table's runs, each with its curve; curves that no run of the table has are named."""
     names = {run.name for run in table.runs}
     unknown = [
         SkippedRow(
@@ -210,7 +210,7 @@ def _other_ends(run: ImportedRun, points: tuple[CurvePoint, ...]) -> list[str]:
 def run_of(
     points: tuple[CurvePoint, ...], *, name: str, source: str, format_: str, given: ImportOptions, workers: int
 ) -> ImportedRun:
-    """A run of which only a curve is known."""
+    """Return a run of which only a curve is known."""
     return ImportedRun(
         name=name,
         source=source,

@@ -57,12 +57,12 @@ class Log:
         return [event for event in self.events if event.key in keys]
 
     def text(self, *keys: str) -> str | None:
-        """The last value that is a text, in one line."""
+        """Return the last value that is a text, in one line."""
         texts = (shown(e.value) for e in reversed(self.all(*keys)) if isinstance(e.value, str))
         return next((text for text in texts if text), None)
 
     def count(self, *keys: str, high: int = 2**53) -> int | None:
-        """The last value that is a whole number from 1."""
+        """Return the last value that is a whole number from 1."""
         values = (whole(event.value) for event in reversed(self.all(*keys)))
         return next((value for value in values if value is not None and 1 <= value <= high), None)
 
@@ -72,7 +72,7 @@ class Log:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, as 4 or 4.0; None for everything else."""
+    """Return a whole number, as 4 or 4.0; None for everything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 2**53:
         return None
     return int(value) if value == int(value) else None
@@ -139,7 +139,7 @@ def _number(value: Any) -> float:
 
 
 def _curve(log: Log, shares: AccuracyScale, given: ImportOptions) -> tuple[EpochRecord, ...]:
-    """The evaluations by epoch, counted from 1; of an epoch that was evaluated twice the last, as MLPerf counts."""
+    """Return the evaluations by epoch, from 1; of an epoch that was evaluated twice the last, as MLPerf counts."""
     images = given.images_per_epoch or log.count("train_samples")
     accuracies: dict[int, float] = {}
     for event in log.all("eval_accuracy"):
@@ -166,7 +166,7 @@ def _curve(log: Log, shares: AccuracyScale, given: ImportOptions) -> tuple[Epoch
 
 
 def _epoch_times(log: Log) -> dict[int, float]:
-    """Seconds by epoch number, from epoch_start and epoch_stop, or evenly over the epochs of a block."""
+    """Return seconds by epoch number, from epoch_start and epoch_stop, or evenly over the epochs of a block."""
     times: dict[int, float] = {}
     begun: dict[str, Event] = {}
     for event in log.all("epoch_start", "epoch_stop", "block_start", "block_stop"):
@@ -184,7 +184,7 @@ def _epoch_times(log: Log) -> dict[int, float]:
 
 
 def _state(log: Log) -> tuple[State, str | None]:
-    """How it ended, as run_stop says."""
+    """Return how it ended, as run_stop says."""
     stops = log.all("run_stop")
     if not stops:
         return "running", "The log has no run_stop: it was still running, or was cut off."

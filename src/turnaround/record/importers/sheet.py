@@ -85,7 +85,7 @@ class SourceFile:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a plain file of bearable size; InputError for everything else."""
+    """Return the content of a plain file of bearable size; InputError for everything else."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # before opening: a FIFO would make us wait for ever
             raise InputError(f"{path} is neither a file nor a folder of event files.")
@@ -112,7 +112,7 @@ def _near(path: Path) -> str:
 
 
 def read_sheet(path: Path, content: bytes | None = None) -> Sheet:
-    """The table in the file."""
+    """Return the table in the file."""
     text = as_text(path, read_bytes(path) if content is None else content)
     # StringIO without newline translation: csv itself understands all line ends, and those inside quotes are content.
     separator = _separator(text)
@@ -138,7 +138,7 @@ def is_binary(content: bytes) -> bool:
 
 
 def as_text(path: Path, content: bytes) -> str:
-    """The file as text; an error that names what it is when it is none."""
+    """Return the file as text; an error that names what it is when it is none."""
     if content.startswith(ZIP):
         raise InputError(
             f"{path} is a workbook or another ZIP archive, not text. Save the table as CSV and import that."
@@ -154,7 +154,7 @@ def as_text(path: Path, content: bytes) -> str:
 
 
 def _separator(text: str) -> str:
-    """What stands between the cells of the first line, outside quotes."""
+    """Return what stands between the cells of the first line, outside quotes."""
     header = next((line for line in text.splitlines() if line.strip()), "")
     bare = re.sub(r'"[^"]*"', "", header)
     return max(SEPARATORS, key=bare.count)
@@ -178,6 +178,6 @@ def _row(line: int, columns: tuple[str, ...], cells: list[str]) -> SheetRow:
 
 
 def listed(names: list[str] | tuple[str, ...]) -> str:
-    """Names in one sentence, the first dozen of them: a header may have thousands of columns."""
+    """Join names in one sentence, the first dozen of them: a header may have thousands of columns."""
     shown = ", ".join(repr(name[:60]) for name in names[:MAX_SHOWN])
     return shown + (f" and {len(names) - MAX_SHOWN:,} more" if len(names) > MAX_SHOWN else "")

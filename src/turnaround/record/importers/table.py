@@ -123,7 +123,7 @@ def _cells(sheet: Sheet, row: SheetRow) -> Cells:
 
 
 def _name(row: SheetRow, taken: _Taken) -> str:
-    """The run's name, made safe as a folder's, and not taken by an earlier row."""
+    """Return the run's name, made safe as a folder's, and not taken by an earlier row."""
     written = row.cells.get("name", "")
     name = safe_name(written)
     if not name:
@@ -183,7 +183,7 @@ def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale, times: d
 
 
 def _contradictions(run: ImportedRun) -> list[str]:
-    """What no run can do."""
+    """Return what no run can do."""
     problems = []
     if run.processes is not None and run.processes > run.workers:
         problems.append(f"{run.processes} processes cannot host {run.workers} workers: one each at least")

@@ -96,7 +96,7 @@ def read_tensorboard(source: SourceFile, given: ImportOptions, *, is_percent: bo
 
 
 def _runs(path: Path) -> dict[Path, list[Path]]:
-    """The folders with event files by run: train and validation beside each other are one."""
+    """Return the folders with event files by run: train and validation beside each other are one."""
     folders = [path] if path.is_file() else sorted(event_folders(path))
     runs: dict[Path, list[Path]] = {}
     for folder in folders:
@@ -106,7 +106,7 @@ def _runs(path: Path) -> dict[Path, list[Path]]:
 
 
 def event_folders(path: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
-    """The folders at and below `path` that hold event files; links are not followed."""
+    """Yield the folders at and below `path` that hold event files; links are not followed."""
     try:
         entries = list(os.scandir(path))
     except OSError:
@@ -130,7 +130,7 @@ def metric_of(tag: str, folder: str = "") -> str | None:
 
 
 def _by_metric(folders: list[Path]) -> dict[str, list[ScalarSeries]]:
-    """The series of a run by what they are, that with the shortest tag first."""
+    """Return the series of a run by what they are, that with the shortest tag first."""
     found: dict[str, list[ScalarSeries]] = {}
     tags: list[str] = []
     for folder in folders:
@@ -145,7 +145,7 @@ def _by_metric(folders: list[Path]) -> dict[str, list[ScalarSeries]]:
 
 
 def _scalars(folder: Path) -> Iterator[ScalarSeries]:
-    """All scalars of one folder. Since version 2, TensorFlow writes them as tensors with a single number."""
+    """Yield all scalars of one folder. Since version 2, TensorFlow writes them as tensors with a single number."""
     accumulator, as_array = _reader(folder)
     tags = accumulator.Tags()
     for tag in sorted(tags["scalars"]):
@@ -184,7 +184,7 @@ def _reader(folder: Path) -> tuple[Any, Any]:
 def _points(
     found: dict[str, list[ScalarSeries]], shares: AccuracyScale, source: str
 ) -> tuple[tuple[CurvePoint, ...], list[str]]:
-    """One point for each time that the leading series was written; the others as they stood then."""
+    """Return one point for each time that the leading series was written; the others as they stood then."""
     series = {metric: several[0] for metric, several in found.items()}
     notes = [
         f"of several series for {metric}, {several[0].tag!r} was taken, not {listed([one.tag for one in several[1:]])}."

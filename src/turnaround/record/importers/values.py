@@ -55,7 +55,7 @@ class ImportedRun:
     curve: tuple[EpochRecord, ...] = ()
 
     def missing(self) -> list[str]:
-        """What a table could have told and this source does not, by the name of its column."""
+        """Return what a table could have told and this source does not, by the name of its column."""
         return [name for name in TOLD if getattr(self, name) is None]
 
 
@@ -118,13 +118,13 @@ class ImportOptions:
             raise InputError(f"--workers must be {MAX_WORKERS:,} or less. Received: {self.workers}.")
 
     def flags(self) -> list[tuple[str, int | str]]:
-        """The flags that were given, as the user typed them."""
+        """Return the flags that were given, as the user typed them."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
 
 
 def given_name(given: ImportOptions, path: Path) -> str:
-    """The run's name: the flag's, else the file's."""
+    """Return the run's name: the flag's, else the file's."""
     name = safe_name(given.name or (path.name if path.is_dir() else path.stem))
     if not name:
         raise InputError(f"{given.name or path.name!r} cannot be a folder's name. Give another with --name.")
@@ -132,7 +132,7 @@ def given_name(given: ImportOptions, path: Path) -> str:
 
 
 def assumed_workers(given: ImportOptions, told: int | None = None) -> tuple[int, list[str]]:
-    """How many workers, and what to say where nobody said it."""
+    """Return how many workers, and what to say where nobody said it."""
     workers = given.workers or told
     if workers is not None:
         return workers, []
@@ -150,7 +150,7 @@ def epoch_record(
     images: int | None = None,
     learning_rate: float = math.nan,
 ) -> EpochRecord:
-    """A line of epochs.jsonl of which little is known; `accuracy` and `loss` are (train, validation)."""
+    """Return a line of epochs.jsonl of which little is known; `accuracy` and `loss` are (train, validation)."""
     return EpochRecord(
         epoch=epoch,
         train_loss=loss[0],

@@ -74,7 +74,7 @@ def write_run(run: ImportedRun, path: Path) -> None:
 
 
 def recipe_of(run: ImportedRun) -> dict[str, Any]:
-    """What was trained, in the shape of a recipe, with null for what is not known."""
+    """Return what was trained, in the shape of a recipe, with null for what is not known."""
     return {
         "name": run.name,
         "data": {"source": run.dataset},
@@ -92,7 +92,7 @@ def recipe_of(run: ImportedRun) -> dict[str, Any]:
 
 
 def machine_of(run: ImportedRun) -> dict[str, Any]:
-    """What it ran on; a device that is not known is null."""
+    """Return what it ran on; a device that is not known is null."""
     is_cpu = run.gpu is not None and run.gpu.casefold() == "cpu"
     processes = run.processes or run.workers
     has_gpus = run.gpu is not None and not is_cpu

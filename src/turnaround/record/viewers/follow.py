@@ -71,7 +71,7 @@ VIEWERS: dict[str, Callable[[], Viewer]] = {"tensorboard": _tensorboard, "mlflow
 
 
 def chosen(said: Sequence[str]) -> tuple[str, ...]:
-    """The viewers of `--log`, with commas or repeated; an error for one that is unknown or not installed."""
+    """Return the viewers of `--log`, with commas or repeated; an error for one that is unknown or not installed."""
     names = tuple(dict.fromkeys(name.strip() for word in said for name in word.split(",") if name.strip()))
     if said and not names:
         raise InputError(f"--log names no viewer. Valid: {', '.join(VIEWERS)}.")

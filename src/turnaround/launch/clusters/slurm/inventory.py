@@ -109,19 +109,19 @@ def check(job: SlurmJob, there: dict[str, Partition]) -> list[str]:
 
 
 def most_gpus(settings: SlurmSettings, there: dict[str, Partition]) -> int | None:
-    """The GPUs, of the kind that is asked for, of the best node that the job may go to; None when Slurm must decide."""
+    """Return the GPUs, of the kind asked for, of the best node that the job may go to; None when Slurm must decide."""
     chosen = _chosen(settings, there)
     return max(_having(settings.gpu, _nodes(chosen)).values()) if chosen and _kinds(settings, chosen) else None
 
 
 def spelled(gpu: str, settings: SlurmSettings, there: dict[str, Partition]) -> str:
-    """A kind of GPU as this cluster spells it: people write V100 for v100."""
+    """Return a kind of GPU as this cluster spells it: people write V100 for v100."""
     kinds = {kind for partition in _chosen(settings, there) for kind in partition.gpu_kinds}
     return gpu if gpu in kinds else next((kind for kind in kinds if kind.casefold() == gpu.casefold()), gpu)
 
 
 def _chosen(settings: SlurmSettings, there: dict[str, Partition]) -> list[Partition]:
-    """The partitions that the job may go to; several may be named with commas."""
+    """Return the partitions that the job may go to; several may be named with commas."""
     if settings.partition is None:
         return [partition for partition in there.values() if partition.is_default]
     names = settings.partition.split(",")
@@ -148,7 +148,7 @@ def _check_time(settings: SlurmSettings, chosen: list[Partition]) -> None:
 
 
 def _with_gpus(settings: SlurmSettings, chosen: list[Partition]) -> list[Node]:
-    """The nodes with the GPUs that are asked for."""
+    """Return the nodes with the GPUs that are asked for."""
     nodes = _nodes(chosen)
     count, kind = settings.gpus_per_host, settings.gpu
     if count == 0:
@@ -216,7 +216,7 @@ def _spelled(limit_s: int) -> str:
 def settings_for(
     wishes: Mapping[str, Any], *, processes: int, device: str, there: dict[str, Partition] | None
 ) -> SlurmSettings:
-    """The user's file and flags as one job of so many processes; without a cluster to ask, every host has room."""
+    """Join the user's file and flags to one job of so many processes; without a cluster to ask, every host has room."""
     said, settings = names_said(wishes), SlurmSettings.load(wishes)
     asks_gpus = device != "cpu" or wishes.get("gpu") is not None or wishes.get("gpus_per_host") is not None
     asks_gpus = asks_gpus and settings.gpus_per_host > 0

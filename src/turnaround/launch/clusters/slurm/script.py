@@ -98,7 +98,7 @@ class SlurmJob:
 
 
 def job_script(job: SlurmJob) -> str:
-    """The whole script. Paths may hold anything that a file system allows."""
+    """Return the whole script. Paths may hold anything that a file system allows."""
     blocks = [
         _header(job),
         f"set -euo pipefail\n{BEGUN_VARIABLE}=$(date +%s.%N) # here the program begins\nexport {BEGUN_VARIABLE}",
@@ -110,7 +110,7 @@ def job_script(job: SlurmJob) -> str:
 
 
 def quote(value: object) -> str:
-    """One word of bash, whatever is in it. Line breaks are spelled out: sbatch refuses a script with \\r\\n in it."""
+    """Quote as one word of bash, whatever it holds. Line breaks are spelled out: sbatch refuses one with \\r\\n."""
     text = str(value)
     if not any(ord(character) < 32 or ord(character) == 127 for character in text):
         return shlex.quote(text)
@@ -119,7 +119,7 @@ def quote(value: object) -> str:
 
 
 def header_lines(settings: SlurmSettings) -> list[str]:
-    """The options that say whose job it is and where it may run; the probe asks for the same."""
+    """Return the options that say whose job it is and where it may run; the probe asks for the same."""
     named = (("partition", settings.partition), ("account", settings.account), ("qos", settings.qos))
     return [*(f"--{name}={value}" for name, value in named if value is not None), *settings.sbatch]
 
@@ -188,7 +188,7 @@ export python={quote(job.python)}
 
 
 def _on_each_host(job: SlurmJob) -> str:
-    """The function that srun runs once on each host; `exec`, since what a task leaves behind is killed with it."""
+    """Return the function that srun runs once on each host: `exec`, as what a task leaves behind is killed with it."""
     lines = [
         "set -euo pipefail",
         "trap '' USR2 # the training listens to it; torch.distributed.run, and Python while it starts, would die of it",

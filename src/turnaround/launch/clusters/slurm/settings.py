@@ -94,7 +94,7 @@ class SlurmSettings:
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None) -> SlurmSettings:
-        """The user's file, if there is one, and on top what the flags say; a flag that is None says nothing."""
+        """Return the user's file, if there is one, and on top what the flags say; a flag that is None says nothing."""
         file = own_file()
         table = _read(file)
         if table:
@@ -103,7 +103,7 @@ class SlurmSettings:
 
 
 def names_said(overrides: Mapping[str, Any]) -> frozenset[str]:
-    """The keys that the user has set, in the file or by a flag: what a default is does not show in the value."""
+    """Return the keys that the user has set, in the file or by a flag: what a default is does not show in the value."""
     return frozenset({**_read(own_file()), **_said(overrides)})
 
 
@@ -137,7 +137,7 @@ def own_file() -> Path:
 
 
 def seconds(time: str) -> int:
-    """A time limit in any of Slurm's spellings; a lone number is minutes, as Slurm reads it."""
+    """Parse a time limit in any of Slurm's spellings; a lone number is minutes, as Slurm reads it."""
     days, dash, clock = time.rpartition("-")
     if not re.fullmatch(r"(\d{1,6}-\d{1,6}(:\d{1,6}){0,2})|(\d{1,9}(:\d{1,9}){0,2})", time, flags=re.ASCII):
         raise InputError(

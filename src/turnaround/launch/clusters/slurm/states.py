@@ -17,7 +17,7 @@ MAX_HOSTS = 100_000
 
 
 def why_lost(job: JobState, *, go_on: str) -> TurnaroundError | None:
-    """The error of a job that ended before its program could say why; None while it lives, or when all is well.
+    """Return the error of a job that ended before its program could say why; None while it lives, or when all is well.
 
     `go_on` is a sentence: how to go on. Who has the run's own record should believe that first: it has the cause.
     """
@@ -45,7 +45,7 @@ def why_lost(job: JobState, *, go_on: str) -> TurnaroundError | None:
 
 
 def from_scontrol(line: str) -> JobState:
-    """One line of `scontrol show job -o`: KEY=VALUE, where only a value may hold spaces."""
+    """Parse one line of `scontrol show job -o`: KEY=VALUE, where only a value may hold spaces."""
     found = dict(re.findall(r"(?:^|\s)([A-Za-z/:]+)=(.*?)(?=\s[A-Za-z/:]+=|\s*$)", line))
     if "JobId" not in found or "JobState" not in found:
         raise InputError(
@@ -64,7 +64,7 @@ def from_scontrol(line: str) -> JobState:
 
 
 def from_json(text: str) -> list[JobState]:
-    """The jobs of `squeue --json`, whichever of its shapes: plain values, or objects {"set": true, "number": 5}."""
+    """Parse the jobs of `squeue --json`, in either of its shapes: plain values, or {"set": true, "number": 5}."""
     try:
         jobs = json.loads(text)["jobs"]
         return [_from_object(job) for job in jobs]
@@ -73,7 +73,7 @@ def from_json(text: str) -> list[JobState]:
 
 
 def from_sacct(line: str) -> JobState:
-    """One line of `sacct -P` with client.SACCT_FIELDS."""
+    """Parse one line of `sacct -P` with client.SACCT_FIELDS."""
     values = line.split("|")
     if len(values) != 7:
         raise InputError(f"This version of sacct answers in a way that turnaround does not know: {line[:100]!r}.")
@@ -169,7 +169,7 @@ def _whole(value: Any) -> int | None:
 
 
 def expand(short: str) -> tuple[str, ...]:
-    """The hosts by name; none for Slurm's (null) and for an empty text."""
+    """Return the hosts by name; none for Slurm's (null) and for an empty text."""
     if short.strip() in ("", "(null)", "None assigned", "None"):
         return ()
     # commas between hosts, not those inside brackets
