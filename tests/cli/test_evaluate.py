@@ -70,7 +70,7 @@ def test_two_runs_as_json_with_a_page_and_a_table(
     assert (compared["only_first"], compared["only_second"], compared["p"]) == (0, 0, 1.0)
     assert compared["sentence"].endswith("are right on the same images.")
     assert err == f"written: {page}\nwritten: {table}\n"
-    rows = list(csv.DictReader(table.open(newline="")))
+    rows = list(csv.DictReader(table.read_text().splitlines()))
     assert len(rows) == 12
     assert all((row["predicted"] == row["label"]) == (row["is_right"] == "True") for row in rows)
     assert all(row["against_predicted"] == row["predicted"] for row in rows)
