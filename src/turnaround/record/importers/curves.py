@@ -148,6 +148,7 @@ def add_point(point: CurvePoint, by_epoch: dict[int, CurvePoint]) -> None:
 def in_order(points: list[CurvePoint]) -> tuple[tuple[CurvePoint, ...], list[str]]:
     """By epoch, counted from 1, with times of epochs; and what was changed for that."""
     notes = []
+    # Rows come as they were written down: nobody promises an order.
     points = sorted(points, key=lambda point: point.epoch)
     if points[0].epoch == 0:
         points = [replace(point, epoch=point.epoch + 1) for point in points]

@@ -197,6 +197,7 @@ def _run(log: Log, given: ImportOptions, *, workers: int, curve: tuple[EpochReco
     begun_s, stopped_s = log.events[0].time_s, log.time_s("run_stop")
     started_s, times = log.time_s("run_start"), list(_epoch_times(log).values())
     batch_total = log.count("global_batch_size")
+    # A global batch that does not divide evenly has no batch per worker: it is kept as the whole.
     is_shared = given.batch_per_worker is None and batch_total is not None and batch_total % workers == 0
     batch_per_worker = batch_total // workers if batch_total is not None and is_shared else given.batch_per_worker
     return ImportedRun(

@@ -33,6 +33,7 @@ class Node:
     @property
     def is_usable(self) -> bool:
         """True when jobs can run there, now or when others have ended."""
+        # By the beginning: sinfo appends marks such as * (does not answer), ~ (powered down) and # (powering up).
         return not self.state.startswith(("down", "drain", "fail", "unk", "inval", "error"))
 
 
@@ -63,7 +64,7 @@ def parse(text: str) -> dict[str, Partition]:
         if len(values) != 7:
             raise InputError(f"This version of sinfo answers in a way that turnaround does not know: {line[:100]!r}.")
         label, name, gres, cpus, memory, limit, state = (value.strip() for value in values)
-        partition = label.rstrip("*")
+        partition = label.rstrip("*")  # sinfo marks the default partition by it
         if label.endswith("*"):
             defaults.add(partition)
         node = Node(name=name, gpus=_gpus(gres), cpus=_count(cpus), memory_mb=_count(memory), state=state)
@@ -84,6 +85,7 @@ def check(job: SlurmJob, there: dict[str, Partition]) -> list[str]:
         return []  # no default partition: Slurm itself must decide
     _check_time(settings, chosen)
     nodes = _with_gpus(settings, chosen)
+    # CPUs and memory are asked for by GPU; without GPUs by process, as the script does.
     share = settings.gpus_per_host or job.processes_here
     cpus = (settings.cpus_per_gpu or 0) * share
     memory_mb = megabytes(settings.memory_per_gpu) * share if settings.memory_per_gpu else 0
@@ -160,6 +162,7 @@ def _with_gpus(settings: SlurmSettings, chosen: list[Partition]) -> list[Node]:
         what = f"{kind} GPU" if kind else "GPU"
         raise InputError(
             f"{count} {what}s on each host are asked for, but no node of {_named(chosen)} has more than {most}. "
+            # Rounded up: as many hosts as hold all GPUs that were asked for.
             f"Use more hosts: hosts = {-(-count * settings.hosts // most)} with gpus_per_host = {most}."
         )
     return [node for node in nodes if having[node.name] >= count]
@@ -222,6 +225,7 @@ def settings_for(
     asks_gpus = asks_gpus and settings.gpus_per_host > 0
     if not asks_gpus:
         hosts, _ = spread(processes, hosts=settings.hosts, most=None)
+        # A core for each process at least: Slurm would give one to all processes of a host together.
         return replace(settings, gpu=None, gpus_per_host=0, hosts=hosts, cpus_per_gpu=settings.cpus_per_gpu or 1)
     if settings.gpu is not None and there is not None:
         settings = replace(settings, gpu=spelled(settings.gpu, settings, there))
@@ -241,6 +245,8 @@ def spread(processes: int, *, hosts: int | None, most: int | None) -> tuple[int,
                 "number of hosts that divides it."
             )
         return hosts, processes // hosts
+    # As few hosts as have room: gradients stay within a host as far as they can. All hosts get the same number, since
+    # torch.distributed.run takes one --nproc-per-node for all.
     for count in range(1, processes + 1):
         if processes % count == 0 and (most is None or processes // count <= most):
             return count, processes // count

@@ -132,10 +132,13 @@ def _header(job: SlurmJob) -> str:
     tasks = job.processes_here if job.watcher else 1
     lines = [f"--job-name={job.name}", *header_lines(settings), f"--nodes={settings.hosts}"]
     lines += [f"--ntasks-per-node={tasks}"]
+    # Not --gpus-per-task: Slurm 22.05 leaves CUDA_VISIBLE_DEVICES empty with it.
     lines += [f"--gres=gpu:{kind}{count}"] if count else []
     lines += [f"--cpus-per-task={cpus * (count or job.processes_here) // tasks}"] if cpus else []
     lines += [f"--mem={megabytes(memory) * (count or job.processes_here)}M"] if memory else []
     lines += [f"--time={settings.time}"] if settings.time else []
+    # B: to the batch shell alone, which passes it on (`_waited_for`): by default Slurm signals the steps, and not the
+    # script. USR2, since NCCL may catch USR1. Appending: a job that was requeued goes on in the same log.
     lines += [f"--signal=B:USR2@{settings.signal_lead_s}", "--requeue", "--open-mode=append"]
     lines += [f'--output="{job_log(job.log_folder, "%j")}"' if _is_plain(job.log_folder) else "--output=/dev/null"]
     hosts = f"{settings.hosts} host{'s' * (settings.hosts > 1)}"
@@ -205,6 +208,7 @@ def _on_each_host(job: SlurmJob) -> str:
             'exec "$python" -m torch.distributed.run \\',
             f"    --nnodes {job.settings.hosts} --nproc-per-node {job.processes_here} \\",
             f'    --rdzv-backend c10d --rdzv-endpoint "{host}:$port" \\',
+            # The number of the restart: agents of a start that is being killed must not join the next one.
             '    --rdzv-id "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}" --rdzv-conf "is_host=$((SLURM_NODEID == 0))" \\',
             f'    --local-addr {own} "$@"',
         ]
@@ -247,7 +251,8 @@ def _threads(job: SlurmJob) -> list[str]:
 
 
 def _run(job: SlurmJob) -> str:
-    # Since Slurm 22.05 a step does not inherit the CPUs of a task.
+    # Since Slurm 22.05 a step does not inherit the CPUs of a task. A task that fails must not kill the others: they
+    # have LAST_TASKS_S to save, or to say whom they have lost.
     cpus = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if job.settings.cpus_per_gpu else ""
     return _waited_for(
         job,

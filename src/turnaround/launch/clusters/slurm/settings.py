@@ -121,6 +121,7 @@ def parsed(typed: Iterable[str]) -> dict[str, Any]:
         if kinds.get(key, "").startswith("tuple"):
             found[key] = [*found.get(key, []), value]
         else:
+            # At most 18 digits: Python refuses to read numbers of thousands of digits, with an error of its own.
             is_number = kinds.get(key, "").startswith("int") and re.fullmatch(r"[+-]?\d{1,18}", value, flags=re.ASCII)
             found[key] = int(value) if is_number else value
     return found
@@ -144,6 +145,8 @@ def seconds(time: str) -> int:
             f"time = {time!r} is not a time limit. Write MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS "
             'or DAYS-HOURS:MINUTES:SECONDS, for example "04:00:00" or "2-12".'
         )
+    # Slurm's own rule: behind a number of days the first figure is hours, otherwise the last one is seconds, unless it
+    # stands alone: then it is minutes.
     parts = [int(part) for part in clock.split(":")]
     if dash:
         hours, minutes, rest = [*parts, 0, 0][:3]
