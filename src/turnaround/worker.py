@@ -109,7 +109,7 @@ def _assignment(
 
 
 def _is_stable(val_accuracy: Sequence[float], num_validation: int) -> bool:
-    """The rule of the reports; loaded when it is asked, since most trainings never do."""
+    """Apply the rule of the reports; loaded when it is asked, since most trainings never do."""
     from turnaround.analysis.stable import is_stable
 
     return is_stable(val_accuracy, num_validation=num_validation)

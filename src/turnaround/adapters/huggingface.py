@@ -75,7 +75,7 @@ class TurnaroundCallback(TrainerCallback):  # type: ignore[misc]
         self._holder.recorder.close()
 
     def _tell(self) -> None:
-        """The epoch that has ended, with the evaluation that came after it."""
+        """Record the epoch that has ended, with the evaluation that came after it."""
         if self._has_ended:
             loss = {"train_loss": sum(self._losses) / len(self._losses)} if self._losses else {}
             self._holder.recorder.epoch(**{**self._told, **loss})

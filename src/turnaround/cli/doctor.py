@@ -28,7 +28,7 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts a
 
 
 def examine() -> dict[str, Any]:
-    """The facts, and a sentence for each problem."""
+    """Return the facts, and a sentence for each problem."""
     import shutil
 
     from turnaround.data.pixels import default_cache
@@ -84,7 +84,7 @@ def _answer(command: list[str], answer: Path | None, settings: dict[str, str] | 
 
 
 def _reason(printed: str) -> str:
-    """The first line that names an error: torch.distributed.run ends with a frame around its own report."""
+    """Return the first line that names an error: torch.distributed.run ends with a frame around its own report."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b.*:", line)]
     return (errors or lines[-1:] or ["no message"])[0]

@@ -133,7 +133,7 @@ def _print_tables(reading: Reading, summaries: Sequence[RunSummary], out: Path) 
 
 
 def imported_lines(summaries: Sequence[RunSummary], width: int) -> Iterator[str]:
-    """A table with one row a run, of what is known of it."""
+    """Yield a table with one row a run, of what is known of it."""
     from turnaround.reporting.text_layout import TextColumn, clean, tables
 
     columns: dict[str, Callable[[RunSummary], str]] = {

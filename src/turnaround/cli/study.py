@@ -169,7 +169,7 @@ def _study_there(work: Work, subject: Subject, cluster: Cluster, flags: ClusterF
 
 
 def _print_scripts(conductor: ClusterConductor, inventory: object | None) -> None:
-    """Every script, under its run's name."""
+    """Print every script, under its run's name."""
     for state in conductor.states():
         job = conductor.jobs[state.planned]
         if inventory is not None:
@@ -304,7 +304,7 @@ def _budget_s(text: str) -> float:
 
 
 def _prepare(recipe: Recipe) -> None:
-    """The images once for all runs: bad input is said here, before anything is started."""
+    """Prepare the images once for all runs: bad input is said here, before anything is started."""
     import tempfile
 
     from turnaround.launch.automatic import decide
@@ -357,7 +357,7 @@ def _told(state: RunState) -> str:
 
 
 def tell_end(folder: Path, conductor: Conductor | ClusterConductor) -> None:
-    """The report of what there is, and what went wrong."""
+    """Print the report of what there is, and what went wrong."""
     from turnaround.cli.report import report
     from turnaround.errors import TrainingError
     from turnaround.record.layout import RunDirectory

@@ -234,7 +234,7 @@ def _train_there(training: TrainingJob, cluster: Cluster, flags: ClusterFlags, *
 
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:
-    """The resolved recipe as TOML, then the command of every process."""
+    """Print the resolved recipe as TOML, then the command of every process."""
     from turnaround.launch.automatic import decide
     from turnaround.launch.contract import LaunchPlan, choose_processes
     from turnaround.launch.handshake import StartMessage

@@ -83,14 +83,14 @@ class Rule:
 
 
 def epochs(*configurations: ConfigurationRuns) -> tuple[str, ...]:
-    """The times of an epoch of configurations that have times, as they are compared."""
+    """Return the times of an epoch of configurations that have times, as they are compared."""
     times_s = [c.epoch_time_s.value for c in configurations if c.epoch_time_s is not None]
     assert len(times_s) == len(configurations), "only timed configurations are compared in time"
     return durations(*times_s)
 
 
 def figure(run: str, what: str, value: float | None, unit: Unit = "") -> Iterable[Evidence]:
-    """One figure; nothing where it is not known."""
+    """Yield one figure; nothing where it is not known."""
     if value is not None:
         yield Evidence(run=run, what=what, value=value, unit=unit)
 
@@ -100,7 +100,7 @@ def _median(configuration: ConfigurationRuns, what: str, spread: Spread | None, 
 
 
 def who(configuration: ConfigurationRuns) -> str:
-    """The run's name where there is one run, else the configuration and how often it was run."""
+    """Return the run's name where there is one run, else the configuration and how often it was run."""
     return (
         configuration.summaries[0].name
         if len(configuration.summaries) == 1

@@ -99,7 +99,7 @@ def not_recorded(job: Workload) -> Iterator[Draft]:
 
 
 def _faster(job: Workload) -> list[tuple[ConfigurationRuns, Spread]]:
-    """The configurations beside the one with the fewest workers."""
+    """Return the configurations beside the one with the fewest workers."""
     ups = job_speedups(job)
     fewest = min((key.workers for key in ups), default=0)
     return [
@@ -117,7 +117,7 @@ _TOLD_ELSEWHERE = frozenset({"global batch", "rehearsal", "seed"})
 
 
 def unfair_comparison(job: Workload) -> Iterator[Draft]:
-    """Each difference besides what was meant to vary once, with the two configurations that show it first."""
+    """Report each difference besides what was meant to vary once, with the two configurations that show it first."""
     by_what: defaultdict[str, list[tuple[ConfigurationRuns, Difference]]] = defaultdict(list)
     for configuration in job.configurations[1:]:
         is_same_hardware = _hardware(configuration) == _hardware(job.configurations[0])

@@ -30,7 +30,7 @@ _SHARED_LIMIT = {
 
 
 def faster_gpu_no_gain(job: Workload) -> Iterator[Draft]:
-    """The same workers on a kind with far more bandwidth, and no faster: something else set the pace."""
+    """Report the same workers on a kind with far more bandwidth, and no faster: something else set the pace."""
     timed = [configuration for group in comparable_in_time(job) for configuration in group]
     for slow, fast in itertools.permutations(timed, 2):
         if (found := gpu_without_gain(slow, fast)) is not None:

@@ -83,7 +83,7 @@ def _share(run: RunSummary) -> float:
 
 
 def _lost_share(configuration: ConfigurationRuns) -> float:
-    """The median over the repeats; nothing for rehearsals, whose turnaround nobody else has."""
+    """Return the median over the repeats; nothing for rehearsals, whose turnaround nobody else has."""
     shares = [] if configuration.is_rehearsal else [_share(run) for run in _timed(configuration)]
     return median(shares) if shares else 0.0
 

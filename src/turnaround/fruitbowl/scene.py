@@ -197,7 +197,7 @@ class _Scene:
         return Frame(dx * cos + dy * sin, dy * cos - dx * sin, light, 2.0 / (self.size * radius))
 
     def background(self) -> None:
-        """A wall or cloth with a gradient; often a table with a grain before it."""
+        """Draw a wall or cloth with a gradient; often a table with a grain before it."""
         dice = self.dice
         wall, table = dice.shade_of(BACKGROUNDS), dice.shade_of(BACKGROUNDS)
         slope_x, slope_y = dice.between(-0.15, 0.15), dice.between(-0.15, 0.15)

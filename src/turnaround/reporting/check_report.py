@@ -162,7 +162,7 @@ def check_page(payload: Payload, pictures: Mapping[str, str], *, most_groups: in
 
 
 def _page_group(one: Payload) -> dict[str, Any]:
-    """The group as its section shows it: what changed from copy to copy, and the first files with their parts."""
+    """Return the group as its section shows it: what changed between copies, and the first files with their parts."""
     changes = list(dict.fromkeys(link["change"] for link in one["links"] if link["change"]))
     return {
         "words": "; ".join([str(one["kind"]), *changes[:3]]),

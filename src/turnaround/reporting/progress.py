@@ -19,7 +19,7 @@ from turnaround.reporting.text_layout import clean
 
 
 def epoch_line(record: EpochRecord, *, epochs: int) -> str:
-    """One epoch in one line."""
+    """Return one epoch in one line."""
     return (
         f"epoch {record.epoch:>{len(str(epochs))}}/{epochs}  loss {record.train_loss:6.3f}  "
         f"train {record.train_accuracy:.3f}  validation {record.val_accuracy:.3f}  "

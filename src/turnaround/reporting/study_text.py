@@ -45,7 +45,7 @@ def progress_line(states: Sequence[RunState]) -> str:
 
 
 def change_line(state: RunState) -> str:
-    """One line for a log: what has just become of a run."""
+    """Return one line for a log: what has just become of a run."""
     line = f"{state.planned.label}: {'waiting' if state.standing == 'missing' else state.standing}"
     if state.standing == "finished":
         level = "" if state.val_accuracy is None else f"{accuracy(state.val_accuracy)} validation accuracy, "

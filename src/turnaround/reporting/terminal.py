@@ -76,7 +76,7 @@ def print_lines(console: Console, lines: Iterable[Text]) -> None:
 
 
 def print_notes(notes: Iterable[str], *, label: str = "note") -> None:
-    """Each note in a line of its own on stderr: stdout may go into a pipe."""
+    """Print each note in a line of its own on stderr: stdout may go into a pipe."""
     console = err()
     for note in notes:
         console.print(Text(f"{label}: {note}", style="yellow"))

@@ -85,7 +85,7 @@ class Cells:
         return value
 
     def time_s(self, column: str, *, written_as: str | None = None, unit_s: float = 1.0) -> float | None:
-        """A time in seconds: 44, or with units "0.5 h", "1 h 38 min", "23 min 07 s", or "1:38:30" (hours first).
+        """Return a time in seconds: 44, or with units "0.5 h", "1 h 38 min", "23 min 07 s", or "1:38:30" (hours first).
 
         `written_as` is the column's own name where it has another unit, and `unit_s` that unit.
         """

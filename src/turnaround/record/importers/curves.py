@@ -113,7 +113,7 @@ def read_curves(sheet: Sheet, *, is_percent: bool = False) -> Curves:
 
 
 def check_accuracies(sheet: Sheet, columns: dict[str, str], shares: AccuracyScale) -> None:
-    """The accuracy columns as wholes; `columns` maps what we call them to what the file calls them."""
+    """Check the accuracy columns as wholes; `columns` maps what we call them to what the file calls them."""
     for ours in ACCURACIES:
         theirs = columns.get(ours, "")
         values = (Cells(row, sheet.has_decimal_commas).number(theirs) for row in sheet.rows)

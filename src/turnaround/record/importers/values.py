@@ -165,5 +165,5 @@ def epoch_record(
 
 
 def last_known(values: list[float]) -> float | None:
-    """The last one that is a number."""
+    """Return the last one that is a number."""
     return next((value for value in reversed(values) if not math.isnan(value)), None)

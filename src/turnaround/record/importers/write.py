@@ -62,7 +62,7 @@ def _refuse_if_taken(targets: list[Path], out: Path) -> None:
 
 
 def write_run(run: ImportedRun, path: Path) -> None:
-    """One run directory, in a folder that does not exist yet."""
+    """Write one run directory, in a folder that does not exist yet."""
     path.mkdir()
     directory = RunDirectory(path)
     write_json(directory.machine, machine_of(run))
