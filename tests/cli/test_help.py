@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from typing import Any
 
 import pytest
 import typer.main
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
-from turnaround.cli import app
+from turnaround.cli import VERBS, app
 
 COLUMNS = 80
 GROUP: Any = typer.main.get_command(app)
@@ -68,3 +70,13 @@ def test_a_mistyped_verb_or_flag_names_the_near_one() -> None:
         assert refused.exit_code == 2
         assert near in refused.output
         assert "Traceback" not in refused.output
+
+
+def test_an_option_with_a_word_for_its_value_says_its_own_name() -> None:
+    # typer 0.27 takes no name from the parameter of an option that has a `metavar`: the flag would not exist there.
+    unnamed = []
+    for verb in VERBS:
+        for name, hint in typing.get_type_hints(verb, include_extras=True).items():
+            options = [found for found in getattr(hint, "__metadata__", ()) if isinstance(found, OptionInfo)]
+            unnamed += [(verb.__name__, name) for o in options if o.metavar and not str(o.default).startswith("-")]
+    assert unnamed == []

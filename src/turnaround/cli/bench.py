@@ -15,7 +15,7 @@ def bench(
     workers: Annotated[int | None, typer.Option(help="Data-parallel workers.")] = None,
     processes: Annotated[int | None, typer.Option(help="Processes that host them. Default: the devices here.")] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="ENGINE", help="Communication backend: torch or horovod.")
+        str | None, typer.Option("--engine", metavar="ENGINE", help="Communication backend: torch or horovod.")
     ] = None,
     device: Device = "auto",
     set_: Set = None,

@@ -19,7 +19,7 @@ PAGE_GROUPS = 200
 def check(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images, as `train` takes it.")],
     page: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page with the pictures side by side.")
+        Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page with the pictures side by side.")
     ] = None,
     split: Annotated[
         Path | None,

@@ -16,12 +16,12 @@ def resume(
         int | None, typer.Option(help="Another number of processes. Default: as many as before.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="ENGINE", help="Another communication backend than before: torch or horovod.")
+        str | None, typer.Option("--engine", metavar="ENGINE", help="Another communication backend than before: torch or horovod.")
     ] = None,
     epochs: MoreEpochs = None,
     restarts: Restarts = 0,
     device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or mps. Default: as before.")
+        str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or mps. Default: as before.")
     ] = None,
     log: Log = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
