@@ -22,12 +22,16 @@ def evaluate(
         typer.Argument(metavar="FOLDER", help="A folder of class folders, or a table (CSV) of files and labels."),
     ],
     against: Annotated[
-        Path | None, typer.Option("--against", metavar="RUN", help="Another run, held against the first on the same images.")
+        Path | None,
+        typer.Option("--against", metavar="RUN", help="Another run, held against the first on the same images."),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page with the surest mistakes as pictures.")
+        Path | None,
+        typer.Option("--page", metavar="FILE.html", help="Write a page with the surest mistakes as pictures."),
     ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a table with every image.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a table with every image.")
+    ] = None,
     weights: Weights = "best",
     device: Device = "auto",
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,

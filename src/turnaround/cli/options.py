@@ -22,14 +22,17 @@ Processes = Annotated[
 Engine = Annotated[
     str | None,
     typer.Option(
-        "--engine", metavar="ENGINE", help="Communication backend: torch (NCCL or Gloo) or horovod. Default: the recipe's."
+        "--engine",
+        metavar="ENGINE",
+        help="Communication backend: torch (NCCL or Gloo) or horovod. Default: the recipe's.",
     ),
 ]
 Restarts = Annotated[
     int, typer.Option(min=0, help="Start again by itself from the last checkpoint when a process fails: how often.")
 ]
 RunOut = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="The run directory. Default: runs/NAME, or the next free one.")
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="The run directory. Default: runs/NAME, or the next free one."),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda (gpu is the same) or mps.")]
 Set = Annotated[
@@ -90,7 +93,8 @@ Size = Annotated[
 Log = Annotated[
     list[str] | None,
     typer.Option(
-        "--log", metavar="VIEWER",
+        "--log",
+        metavar="VIEWER",
         help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated.",
     ),
 ]
@@ -98,7 +102,8 @@ Log = Annotated[
 TimeLimit = Annotated[
     str | None,
     typer.Option(
-        "--time-limit", metavar="TIME",
+        "--time-limit",
+        metavar="TIME",
         help="90s, 10min, 1h30min: as many epochs as fit, start included; the learning rate ends in time.",
     ),
 ]
@@ -126,12 +131,16 @@ StudySource = Annotated[
 Command = Annotated[
     str | None,
     typer.Option(
-        "--command", metavar="PROGRAM",
+        "--command",
+        metavar="PROGRAM",
         help="In place of SOURCE, somebody else's program; {workers}, {seed} and {out} are filled in.",
     ),
 ]
 Budget = Annotated[
-    str | None, typer.Option("--budget", metavar="HOURS", help="Stop before a run that would exceed it: 3gpu-hours, 90gpu-minutes.")
+    str | None,
+    typer.Option(
+        "--budget", metavar="HOURS", help="Stop before a run that would exceed it: 3gpu-hours, 90gpu-minutes."
+    ),
 ]
 
 # --- of a cluster

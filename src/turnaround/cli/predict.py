@@ -28,7 +28,9 @@ def predict(
     gpu: Annotated[str | None, typer.Option(help="Which kind: V100, A100, ... Default: the one measured.")] = None,
     hosts: Annotated[int | None, typer.Option(help="On how many hosts. Default: as in the runs.")] = None,
     price: Annotated[float | None, typer.Option(help="Of one GPU for one hour, in any currency.")] = None,
-    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Which job, by its name or a part of it.")] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="NAME", help="Which job, by its name or a part of it.")
+    ] = None,
     target: Annotated[float | None, typer.Option(help="A validation accuracy to reach, 0 to 1.")] = None,
     batch_per_worker: Annotated[
         int | None, typer.Option(help="Images of a worker in each step. Default: as in the runs.")

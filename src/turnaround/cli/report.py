@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 def report(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Runs, or folders of runs.")],
     job: Annotated[
-        str | None, typer.Option("--job", metavar="NAME", help="Only jobs of this name, or with this word in their name.")
+        str | None,
+        typer.Option("--job", metavar="NAME", help="Only jobs of this name, or with this word in their name."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print runs, jobs and findings as JSON on stdout.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="PAGE.html", help="Write one page with pictures, which needs nothing else.")
+        Path | None,
+        typer.Option("--out", metavar="PAGE.html", help="Write one page with pictures, which needs nothing else."),
     ] = None,
     price: Annotated[
         float | None, typer.Option(help="Of one GPU for one hour, in any currency: for the costs on the page.")

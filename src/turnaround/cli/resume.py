@@ -16,7 +16,8 @@ def resume(
         int | None, typer.Option(help="Another number of processes. Default: as many as before.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", metavar="ENGINE", help="Another communication backend than before: torch or horovod.")
+        str | None,
+        typer.Option("--engine", metavar="ENGINE", help="Another communication backend than before: torch or horovod."),
     ] = None,
     epochs: MoreEpochs = None,
     restarts: Restarts = 0,

@@ -45,8 +45,12 @@ if TYPE_CHECKING:
 def study(
     source: StudySource = None,
     command: Command = None,
-    workers: Annotated[str | None, typer.Option("--workers", metavar="1,2,4", help="Workers to train with for real.")] = None,
-    rehearse: Annotated[str | None, typer.Option("--rehearse", metavar="8,16", help="Workers to rehearse on one device.")] = None,
+    workers: Annotated[
+        str | None, typer.Option("--workers", metavar="1,2,4", help="Workers to train with for real.")
+    ] = None,
+    rehearse: Annotated[
+        str | None, typer.Option("--rehearse", metavar="8,16", help="Workers to rehearse on one device.")
+    ] = None,
     repeat: Annotated[int, typer.Option(help="Runs of each configuration, with different seeds.", min=1)] = 1,
     device: Device = "auto",
     out: Annotated[Path | None, typer.Option(help="The study's folder. Default: runs/NAME-study.")] = None,
