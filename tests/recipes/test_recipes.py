@@ -174,6 +174,7 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ("text", "words"),
     [
         ("[training\nepochs = 5", ["not valid TOML", "line 1"]),
+        ("a = " + "[" * 100_000, ["nested too deeply"]),
         ("[training]\nepochs = five", ["not valid TOML", "line 2"]),
         ("epochs = 5", ["section 'epochs'", "training"]),
         ("[training]\nepoch = 5", ["Did you mean 'epochs'?"]),

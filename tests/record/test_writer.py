@@ -16,7 +16,7 @@ from turnaround.errors import PassingStorageError, RunDirectoryError, StorageErr
 from turnaround.record import files
 from turnaround.record.files import is_temporary, read_json
 from turnaround.record.growing import read_lines
-from turnaround.record.writer import Lines, truncate_epochs, write_json
+from turnaround.record.writer import Lines, remove_leftovers, truncate_epochs, write_json
 
 
 def refuse(number):
@@ -338,6 +338,23 @@ def test_resume_before_the_first_epoch_finds_nothing_to_drop(tmp_path):
     assert os.listdir(tmp_path) == []
     with pytest.raises(RunDirectoryError, match="is not a plain file"):
         truncate_epochs(tmp_path, 0)
+
+
+@pytest.mark.fault(3, "temporary files of killed writers go at the next start; other files and links stay")
+def test_leftovers_of_killed_writers_go(tmp_path, monkeypatch):
+    run, mine = tmp_path / "run", tmp_path / "mine"
+    mine.mkdir()
+    (run / "logs").mkdir(parents=True)
+    left = [".status.json.12-0123abcd.tmp", "logs/.processes.log.7-00ff00ff.tmp", "logs/.pulse-0.json.7-00ff00ff.tmp"]
+    kept = ["status.json", ".hidden.tmp", "logs/processes.log"]
+    for name in (*left, *kept):
+        (run / name).write_text("{}")
+    remove_leftovers(run, run, run / "logs")
+    assert sorted(p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()) == sorted(kept)
+    (mine / left[0]).write_text("mine")
+    (run / "linked").symlink_to(mine)
+    remove_leftovers(run, run / "linked")
+    assert (mine / left[0]).exists()
 
 
 def test_temporary_names_are_recognised(tmp_path, monkeypatch):

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from turnaround.errors import InputError
+from turnaround.record.growing import JsonFile
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.writer import write_json
 from turnaround.study.lifecycle import Conductor, Work, seconds_left
 from turnaround.study.plan import PlannedRun, plan
-from turnaround.study.state import RunState, agree_with_before, state_of, to_come
+from turnaround.study.state import PlanFollower, RunState, agree_with_before, state_of
 
 PLANNED = plan(workers=[1, 2], rehearse=[8, 4], seeds=[0], devices=2)
 
@@ -117,21 +118,39 @@ def test_a_study_keeps_its_recipe(tmp_path: Path) -> None:
 
 
 def test_what_is_still_to_come(tmp_path: Path) -> None:
-    assert to_come(tmp_path) == []  # no study
+    plan = PlanFollower(tmp_path)
+    assert plan.to_come() == []  # no study
     agree_with_before(tmp_path, {"source": "photos"}, PLANNED[:2])
     agree_with_before(tmp_path, {"source": "photos"}, PLANNED[1:3])  # others join
-    assert to_come(tmp_path) == [run.label for run in PLANNED[:3]]
+    assert plan.to_come() == [run.label for run in PLANNED[:3]]
     (tmp_path / PLANNED[1].name).mkdir()
     write_json(tmp_path / PLANNED[1].name / "status.json", {"state": "running"})
-    assert to_come(tmp_path) == [PLANNED[0].label, PLANNED[2].label]
+    assert plan.to_come() == [PLANNED[0].label, PLANNED[2].label]
+
+
+def test_a_plan_that_is_watched_is_read_when_it_has_changed_and_has_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agree_with_before(tmp_path, {"source": "photos"}, PLANNED[:2])
+    reads: list[str] = []
+    real = JsonFile._read
+    monkeypatch.setattr(JsonFile, "_read", lambda self, folder: (reads.append(self.name), real(self, folder))[1])
+    plan = PlanFollower(tmp_path)
+    for _ in range(3):
+        assert len(plan.to_come()) == 2
+    assert reads == ["study.json"]
+    with (tmp_path / "study.json").open("r+b") as file:
+        file.truncate(200 * 2**20)  # sparse: nothing of it may be read
+    assert plan.to_come() == []
 
 
 @pytest.mark.parametrize("planned", [None, [1, 2], {"../x": "a", "": 3, "y": None}, "words"])
 def test_a_plan_that_makes_no_sense_is_none(tmp_path: Path, planned: object) -> None:
+    plan = PlanFollower(tmp_path)
     write_json(tmp_path / "study.json", {"source": "photos", "planned": planned})
-    assert to_come(tmp_path) == []
+    assert plan.to_come() == []
     agree_with_before(tmp_path, {"source": "photos"}, PLANNED[:1])
-    assert to_come(tmp_path) == [PLANNED[0].label]
+    assert plan.to_come() == [PLANNED[0].label]
 
 
 def test_a_run_whose_process_lives_and_has_no_status_yet_is_starting(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from http_client import Reply, ask
 from turnaround.use import service as service_module
 from turnaround.use.predictor import Guess, Predictor
 from turnaround.use.service import RULES, Limits, Service
-from turnaround.use.uploads import UploadLimits
+from turnaround.use.uploads import RefusedUploadError, UploadLimits, UploadMemory
 from turnaround.web import sockets as server_module
 from turnaround.web.guard import HEADERS, Access
 from use_helpers import serving, validation_images
@@ -134,11 +134,15 @@ def test_top_is_checked(port: int, top: str, pictures: list[bytes]) -> None:
 
 def test_a_body_without_a_length_is_counted(port: int, pictures: list[bytes]) -> None:
     assert ask(port, "/classify", "POST", iter([pictures[0][:50], pictures[0][50:]])).status == 200
-    try:
-        status = ask(port, "/classify", "POST", (b"x" * 50_000 for _ in range(20))).status
-    except (BrokenPipeError, ConnectionResetError):
-        status = 413  # refused while it was still sending
-    assert status == 413
+    reply = ask(port, "/classify", "POST", (b"x" * 50_000 for _ in range(200)))
+    assert (reply.status, "larger than 0.2 MB" in reply.json["error"]) == (413, True)  # the answer, not a reset
+
+
+def test_a_head_that_comes_in_one_piece_is_counted_too(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{port}\r\nX-Long: {'x' * 30_000}\r\n\r\n".encode())
+        assert client.recv(4000).split()[1] in (b"431", b"400")  # ours, or the parser's where it came in pieces
+    assert ask(port, "/", X_Long="x" * 9_000).status == 200
 
 
 # --- strangers
@@ -240,6 +244,27 @@ def test_a_picture_that_comes_too_slowly(predictor: Predictor, pictures: list[by
             assert b" 408 " in said
             assert b"did not arrive within 1 s" in said + client.recv(4000)
         assert classify(port, pictures[0]).status == 200
+
+
+def test_pictures_that_come_slowly_leave_the_others_their_answers(predictor: Predictor, pictures: list[bytes]) -> None:
+    with serving(predictor, limits=Limits(most_at_once=2)) as port, contextlib.ExitStack() as open_sockets:
+        head = f"POST /classify HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: 5000\r\n\r\nabc".encode()
+        slow = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(6)]
+        for client in slow:
+            open_sockets.enter_context(client)
+            client.sendall(head)
+        assert classify(port, pictures[0]).status == 200
+        assert b" 408 " in slow[0].recv(4000)  # after the grace: three bytes in five seconds are no upload
+
+
+def test_all_uploads_together_have_a_limit_of_memory() -> None:
+    memory = UploadMemory(100)
+    with memory.share() as one, memory.share() as other:
+        one(60)
+        other(40)
+        with pytest.raises(RefusedUploadError, match="Too many pictures at once"):
+            other(1)
+    assert memory.num_bytes == 0
 
 
 def test_connections_that_say_nothing_are_closed(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def _with_own(file: Path, modified_ns: int) -> dict[str, GpuKind]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(
             f"Your list of GPUs cannot be read: {file}: {error}. "
             "Correct it (one [NAME] section for each GPU, with bandwidth_gb_s = NUMBER), or move it away."

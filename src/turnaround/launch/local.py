@@ -25,6 +25,7 @@ from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
 from turnaround.record.files import open_log
 from turnaround.record.reader import Run
+from turnaround.record.writer import remove_leftovers
 from turnaround.workers.engines import ENGINES
 
 MAX_STOP_S = 24 * 3600
@@ -58,6 +59,7 @@ class LocalLauncher:
         directory, writes_message = plan.directory, plan.place.rank == 0
         if writes_message:
             # Before any process may start: what an earlier start has left must not be taken for word of this one.
+            remove_leftovers(directory.path, directory.path, directory.logs)
             failure.clear(directory)
             heartbeat.clear(directory)
             handshake.write(directory, plan.message)

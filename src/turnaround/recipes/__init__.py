@@ -88,6 +88,8 @@ def _file_values(path: Path) -> dict[str, Any]:
         raise RecipeError(f"There is no recipe file {str(path)!r}. `turnaround recipes copy NAME` makes one.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{str(path)!r} is not valid TOML: {error}.") from None
+    except RecursionError:
+        raise RecipeError(f"{str(path)!r} is no recipe: its values are nested too deeply.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RecipeError(f"{str(path)!r} cannot be read: {reason}.") from None

@@ -18,9 +18,12 @@ from turnaround.errors import StorageError
 from turnaround.record.coding import CRC, FORMAT_VERSION, crc_of, parse_line, plain
 from turnaround.record.files import (
     PASSING,
+    is_temporary,
+    names_in,
     open_for_appending,
     patiently,
     read_bytes,
+    remove_file,
     replace_file,
     storage_error,
     write_all,
@@ -40,14 +43,20 @@ def write_json(path: Path, payload: Mapping[str, Any], below: Path | None = None
     content = {"format": FORMAT_VERSION, **plain(dict(payload))}
     lines = (f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
     body = ("{\n" + ",\n".join(lines)).encode()
-    # What is not synced lives for a second, and a manifest has a digest of its own.
-    seal = f',\n "{CRC}": "{crc_of(body)}"' if is_synced and "digest" not in content else ""
+    seal = f',\n "{CRC}": "{crc_of(body)}"' if "digest" not in content else ""  # a manifest has a digest of its own
     replace_file(path, body + seal.encode() + b"\n}\n", below, is_synced=is_synced)
 
 
-def write_lines(path: Path, payloads: Iterable[Mapping[str, Any]]) -> None:
+def remove_leftovers(run: Path, *folders: Path) -> None:
+    """Remove temporary files of writers that were killed; only the holder of the run's lock calls this, at a start."""
+    for folder in folders:
+        for name in filter(is_temporary, names_in(folder, run)):
+            remove_file(folder / name, run)
+
+
+def write_lines(path: Path, payloads: Iterable[Mapping[str, Any]], *, is_synced: bool = True) -> None:
     """Write or replace a whole file of lines, of something that is over; what still grows goes through Lines."""
-    replace_file(path, b"".join(_line(payload) for payload in payloads))
+    replace_file(path, b"".join(_line(payload) for payload in payloads), is_synced=is_synced)
 
 
 def _line(payload: Mapping[str, Any]) -> bytes:

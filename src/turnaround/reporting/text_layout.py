@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from rich.cells import cell_len, chop_cells
 
@@ -58,7 +59,7 @@ class TextColumn:
     cells: tuple[str, ...]
     is_left: bool = False
 
-    @property
+    @cached_property
     def width(self) -> int:
         return max(cell_len(line) for text in (self.heading, *self.cells) for line in text.split("\n"))
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnaround.errors import InputError, RunDirectoryError
-from turnaround.record.files import read_json
+from turnaround.record.files import folder_below, read_json
+from turnaround.record.growing import JsonFile
 from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.record.lock import is_held
 from turnaround.record.reader import Run
@@ -21,6 +22,8 @@ from turnaround.record.writer import write_json
 from turnaround.study.plan import PlannedRun
 
 Standing = Literal["missing", "queued", "starting", "running", "finished", "diverged", "failed", "interrupted"]
+MAX_WATCHED_BYTES = 2**22
+"""Of study.json, which is looked at every second: 50 bytes for each of 80,000 planned runs."""
 DONE: frozenset[Standing] = frozenset({"finished", "diverged"})
 """A run that diverged is a result: the same settings would diverge again."""
 
@@ -116,13 +119,23 @@ def agree_with_before(folder: Path, asked: dict[str, Any], planned: Sequence[Pla
     write_json(file, {**asked, "planned": {**_planned_before(before), **names}})
 
 
-def to_come(folder: Path) -> list[str]:
-    """Labels of the runs that were planned here and have not begun; none where there is no study."""
-    try:
-        planned = _planned_before(read_json(StudyDirectory(folder).study))
-    except RunDirectoryError:
-        return []
-    return [label for name, label in planned.items() if not RunDirectory(folder / name).status.exists()]
+class PlanFollower:
+    """The plan of a study that somebody watches: read again only when its file has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file = JsonFile(StudyDirectory(folder).study.name, max_bytes=MAX_WATCHED_BYTES)
+
+    def to_come(self) -> list[str]:
+        """Return the labels of the runs that were planned and have not begun; none where there is no study."""
+        try:
+            with folder_below(self.folder, ()) as folder:
+                self._file.look(folder)
+        except OSError:
+            return []
+        study = self._file.content
+        planned = _planned_before(study) if isinstance(study, dict) else {}
+        return [label for name, label in planned.items() if not RunDirectory(self.folder / name).status.exists()]
 
 
 def _planned_before(study: dict[str, Any]) -> dict[str, str]:

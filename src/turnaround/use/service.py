@@ -29,7 +29,7 @@ from turnaround.data.decoders import GuardedDecoder
 from turnaround.use.batcher import Batcher, BusyError
 from turnaround.use.images import Square, square_of, without_warnings
 from turnaround.use.predictor import Predictor
-from turnaround.use.uploads import RefusedUploadError, UploadLimits, picture_of
+from turnaround.use.uploads import BUSY, RefusedUploadError, UploadLimits, UploadMemory, picture_of
 from turnaround.web.guard import Access, Guard, Rules, error
 
 ASSETS = {
@@ -49,14 +49,14 @@ RULES = Rules(
     needs_token=frozenset(["/classify", "/about"]),
 )
 MAX_AT_ONCE = 32
-"""Requests whose picture is in memory: at most 25 MB each."""
+"""Requests that wait for their answer. Pictures that are arriving do not count, however slowly they come, but their
+bytes do: all together have as much memory as so many pictures of the largest size."""
 MAX_DECODERS = 2
 """Pictures that are being decoded: at most 0.7 GB each (data/decode.py), and that only for those of 40 Mpx or more."""
 DECODE_CPU_LIMIT_S = 10
 """CPU time for one picture: three times what the slowest honest one takes. Two such pictures hold up everybody else for
 less than ANSWER_TIMEOUT_S."""
 ANSWER_TIMEOUT_S = 30.0
-BUSY = "Too many pictures at once. Try again in a second."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,7 @@ class Service:
     def __init__(self, predictor: Predictor, limits: Limits) -> None:
         self.predictor, self.limits = predictor, limits
         self.num_at_once = 0
+        self.memory = UploadMemory(limits.most_at_once * limits.upload.max_bytes)
         self.decoder = GuardedDecoder(cpu_limit_s=DECODE_CPU_LIMIT_S)
         self.decoders = ThreadPoolExecutor(min(MAX_DECODERS, os.cpu_count() or 1), thread_name_prefix="decoder")
 
@@ -104,18 +105,25 @@ class Service:
         )
 
     async def classify(self, request: Request) -> Response:
-        # Before the body is read: what waits here is bounded by MAX_AT_ONCE * MAX_UPLOAD_BYTES of memory.
-        if self.num_at_once >= self.limits.most_at_once:
-            return error(503, BUSY, **{"retry-after": "1", "connection": "close"})
+        with self.memory.share() as take:
+            if self.num_at_once >= self.limits.most_at_once:  # before the body is read
+                return error(503, BUSY, **{"retry-after": "1", "connection": "close"})
+            try:
+                top = self._top(request)
+                data = await picture_of(request, self.limits.upload, take)
+            except RefusedUploadError as refused:
+                busy = {"retry-after": "1"} if refused.status == 503 else {}
+                return error(refused.status, str(refused), connection="close", **busy)
+            if self.num_at_once >= self.limits.most_at_once:  # others have arrived meanwhile
+                return error(503, BUSY, **{"retry-after": "1"})
+            return await self._answer(data, top)
+
+    async def _answer(self, data: bytes, top: int) -> Response:
         self.num_at_once += 1
         try:
-            top = self._top(request)
-            data = await picture_of(request, self.limits.upload)
             async with asyncio.timeout(self.limits.answer_timeout_s):
                 square = await asyncio.get_running_loop().run_in_executor(self.decoders, self._square, data)
                 guesses = await self.batcher.ask(square)
-        except RefusedUploadError as refused:
-            return error(refused.status, str(refused), connection="close")
         except UnreadableImage as unreadable:
             return error(422, f"This cannot be read as an image: {_readable(unreadable.reason)}.")
         except BusyError:

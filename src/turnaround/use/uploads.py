@@ -6,16 +6,22 @@ Everything stays in memory and nothing that a client names becomes a path.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+BUSY = "Too many pictures at once. Try again in a second."
 MAX_UPLOAD_BYTES = 25_000_000
 """Largest upload: more than a phone's photo; a picture of 50 Mpx as JPEG fits."""
 UPLOAD_TIMEOUT_S = 30.0
+GRACE_S, MIN_BYTES_PER_S = 5.0, 10_000
+"""A body must come at this rate after the grace: whoever sends a byte a second holds one of the few connections."""
+MAX_DRAINED_BYTES = 100_000_000
+"""Of a body that is refused, so much is taken and thrown away: a client that still sends would see a reset instead."""
 FORM_OVERHEAD_BYTES = 10_000  # boundaries and headers of a multipart form around the file
 
 
@@ -39,18 +45,50 @@ class UploadLimits:
         return RefusedUploadError(413, f"The picture is larger than {self.max_bytes / 1e6:g} MB. Send a smaller one.")
 
 
+class UploadMemory:
+    """The bytes of all pictures that are arriving or waiting for their answer."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.num_bytes = max_bytes, 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that takes bytes for one request; they are free again when it is answered."""
+        taken = 0
+
+        def take(num_bytes: int) -> None:
+            nonlocal taken
+            taken += num_bytes
+            self.num_bytes += num_bytes
+            if self.num_bytes > self.max_bytes:
+                raise RefusedUploadError(503, BUSY)
+
+        try:
+            yield take
+        finally:
+            self.num_bytes -= taken
+
+
 class _InMemory(MultiPartParser):
     spool_max_size = 2**62  # never a temporary file; the body has been limited before
     max_file_size = 2**62
 
 
-async def picture_of(request: Request, limits: UploadLimits) -> bytes:
-    """Return the image file that a request carries; raise RefusedUploadError when there is none, or too much of it."""
+async def picture_of(request: Request, limits: UploadLimits, take: Callable[[int], None]) -> bytes:
+    """Return the image file that a request carries; raise RefusedUploadError when there is none, or too much of it.
+
+    `take` counts the bytes that it keeps in memory (UploadMemory).
+    """
+    begun_s = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(limits.timeout_s):
-            body = await _body(request, limits)
+        async with asyncio.timeout(min(limits.timeout_s, GRACE_S)) as timeout:
+
+            def arrived(num_bytes: int) -> None:
+                timeout.reschedule(begun_s + min(limits.timeout_s, GRACE_S + num_bytes / MIN_BYTES_PER_S))
+
+            body = await _body(request, limits, take, arrived)
     except TimeoutError:
-        reason = f"The picture did not arrive within {limits.timeout_s:g} s."
+        reason = f"The picture did not arrive within {limits.timeout_s:g} s, or came at less than 10 kB a second."
         raise RefusedUploadError(408, reason) from None
     except ClientDisconnect:
         raise RefusedUploadError(400, "The connection was closed before the picture had arrived.") from None
@@ -63,17 +101,29 @@ async def picture_of(request: Request, limits: UploadLimits) -> bytes:
     return data
 
 
-async def _body(request: Request, limits: UploadLimits) -> bytes:
+async def _body(
+    request: Request, limits: UploadLimits, take: Callable[[int], None], arrived: Callable[[int], None]
+) -> bytes:
     """Return the body, counted while it comes: a stated length may be a lie, or missing."""
-    most = limits.max_bytes + FORM_OVERHEAD_BYTES
+    most, num_bytes = limits.max_bytes + FORM_OVERHEAD_BYTES, 0
     stated = request.headers.get("content-length", "0")
-    if not (stated.isascii() and stated.isdecimal()) or int(stated) > most:
+    if not (stated.isascii() and stated.isdecimal()) or int(stated) > MAX_DRAINED_BYTES:
+        raise limits.too_large
+    is_too_large = int(stated) > most
+    if is_too_large and request.headers.get("expect"):  # who asks before it sends hears the answer at once
         raise limits.too_large
     body = bytearray()
     async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise limits.too_large
+        num_bytes += len(piece)
+        arrived(num_bytes)
+        is_too_large |= num_bytes > most
+        if not is_too_large:
+            take(len(piece))
+            body += piece
+        elif num_bytes > MAX_DRAINED_BYTES:
+            break
+    if is_too_large:
+        raise limits.too_large
     return bytes(body)
 
 

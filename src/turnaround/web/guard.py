@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK_NAMES = frozenset(["localhost"])
+MAX_HEAD_BYTES = 16 * 1024
+"""Largest head of a request. The server counts only a head that comes in several pieces, so it is counted here too."""
 MAX_PATH_CHARACTERS = 200  # every path that is answered is far shorter
 POLICY = "content-security-policy"
 
@@ -151,6 +153,8 @@ class Guard:
         hosts, printed = headers.getlist("host"), f"Open the address that `turnaround {self.rules.verb}` has printed."
         if len(hosts) != 1 or not self.access.allows_host(hosts[0]):
             return error(403, f"This Host is not answered. {printed}")
+        if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:  # 4: ": " and its end
+            return error(431, f"The head of the request is larger than {MAX_HEAD_BYTES // 1024} KiB.")
         if len(path) > MAX_PATH_CHARACTERS:
             return error(414, "The address is too long.")
         allowed = ("POST",) if path in self.rules.posts_to else ("GET", "HEAD")

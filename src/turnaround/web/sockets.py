@@ -19,13 +19,13 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turnaround.errors import InputError
+from turnaround.web.guard import MAX_HEAD_BYTES
 
 MAX_CONNECTIONS = 128
 REQUEST_HEAD_TIMEOUT_S = 10
 STALLED_S = 30
 """Longest time that a client may leave its answer in our memory."""
 KEEP_ALIVE_S = 5  # below REQUEST_HEAD_TIMEOUT_S, which also runs between two requests of a connection
-MAX_HEAD_BYTES = 16 * 1024
 PORTS_TRIED = 20
 
 

@@ -39,6 +39,18 @@ RUN = ImportedRun(
 )
 
 
+def test_many_runs_are_synced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: calls.append("file"))
+    monkeypatch.setattr(os, "sync", lambda: calls.append("disk"))
+    write_runs([RUN], tmp_path / "one")
+    assert set(calls) == {"file"}
+    calls.clear()
+    many = [replace(RUN, name=f"run-{number}") for number in range(30)]
+    assert len(write_runs(many, tmp_path / "many")) == 30  # 20,000 rows: 8 syncs each took minutes
+    assert calls == ["disk"]
+
+
 def test_a_run_is_read_back(tmp_path: Path) -> None:
     (path,) = write_runs([RUN], tmp_path / "out")
     assert path == tmp_path / "out" / "model4"

@@ -16,6 +16,9 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Imported, Status, TimePart, to_json
 from turnaround.record.writer import write_json, write_lines
 
+MAX_SYNCED_RUNS = 20
+"""Runs whose files are synced one by one; of more, the disk is synced once, before any of them gets its name."""
+
 
 def write_runs(runs: Sequence[ImportedRun], out: Path) -> list[Path]:
     """out/NAME for each run; an existing one is never touched."""
@@ -28,7 +31,9 @@ def write_runs(runs: Sequence[ImportedRun], out: Path) -> list[Path]:
     try:
         workshop.mkdir(parents=True)
         for run in runs:
-            write_run(run, workshop / run.name)
+            write_run(run, workshop / run.name, is_synced=len(runs) <= MAX_SYNCED_RUNS)
+        if len(runs) > MAX_SYNCED_RUNS:
+            os.sync()
         for target in targets:
             _refuse_if_taken([target], out)  # a rename would replace an empty folder that came meanwhile
             os.rename(workshop / target.name, target)
@@ -61,16 +66,16 @@ def _refuse_if_taken(targets: list[Path], out: Path) -> None:
         raise RunDirectoryError(f"{inside} is a run itself; runs are not found inside a run. Choose another --out.")
 
 
-def write_run(run: ImportedRun, path: Path) -> None:
+def write_run(run: ImportedRun, path: Path, *, is_synced: bool = True) -> None:
     """Write one run directory, in a folder that does not exist yet."""
     path.mkdir()
     directory = RunDirectory(path)
-    write_json(directory.machine, machine_of(run))
-    write_json(directory.status, to_json(_status(run)))
-    write_json(directory.imported, to_json(_imported(run)))
+    write_json(directory.machine, machine_of(run), is_synced=is_synced)
+    write_json(directory.status, to_json(_status(run)), is_synced=is_synced)
+    write_json(directory.imported, to_json(_imported(run)), is_synced=is_synced)
     if run.curve:
-        write_lines(directory.epochs, (to_json(record) for record in run.curve))
-    write_json(directory.recipe, recipe_of(run))  # the last: it makes the folder a run
+        write_lines(directory.epochs, (to_json(record) for record in run.curve), is_synced=is_synced)
+    write_json(directory.recipe, recipe_of(run), is_synced=is_synced)  # the last: it makes the folder a run
 
 
 def recipe_of(run: ImportedRun) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from turnaround.analysis.workloads import LeftOut, Survey, survey_runs
 from turnaround.record.folder import FollowedFolder
@@ -16,7 +17,7 @@ from turnaround.reporting.live.hub import Packed, pack
 from turnaround.reporting.live.now import failure_block, now_blocks
 from turnaround.reporting.live.progress import RunProgress, RunWatch
 from turnaround.reporting.page.blocks import Block, PageView, page_blocks
-from turnaround.study.state import to_come
+from turnaround.study.state import PlanFollower
 
 MAX_NOTES = 20  # a folder of thousands of damaged runs must not become a page of notes
 
@@ -40,6 +41,7 @@ class PageBuilder:
         self.snapshots: tuple[RunSnapshot, ...] = ()
         self.notes: tuple[str, ...] = ()
         self._watches: dict[str, RunWatch] = {}
+        self._plans: dict[Path, PlanFollower] = {}
         self._judged: dict[RunSnapshot, str | None] = {}
         """Filled after a rendering failed: the reason why a run cannot be rendered, or None where it can."""
 
@@ -74,7 +76,8 @@ class PageBuilder:
     def _to_come(self) -> list[str]:
         """Return the planned runs of the watched studies: the folder itself, and folders that hold runs."""
         folders = {self.folder.root, *(run.directory.path.parent for run in self.folder.runs)}
-        return [label for folder in sorted(folders) for label in to_come(folder)]
+        self._plans = {folder: self._plans.get(folder) or PlanFollower(folder) for folder in sorted(folders)}
+        return [label for plan in self._plans.values() for label in plan.to_come()]
 
     def page(self, snapshots: Sequence[RunSnapshot], notes: tuple[str, ...]) -> Rendered:
         """Analyse all runs and render the page; a run that breaks it is left out, with the reason."""
