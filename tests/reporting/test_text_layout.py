@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from turnaround.reporting import text_layout
 from turnaround.reporting.text_layout import Table, TextColumn, clean, tables, wrapped
 
 SENTENCE = "The quick brown fox jumps over the lazy dog and looks at /a/very/long/path/that/has/no/blank/in/it."
@@ -41,6 +42,14 @@ TIMES = [
     TextColumn(heading="job time", cells=("1 h 38 min", "-")),
 ]
 ACCURACIES = [TextColumn(heading="validation", cells=("68.9 %", "67.2 %"))]
+
+
+def test_a_long_table_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(text_layout, "cell_len", lambda text: (measured.append(text), cell_len(text))[1])
+    cells = tuple(str(number) for number in range(500))
+    tables(TextColumn(heading="run", cells=cells), [[TextColumn(heading="s", cells=cells)]], 80)
+    assert len(measured) < 10 * len(cells)  # by the square of its rows, 20,000 runs took minutes
 
 
 def test_one_table_where_everything_fits() -> None:

@@ -157,7 +157,7 @@ def test_a_failure_on_the_way_leaves_nothing(is_there: bool, tmp_path: Path, mon
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(run: ImportedRun, path: Path) -> None:
+    def interrupted(run: ImportedRun, path: Path, *, is_synced: bool) -> None:
         path.mkdir()
         raise KeyboardInterrupt
 
@@ -175,7 +175,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_failure_leaves_what_another_import_has_put_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
 
-    def fails(run: ImportedRun, path: Path) -> None:
+    def fails(run: ImportedRun, path: Path, *, is_synced: bool) -> None:
         (out / "theirs").mkdir()
         raise OSError(28, "No space left on device")
 
