@@ -36,7 +36,7 @@ def evaluate(
     device: Device = "auto",
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
-    """Evaluate a trained network on other images: accuracy, classes, mistakes.
+    """Evaluate a trained network on other images: accuracy, mistakes.
 
     A file that cannot be read is named and counts in no figure, and the exit code is 1.
 

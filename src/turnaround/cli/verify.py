@@ -16,7 +16,7 @@ def verify(
     path: Annotated[Path, typer.Argument(metavar="RUN|STUDY|CACHE", help="A run, a folder of runs, or a pixel cache.")],
     json_: Annotated[bool, typer.Option("--json", help="Print every file as JSON on stdout.")] = False,
 ) -> None:
-    """Find damaged files of a run, a study or a cache by their checksums.
+    """Find damaged files of runs and caches by their checksums.
 
     A file is whole, damaged, or unknown: it has no checksum (logs, pages, and what earlier versions wrote). Nothing is
     changed. Exit code 1 when anything is damaged.
