@@ -31,12 +31,42 @@ format: .venv/ready-test
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
 
+# What the lock files hold, for every platform and every Python that we support; versions come from constraints.txt.
+COMPILE = $(TOOLS)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url
+
+lock: .venv/tools/ready
+	echo 'setuptools>=77' | $(COMPILE) --constraint constraints.txt -o requirements.lock pyproject.toml -
+	echo 'setuptools>=77' | $(COMPILE) --constraint constraints.txt -o requirements-test.lock --extra test pyproject.toml -
+	printf 'uv\npip-audit\ncyclonedx-bom\n' | $(COMPILE) -o requirements-tools.lock -
+
+# A CycloneDX bill of materials of what `make demo` installs.
+sbom: .venv/tools/ready
+	$(TOOLS)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --of JSON -o sbom.json
+
+audit: .venv/tools/ready
+	$(TOOLS)/python .ci/audit requirements-test.lock
+
 # The stamps are touched last, so an interrupted installation is repeated.
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+ifeq ($(LOCKED),yes)
+	$(PIP) --require-hashes --requirement requirements.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+else
+	$(PIP) --constraint constraints.txt --editable .
+endif
 	touch $@
 
-.venv/ready-test: .venv/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+.venv/ready-test: .venv/ready requirements-test.lock
+ifeq ($(LOCKED),yes)
+	$(PIP) --require-hashes --requirement requirements-test.lock
+else
+	$(PIP) --constraint constraints.txt --editable '.[test]'
+endif
+	touch $@
+
+.venv/tools/ready: requirements-tools.lock
+	test -x $(TOOLS)/python || $(PYTHON) -m venv .venv/tools
+	$(TOOLS)/python -m pip install --quiet --require-hashes --requirement requirements-tools.lock
 	touch $@

@@ -13,6 +13,7 @@ import difflib
 import io
 import os
 import re
+from collections import Counter
 import stat
 from dataclasses import dataclass
 from functools import cached_property
@@ -162,10 +163,9 @@ def _separator(text: str) -> str:
 
 def _columns(path: Path, cells: list[str]) -> tuple[str, ...]:
     names = tuple(cell.strip().casefold() for cell in cells)
-    while names and not names[-1]:  # spreadsheets leave empty columns at the right
-        names = names[:-1]
-    named = [name for name in names if name]
-    twice = sorted({name for name in named if named.count(name) > 1}) if len(set(named)) < len(named) else []
+    width = max((place for place, name in enumerate(names, start=1) if name), default=0)
+    names = names[:width]  # spreadsheets leave empty columns at the right
+    twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
     if twice:
         raise InputError(f"{path}: the header names {listed(twice)} more than once. Rename or remove the others.")
     return names
