@@ -13,8 +13,8 @@ import difflib
 import io
 import os
 import re
-from collections import Counter
 import stat
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
