@@ -89,12 +89,15 @@ def test_the_choice_is_the_streams() -> None:
     assert isinstance(progress_for(Terminal()), BarProgress)
 
 
-def test_a_warning_is_shown_at_once_whatever_shows_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("method", "kind"), [("warn", "warning"), ("note", "note")])
+def test_a_warning_or_a_note_is_shown_at_once_whatever_shows_the_rest(
+    capsys: pytest.CaptureFixture[str], method: str, kind: str
+) -> None:
     text = "no room for [bold]epoch-00003[/bold]"
     plain, bar = io.StringIO(), io.StringIO()
-    PlainProgress(plain).warn(text)
+    getattr(PlainProgress(plain), method)(text)
     with BarProgress(Console(file=bar, force_terminal=True, width=120, color_system=None)) as progress:
-        progress.warn(text)
-    SilentProgress().warn(text)
+        getattr(progress, method)(text)
+    getattr(SilentProgress(), method)(text)
     shown = [plain.getvalue(), bar.getvalue(), capsys.readouterr().err]
-    assert all(f"warning: {text}" in said for said in shown)
+    assert all(f"{kind}: {text}" in said for said in shown)

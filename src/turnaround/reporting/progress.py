@@ -50,6 +50,9 @@ class SilentProgress:
     def warn(self, text: str) -> None:
         print(f"warning: {clean(text)}", file=sys.stderr, flush=True)  # of a process of ours: into its log
 
+    def note(self, text: str) -> None:
+        print(f"note: {clean(text)}", file=sys.stderr, flush=True)
+
 
 class PlainProgress(SilentProgress):
     """One line an epoch, for logs and pipes."""
@@ -66,6 +69,9 @@ class PlainProgress(SilentProgress):
 
     def warn(self, text: str) -> None:
         print(f"warning: {clean(text)}", file=self.stream, flush=True)
+
+    def note(self, text: str) -> None:
+        print(f"note: {clean(text)}", file=self.stream, flush=True)
 
 
 class BarProgress(SilentProgress):
@@ -109,6 +115,9 @@ class BarProgress(SilentProgress):
 
     def warn(self, text: str) -> None:
         self.bar.console.print(f"warning: {text}", style="bold yellow", highlight=False, markup=False)
+
+    def note(self, text: str) -> None:
+        self.bar.console.print(f"note: {text}", highlight=False, markup=False)
 
 
 class _Rate(ProgressColumn):

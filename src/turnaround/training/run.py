@@ -151,7 +151,7 @@ def _fitted(
     if there.workers.rank == 0:
         facts = {name: value for name, value in record.items() if name != BATCH_TO_FIT}
         write_json(directory.recipe, {**facts, **recipe.to_dict(), "automatic": reasons})
-    progress.warn(f"{key} = {choice.value}: {choice.reason}.")
+    progress.note(f"{key} = {choice.value}: {choice.reason}.")
     return recipe
 
 
