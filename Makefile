@@ -3,7 +3,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-browser lint format clean
+# Everything is installed by version and SHA-256 (requirements*.lock). With `make demo LOCKED=no` by version alone: for a
+# torch of another index, or a platform that the lock does not know.
+LOCKED ?= yes
+PIP := $(BIN)/python -m pip install --quiet
+TOOLS := .venv/tools/bin
+
+.PHONY: demo test test-browser lint format clean lock sbom audit
 
 demo: .venv/ready
 	$(BIN)/turnaround demo
