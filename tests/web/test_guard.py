@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from turnaround.web.guard import Access, host_of, is_loopback
+from turnaround.web.guard import Access, Guard, Rules, host_of, is_loopback
+from turnaround.web.pages import base_css, style_hash
 
 HERE = Access()
 OPENED = Access(names=frozenset(["lab-7"]), token="secret", is_opened=True)
@@ -55,6 +59,42 @@ def test_tokens() -> None:
     assert OPENED.allows_token("bearer  secret")
     for wrong in (None, "", "secret", "Basic secret", "Bearer secre", "Bearer sécret"):
         assert not OPENED.allows_token(wrong)
+
+
+async def asked(guard: Guard, accept: str) -> tuple[int, dict[str, str], str]:
+    """Return status, headers and text of what a GET of / is answered."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"accept", accept.encode())]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
+    await guard(scope, receive, send)
+    start, *rest = sent
+    text = b"".join(message["body"] for message in rest).decode()
+    return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, text
+
+
+@pytest.mark.parametrize("accept", ["text/html,*/*;q=0.8", "application/json"])
+def test_a_missing_token_is_a_page_for_a_browser_and_json_for_a_program(accept: str) -> None:
+    async def nothing(scope: object, receive: object, send: object) -> None:
+        raise AssertionError("it must not be asked")
+
+    rules = Rules(verb="watch", policy="default-src 'none'", needs_token=None)
+    status, headers, text = asyncio.run(asked(Guard(nothing, OPENED, rules), accept))
+    assert status == 401
+    assert "The token is missing or wrong. Open the address that `turnaround watch` has printed." in text
+    assert headers["content-security-policy"].startswith("default-src 'none'")
+    if accept == "application/json":
+        assert headers["content-type"] == accept
+    else:
+        assert headers["content-type"].startswith("text/html")
+        assert f"style-src {style_hash(base_css())}" in headers["content-security-policy"]
+        assert "<h1>This page needs its token</h1>" in text
 
 
 def test_loopback() -> None:

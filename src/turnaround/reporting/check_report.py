@@ -12,6 +12,7 @@ from rich.text import Text
 
 from turnaround.reporting.page.templates import asset, content_hash, environment
 from turnaround.reporting.text_layout import NARROWEST, clean, wrapped
+from turnaround.web.pages import base_css
 from turnaround.words import counted, percent
 
 EXAMPLES = 3
@@ -140,7 +141,7 @@ def check_page(payload: Payload, pictures: Mapping[str, str], *, most_groups: in
 
     Of each section the first `most_groups` groups are shown, and the others counted.
     """
-    groups, css = payload["groups"], asset("check.css")
+    groups, css = payload["groups"], base_css() + asset("check.css")
     sections = {
         "Photos on both sides of the split": [one for one in groups if one["crosses_split"]],
         "One photo under several classes": [one for one in groups if len(one["classes"]) > 1],

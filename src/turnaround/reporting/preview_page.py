@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnaround.check.thumbnails import data_uri
 from turnaround.reporting.page.templates import asset, content_hash, environment
+from turnaround.web.pages import base_css
 from turnaround.words import percent
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def preview_page(recipe: Recipe, images: Iterable[VariedImage]) -> str:
     """Return the page of a resolved recipe as html text."""
-    css = asset("check.css")
+    css = base_css() + asset("check.css")
     used = {key: value for key, value in vars(recipe.augment).items() if value and key != "preset"}
     template = environment().get_template("preview.html.j2")
     return template.render(

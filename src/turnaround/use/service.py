@@ -30,7 +30,8 @@ from turnaround.use.batcher import Batcher, BusyError
 from turnaround.use.images import Square, square_of, without_warnings
 from turnaround.use.predictor import Predictor
 from turnaround.use.uploads import BUSY, RefusedUploadError, UploadLimits, UploadMemory, picture_of
-from turnaround.web.guard import Access, Guard, Rules, error
+from turnaround.web.guard import Access, Guard, Rules
+from turnaround.web.pages import base_css, error, refusal
 
 ASSETS = {
     "/": ("serve.html", "text/html"),
@@ -150,23 +151,28 @@ class Service:
 def application(predictor: Predictor, access: Access, limits: Limits | None = None) -> Guard:
     """Return the ASGI application, guarded as a whole."""
     service = Service(predictor, limits or Limits())
-    routes = [Route(path, _asset(*asset), methods=["GET"]) for path, asset in ASSETS.items()]
+    needs_token = access.token is not None
+    routes = [Route(path, _asset(*asset, needs_token=needs_token), methods=["GET"]) for path, asset in ASSETS.items()]
     routes += [
         Route("/about", service.about, methods=["GET"]),
         Route("/classify", service.classify, methods=["POST"]),
     ]
 
     async def not_found(request: Request, exception: Exception) -> Response:
-        return error(404, "There is nothing at this address.")
+        return refusal(request.headers, 404, "There is nothing at this address.")
 
     app = Starlette(routes=routes, exception_handlers={404: not_found}, lifespan=service.alive)
     app.router.redirect_slashes = False  # nothing is answered with the Host that a client states
     return Guard(app, access, RULES)
 
 
-def _asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+def _asset(name: str, kind: str, *, needs_token: bool) -> Callable[[Request], Awaitable[Response]]:
     """Return the route of a file of the page, read once: no request names a file."""
     content = Path(str(files("turnaround.use") / "assets" / name)).read_bytes()
+    if name == "serve.css":
+        content = base_css().encode() + content
+    if needs_token:  # so that the page can say that its address lacks it, instead of asking in vain
+        content = content.replace(b"<body>", b"<body data-needs-token>")
 
     async def asset(request: Request) -> Response:
         return Response(content, media_type=kind)

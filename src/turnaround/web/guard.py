@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import cookie_parser
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
+
+from turnaround.web.pages import POLICY, refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,7 +32,6 @@ LOOPBACK_NAMES = frozenset(["localhost"])
 MAX_HEAD_BYTES = 16 * 1024
 """Largest head of a request. The server counts only a head that comes in several pieces, so it is counted here too."""
 MAX_PATH_CHARACTERS = 200  # every path that is answered is far shorter
-POLICY = "content-security-policy"
 
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -152,25 +153,25 @@ class Guard:
         headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
         hosts, printed = headers.getlist("host"), f"Open the address that `turnaround {self.rules.verb}` has printed."
         if len(hosts) != 1 or not self.access.allows_host(hosts[0]):
-            return error(403, f"This Host is not answered. {printed}")
+            return refusal(headers, 403, f"This Host is not answered. {printed}")
         if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:  # 4: ": " and its end
-            return error(431, f"The head of the request is larger than {MAX_HEAD_BYTES // 1024} KiB.")
+            return refusal(headers, 431, f"The head of the request is larger than {MAX_HEAD_BYTES // 1024} KiB.")
         if len(path) > MAX_PATH_CHARACTERS:
-            return error(414, "The address is too long.")
+            return refusal(headers, 414, "The address is too long.")
         allowed = ("POST",) if path in self.rules.posts_to else ("GET", "HEAD")
         if method not in allowed:
             names = ", ".join(allowed)
-            return error(405, f"{method[:40]} is not answered here. Allowed: {names}.", allow=names)
+            return refusal(headers, 405, f"{method[:40]} is not answered here. Allowed: {names}.", allow=names)
         if method == "POST" and not _is_same_origin(headers, hosts[0]):
-            return error(403, "Another web site may not send pictures here.")
+            return refusal(headers, 403, "Another web site may not send pictures here.")
         if self.rules.only_own_pages_read and not (
             _is_opened_by_a_person(headers) or _is_same_origin(headers, hosts[0])
         ):
-            return error(403, "Another web site may not read this.")
+            return refusal(headers, 403, "Another web site may not read this.")
         if self.rules.cookie is not None and path == "/" and (visit := self._visit(scope)) is not None:
             return visit
         if self._is_behind_token(path) and not self._has_token(headers):
-            return error(401, f"The token is missing or wrong. {printed}")
+            return refusal(headers, 401, f"The token is missing or wrong. {printed}")
         return None
 
     def _is_behind_token(self, path: str) -> bool:
@@ -217,8 +218,3 @@ def _is_same_origin(headers: Headers, host: str) -> bool:
         return False
     origins = headers.getlist("origin")
     return not origins or (len(origins) == 1 and origins[0].lower() == f"http://{host.strip().lower()}")
-
-
-def error(status: int, reason: str, **headers: str) -> JSONResponse:
-    """Return a refusal: one sentence as JSON."""
-    return JSONResponse({"error": reason}, status_code=status, headers=headers)

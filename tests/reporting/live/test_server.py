@@ -82,7 +82,7 @@ def test_a_reader_gets_all_blocks_once_and_then_what_changes(tmp_path: Path) -> 
     directory = RunDirectory(path)
     with RunLock(directory.lock), watching(tmp_path / "runs") as (port, service), streaming(port) as stream:
         wait_for(lambda: "answer" in stream.order and stream.is_whole)
-        assert stream.order[:2] == ["answer", "live"]
+        assert stream.order[0] == "live"  # what runs comes before the answer
         assert "<b>3</b> of 10 epochs" in stream.html()
         wait_for(lambda: stream.num_heartbeats)
         settled = stream.num_blocks

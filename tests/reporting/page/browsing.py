@@ -15,9 +15,11 @@ WITHIN_FILE = ("data:", "blob:")
 
 
 @contextmanager
-def opened(browser: Any, file: Path, *, width: int = 1280, **options: Any) -> Iterator[Page]:
+def opened(browser: Any, file: Path, *, width: int = 1280, script: str = "", **options: Any) -> Iterator[Page]:
+    """Open the file; `script` runs before anything of the page does."""
     context = browser.new_context(viewport={"width": width, "height": 800}, **options)
     page: Page = context.new_page()
+    page.add_init_script(script)
     said: list[str] = []
     asked: list[str] = []
     page.on("console", lambda message: said.append(message.text))
@@ -33,10 +35,15 @@ def opened(browser: Any, file: Path, *, width: int = 1280, **options: Any) -> It
 
 
 def wait_until_drawn(page: Page) -> int:
-    """All figures, also those below the fold; returns how many."""
-    count = page.locator("figure.plotted").count()
-    page.locator(".plot.drawn").nth(count - 1).wait_for(state="attached", timeout=60_000)
+    """All figures that are not folded away, also those out of view; returns how many."""
+    count = page.locator("figure.plotted:not(.folded)").count()
+    drawn = page.locator(".plotted:not(.folded) .plot.drawn")
+    drawn.nth(count - 1).wait_for(state="attached", timeout=60_000)
     return count
+
+
+def unfold(page: Page) -> None:
+    page.evaluate("document.querySelectorAll('.fold [aria-expanded=false]').forEach((button) => button.click())")
 
 
 def shot(page: Page, name: str) -> None:

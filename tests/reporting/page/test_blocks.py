@@ -52,13 +52,28 @@ def test_the_answer_is_first_and_the_footer_last(lab: PageView) -> None:
     ids = [block.id for block in blocks]
     assert len(ids) == len(set(ids)) == len({anchor(block_id) for block_id in ids})
     key = job_key("caltech256, frozen")
-    assert ids[:5] == ["answer", "contents", f"{key}/heading", f"{key}/findings", f"{key}/table"]
+    assert ids[:4] == ["answer", "contents", f"{key}/heading", f"{key}/charts"]
+    order = [f"{key}/figure/final-accuracy", f"{key}/findings", f"{key}/table", f"{key}/section/scaling"]
+    assert [block_id for block_id in ids if block_id in order] == order
+    folded = {block.fold for block in blocks if block.fold}
+    assert folded <= set(ids)
+    assert all(block.fold == "" for block in blocks if block.id.endswith(("/findings", "/table", "/heading")))
     assert ids[-1] == "footer"
     assert ids.index(f"{key}/forecast") < ids.index(f"{key}/runs")
     answer = text_of(blocks, "answer")
-    assert "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy" in answer
-    assert "4 T4 finish 10 epochs first" in answer
-    assert "7 runs; all imported: stated by others, not measured here." in answer
+    assert 'class="sentence"' not in answer  # of several jobs: one table instead of many headlines
+    assert "Leaderboard" in answer
+    assert "7 runs of 2 jobs; all imported: stated by others, not measured here." in answer
+    sentence = "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy"
+    assert sentence in text_of(blocks, f"{key}/heading")
+    assert "4 T4 finish 10 epochs first" in text_of(blocks, f"{job_key('fruit, fine-tuned')}/heading")
+    alone = page_blocks(replace(lab, survey=replace(lab.survey, workloads=lab.survey.workloads[:1])))
+    assert sentence in text_of(alone, "answer")
+    assert sentence not in text_of(alone, f"{key}/heading")
+    contents = text_of(blocks, "contents")
+    for block in blocks:
+        assert block.heading in block.html  # the contents use the headings' own names
+        assert not block.heading or f'<a href="#{anchor(block.id)}">{block.heading}</a>' in contents
 
 
 def test_findings_have_their_evidence_and_the_next_step(lab: PageView) -> None:
@@ -79,6 +94,7 @@ def test_a_study_has_figures_in_sections_and_says_what_is_rehearsed(study: PageV
     assert {"accuracy", "loss", "confusion"} <= set(drawn)
     sections = [block.id for block in blocks if "/section/" in block.id]
     assert sections[0].endswith("/curves")
+    assert [block.id.rpartition("/")[2] for block in blocks if block.figure][:2] == ["accuracy", "time-to-target"]
     assert '<span class="tag">rehearsed</span>' in text_of(blocks, "/table")
     assert "8 runs, 1 of them rehearsed" in text_of(blocks, "answer")
     assert "999" not in text_of(blocks, "/table")  # the rehearsal's own time

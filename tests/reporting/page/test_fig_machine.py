@@ -48,7 +48,7 @@ def test_a_table_tells_two_parts(tmp_path: Path) -> None:
     found = survey([import_table(LAB, tmp_path)])
     shown = turnaround_figure(found.workloads[0])
     assert shown is not None
-    assert [trace["name"] for trace in shown.data] == ["epochs", "the rest of the job"]
+    assert [trace["name"] for trace in shown.data] == ["epochs", "overhead"]
     assert "Imported runs tell two parts" in shown.caption
 
 
@@ -77,7 +77,7 @@ def test_without_parts_there_is_no_picture(tmp_path: Path) -> None:
 
 def test_every_gpu_has_utilisation_memory_and_power(job: Workload) -> None:
     figures = usage_figures(job)
-    assert [shown.title for shown in figures] == [f"GPU usage over time: {n} T4" for n in (1, 2, 4)]
+    assert [shown.title for shown in figures] == [f"GPU utilization over time: {n} T4" for n in (1, 2, 4)]
     four = figures[2]
     busy = [trace for trace in four.data if trace["yaxis"] == "y"]
     assert [(trace["name"], trace["y"][0]) for trace in busy] == [(f"GPU {n}", 90 - 10 * n) for n in range(4)]
@@ -106,7 +106,7 @@ def test_without_gpus_it_is_the_processor(tmp_path: Path) -> None:
     samples = [TelemetrySample(time_s=float(s), at=f"2026-03-01T09:00:0{s}+00:00", cpu_percent=50.0) for s in range(5)]
     write_lines(job.configurations[0].members[0].run.directory.telemetry("node1"), map(to_json, samples))
     (shown,) = usage_figures(job_in(tmp_path))
-    assert shown.title == "Processor usage over time: 1 CPU process"
+    assert shown.title == "Processor utilization over time: 1 CPU process"
     assert [trace["name"] for trace in shown.data] == ["node1"]
     assert "Of all cores" in shown.caption
 

@@ -88,7 +88,7 @@ def test_every_trace_says_what_it_is_and_no_colour(everything: list[Figure]) -> 
     for shown in everything:
         assert shown.data
         for trace in shown.data:
-            assert set(trace["meta"]) == {"series", "role"}
+            assert {"series", "role"} <= set(trace["meta"]) <= {"series", "role", "hue", "shade"}
         assert "color" not in json.dumps([shown.data, shown.layout]).replace("colorbar", "")
 
 

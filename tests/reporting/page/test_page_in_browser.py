@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reporting.page.browsing import opened, shot, wait_until_drawn
+from reporting.page.browsing import opened, shot, unfold, wait_until_drawn
 from reporting.page.figure_study import EVIL, study_job
 from turnaround.record.files import read_json
 from turnaround.record.importers.read import read_runs
@@ -46,6 +46,7 @@ def lab(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drawn(browser: Any, study: Path) -> Iterator[Page]:
     """The study's page with all its figures, for tests that leave it as usable as they found it: to load it is dear."""
     with opened(browser, study) as page:  # a dialog would be told on leaving
+        unfold(page)
         wait_until_drawn(page)
         yield page
 
@@ -54,6 +55,7 @@ def drawn(browser: Any, study: Path) -> Iterator[Page]:
 def on_a_phone(browser: Any, study: Path) -> Iterator[Page]:
     """The same on a narrow screen, in the dark."""
     with opened(browser, study, width=PHONE_PX, color_scheme="dark") as page:
+        unfold(page)
         wait_until_drawn(page)
         yield page
 
@@ -75,11 +77,13 @@ def check_access(page: Page) -> None:
 def test_the_labs_page(browser: Any, lab: Path, width: int, schemes: tuple[Any, Any]) -> None:
     """In the scheme that it is opened in, and in the other, to which the reader's system changes while it is open."""
     with opened(browser, lab, width=width, color_scheme=schemes[0]) as page:
+        board = page.locator("table[data-table=leaderboard]")
+        assert board.locator("tbody tr").count() == 7
         answer = page.locator(".sentence").first.inner_text().replace("\u00a0", " ")
         assert answer.startswith(
             "8 V100 finish 30 epochs first, in 23 min 07 s with 67.2 % accuracy; 16 would need about 13 min"
         )
-        assert wait_until_drawn(page) > 6
+        assert wait_until_drawn(page) == 6  # of each job those that carry its answer
         for scheme in schemes:
             page.emulate_media(color_scheme=scheme)
             wait_until_drawn(page)
@@ -166,8 +170,9 @@ def test_light_and_dark_are_chosen_and_remembered(browser: Any, study: Path) -> 
         wait_until_drawn(page)
         ink = "document.querySelector('.plot .xtick text').style.fill"
         before = page.evaluate(ink)
+        assert page.locator("#theme").inner_text() == "Dark theme"
         page.locator("#theme").click()
-        assert page.locator("#theme").get_attribute("aria-pressed") == "true"
+        assert page.locator("#theme").inner_text() == "Light theme"
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 25)"
         page.wait_for_function(f"before => {ink} !== before", arg=before)  # the figures follow when there is time
         page.reload()
@@ -187,16 +192,30 @@ def test_it_prints(drawn: Page) -> None:
     drawn.emulate_media(media="screen", color_scheme="light")
 
 
-def test_what_was_not_in_view_is_printed_too(browser: Any, study: Path) -> None:
-    with opened(browser, study) as page:
+def test_everything_is_printed_even_before_the_page_is_ready(browser: Any, study: Path) -> None:
+    """Also what is folded away, and before the library that draws has been unpacked; afterwards all is as it was."""
+    at_once = """document.addEventListener("DOMContentLoaded", () => setTimeout(() => {
+        window.hadLibrary = Boolean(window.Plotly);
+        window.dispatchEvent(new Event("beforeprint"));
+        window.numPrinted = document.querySelectorAll(".plot.drawn .main-svg .xtick").length;
+        window.drawn = document.querySelectorAll(".plot.drawn").length;
+        window.dispatchEvent(new Event("afterprint"));
+    }))"""
+    with opened(browser, study, script=at_once) as page:
         count = page.locator("figure.plotted").count()
-        page.evaluate(
-            "new Promise((done) => { const wait = () => window.Plotly ? done() : setTimeout(wait, 5); wait(); })"
-        )
-        assert page.locator(".plot.drawn").count() < count
-        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-        assert page.locator(".plot.drawn .main-svg").count() >= count
-        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        page.wait_for_function("window.drawn !== undefined")
+        assert page.evaluate("window.hadLibrary") is False
+        assert page.evaluate("window.drawn") == count > 10
+        assert page.evaluate("window.numPrinted") > count
+        assert wait_until_drawn(page) == 4
+        assert page.locator(".folded .plot.drawn").count() == 0
+        heading = page.locator("[data-block$='/section/scaling']")
+        page.locator("#bar-contents a", has_text="Scaling").click()
+        assert heading.locator("button").get_attribute("aria-expanded") == "true"
+        page.locator("[data-block$='/figure/speed-up'] .plot.drawn").wait_for()
+        assert page.evaluate("document.querySelector('[data-block$=\"/figure/speed-up\"] .main-svg').clientWidth") > 400
+        heading.locator("button").click()
+        assert page.locator("[data-block$='/figure/speed-up']").is_hidden()
 
 
 def test_tooltips_name_what_they_show(drawn: Page) -> None:
@@ -220,6 +239,8 @@ def test_without_scripts_everything_is_there_in_words(browser: Any, study: Path)
         assert page.locator(".sentence").is_visible()
         assert page.locator(".finding").first.is_visible()
         assert page.locator("[data-block$='/table'] td").first.is_visible()
+        assert page.locator("[data-block$='/class-metrics'] td").first.is_visible()  # nothing is folded away
+        assert page.locator("nav[aria-label=Contents]").is_visible()
         words = page.locator("[data-block$='/figure/accuracy'] .alt")
         assert words.is_visible()
         assert "T4" in words.inner_text()

@@ -84,7 +84,7 @@ def test_the_numbers_of_a_figure_cannot_end_their_element() -> None:
 
 def test_what_a_live_page_is_sent() -> None:
     html, figure = (block_json(block) for block in BLOCKS)
-    assert html == {"id": "answer", "html": "<h1>fast</h1>", "figure": None}
+    assert html == {"id": "answer", "html": "<h1>fast</h1>", "figure": None, "fold": ""}
     assert set(figure["figure"]) == {"title", "caption", "alt", "data", "layout"}
     assert figure["figure"]["data"][0]["y"] == [0.5, None]
     assert json.loads(json.dumps(figure)) == figure

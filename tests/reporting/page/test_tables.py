@@ -12,7 +12,15 @@ from turnaround.analysis.workloads import survey
 from turnaround.forecast.sweep import forecasters_of
 from turnaround.record.class_metrics import class_result
 from turnaround.record.schema import Evaluation
-from turnaround.reporting.page.tables import MAX_CLASS_ROWS, HtmlTable, asked_counts, class_table, comparison, forecasts
+from turnaround.reporting.page.tables import (
+    MAX_CLASS_ROWS,
+    HtmlTable,
+    asked_counts,
+    class_table,
+    comparison,
+    forecasts,
+    leaderboard,
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +43,17 @@ def test_the_labs_table(lab: Workload) -> None:
     assert [key for _, key in column(table, "configuration")] == [0.0, 1.0, 2.0, 3.0]
     assert table.tags == ("", "", "", "")
     assert dict(table.words)["job time"] == "from submit to finish"
+
+
+def test_the_leaderboard_has_every_configuration_of_every_job(tmp_path: Path) -> None:
+    jobs = survey([import_table(LAB, tmp_path)]).workloads
+    board = leaderboard([(job, f"job-{place}") for place, job in enumerate(jobs)])
+    assert board.headings[:3] == ("configuration", "accuracy", "job")
+    assert [row[0].text for row in board.rows] == ["2 T4", "4 V100", "4 T4", "8 V100", "2 T4", "4 T4", "1 T4"]
+    assert column(board, "accuracy")[0] == ("68.9 %", 0.6888)
+    assert column(board, "accuracy")[-1] == ("-", None)
+    assert {row[2].target for row in board.rows} == {"job-0-heading", "job-1-heading"}
+    assert "batch" not in board.headings
 
 
 def test_columns_without_a_value_are_left_out(lab: Workload) -> None:

@@ -1,5 +1,6 @@
-// The page's behaviour: figures drawn when they come into view, tables sorted, light and dark, blocks replaced in place.
-// Colours come from page.css; a trace says what it is (meta.series, meta.role), never how it looks.
+// The page's behaviour: figures drawn when they come into view, what is folded away, tables sorted, light and dark,
+// blocks replaced in place.
+// Colours come from page.css; a trace says what it is (meta.series, meta.hue, meta.role), never how it looks.
 "use strict";
 (() => {
   const NUM_COLOURS = 8;
@@ -30,7 +31,7 @@
   }
 
   function showTheme() {
-    document.getElementById("theme").setAttribute("aria-pressed", String(isDark()));
+    document.getElementById("theme").textContent = isDark() ? "Light theme" : "Dark theme"; // what it will do
   }
 
   function inLight(work) { // paper and downloads are light whatever the screen is
@@ -56,14 +57,24 @@
     };
   }
 
+  const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  const LIGHTEST = 0.5; // share of the paper, and of the ink: a line must be seen, and its colour be told
+  const DARKEST = 0.5;
+
   function faint(colour, share) {
-    const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-    return `rgba(${r},${g},${b},${share})`;
+    return `rgba(${channels(colour).join(",")},${share})`;
+  }
+
+  function shaded(colour, shade, colours) { // 0: towards the paper, 0.5: as it is, 1: towards the ink
+    const other = channels(shade < 0.5 ? colours.paper : colours.ink);
+    const share = Math.abs(shade - 0.5) * 2 * (shade < 0.5 ? LIGHTEST : DARKEST);
+    const mixed = channels(colour).map((value, i) => Math.round(value * (1 - share) + other[i] * share));
+    return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
   }
 
   function colouredTrace(trace, colours) {
-    const {series = 0, role = ""} = trace.meta || {};
-    const colour = role === "ideal" ? colours.ideal : colours.series[series % NUM_COLOURS];
+    const {series = 0, role = "", hue = series, shade = 0.5} = trace.meta || {};
+    const colour = role === "ideal" ? colours.ideal : shaded(colours.series[hue % NUM_COLOURS], shade, colours);
     const shown = {...trace};
     if (role === "matrix" || trace.type === "heatmap") {
       shown.colorscale = [[0, colours.low], [1, colours.high]];
@@ -124,21 +135,26 @@
     };
   }
 
-  async function unpacked() {
-    const packed = atob(document.getElementById("plotly").textContent);
-    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const packed = () => Uint8Array.from(atob(document.getElementById("plotly").textContent), (letter) => letter.charCodeAt(0));
+
+  function started(text) {
+    if (window.Plotly) return window.Plotly; // printing was quicker
     const script = document.createElement("script");
-    script.textContent = await new Response(stream).text();
+    script.textContent = text;
     document.head.append(script); // runs at once; the page's policy knows its hash
     return window.Plotly;
+  }
+
+  async function unpacked() {
+    const stream = new Blob([packed()]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return started(await new Response(stream).text());
   }
 
   const plotly = () => (library = library || unpacked());
 
   async function draw(element) {
     const figure = figures.get(element);
-    if (!figure || figure.state === "drawing") return;
+    if (!figure || figure.state === "drawing" || isFolded(element)) return;
     figure.state = "drawing";
     try {
       const Plotly = await plotly();
@@ -176,9 +192,12 @@
 
   function watchFigure(element, json) {
     figures.set(element, {json, state: "waiting"});
-    const height = (json.layout || {}).height || 400;
-    element.querySelector(".plot").style.minHeight = `${height}px`; // so that nothing moves when it is drawn
+    sizePlot(element, json);
     seen.observe(element);
+  }
+
+  function sizePlot(element, json) { // so that nothing moves when it is drawn
+    element.querySelector(".plot").style.minHeight = `${(json.layout || {}).height || 400}px`;
   }
 
   function inPage(element) {
@@ -193,7 +212,7 @@
     isAtTheRest = true;
     const idle = window.requestIdleCallback || ((work) => setTimeout(work, 200));
     const step = async () => {
-      const next = [...figures].find(([, figure]) => figure.state === "waiting" && !figure.wasTried);
+      const next = [...figures].find(([element, figure]) => figure.state === "waiting" && !figure.wasTried && !isFolded(element));
       isAtTheRest = Boolean(next);
       if (!next) return;
       next[1].wasTried = true;
@@ -225,30 +244,98 @@
 
   // --- paper
 
-  const PAPER_WIDTH_PX = 640;
+  const PAPER_WIDTH_PX = 322; // half of what A4 leaves between its margins, less the figure's own
+  const PAPER_HEIGHT = 0.62; // of the height on a screen
 
-  function forPaper() {
-    if (window.Plotly) inLight(() => {
+  function forPaper() { // nothing is waited for: the browser takes the page as it is when this returns
+    if (!window.Plotly) started(new TextDecoder().decode(inflate(packed())));
+    root.classList.add("on-paper");
+    inLight(() => {
       for (const [element, figure] of figures) {
         const {data, layout} = coloured(figure.json);
         const place = element.querySelector(".plot");
-        window.Plotly.react(place, data, {...layout, width: PAPER_WIDTH_PX}, {displayModeBar: false}); // drawn when it returns
+        const height = Math.round((layout.height || 400) * PAPER_HEIGHT);
+        place.style.minHeight = `${height}px`;
+        const small = {...layout, width: PAPER_WIDTH_PX, height, font: {...layout.font, size: 8.5}};
+        window.Plotly.react(place, data, small, {displayModeBar: false});
         place.classList.add("drawn");
-        if (figure.state === "waiting") figure.state = "drawn"; // it was not in view yet: paper has everything
+        figure.state = "drawn";
       }
     });
-    for (const element of document.querySelectorAll("details:not(.run):not([open])")) {
-      element.open = true;
-      element.dataset.opened = "for paper";
-    }
   }
 
   function forScreen() {
-    redrawAll();
-    for (const element of document.querySelectorAll("details[data-opened]")) {
-      element.open = false;
-      delete element.dataset.opened;
+    root.classList.remove("on-paper");
+    for (const [element, figure] of figures) {
+      sizePlot(element, figure.json);
+      if (isFolded(element)) { // of no width now: drawn again when it is opened
+        figure.state = "waiting";
+        element.querySelector(".plot").classList.remove("drawn");
+      }
     }
+    redrawAll();
+  }
+
+  // --- what is folded away
+
+  const unfolded = new Set(); // ids of headings that were opened
+
+  const isFolded = (element) => Boolean(element.dataset.fold) && !unfolded.has(element.dataset.fold);
+
+  function showFolds() {
+    for (const element of document.querySelectorAll("[data-fold]")) element.classList.toggle("folded", isFolded(element));
+    for (const button of document.querySelectorAll(".fold button")) {
+      button.setAttribute("aria-expanded", String(unfolded.has(button.closest("[data-block]").dataset.block)));
+    }
+  }
+
+  function setFold(id, isOpen) {
+    if (isOpen) unfolded.add(id);
+    else unfolded.delete(id);
+    showFolds();
+    showSwipes();
+    pairUp();
+    for (const [element] of figures) if (isOpen && element.dataset.fold === id) seen.observe(element);
+    drawTheRest();
+  }
+
+  function followHash() { // whoever follows a link to what is folded away wants to see it
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const block = target && target.closest("[data-block]");
+    if (!block) return;
+    const id = block.dataset.fold || (block.querySelector(".fold") && block.dataset.block);
+    if (id && !unfolded.has(id)) {
+      setFold(id, true);
+      target.scrollIntoView();
+    }
+    if (target.tagName === "DETAILS") target.open = true;
+  }
+
+  // --- contents, in the bar that stays in view
+
+  function showContents() {
+    const contents = document.querySelector("[data-block='contents'] nav");
+    document.getElementById("bar-contents").replaceChildren(...(contents ? [contents.cloneNode(true)] : []));
+    markPlace();
+  }
+
+  let marked = null;
+
+  function markPlace() { // the last heading above the middle of the screen
+    const links = [...document.querySelectorAll("#bar-contents a")];
+    let here = null;
+    for (const link of links) {
+      const target = document.getElementById(link.hash.slice(1));
+      if (target && target.getBoundingClientRect().top < window.innerHeight / 3) here = link;
+    }
+    if (here === marked && (!here || here.hasAttribute("aria-current"))) return;
+    marked = here;
+    for (const link of links) link.removeAttribute("aria-current");
+    for (const list of document.querySelectorAll("#bar-contents ul")) list.classList.toggle("here", Boolean(here) && list.contains(here));
+    if (!here) return;
+    here.setAttribute("aria-current", "location");
+    const row = document.getElementById("bar-contents");
+    row.scrollLeft = here.offsetLeft - row.offsetLeft - row.clientWidth / 3;
   }
 
   // --- tables
@@ -282,6 +369,13 @@
     sortTable(cell.closest("table"), cell.cellIndex, cell.getAttribute("aria-sort") === "ascending" ? -1 : 1);
   }
 
+  function showSwipes() { // only where a table is wider than its place
+    for (const hint of document.querySelectorAll(".swipe")) {
+      const place = hint.parentElement;
+      hint.classList.toggle("needed", place.scrollWidth > place.clientWidth + 1);
+    }
+  }
+
   // Figures stand in pairs; one that is left over has the row to itself.
   function pairUp() {
     let group = [];
@@ -290,6 +384,7 @@
       group = [];
     };
     for (const element of document.getElementById("page").children) {
+      if (element.classList.contains("folded")) continue;
       if (element.classList.contains("plotted")) group.push(element);
       else close();
     }
@@ -326,11 +421,12 @@
     if (focused >= 0) (element.querySelectorAll("a, button, summary")[focused] || element).focus({preventScroll: true});
   }
 
-  function newElement(id, isFigure) {
+  function newElement(id, isFigure, fold) {
     const element = document.createElement(isFigure ? "figure" : "section");
     element.className = isFigure ? "block plotted" : "block";
     element.dataset.block = id;
     element.id = id.replaceAll("/", "-");
+    if (fold) element.dataset.fold = fold;
     return element;
   }
 
@@ -352,15 +448,20 @@
   }
 
   // {id, html} or {id, figure: {title, caption, alt, data, layout}}; `after` is the id of the block before a new one.
-  function setBlock({id, html, figure, after}) {
+  // and `fold` that of the heading under which it is folded away.
+  function setBlock({id, html, figure, fold, after}) {
     let element = elementOf(id);
     if (!element) {
-      element = newElement(id, Boolean(figure));
+      element = newElement(id, Boolean(figure), fold);
       place(element, after);
+      element.classList.toggle("folded", isFolded(element));
       pairUp();
     }
     if (figure) setFigure(element, figure);
     else setHtml(element, html);
+    showSwipes();
+    if (id === "contents") showContents();
+    else if (element.querySelector(".fold")) showFolds();
   }
 
   function removeBlock(id) {
@@ -381,15 +482,24 @@
     const button = event.target.closest("button");
     if (!button) return;
     if (button.id === "theme") setTheme(isDark() ? "light" : "dark");
+    else if (button.closest(".fold")) setFold(button.closest("[data-block]").dataset.block, button.getAttribute("aria-expanded") !== "true");
     else if (button.classList.contains("sort")) clickedSort(button);
     else if (button.dataset.save) save(button.closest("figure"), button.dataset.save);
   });
   document.addEventListener("DOMContentLoaded", () => {
+    root.classList.add("scripted");
     showTheme();
+    showFolds();
+    showContents();
     pairUp();
     for (const element of document.querySelectorAll("figure.plotted")) watchFigure(element, inPage(element));
+    showSwipes();
+    followHash();
   });
-  // The library is unpacked at once, and the figures out of view a little later: printing waits for nobody.
+  window.addEventListener("hashchange", followHash);
+  window.addEventListener("resize", showSwipes);
+  document.addEventListener("scroll", () => window.requestAnimationFrame(markPlace), {passive: true});
+  // The library is unpacked at once, and the figures out of view a little later: whoever scrolls finds them drawn.
   window.addEventListener("load", () => { plotly().catch(console.error); setTimeout(drawTheRest, 1000); });
   window.addEventListener("beforeprint", forPaper);
   window.addEventListener("afterprint", forScreen);

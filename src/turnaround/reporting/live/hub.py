@@ -17,6 +17,9 @@ from dataclasses import asdict, dataclass
 from turnaround.record.coding import plain
 from turnaround.reporting.page.blocks import Block
 
+RUN_BLOCK = "live/run/"
+"""How the id begins of the block of a run that is not finished."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
@@ -34,6 +37,7 @@ def pack(block: Block) -> Packed:
         "id": block.id,
         "html": str(block.html),
         "figure": None if block.figure is None else plain(asdict(block.figure)),
+        "fold": block.fold,
     }
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -55,8 +59,9 @@ class Hub:
 
     @property
     def blocks(self) -> list[Packed]:
-        """The blocks in reading order: the answer, the state of the runs, the rest of the page."""
-        return [*self._page[:1], *self._now, *self._page[1:]]
+        """The blocks in reading order: what runs or went wrong comes first, else the answer does."""
+        is_moving = any(packed.block.id.startswith(RUN_BLOCK) for packed in self._now)
+        return [*self._now, *self._page] if is_moving else [*self._page[:1], *self._now, *self._page[1:]]
 
     @property
     def id(self) -> str:

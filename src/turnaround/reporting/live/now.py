@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from turnaround.findings.bottlenecks import why
+from turnaround.reporting.live.hub import RUN_BLOCK
 from turnaround.reporting.live.progress import RunProgress, State
 from turnaround.reporting.page.blocks import Block
 from turnaround.reporting.page.templates import environment
@@ -41,7 +42,7 @@ def now_blocks(
     overview = _piece("overview", counts=counts, waiting=waiting, notes=notes, to_come=_shortened(to_come))
     ordered = sorted(runs, key=lambda run: STATES.index(run.state))  # stable: within a state by name
     done = [(run, _text_of(run.val_accuracy)) for run in ordered if run.state == "finished"]
-    cards = [Block(id=f"live/run/{run.id}", html=_run(run)) for run in ordered if run.state != "finished"]
+    cards = [Block(id=f"{RUN_BLOCK}{run.id}", html=_run(run)) for run in ordered if run.state != "finished"]
     finished = [Block(id="live/finished", html=_piece("finished", runs=done))] if done else []
     return [Block(id=OVERVIEW, html=overview), *cards, *finished]
 

@@ -27,7 +27,8 @@ from turnaround.reporting.live.hub import Hub
 from turnaround.reporting.live.now import mark_block
 from turnaround.reporting.live.page_builder import PageBuilder
 from turnaround.reporting.page.render import content_policy, render_page
-from turnaround.web.guard import POLICY, Access, Guard, Rules, error
+from turnaround.web.guard import Access, Guard, Rules
+from turnaround.web.pages import POLICY, error, refusal
 from turnaround.web.sockets import settings
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def application(service: LiveService, access: Access, *, cookie: str = COOKIE) -
     ]
 
     async def not_found(request: Request, exception: Exception) -> Response:
-        return error(404, "There is nothing at this address.")
+        return refusal(request.headers, 404, "There is nothing at this address.")
 
     app = Starlette(routes=routes, exception_handlers={404: not_found}, lifespan=service.alive)
     app.router.redirect_slashes = False

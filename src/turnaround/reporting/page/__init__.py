@@ -6,7 +6,8 @@ Enters: a survey, its findings, forecasts. Leaves: named blocks, and the html te
     examples.py       pictures of the classes that are confused most
     blocks.py         what is on the page, piece by piece, in the order in which it is read
     answer.py         the answer in one sentence
-    tables.py         the comparison of a job and its forecasts, with keys to sort by
+    questions.py      what everybody asks of a study, each answered or told what is missing
+    tables.py         the comparison of a job, the leaderboard of several, forecasts; with keys to sort by
     runs.py           each run: recipe, machine, and in what it differs from the others
     templates.py      values -> html, escaped
     render.py         blocks -> one self-contained html text, and what may run in it

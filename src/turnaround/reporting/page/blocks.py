@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from turnaround.analysis.configurations import Workload
@@ -14,15 +15,19 @@ from turnaround.findings.forecasts import Answer, track_record_text
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.forecast.predict import Forecaster, best_of_range
 from turnaround.forecast.score import Score
-from turnaround.reporting.page.answer import answer_of
+from turnaround.reporting.page.answer import Headline, answer_of
 from turnaround.reporting.page.fig_common import Figure
-from turnaround.reporting.page.figures import SECTIONS, figures_of
+from turnaround.reporting.page.figures import SECTIONS, figures_of, key_figures
+from turnaround.reporting.page.questions import missing_curves, missing_usage, questions_of
 from turnaround.reporting.page.runs import run_cards
-from turnaround.reporting.page.tables import asked_counts, class_table, comparison, forecasts
+from turnaround.reporting.page.tables import asked_counts, class_table, comparison, forecasts, leaderboard
 from turnaround.reporting.page.templates import piece
 from turnaround.reporting.survey_text import evidence_text
+from turnaround.words import counted
 
 MAX_CONFUSED = 6
+MAX_INTERRUPTED = 8
+"""Interrupted runs whose command is told; the others are counted."""
 SHORT_EVIDENCE = 260
 """Characters of evidence that are shown at once; longer evidence is folded away."""
 
@@ -36,6 +41,10 @@ class Block:
     html: str = ""
     """Escaped: names from others are text only."""
     figure: Figure | None = None
+    heading: str = ""
+    """The text of its heading, where the contents name it."""
+    fold: str = ""
+    """The id of the heading under which it is folded away; empty for what is always in view."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +83,12 @@ def anchor(block_id: str) -> str:
 
 
 def page_blocks(view: PageView) -> tuple[Block, ...]:
-    """Return the answer, then for each job its findings, table, figures, forecast and runs; what was left out."""
+    """Return the answer and what was interrupted; for each job the charts that carry its answer, its findings and its
+    table, and folded away everything else; what was left out."""
     jobs = [list(_job_blocks(view, job)) for job in view.survey.workloads]
     return (
         _answer(view),
+        *_interrupted(view),
         _contents(view, jobs),
         *(block for blocks in jobs for block in blocks),
         *_rest(view),
@@ -87,13 +98,14 @@ def page_blocks(view: PageView) -> tuple[Block, ...]:
 
 def _answer(view: PageView) -> Block:
     survey = view.survey
-    answers = [answer_of(job, view.forecasters.get(job.name, ()), view.findings) for job in survey.workloads]
-    keys = [job_key(job.name) for job in survey.workloads]
+    jobs = survey.workloads
     runs = [run for job in survey.workloads for c in job.configurations for run in c.summaries]
     html = piece(
         "answer",
         title=view.title,
-        answers=list(zip(keys, answers, strict=True)),
+        answer=_answer_of(view, jobs[0]) if len(jobs) == 1 else None,
+        board=leaderboard([(job, job_key(job.name)) for job in jobs]) if len(jobs) > 1 else None,
+        num_jobs=len(jobs),
         num_runs=len(runs),
         num_rehearsed=sum(run.is_rehearsal for run in runs),
         num_imported=sum(run.is_imported for run in runs),
@@ -103,47 +115,88 @@ def _answer(view: PageView) -> Block:
     return Block(id="answer", html=html)
 
 
-_PARTS = {"findings": "what stands out", "table": "table", "forecast": "forecast", "runs": "runs"}
+def _answer_of(view: PageView, job: Workload) -> Headline:
+    return answer_of(job, view.forecasters.get(job.name, ()), view.findings)
+
+
+def _interrupted(view: PageView) -> Iterator[Block]:
+    """Yield the command that goes on with each run that was interrupted; the live page tells it in the run's card."""
+    stopped = [
+        (run.name, run.epochs, run.epochs_planned, shlex.join(["turnaround", "resume", run.directory]))
+        for job in view.survey.workloads
+        for configuration in job.configurations
+        for run in configuration.summaries
+        if run.state == "interrupted" and not run.is_imported
+    ]
+    if stopped and not view.is_live:
+        html = piece("interrupted", shown=stopped[:MAX_INTERRUPTED], more=len(stopped) - MAX_INTERRUPTED)
+        yield Block(id="interrupted", html=html)
 
 
 def _contents(view: PageView, jobs: Sequence[Sequence[Block]]) -> Block:
-    """Return links to where the parts of each job begin."""
-    linked = []
-    for job, blocks in zip(view.survey.workloads, jobs, strict=True):
-        names = {f"{job_key(job.name)}/{part}": text for part, text in _PARTS.items()}
-        names |= {f"{job_key(job.name)}/section/{section}": text for section, text in SECTIONS.items()}
-        linked.append((job.name, [(anchor(b.id), names[b.id].lower()) for b in blocks if b.id in names]))
+    """Return links to where the parts of each job begin, under the names that their headings have."""
+    linked = [
+        (
+            job.name,
+            f"{job_key(job.name)}-heading",
+            [(anchor(block.id), block.heading) for block in blocks if block.heading],
+        )
+        for job, blocks in zip(view.survey.workloads, jobs, strict=True)
+    ]
     return Block(id="contents", html=piece("contents", jobs=linked))
 
 
 def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
     key, forecasters = job_key(job.name), view.forecasters.get(job.name, ())
-    yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, key=key))
+    answer = _answer_of(view, job) if len(view.survey.workloads) > 1 else None
+    yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, answer=answer))
+    figures = figures_of(job, forecasters, price=view.price)
+    first = key_figures(figures)
+    if first:
+        html = piece("section_heading", text="Key charts")
+        yield Block(id=f"{key}/charts", html=html, heading="Key charts")
+    yield from (Block(id=f"{key}/figure/{figure.id}", figure=figure) for figure in first)
     yield _findings(view, job, key)
     is_single = sum(len(configuration.summaries) for configuration in job.configurations) == 1
-    html = piece("comparison", table=comparison(job), key=key, job=job.name, is_single=is_single)
-    yield Block(id=f"{key}/table", html=html)
-    yield from _figures(job, key, forecasters, price=view.price)
-    yield from _classes(job, key)
-    yield from _confused(view, job, key)
-    yield from _forecasts(view, job, key)
-    yield Block(id=f"{key}/runs", html=piece("runs", runs=run_cards(job), key=key))
+    heading = "Results" if is_single else "Comparison"
+    html = piece("comparison", table=comparison(job), key=key, job=job.name, heading=heading)
+    yield Block(id=f"{key}/table", html=html, heading=heading)
+    asked = piece("questions", questions=questions_of(job, figures, forecasters), key=key)
+    yield Block(id=f"{key}/questions", html=asked, heading="Questions and answers")
+    rest = [figure for figure in figures if figure not in first]
+    empty = {"curves": missing_curves(job, figures), "gpus": missing_usage(job, figures)}
+    for section, heading in SECTIONS.items():
+        inside: list[Block] = [
+            Block(id=f"{key}/figure/{figure.id}", figure=figure) for figure in rest if figure.section == section
+        ]
+        if empty.get(section):
+            inside = [Block(id=f"{key}/empty/{section}", html=piece("empty", reason=empty[section])), *inside]
+        if section == "classes":
+            inside += [*_classes(job, key), *_confused(view, job, key)]
+        yield from _folded(f"{key}/section/{section}", heading, inside)
+    yield from _folded(f"{key}/fold/forecast", "Forecast", list(_forecasts(view, job, key)))
+    runs = run_cards(job)
+    heading = "The run" if len(runs.cards) == 1 else "The runs"
+    inside = [Block(id=f"{key}/runs", html=piece("runs", runs=runs, key=key))]
+    yield from _folded(f"{key}/fold/runs", heading, inside, counted(len(runs.cards), "run"))
+
+
+def _folded(block_id: str, heading: str, inside: Sequence[Block], note: str = "") -> Iterator[Block]:
+    """Yield a heading that opens and closes, and what is folded away under it; nothing without content."""
+    if not inside:
+        return
+    titles = [block.figure.title for block in inside if block.figure is not None]
+    html = piece("fold", text=heading, note=note or " · ".join(titles))
+    yield Block(id=block_id, html=html, heading=heading)
+    yield from (replace(block, fold=block_id) for block in inside)
 
 
 def _findings(view: PageView, job: Workload, key: str) -> Block:
     findings = [finding for finding in view.findings if finding.job == job.name]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     shown = [(finding, evidence_text(finding.evidence)) for finding in findings]
-    return Block(id=f"{key}/findings", html=piece("findings", findings=shown, key=key, short=SHORT_EVIDENCE))
-
-
-def _figures(job: Workload, key: str, forecasters: tuple[Forecaster, ...], *, price: float | None) -> Iterator[Block]:
-    figures = figures_of(job, forecasters, price=price)
-    for section, heading in SECTIONS.items():
-        here = [figure for figure in figures if figure.section == section]
-        if here:
-            yield Block(id=f"{key}/section/{section}", html=piece("section_heading", text=heading))
-        yield from (Block(id=f"{key}/figure/{figure.id}", figure=figure) for figure in here)
+    html = piece("findings", findings=shown, short=SHORT_EVIDENCE)
+    return Block(id=f"{key}/findings", html=html, heading="Findings")
 
 
 def _classes(job: Workload, key: str) -> Iterator[Block]:
@@ -184,9 +237,9 @@ def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
         predictions = [forecaster.predict(count) for count in asked_counts(forecaster)]
         last = Answer.of(predictions[-1])
         grounds = {
-            "Rests on": last.rests_on,
+            "Based on": last.rests_on,
             "Assumed": [*last.assumed, *last.left_open],
-            "Mind": list(last.warnings),
+            "Caveats": list(last.warnings),
         }
         by_gpu.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), grounds))
     if by_gpu:

@@ -74,7 +74,7 @@ def _matrix(best: Confusion) -> Figure:
     return Figure(
         id="confusion",
         section="classes",
-        title="Which classes are taken for which",
+        title="Confusion matrix",
         caption=sentences(
             f"{_which(best)} Each row is one true class; the colour is the share of its images"
             f"{', the number how many they are' if 'text' in trace else ''}.",

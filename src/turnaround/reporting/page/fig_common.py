@@ -6,8 +6,9 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.repeats import evenly
@@ -43,7 +44,8 @@ class Figure:
     """The message in words, for people who do not see the picture."""
     data: list[dict[str, Any]]
     """Plotly traces without colours. ``meta={"series": i, "role": r}`` says what a trace is; the page colours it by
-    that. ``series`` is the place of the configuration in the job, of the part in a stack, or of the GPU. Roles:
+    that. ``series`` is the place of the configuration in the job, of the part in a stack, or of the GPU; ``hue`` and
+    ``shade``, where a configuration or a kind of GPU is drawn, are its `Tone`. Roles:
 
     - lines and points in the colour of their series: train, validation, rehearsal, running, measured, forecast, law,
       stable
@@ -83,8 +85,33 @@ def label_lines(text: str, width: int = LABEL_WIDTH) -> str:
     return "<br>".join(plain(line) for line in lines)
 
 
-def meta(series: int, role: str) -> dict[str, Any]:
-    return {"series": series, "role": role}
+KIND_HUES = {"CPU": 0, "V100": 1, "T4": 2, "A100": 3, "H100": 4}
+"""The page's colour of each common kind of GPU, by its number there; other kinds share the rest of them."""
+OTHER_HUES, UNKNOWN_HUE = (5, 7), 6
+MAX_SHADES = 6
+"""Most shades of one colour that can be told apart; beyond, colours tell configurations instead of kinds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tone:
+    """A colour of the page by its number, and how light (0) or dark (1) it is; 0.5 is the colour itself."""
+
+    hue: int
+    shade: float = 0.5
+
+
+def tone_of_kind(gpu: str) -> Tone:
+    """Return the colour of a kind of GPU: the same in every figure of every job."""
+    if gpu == "unknown":
+        return Tone(hue=UNKNOWN_HUE)
+    known = next((hue for kind, hue in KIND_HUES.items() if kind in re.split("[^A-Z0-9]+", gpu.upper())), None)
+    return Tone(hue=OTHER_HUES[crc32(gpu.encode()) % len(OTHER_HUES)] if known is None else known)
+
+
+def meta(series: int, role: str, tone: Tone | None = None) -> dict[str, Any]:
+    """Say what a trace is; without a tone it has the colour of its series' number."""
+    colour = {} if tone is None else {"hue": tone.hue, "shade": number(tone.shade)}
+    return {"series": series, "role": role, **colour}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +122,8 @@ class Series:
     name: str
     """Plain text, not yet escaped for plotly: `plain` does that."""
     configuration: ConfigurationRuns
+    tone: Tone
+    """The colour of its kind of GPU, darker for more workers."""
 
     @property
     def is_rehearsal(self) -> bool:
@@ -102,8 +131,24 @@ class Series:
 
 
 def series_of(job: Workload) -> list[Series]:
-    names = configuration_names(job)
-    return [Series(index=i, name=names[i], configuration=c) for i, c in enumerate(job.configurations)]
+    tones = _tones(job)
+    return [
+        Series(index=i, name=name, configuration=configuration, tone=tones[i])
+        for i, (name, configuration) in enumerate(zip(configuration_names(job), job.configurations, strict=True))
+    ]
+
+
+def _tones(job: Workload) -> list[Tone]:
+    kinds = [configuration.gpu for configuration in job.configurations]
+    tones = []
+    for place, kind in enumerate(kinds):
+        own = [other for other, one in enumerate(kinds) if one == kind]
+        if len(own) > MAX_SHADES:
+            tones.append(Tone(hue=place))
+        else:
+            shade = own.index(place) / (len(own) - 1) if len(own) > 1 else 0.5
+            tones.append(replace(tone_of_kind(kind), shade=shade))
+    return tones
 
 
 def slug(series: Series) -> str:
@@ -167,6 +212,19 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 def share_axis(title: str, **more: Any) -> dict[str, Any]:
     """Return an axis of fractions, shown in percent."""
     return axis(title, tickformat=".3~p", **more)
+
+
+def epoch_axis(bands: Iterable[Sequence[int]]) -> dict[str, Any]:
+    """Return an axis of these epochs: whole numbers, from the first one, which is 1."""
+    last = max((epochs[-1] for epochs in bands if epochs), default=1)
+    # The smallest of these steps that leaves at most eight ticks, which a telephone has room for.
+    step = next((step for step in EPOCH_STEPS if last / step <= 8), EPOCH_STEPS[-1])
+    ticks = [1, *(n for n in range(step, last + 1, step) if n > 1)]
+    edge = 0.03 * last
+    return axis("epoch", range=[number(1 - edge), number(last + edge)], tickmode="array", tickvals=ticks)
+
+
+EPOCH_STEPS = (1, 2, *(digit * 10**power for power in range(7) for digit in (5, 10, 20)))
 
 
 def worker_axis(counts: Iterable[int], configurations: Sequence[ConfigurationRuns]) -> dict[str, Any]:

@@ -13,12 +13,15 @@ from turnaround.reporting.comparison_table import epoch_text
 from turnaround.reporting.page.fig_common import (
     MAX_BARS,
     MAX_SERIES,
+    UNKNOWN_HUE,
     Figure,
     Series,
+    Tone,
     Trace,
     axis,
     bar_axis,
     bar_height,
+    epoch_axis,
     error_bars,
     is_drawn,
     layout,
@@ -74,8 +77,12 @@ def curve_figure(job: Workload, quantity: Quantity) -> Figure | None:
         caption=_caption(drawn, quantity, len(known), shaded),
         alt=_alt(drawn, quantity),
         data=traces,
-        layout=layout(entries=entries, xaxis=axis("epoch", rangemode="tozero"), yaxis=yaxis),
+        layout=layout(entries=entries, xaxis=epoch_axis(_epochs(drawn)), yaxis=yaxis),
     )
+
+
+def _epochs(drawn: Sequence[_Drawn]) -> list[Sequence[int]]:
+    return [band.epochs for one in drawn for band in (one.validation, one.train) if band is not None]
 
 
 def _drawn(series: Series, quantity: Quantity) -> _Drawn | None:
@@ -88,13 +95,13 @@ def _drawn(series: Series, quantity: Quantity) -> _Drawn | None:
 
 def _traces(one: _Drawn, quantity: Quantity, *, is_single: bool) -> Iterator[Trace]:
     group = {"legendgroup": str(one.series.index)}
-    name, index = plain(one.series.name), one.series.index
+    name = plain(one.series.name)
     for role, band in (("validation", one.validation), ("train", one.train)):
         if band is None:
             continue
         is_named = is_single or role == "validation" or one.validation is None
         if band.runs > 1:
-            yield _band_trace(band, index) | group
+            yield _band_trace(band, one.series) | group
         named = {"name": _word(role) if is_single else name, "showlegend": is_named}
         yield _line(one.series, band, role, quantity) | {"hovertext": f"{name}, {_word(role)}"} | named | group
     yield from (trace | group for trace in _running(one.series, quantity))
@@ -119,17 +126,17 @@ def _line(series: Series, band: Band, role: str, quantity: Quantity) -> Trace:
         "y": values,
         "line": {"dash": dashes[role], "width": 2 if role == "validation" else 1.5},
         "hovertemplate": f"%{{fullData.hovertext}}<br>epoch %{{x}}: {shown}<extra></extra>",
-        "meta": meta(series.index, "rehearsal" if series.is_rehearsal and role == "validation" else role),
+        "meta": meta(series.index, "rehearsal" if series.is_rehearsal and role == "validation" else role, series.tone),
     }
 
 
-def _band_trace(band: Band, index: int) -> Trace:
+def _band_trace(band: Band, series: Series) -> Trace:
     """Draw the range of the repeats, lowest to highest, as one closed area."""
     return _area(
         band.epochs,
         numbers(spread.low for spread in band.spreads),
         numbers(spread.high for spread in band.spreads),
-        index,
+        series,
         "band",
     )
 
@@ -138,7 +145,7 @@ def _area(
     epochs: Sequence[int],
     low: Sequence[float | int | None],
     high: Sequence[float | int | None],
-    index: int,
+    series: Series,
     role: str,
 ) -> Trace:
     return {
@@ -150,7 +157,7 @@ def _area(
         "line": {"width": 0},
         "hoverinfo": "skip",
         "showlegend": False,
-        "meta": meta(index, role),
+        "meta": meta(series.index, role, series.tone),
     }
 
 
@@ -164,7 +171,7 @@ def _gap(one: _Drawn) -> Iterator[Trace]:
     """Yield the area between training and validation, from the epoch at which it overfits."""
     epochs, validation, train = zip(*_both(one), strict=True)
     low, high = (numbers(map(pick, validation, train)) for pick in (min, max))
-    yield _area(epochs, low, high, one.series.index, "overfit") | {"legendgroup": str(one.series.index)}
+    yield _area(epochs, low, high, one.series, "overfit") | {"legendgroup": str(one.series.index)}
 
 
 def _both(one: _Drawn) -> list[tuple[int, float, float]]:
@@ -203,7 +210,7 @@ def _running(series: Series, quantity: Quantity) -> Iterator[Trace]:
                 "showlegend": False,
                 "opacity": 0.8,
                 "line": {"dash": "longdash", "width": 1.5},
-                "meta": meta(series.index, "running"),
+                "meta": meta(series.index, "running", series.tone),
             }
 
 
@@ -224,7 +231,7 @@ def _stable_mark(series: Series, band: Band | None) -> Iterator[Trace]:
         "hovertext": f"{plain(series.name)}: {stable_words(stable)}",
         "hovertemplate": "%{fullData.hovertext}<extra></extra>",
         "showlegend": False,
-        "meta": meta(series.index, "stable"),
+        "meta": meta(series.index, "stable", series.tone),
     }
 
 
@@ -316,7 +323,7 @@ def final_accuracy_figure(job: Workload) -> Figure | None:
     return Figure(
         id="final-accuracy",
         section="curves",
-        title="Accuracy at the end",
+        title="Final accuracy",
         caption=sentences(
             "Share of images recognised after the last epoch: circles validation, open squares training."
             if len(traces) > 1
@@ -347,5 +354,5 @@ def _final_trace(role: str, symbol: str, spreads: Sequence[Spread | None], shown
         "marker": {"symbol": symbol, "size": 9},
         "text": [plain(shown[place].name) for place, _ in known],
         "hovertemplate": f"%{{text}}: %{{x:.1%}} {WORDS[role]}<extra></extra>",
-        "meta": meta(0 if role == "validation" else 1, "measured"),
+        "meta": meta(0 if role == "validation" else 1, "measured", Tone(hue=UNKNOWN_HUE)),
     }

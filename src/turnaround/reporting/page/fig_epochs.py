@@ -12,6 +12,7 @@ from turnaround.reporting.page.fig_common import (
     Figure,
     Series,
     TimeUnit,
+    Tone,
     Trace,
     axis,
     error_bars,
@@ -21,6 +22,7 @@ from turnaround.reporting.page.fig_common import (
     plain,
     sentences,
     series_of,
+    tone_of_kind,
     worker_axis,
 )
 from turnaround.reporting.page.fig_curves import stable_words
@@ -51,14 +53,17 @@ def epochs_figure(job: Workload, forecasters: Sequence[Forecaster]) -> Figure | 
     counts = {s.configuration.workers for s in known} | {p.workers for _, law in laws for p in law}
     if not known or len(counts) < 2:
         return None
-    behind, apart = _law_traces(laws)
-    traces = [*behind, *_points(known), *apart]
+    kinds = {series.configuration.gpu for series in known}
+    # One law of several kinds of GPU has the colour of none of them.
+    tone = tone_of_kind(kinds.pop() if len(kinds) == 1 else "unknown")
+    behind, apart = _law_traces(laws, tone)
+    traces = [*behind, *_points(known, tone), *apart]
     top = max([*heights(traces), 1.0]) * 1.12  # room above the highest mark, which is not cut in half
     planned = next((n for forecaster, _ in laws if (n := forecaster.laws.observations.epochs_planned)), None)
     return Figure(
         id="epochs-to-stable",
         section="scaling",
-        title="Epochs to a stable accuracy against workers",
+        title="Epochs to stable accuracy vs. workers",
         caption=_caption(known, laws, planned),
         alt=_alt(known, laws),
         data=[*traces, *_planned_line(planned, counts, top)],
@@ -84,13 +89,16 @@ def _laws(forecasters: Sequence[Forecaster]) -> list[tuple[Forecaster, Sequence[
     return found
 
 
-def _law_traces(laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]]) -> tuple[list[Trace], list[Trace]]:
+def _law_traces(laws: Sequence[tuple[Forecaster, Sequence[SweepPoint]]], tone: Tone) -> tuple[list[Trace], list[Trace]]:
     """Return the traces behind the measured points (bands, lines), and those in front of them (forecasts)."""
     behind: list[Trace] = []
     apart: list[Trace] = []
-    for place, (_, law) in enumerate(laws):
+    for place, (forecaster, law) in enumerate(laws):
         along = [(p, f) for p in law if (f := p.prediction.epochs_to_stable) is not None]
-        law_of_epochs = Law(name="", series=place, points=along, unit=EPOCHS, shown=lambda n: f"{n:.0f} epochs")
+        own = tone if len(laws) == 1 else tone_of_kind(forecaster.laws.gpu)
+        law_of_epochs = Law(
+            name="", series=place, tone=own, points=along, unit=EPOCHS, shown=lambda n: f"{n:.0f} epochs"
+        )
         band, line, *forecasts = law_traces(law_of_epochs)
         behind += [band, line]
         apart += forecasts
@@ -104,7 +112,7 @@ def _kind(configuration: ConfigurationRuns) -> str:
     return "not yet" if is_bound else "stated" if configuration.stable.method == "stated" else "stable"
 
 
-def _points(known: Sequence[Series]) -> list[Trace]:
+def _points(known: Sequence[Series], tone: Tone) -> list[Trace]:
     """Return a trace for each kind of answer, with its symbol; colours by series would need one for each point."""
     traces = []
     for kind, name in KINDS.items():
@@ -125,7 +133,7 @@ def _points(known: Sequence[Series]) -> list[Trace]:
                     f"{plain(s.name)}: {stable_words(s.configuration.stable)}{_repeats(s.configuration)}" for s in own
                 ],
                 "hovertemplate": "%{text}<extra></extra>",
-                "meta": meta(0, "rehearsal" if kind.startswith("rehearsed") else "measured"),
+                "meta": meta(0, "rehearsal" if kind.startswith("rehearsed") else "measured", tone),
             }
         )
     return traces

@@ -1,4 +1,4 @@
-"""GPU usage over time: utilisation, memory and power of every GPU of a run; of hosts without GPUs, their cores."""
+"""Hardware utilization over time: load, memory, power of each GPU of a run; of hosts without GPUs, their cores."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _figure(series: Series, run: str, everything: Sequence[Usage], others: int) 
     return Figure(
         id=f"usage-{slug(series)}",
         section="gpus",
-        title=f"{'GPU' if are_gpus else 'Processor'} usage over time: {series.name}",
+        title=f"{'GPU' if are_gpus else 'Processor'} utilization over time: {series.name}",
         caption=sentences(
             f"Run {run}, by telemetry since its first sample.",
             "Busy is the share of a sampling period in which any kernel ran; it does not say how well the GPU was used."

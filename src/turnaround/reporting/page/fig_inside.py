@@ -33,7 +33,7 @@ STEP_NAMES = {
     "reduce": "averaging gradients",
     "update": "updating the weights",
 }
-TOLD_NAMES = {"training_steady": "epochs", "other": "the rest of the job"}
+TOLD_NAMES = {"training_steady": "epochs", "other": "overhead"}
 """Names of the two parts that an imported run has."""
 PATTERNS = ("", "/", "", "\\", "", ".", "x", "", "-")
 """Patterns by part, so that neighbours differ by more than their colour."""
@@ -61,11 +61,12 @@ def turnaround_figure(job: Workload) -> Figure | None:
     return _figure(
         stack,
         id="where-the-time-goes",
-        title="Where the time goes",
+        title="Turnaround by part",
         what="time from submit to finish",
         caption=sentences(
             f"From submit to finish by part{f'; of repeats the median of each{many}' if many else ''}.",
-            "Imported runs tell two parts: their epochs (with whatever was in them) and the rest of the job."
+            "Imported runs tell two parts: their epochs (with whatever was in them) and "
+            "the overhead, which is the rest of the job."
             if any(imported)
             else "The first epoch is cold: it pays for compilation and cold caches.",
             left_out(len(stack.shown), known),

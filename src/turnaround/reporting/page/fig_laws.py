@@ -9,7 +9,7 @@ from turnaround.analysis.configurations import ConfigurationRuns, Spread
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.sweep import SweepPoint
-from turnaround.reporting.page.fig_common import TimeUnit, Trace, error_bars, meta, plain
+from turnaround.reporting.page.fig_common import TimeUnit, Tone, Trace, error_bars, meta, plain
 from turnaround.words import about, duration, hardware
 
 
@@ -20,6 +20,7 @@ class ScalingGroup:
     name: str
     series: int
     """The series of its first configuration."""
+    tone: Tone
     configurations: Sequence[ConfigurationRuns]
     forecaster: Forecaster | None
     points: Sequence[SweepPoint]
@@ -45,6 +46,7 @@ class Law:
     name: str
     """The name that stands before the words "law" and "forecast" in the legend."""
     series: int
+    tone: Tone
     points: Sequence[tuple[SweepPoint, Interval]]
     unit: TimeUnit
     shown: Callable[[float], str]
@@ -63,6 +65,7 @@ def scaling_traces(
             law = Law(
                 name=group.name,
                 series=group.series,
+                tone=group.tone,
                 points=along,
                 unit=unit,
                 shown=about if shown is duration else shown,
@@ -89,7 +92,7 @@ def law_traces(law: Law) -> list[Trace]:
         "y": [*high, *reversed(low)],
         "fill": "toself",
         "line": {"width": 0},
-        "meta": meta(law.series, "band"),
+        "meta": meta(law.series, "band", law.tone),
     }
     line = {
         "mode": "lines",
@@ -97,7 +100,7 @@ def law_traces(law: Law) -> list[Trace]:
         "x": workers,
         "y": [law.unit(f.value) for _, f in law.points],
         "line": {"dash": "dash", "width": 1.5},
-        "meta": meta(law.series, "law"),
+        "meta": meta(law.series, "law", law.tone),
     }
     quiet = {"hoverinfo": "skip", "showlegend": False}
     return [common | band | quiet, common | line | quiet, *(common | trace for trace in _forecasts(law))]
@@ -123,7 +126,7 @@ def _forecasts(law: Law) -> list[Trace]:
                 for p, f in apart
             ],
             "hovertemplate": "%{text}<extra></extra>",
-            "meta": meta(law.series, "forecast"),
+            "meta": meta(law.series, "forecast", law.tone),
         }
     ]
 
@@ -140,7 +143,7 @@ def _ideal(group: ScalingGroup, ideal: Callable[[ScalingGroup, int], float], uni
             "line": {"dash": "dot", "width": 1.5},
             "hoverinfo": "skip",
             "legendgroup": "ideal",
-            "meta": meta(group.series, "ideal"),
+            "meta": meta(group.series, "ideal", group.tone),
         }
     ] * (len(counts) > 1)
 
@@ -168,7 +171,7 @@ def _measured(group: ScalingGroup, curve: LawCurve, unit: TimeUnit, shown: Calla
             "text": [f"{plain(c.label)}: {shown(value.value)}, {_runs(c)}" for c, value in known],
             "hovertemplate": "%{text}<extra></extra>",
             "legendgroup": group.name,
-            "meta": meta(group.series, "measured"),
+            "meta": meta(group.series, "measured", group.tone),
         }
     ]
 

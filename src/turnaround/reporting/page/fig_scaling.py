@@ -14,14 +14,18 @@ from turnaround.forecast.sweep import set_aside, sweep
 from turnaround.forecast.turnaround import measured_time_to_stable
 from turnaround.reporting.page.fig_common import (
     Figure,
+    Series,
     TimeUnit,
+    Tone,
     Trace,
     axis,
     layout,
     log_ticks,
     number,
     sentences,
+    series_of,
     share_axis,
+    tone_of_kind,
     worker_axis,
 )
 from turnaround.reporting.page.fig_laws import LawCurve, ScalingGroup, heights, scaling_traces
@@ -30,7 +34,7 @@ from turnaround.words import about, duration, hardware, percent
 
 def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingGroup]:
     """Group by kind of GPU and by what else matters for time; a law goes with the group it learnt from."""
-    order = {id(configuration): place for place, configuration in enumerate(job.configurations)}
+    series = {id(one.configuration): one for one in series_of(job)}
     found = []
     comparable = comparable_in_time(job)
     for configurations in comparable:
@@ -38,7 +42,8 @@ def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingG
         found.append(
             ScalingGroup(
                 name=_name(configurations, [other for other in comparable if other is not configurations]),
-                series=order[id(configurations[0])],
+                series=series[id(configurations[0])].index,
+                tone=_tone(series[id(configurations[0])], comparable),
                 configurations=configurations,
                 forecaster=forecaster,
                 points=sweep(forecaster) if forecaster is not None else (),
@@ -50,6 +55,13 @@ def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingG
 def _is_learnt_from(forecaster: Forecaster, configurations: Sequence[ConfigurationRuns]) -> bool:
     times = forecaster.laws.times
     return times is not None and not forecaster.laws.is_carried_over and times.configurations[0] in configurations
+
+
+def _tone(first: Series, comparable: Sequence[Sequence[ConfigurationRuns]]) -> Tone:
+    """Return the colour of the kind of GPU; of its first configuration where several groups have the same kind."""
+    kind = first.configuration.gpu
+    groups = [group for group in comparable if group[0].gpu == kind]
+    return tone_of_kind(kind) if len(groups) == 1 else first.tone
 
 
 def _name(configurations: Sequence[ConfigurationRuns], others: Sequence[Sequence[ConfigurationRuns]]) -> str:
@@ -85,7 +97,7 @@ def _epoch_time(groups: Sequence[ScalingGroup]) -> Figure:
     return Figure(
         id="epoch-time",
         section="scaling",
-        title="Seconds an epoch against workers",
+        title="Epoch time vs. workers",
         caption=sentences(
             "Training of one epoch, on logarithmic scales; ideal is half the time for twice the workers.",
             _measured_rule(groups),
@@ -107,7 +119,7 @@ def _speedup(groups: Sequence[ScalingGroup]) -> Figure:
     return Figure(
         id="speed-up",
         section="scaling",
-        title="Speed-up against workers",
+        title="Speed-up vs. workers",
         caption=sentences(
             f"Time of an epoch of the baseline ({_baselines(groups)}), divided by the time of an epoch.",
             _measured_rule(groups),
@@ -130,7 +142,7 @@ def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
     return Figure(
         id="efficiency",
         section="scaling",
-        title="Efficiency against workers",
+        title="Efficiency vs. workers",
         caption=sentences(
             f"Speed-up, divided by how many times as many workers there are as in the baseline ({_baselines(groups)}); "
             "100 % is ideal.",
@@ -164,7 +176,7 @@ def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
     return Figure(
         id="time-to-stable-by-workers",
         section="scaling",
-        title="Time to a stable accuracy against workers",
+        title="Time to stable accuracy vs. workers",
         caption=sentences(
             "From the start to the first epoch of the plateau, with start-up and evaluations, without the queue: the "
             "law of epochs times the law of seconds an epoch.",

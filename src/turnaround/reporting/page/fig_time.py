@@ -43,6 +43,12 @@ def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
     return figures if several is None else [*figures, _cost_figure(*several, price=price)]
 
 
+def times_to_stable(job: Workload) -> Goal | None:
+    """Return the times to each configuration's plateau, as the figures have them; None where none is known."""
+    goal = next((goal for goal in goals(job) if goal.basis == "stable"), None)
+    return None if goal is None else _to_stable(goal, job)
+
+
 def _to_stable(goal: Goal, job: Workload) -> Goal:
     """Return the goal with the times to stable that forecasts and other figures have: start-up and evaluations in them.
 
@@ -173,7 +179,7 @@ def _bars(
                 "marker": {"pattern": {"shape": "/" if one.is_lower_bound else "", "fillmode": "overlay"}},
                 "hovertext": f"{'at least ' if one.is_lower_bound else ''}{value:.3g} {unit}{between}",
                 "hovertemplate": "%{fullData.hovertext}<extra>%{fullData.name}</extra>",
-                "meta": meta(series.index, "measured"),
+                "meta": meta(series.index, "measured", series.tone),
             }
         )
     return traces

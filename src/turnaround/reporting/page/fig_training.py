@@ -13,6 +13,7 @@ from turnaround.reporting.page.fig_common import (
     Series,
     Trace,
     axis,
+    epoch_axis,
     is_drawn,
     layout,
     left_out,
@@ -50,7 +51,7 @@ def learning_rate_figure(job: Workload) -> Figure | None:
         layout=layout(
             height=320,
             entries=len(shown),
-            xaxis=axis("epoch", rangemode="tozero"),
+            xaxis=epoch_axis(band.epochs for _, band in shown),
             yaxis=axis(_title("learning_rate"), rangemode="tozero", exponentformat="power"),
         ),
     )
@@ -81,7 +82,7 @@ def noise_scale_figure(job: Workload) -> Figure | None:
         layout=layout(
             height=340,
             entries=len(shown),
-            xaxis=axis("epoch", rangemode="tozero"),
+            xaxis=epoch_axis(band.epochs for _, band in shown),
             yaxis=axis(_title("noise_scale"), **log_ticks([*heights, *(h * 3 for h in heights)])),
         ),
     )
@@ -130,7 +131,7 @@ def _line(series: Series, band: Band) -> Trace:
         "line": {"dash": "dash" if series.is_rehearsal else "solid", "width": 2},
         "hovertemplate": "%{fullData.name}<br>epoch %{x}: %{y:.3g}<extra></extra>",
         "legendgroup": str(series.index),
-        "meta": meta(series.index, "rehearsal" if series.is_rehearsal else "measured"),
+        "meta": meta(series.index, "rehearsal" if series.is_rehearsal else "measured", series.tone),
     }
 
 
@@ -156,6 +157,6 @@ def _interval(series: Series) -> Sequence[Trace]:
             "hoverinfo": "skip",
             "showlegend": False,
             "legendgroup": str(series.index),
-            "meta": meta(series.index, "band"),
+            "meta": meta(series.index, "band", series.tone),
         }
     ]

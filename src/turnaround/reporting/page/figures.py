@@ -19,13 +19,32 @@ from turnaround.reporting.page.fig_training import learning_rate_figure, noise_s
 SECTIONS = {
     "curves": "Learning curves",
     "time": "Time and cost",
-    "scaling": "More workers",
-    "inside": "Where the time goes",
-    "gpus": "Usage of the machine",
-    "training": "Learning rate and noise",
-    "classes": "Classes",
+    "scaling": "Scaling",
+    "inside": "Time breakdown and overhead",
+    "gpus": "Hardware utilization",
+    "training": "Learning rate and gradient noise",
+    "classes": "Classes and confusion matrix",
 }
 """The sections in order, as people read them."""
+
+MOST_KEY_FIGURES = 4
+KEY_FIGURES = (
+    ("accuracy", "final-accuracy"),
+    ("time-to-target", "time-to-stable", "job-time"),
+    ("epochs-to-stable",),
+    ("epoch-time",),
+    ("confusion", "confused-pairs"),
+    ("loss",),
+)
+"""The charts that carry the answer: of each row the first that there is."""
+
+
+def key_figures(figures: Sequence[Figure]) -> list[Figure]:
+    """Return the charts that carry the answer: accuracy, then time; an even number of them, where there are two."""
+    by_id = {figure.id: figure for figure in figures}
+    found = [next((by_id[name] for name in row if name in by_id), None) for row in KEY_FIGURES]
+    known = [figure for figure in found if figure is not None][:MOST_KEY_FIGURES]
+    return known[: len(known) // 2 * 2] or known
 
 
 def figures_of(

@@ -24,6 +24,7 @@ from turnaround.record.coding import plain
 from turnaround.reporting.page.blocks import Block, anchor
 from turnaround.reporting.page.fig_common import Figure
 from turnaround.reporting.page.templates import asset, content_hash, environment, piece
+from turnaround.web.pages import base_css
 
 GENERATOR = "turnaround page"
 """Marks a page as one of ours, which may be replaced by a newer one."""
@@ -43,7 +44,7 @@ def render_page(blocks: Sequence[Block], *, title: str, live: bool) -> str:
         plotly_css=PLOTLY_CSS,
         plotly_style_id=PLOTLY_STYLE_ID,
         plotly_ids=_style_ids(),
-        js=asset("page.js"),
+        js=_page_js(),
         live=live,
         live_js=asset("live.js") if live else "",
         plotly=_packed_plotly(),
@@ -62,7 +63,7 @@ def block_json(block: Block) -> dict[str, Any]:
     """Return what a live page hands to `turnaround.setBlock`; numbers that JSON does not have are null."""
     words = ("title", "caption", "alt") if block.figure else ()
     figure = block.figure and {**_drawn(block.figure), **{word: getattr(block.figure, word) for word in words}}
-    content: dict[str, Any] = plain({"id": block.id, "html": str(block.html), "figure": figure})
+    content: dict[str, Any] = plain({"id": block.id, "html": str(block.html), "figure": figure, "fold": block.fold})
     return content
 
 
@@ -73,7 +74,7 @@ def _drawn(figure: Figure) -> dict[str, Any]:
 def content_policy(*, live: bool) -> str:
     """Return the content security policy: nothing from anywhere, our own scripts and styles alone, by their hashes."""
     # Hashes and no nonce: the page is a file, which has no server to make a new nonce for each visit.
-    scripts = [asset("page.js"), plotly_js(), *([asset("live.js")] if live else [])]
+    scripts = [_page_js(), plotly_js(), *([asset("live.js")] if live else [])]
     styles = [*_styles(live=live), PLOTLY_CSS]
     return "; ".join(
         [
@@ -89,8 +90,12 @@ def content_policy(*, live: bool) -> str:
     )
 
 
+def _page_js() -> str:
+    return asset("inflate.js") + asset("page.js")
+
+
 def _styles(*, live: bool) -> list[str]:
-    return [asset("page.css"), *([asset("live.css")] if live else [])]
+    return [base_css(), asset("page.css"), *([asset("live.css")] if live else [])]
 
 
 @cache

@@ -14,7 +14,7 @@ from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.record.schema import ClassResult, Evaluation
-from turnaround.reporting.comparison_table import SortKey, filled_columns, meanings, table_rows
+from turnaround.reporting.comparison_table import COLUMNS, SortKey, accuracy_text, filled_columns, meanings, table_rows
 from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money
 
 
@@ -24,6 +24,8 @@ class Cell:
 
     text: str
     key: SortKey = None
+    target: str = ""
+    """The id of the element that it leads to; empty where it is no link."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class HtmlTable:
     """A word beside the name of each row: "rehearsed", "running"; empty for none."""
     words: tuple[tuple[str, str], ...] = ()
     """Headings with their meanings."""
+    more: int = 0
+    """Rows that were left out."""
 
 
 # --- the comparison of a job
@@ -56,6 +60,50 @@ def comparison(job: Workload) -> HtmlTable:
         tags=tuple(_tag(configuration) for configuration in job.configurations),
         words=tuple(meanings([job], columns)),
     )
+
+
+MAX_BOARD_ROWS = 500
+"""Rows of the table over all jobs: more would make the page slow; each job's own table has all."""
+
+
+def leaderboard(jobs: Sequence[tuple[Workload, str]]) -> HtmlTable:
+    """Return a row for each configuration of every job, the most accurate of each job first; with the jobs' keys."""
+    rows = []
+    for place, (job, key) in enumerate(jobs):
+        best = sorted(table_rows(job), key=lambda row: -(_final(row.configuration) or 0.0))
+        rows += [(place, job, key, row) for row in best]
+    shown = rows[:MAX_BOARD_ROWS]
+    columns = [
+        column
+        for column in COLUMNS
+        if column.figure in BOARD_FIGURES and any(column.text(row) != UNKNOWN for *_, row in shown)
+    ]
+    return HtmlTable(
+        headings=("configuration", "accuracy", "job", *(column.word for column in columns)),
+        rows=tuple(
+            (
+                Cell(text=row.name, key=row.name),
+                Cell(text=accuracy_text(row.configuration.final_val_accuracy), key=_final(row.configuration)),
+                Cell(text=job.name, key=float(place), target=f"{key}-heading"),
+                *(Cell(text=column.text(row), key=column.key(row)) for column in columns),
+            )
+            for place, job, key, row in shown
+        ),
+        tags=tuple(_tag(row.configuration) for *_, row in shown),
+        words=(
+            ("accuracy", "final accuracy: share of validation images recognised after the last epoch"),
+            *((column.word, column.meaning) for column in columns if column.meaning),
+        ),
+        more=len(rows) - len(shown),
+    )
+
+
+BOARD_FIGURES = ("epoch_time_s", "images_per_s", "job_time_s", "stable", "final_train_accuracy")
+"""Columns of the table over all jobs, by their names in `--json`: those that mean the same in every job."""
+
+
+def _final(configuration: ConfigurationRuns) -> float | None:
+    return configuration.final_val_accuracy.value if configuration.final_val_accuracy else None
 
 
 def _tag(configuration: ConfigurationRuns) -> str:

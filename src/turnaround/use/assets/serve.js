@@ -19,6 +19,12 @@ async function answer(response) {
 }
 
 async function tellAbout() {
+  if (!token && "needsToken" in document.body.dataset) {
+    $("run").textContent = "This page needs its token";
+    $("about").textContent = "Open the whole address that turnaround serve has printed: it ends with # and the token.";
+    $("drop").hidden = document.querySelector("footer").hidden = true;
+    return;
+  }
   try {
     limits = await answer(await fetch("/about", { headers }));
   } catch (error) {
@@ -28,7 +34,7 @@ async function tellAbout() {
   const accuracy = limits.val_accuracy === null ? "" : `, ${percent(limits.val_accuracy)} right on its validation images`;
   document.title = `${limits.run} · turnaround`;
   $("run").textContent = limits.run;
-  $("about").textContent = `${limits.model}, ${limits.classes.length} classes${accuracy}`;
+  $("about").textContent = `${limits.model}, ${limits.classes.length} ${limits.classes.length === 1 ? "class" : "classes"}${accuracy}`;
   $("count").textContent = `The ${limits.classes.length} classes it knows`;
   for (const name of limits.classes) {
     const item = document.createElement("li");
