@@ -103,7 +103,8 @@ def images(num_classes: int) -> tuple[Tensor, Tensor]:
 def batches(num_classes: int, size: int, part: slice = slice(None)) -> Iterator[EvaluationBatch]:
     pixels, labels = (t[part] for t in images(num_classes))
     for i in range(0, len(labels), size):
-        yield EvaluationBatch(pixels=pixels[i : i + size], labels=labels[i : i + size])
+        ids = torch.arange(NUM_IMAGES)[part][i : i + size]
+        yield EvaluationBatch(pixels=pixels[i : i + size], labels=labels[i : i + size], ids=ids)
 
 
 def plain(made: StepComponents, num_classes: int) -> dict[str, object]:
@@ -162,6 +163,41 @@ def test_shares_of_processes_add_up() -> None:
     assert whole.confusion is not None
     assert together.confusion is not None
     assert torch.equal(together.confusion, whole.confusion)
+
+
+@pytest.mark.parametrize("size", [7, 16])
+def test_the_surest_mistakes_are_those_of_a_plain_loop(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnaround.training.evaluate.MAX_MISTAKES", 9)
+    made, (pixels, labels) = parts(5), images(5)
+    counts = counted(made, 5, size)
+    module = made.network.module.eval()
+    mean, std = (torch.tensor(v)[:, None, None] for v in (made.network.mean, made.network.std))
+    shares = module((pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std).softmax(dim=1).detach()
+    wrong = [
+        (float(share.max()), place, int(label), int(share.argmax()))
+        for place, (share, label) in enumerate(zip(shares, labels, strict=True))
+        if int(share.argmax()) != int(label)
+    ]
+    wrong.sort(reverse=True)
+    assert [(m.image, m.label, m.predicted) for m in counts.mistakes] == [one[1:] for one in wrong[:9]]
+    assert [m.confidence for m in counts.mistakes] == pytest.approx([one[0] for one in wrong[:9]], rel=1e-5)
+    files = [f"{place}.jpg" for place in range(NUM_IMAGES)]
+    first, *_ = final_evaluation(counts, epoch=1, classes=tuple("abcde"), files=files).mistakes
+    assert (first.file, first.true, first.predicted) == (
+        f"{wrong[0][1]}.jpg",
+        "abcde"[wrong[0][2]],
+        "abcde"[wrong[0][3]],
+    )
+
+
+def test_the_mistakes_of_processes_are_put_together() -> None:
+    class Two(Single):
+        def gather(self, value: str) -> list[str]:
+            return [value, "[[0.999, 3, 1, 0], [0.0, 4, 1, 0]]"]
+
+    mistakes = counted(parts(5, Two(count=2, device=CPU)), 5).mistakes
+    assert mistakes[0] == (0.999, 3, 1, 0)
+    assert list(mistakes) == sorted(mistakes, key=lambda one: (-one.confidence, one.image))
 
 
 def test_a_process_without_images_counts_nothing() -> None:

@@ -84,6 +84,8 @@ class EvaluationBatch:
     rows: Tensor | None = None
     labels: Tensor
     features: Tensor | None = None
+    ids: Tensor | None = None
+    """(N,): the places of the images in the table."""
 
     @property
     def images(self) -> Tensor:
@@ -202,7 +204,7 @@ class Batches:
         def batch(i: int) -> EvaluationBatch:
             numbers = self._numbers(chunks[i])
             pixels, rows = self._take(chunks[i], numbers)
-            return EvaluationBatch(pixels=pixels, rows=rows, labels=self._labels[numbers])
+            return EvaluationBatch(pixels=pixels, rows=rows, labels=self._labels[numbers], ids=numbers)
 
         return self._ahead(batch, range(len(chunks)))
 

@@ -238,6 +238,20 @@ class CalibrationBin:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One validation image in evaluation.json that was taken for another class."""
+
+    file: str
+    """Its path within the folder of images."""
+    true: str
+    """The name of its class."""
+    predicted: str
+    """The name of the class that it was taken for."""
+    confidence: float
+    """The largest softmax output: how sure the network was."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """evaluation.json: the exact evaluation on the validation set after the last epoch."""
 
@@ -269,6 +283,8 @@ class Evaluation:
     """The bins it was computed from, least confident first; empty where nothing was binned."""
     best: BestEpoch | None = None
     """The best epoch of the run, which need not be the one that was evaluated here: the last."""
+    mistakes: list[Mistake] = dataclasses.field(default_factory=list)
+    """The mistakes of the highest confidence, the surest first; empty also in records from before they were kept."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,12 @@ Enters: this process's share of the images. Leaves: the same `Counts` on every p
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +18,31 @@ from torch import Tensor
 from turnaround.data.batches import EvaluationBatch
 from turnaround.record.class_metrics import class_result, macro
 from turnaround.record.heartbeat import Heartbeat
-from turnaround.record.schema import CalibrationBin, Evaluation
+from turnaround.record.schema import CalibrationBin, Evaluation, Mistake
 from turnaround.training.choices import autocast
 from turnaround.training.feed import Feed
 from turnaround.training.step import StepComponents, loss_sum
+from turnaround.workers.contract import Workers
 
 MAX_CLASSES_IN_CONFUSION = 2000
 """Beyond it the matrix alone would be larger than the weights; the per-class figures stay."""
 CALIBRATION_BINS = 15
 """Bins of equal width, as in Guo et al. 2017 and most tables since: another number gives another error."""
+MAX_MISTAKES = 48
+"""Wrong answers that the record names: more than anybody looks at, and a few kilobytes."""
 CONFIDENCE_UNITS = 2**30
 """A confidence is added up as a whole number of these parts: whole numbers add up exactly in whichever order, so the
 error does not depend on how the images are spread over processes. 2**33 images fit into the sum."""
+
+
+class WrongAnswer(NamedTuple):
+    """One image that was taken for another class."""
+
+    confidence: float
+    image: int
+    """Its place in the table of images."""
+    label: int
+    predicted: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +59,8 @@ class Counts:
     """(classes,): images that were taken for each class; with the confusion."""
     calibration: Tensor | None = None
     """(CALIBRATION_BINS, 3): images, number right, sum of confidences in CONFIDENCE_UNITS; with the confusion."""
+    mistakes: tuple[WrongAnswer, ...] = ()
+    """The wrong answers of the highest confidence, the surest first; with the confusion."""
 
     @property
     def loss(self) -> float:
@@ -120,11 +137,12 @@ def evaluate(
             [sums.new_full((), len(best)), loss.to(sums), hits[:, 0].sum().to(sums), hits.sum().to(sums)]
         )
         if by_class is not None:
-            by_class.add(logits, batch.labels, predicted=best[:, 0])
+            by_class.add(logits, batch, predicted=best[:, 0])
     # Counts are summed, not means: processes may have had different numbers of images.
     workers.sum(sums)
     if by_class is not None:
         workers.sum(by_class.sums)
+    mistakes = () if by_class is None else by_class.mistakes.of_all(workers)
     components.network.train_mode()
     num_images, total_loss, top1, top5 = sums.tolist()
     return Counts(
@@ -135,6 +153,7 @@ def evaluate(
         confusion=None if by_class is None else by_class.confusion.cpu(),
         num_predicted=None if by_class is None else by_class.num_predicted.cpu(),
         calibration=None if by_class is None else by_class.calibration.cpu(),
+        mistakes=mistakes,
     )
 
 
@@ -150,9 +169,11 @@ class ClassCounts:
         self.sums = torch.zeros(sum(sizes), dtype=torch.int64, device=device)
         parts = [part.view(shape) for part, shape in zip(torch.split(self.sums, sizes), shapes, strict=True)]
         self.confusion, self.num_predicted, self.calibration = parts
+        self.mistakes = SurestMistakes(device)
 
-    def add(self, logits: Tensor, labels: Tensor, *, predicted: Tensor) -> None:
-        """Add a batch: logits (N, classes), labels and predicted classes (N,)."""
+    def add(self, logits: Tensor, batch: EvaluationBatch, *, predicted: Tensor) -> None:
+        """Add a batch: its logits (N, classes) and predicted classes (N,)."""
+        labels = batch.labels
         right = predicted == labels
         columns = self.confusion.shape[1]
         # One index for the cell (true class, column), so that one bincount fills the matrix.
@@ -165,10 +186,33 @@ class ClassCounts:
         # Bins are open below and closed above, so that a confidence of 1 lies in the last one.
         bins = (confidence * CALIBRATION_BINS).ceil().long().sub(1).clamp(0, CALIBRATION_BINS - 1)
         self.calibration.index_add_(0, bins, torch.stack([torch.ones_like(units), right.long(), units], dim=1))
+        if batch.ids is not None:
+            self.mistakes.add(confidence.masked_fill(right, -1.0), torch.stack([batch.ids, labels, predicted], dim=1))
 
 
-def final_evaluation(counts: Counts, *, epoch: int, classes: tuple[str, ...]) -> Evaluation:
-    """Return the counts as the record keeps them."""
+class SurestMistakes:
+    """The wrong answers of the highest confidence, kept on the device while batches come."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.confidence = torch.zeros(0, device=device)  # (at most MAX_MISTAKES,), the highest first
+        self.rows = torch.zeros(0, 3, dtype=torch.int64, device=device)  # image, label, predicted class of each
+
+    def add(self, confidence: Tensor, rows: Tensor) -> None:
+        """Add a batch: confidences (N,), negative for right answers, and rows (N, 3)."""
+        both = torch.cat([self.confidence, confidence.float()])
+        self.confidence, places = both.topk(min(MAX_MISTAKES, len(both)))
+        self.rows = torch.cat([self.rows, rows])[places]
+
+    def of_all(self, workers: Workers) -> tuple[WrongAnswer, ...]:
+        """Return the surest of all processes: the same on each of them."""
+        mine = zip(self.confidence.tolist(), self.rows.tolist(), strict=True)
+        text = json.dumps([[confidence, *row] for confidence, row in mine if confidence >= 0])
+        found = [WrongAnswer(*row) for part in workers.gather(text) for row in json.loads(part)]
+        return tuple(sorted(found, key=lambda wrong: (-wrong.confidence, wrong.image))[:MAX_MISTAKES])
+
+
+def final_evaluation(counts: Counts, *, epoch: int, classes: tuple[str, ...], files: Sequence[str] = ()) -> Evaluation:
+    """Return the counts as the record keeps them; mistakes are told by the images' `files`."""
     assert counts.confusion is not None
     assert counts.num_predicted is not None
     is_full = counts.confusion.shape[1] == len(classes)
@@ -194,6 +238,16 @@ def final_evaluation(counts: Counts, *, epoch: int, classes: tuple[str, ...]) ->
         macro_f1=mean.f1,
         calibration_error=error,
         calibration=bins,
+        mistakes=[
+            Mistake(
+                file=files[wrong.image],
+                true=classes[wrong.label],
+                predicted=classes[wrong.predicted],
+                confidence=wrong.confidence,
+            )
+            for wrong in counts.mistakes
+            if files
+        ],
     )
 
 

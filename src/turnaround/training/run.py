@@ -326,7 +326,8 @@ def _train_segment(
     with clock.part("evaluation"):
         counts = evaluator.validation(with_confusion=True)
     plan = segment.plan
-    recorder.finish(replace(final_evaluation(counts, epoch=plan.epochs, classes=classes), best=plan.best))
+    evaluation = final_evaluation(counts, epoch=plan.epochs, classes=classes, files=core.pixels.files)
+    recorder.finish(replace(evaluation, best=plan.best))
 
 
 def _status(directory: RunDirectory) -> Status:

@@ -13,6 +13,8 @@ from reporting.page.figure_study import EVIL, study_job
 from turnaround.analysis.workloads import LeftOut, Survey, survey
 from turnaround.findings import find_all
 from turnaround.forecast.sweep import forecasters_of
+from turnaround.record.files import read_json
+from turnaround.record.writer import write_json
 from turnaround.reporting.page.blocks import Block, PageView, anchor, job_key, page_blocks
 
 PICTURE = "data:image/jpeg;base64,AAAA"
@@ -123,6 +125,25 @@ def test_pictures_of_confused_classes(study: PageView) -> None:
     assert html.count(f'<img src="{PICTURE}"') >= 3
     assert f"<b>{EVIL}</b>" not in html
     assert "&lt;img src=x onerror=alert(1)&gt;" in html
+
+
+def test_the_most_confident_mistakes(study: PageView) -> None:
+    told = text_of(page_blocks(study), "/mistakes")
+    assert "Which of its 6 mistakes" in told  # the record is from before they were kept
+    path = Path(study.survey.workloads[0].configurations[0].summaries[0].directory) / "evaluation.json"
+    before = read_json(path)
+    one = {"file": "test/a.png", "true": "rotten apple", "predicted": EVIL, "confidence": 0.987}
+    write_json(path, {**before, "top1": 0.9, "mistakes": [one]})
+    try:
+        view = view_of(survey([path.parents[1]]))
+        (job,) = view.survey.workloads
+        shown = replace(view, mistakes={job.name: {"test/a.png": PICTURE}})
+        (html,) = (block.html for block in page_blocks(shown) if block.id.endswith("/mistakes"))
+        assert "taken for <b>&lt;img src=x onerror=alert(1)&gt;</b>, 98.7\u00a0% sure" in html
+        assert html.count(f'<img src="{PICTURE}"') == 1
+        assert "No pictures: the folder of images is not here" in text_of(page_blocks(view), "/mistakes")
+    finally:
+        write_json(path, before)
 
 
 def test_nothing_that_others_have_named_becomes_markup(study: PageView) -> None:

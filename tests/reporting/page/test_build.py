@@ -110,7 +110,7 @@ def test_train_leaves_a_page_with_examples_of_confused_classes(
     assert done.code == 0
     assert done.err.splitlines()[-1] == "page: run/page.html"
     pictures = pictures_in(Path("run/page.html").read_text())
-    assert 0 < len(pictures) <= MAX_PICTURES
+    assert 0 < len(pictures) <= 2 * MAX_PICTURES  # of the confused classes, and of the mistakes
     for picture in pictures:
         with Image.open(BytesIO(picture)) as image:
             assert max(image.size) <= 96

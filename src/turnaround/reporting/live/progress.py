@@ -7,6 +7,7 @@ numbers are those of analysis/progress.py. The whole analysis is the page's, and
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -70,6 +71,8 @@ class RunProgress:
     val_accuracy: float | None = None
     held_back: Bottleneck | None = None
     warnings: tuple[Warn, ...] = ()
+    resume: str | None = None
+    """The command that goes on with a run that was interrupted."""
 
     @property
     def is_under_way(self) -> bool:
@@ -146,6 +149,7 @@ class RunWatch:
             name=run.label,
             state=state,
             cause=(self._cause(state) or "")[:MAX_CAUSE_LETTERS] or None,
+            resume=shlex.join(["turnaround", "resume", str(run.directory.path)]) if state == "interrupted" else None,
             doing=_doing(processes) if state == "running" else None,
             epoch=at.epoch if state == "running" else at.epochs_done,
             epochs=at.epochs_planned,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ from turnaround.reporting.survey_text import evidence_text
 from turnaround.words import counted
 
 MAX_CONFUSED = 6
+MAX_MISTAKES = 12
+"""Mistakes in the gallery; evaluation.json has more."""
 MAX_INTERRUPTED = 8
 """Interrupted runs whose command is told; the others are counted."""
 SHORT_EVIDENCE = 260
@@ -62,6 +65,8 @@ class PageView:
     """Forecasts that were saved, held against later runs."""
     thumbnails: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """Example pictures as data URIs, by the job's name and by class."""
+    mistakes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Pictures of the surest mistakes, by the job's name and by file."""
     notes: tuple[str, ...] = ()
     """Sentences about what could not be shown."""
     price: float | None = None
@@ -122,7 +127,7 @@ def _answer_of(view: PageView, job: Workload) -> Headline:
 def _interrupted(view: PageView) -> Iterator[Block]:
     """Yield the command that goes on with each run that was interrupted; the live page tells it in the run's card."""
     stopped = [
-        (run.name, run.epochs, run.epochs_planned, shlex.join(["turnaround", "resume", run.directory]))
+        (run.name, run.epochs, run.epochs_planned, shlex.join(["turnaround", "resume", os.path.abspath(run.directory)]))
         for job in view.survey.workloads
         for configuration in job.configurations
         for run in configuration.summaries
@@ -172,7 +177,7 @@ def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
         if empty.get(section):
             inside = [Block(id=f"{key}/empty/{section}", html=piece("empty", reason=empty[section])), *inside]
         if section == "classes":
-            inside += [*_classes(job, key), *_confused(view, job, key)]
+            inside += [*_classes(job, key), *_mistakes(view, job, key), *_confused(view, job, key)]
         yield from _folded(f"{key}/section/{section}", heading, inside)
     yield from _folded(f"{key}/fold/forecast", "Forecast", list(_forecasts(view, job, key)))
     runs = run_cards(job)
@@ -215,6 +220,23 @@ def _classes(job: Workload, key: str) -> Iterator[Block]:
         evaluation=best.evaluation,
     )
     yield Block(id=f"{key}/class-metrics", html=html)
+
+
+def _mistakes(view: PageView, job: Workload, key: str) -> Iterator[Block]:
+    """Yield a gallery of the mistakes that the network was surest of; where they are not recorded, it says so."""
+    best = best_evaluated(job, needs_matrix=False)
+    if best is None:
+        return
+    shown = best.evaluation.mistakes[:MAX_MISTAKES]
+    html = piece(
+        "mistakes",
+        mistakes=shown,
+        pictures=view.mistakes.get(job.name, {}),
+        run=best.summary.name,
+        num_wrong=best.evaluation.num_images - round(best.evaluation.top1 * best.evaluation.num_images),
+        is_live=view.is_live,
+    )
+    yield Block(id=f"{key}/mistakes", html=html)
 
 
 def _confused(view: PageView, job: Workload, key: str) -> Iterator[Block]:

@@ -22,7 +22,7 @@ from turnaround.record.files import open_for_reading, replace_file
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import installed_version
 from turnaround.reporting.page.blocks import PageView, page_blocks
-from turnaround.reporting.page.examples import example_pictures
+from turnaround.reporting.page.examples import PagePictures, example_pictures
 from turnaround.reporting.page.render import GENERATOR, render_page
 
 
@@ -60,7 +60,7 @@ def page_view(
 ) -> PageView:
     """Return everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
     options = options or PageOptions()
-    pictures, notes = example_pictures(survey) if options.has_pictures else ({}, [])
+    pictures = example_pictures(survey) if options.has_pictures else PagePictures()
     forecast = survey.workloads if options.has_forecasts else ()
     return PageView(
         survey=survey,
@@ -69,8 +69,9 @@ def page_view(
         findings=tuple(find_all(survey)),
         forecasters={job.name: forecasters_of(job, price=options.price) for job in forecast},
         scores=tuple(scored([line for directory in directories for line in saved_in(directory)], survey)),
-        thumbnails=pictures,
-        notes=tuple(notes),
+        thumbnails=pictures.by_class,
+        mistakes=pictures.by_file,
+        notes=tuple(pictures.notes),
         price=options.price,
         command=_command(directories, options, out) if out is not None else "",
         version=installed_version(),
