@@ -149,8 +149,10 @@ def _under_way(configuration: ConfigurationRuns) -> str:
     text = f"{_name(configuration)}: {run.epochs}{planned} epochs done{level}"
     if run.state in ("queued", "running"):
         return text
+    if run.state == "interrupted":  # the banner below has the command that goes on with it
+        return f"{text}; the run was interrupted"
     cause = f" ({record.status.cause.rstrip('.')})" if record.status.cause else ""
-    return f"{text}; the run {'was interrupted' if run.state == 'interrupted' else run.state}{cause}"
+    return f"{text}; the run {run.state}{cause}"
 
 
 # --- what would be

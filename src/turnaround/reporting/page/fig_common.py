@@ -220,8 +220,8 @@ def epoch_axis(bands: Iterable[Sequence[int]]) -> dict[str, Any]:
     # The smallest of these steps that leaves at most eight ticks, which a telephone has room for.
     step = next((step for step in EPOCH_STEPS if last / step <= 8), EPOCH_STEPS[-1])
     ticks = [1, *(n for n in range(step, last + 1, step) if n > 1)]
-    edge = 0.03 * last
-    return axis("epoch", range=[number(1 - edge), number(last + edge)], tickmode="array", tickvals=ticks)
+    # No range: plotly's own ends where the data do, and a reader's zoom survives the next epoch of a live page.
+    return axis("epoch", tickmode="array", tickvals=ticks)
 
 
 EPOCH_STEPS = (1, 2, *(digit * 10**power for power in range(7) for digit in (5, 10, 20)))

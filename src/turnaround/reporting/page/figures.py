@@ -37,12 +37,15 @@ KEY_FIGURES = (
     ("loss",),
 )
 """The charts that carry the answer: of each row the first that there is."""
+KEY_FIGURES_OF_ONE = (("accuracy",), ("confusion", "confused-pairs"), ("loss",), ("epoch-time",))
+"""The same where there is nothing to compare."""
 
 
 def key_figures(figures: Sequence[Figure]) -> list[Figure]:
     """Return the charts that carry the answer: accuracy, then time; an even number of them, where there are two."""
     by_id = {figure.id: figure for figure in figures}
-    found = [next((by_id[name] for name in row if name in by_id), None) for row in KEY_FIGURES]
+    rows = KEY_FIGURES if any(name in by_id for name in KEY_FIGURES[1]) else KEY_FIGURES_OF_ONE
+    found = [next((by_id[name] for name in row if name in by_id), None) for row in rows]
     known = [figure for figure in found if figure is not None][:MOST_KEY_FIGURES]
     return known[: len(known) // 2 * 2] or known
 

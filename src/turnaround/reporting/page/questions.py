@@ -180,4 +180,4 @@ def _interval(forecast: Interval) -> str:
 
 def _listed(told: Sequence[str], before: str = "") -> str:
     more = f" and {len(told) - MAX_NAMED} more" if len(told) > MAX_NAMED else ""
-    return f"{before}{', '.join(told[:MAX_NAMED])}{more}." if told else "Not known yet."
+    return f"{before}{', '.join(told[:MAX_NAMED])}{more}." if told else "As far as the runs have come."
