@@ -51,7 +51,7 @@ def refusal(asked: Headers, status: int, reason: str, **headers: str) -> Respons
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{title} · turnaround</title><link rel="icon" href="data:,"><style>{css}</style></head>'
         '<body><header class="bar"><div><span class="mark">turnaround</span></div></header>'
-        f"<main><h1>{title}</h1><p>{escape(reason)}</p></main></body></html>"
+        f"<main class='refused'><h1>{title}</h1><p>{escape(reason)}</p></main></body></html>"
     )
     policy = f"default-src 'none'; img-src data:; style-src {style_hash(css)}; frame-ancestors 'none'"
     return HTMLResponse(text, status_code=status, headers={**headers, POLICY: policy})

@@ -85,6 +85,10 @@ def _is_under_way(job: Workload) -> bool:
     return any(run.state in ("queued", "running") for c in job.configurations for run in c.summaries)
 
 
+def _unknown(job: Workload, missing: str) -> str:
+    return "Not known yet: training goes on." if _is_under_way(job) else missing
+
+
 def _final(job: Workload) -> str:
     ended = [
         (series.name, series.configuration.final_val_accuracy)
@@ -103,7 +107,7 @@ def _turnaround(job: Workload) -> Question:
     missing = "Not known: no job has finished, or only rehearsals have, whose times are nobody's."
     return Question(
         text="How long did each job take, from submit to finish?",
-        answer=_listed(timed) if timed else missing,
+        answer=_listed(timed) if timed else _unknown(job, missing),
         is_missing=not timed,
     )
 
@@ -115,7 +119,9 @@ def _stable_epochs(job: Workload, shown: set[str]) -> Question:
     )
     return Question(
         text="How many epochs until the accuracy is stable?",
-        answer=_listed([f"{s.name} {stable_text(s.configuration.stable)}" for s in known]) if known else missing,
+        answer=_listed([f"{s.name} {stable_text(s.configuration.stable)}" for s in known])
+        if known
+        else _unknown(job, missing),
         figure="epochs-to-stable" if "epochs-to-stable" in shown else "",
         is_missing=not known,
     )
@@ -131,7 +137,7 @@ def _stable_first(job: Workload, shown: set[str]) -> Question:
     told = [f"{names[id(one.configuration)]} after {duration(one.value_s)}" for one in reached]
     return Question(
         text="Which is stable first?",
-        answer=_listed(told) if told else missing,
+        answer=_listed(told) if told else _unknown(job, missing),
         figure="time-to-stable" if "time-to-stable" in shown else "",
         is_missing=not told,
     )
