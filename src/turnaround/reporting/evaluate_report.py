@@ -20,6 +20,7 @@ from turnaround.findings.evaluation import evaluation_sentences, headline, paire
 from turnaround.record.schema import CalibrationBin, ClassResult, Evaluation
 from turnaround.reporting.page.templates import asset, content_hash, environment
 from turnaround.reporting.text_layout import NARROWEST, TextColumn, clean, tables, wrapped
+from turnaround.web.pages import base_css
 from turnaround.words import UNKNOWN, accuracy, counted, percent
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def evaluation_page(
     run: EvaluatedRun, source: str, pictures: Mapping[str, str], against: Comparison | None = None
 ) -> str:
     """Return the page as html text; `pictures` are data URIs by file."""
-    evaluation, css = run.evaluation, asset("check.css") + asset("evaluate.css")
+    evaluation, css = run.evaluation, base_css() + asset("check.css") + asset("evaluate.css")
     places = most_confused_classes(evaluation, most=MAX_MATRIX) if evaluation.confusion else []
     mistakes = run.mistakes()
     return (

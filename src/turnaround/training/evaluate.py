@@ -137,7 +137,7 @@ def evaluate(
             [sums.new_full((), len(best)), loss.to(sums), hits[:, 0].sum().to(sums), hits.sum().to(sums)]
         )
         if by_class is not None:
-            by_class.add(logits, batch, predicted=best[:, 0])
+            by_class.add(logits, batch.labels, predicted=best[:, 0], ids=batch.ids)
     # Counts are summed, not means: processes may have had different numbers of images.
     workers.sum(sums)
     if by_class is not None:
@@ -171,9 +171,8 @@ class ClassCounts:
         self.confusion, self.num_predicted, self.calibration = parts
         self.mistakes = SurestMistakes(device)
 
-    def add(self, logits: Tensor, batch: EvaluationBatch, *, predicted: Tensor) -> None:
-        """Add a batch: its logits (N, classes) and predicted classes (N,)."""
-        labels = batch.labels
+    def add(self, logits: Tensor, labels: Tensor, *, predicted: Tensor, ids: Tensor | None = None) -> None:
+        """Add a batch: logits (N, classes); labels, predicted classes and the images' places in the table (N,)."""
         right = predicted == labels
         columns = self.confusion.shape[1]
         # One index for the cell (true class, column), so that one bincount fills the matrix.
@@ -186,8 +185,8 @@ class ClassCounts:
         # Bins are open below and closed above, so that a confidence of 1 lies in the last one.
         bins = (confidence * CALIBRATION_BINS).ceil().long().sub(1).clamp(0, CALIBRATION_BINS - 1)
         self.calibration.index_add_(0, bins, torch.stack([torch.ones_like(units), right.long(), units], dim=1))
-        if batch.ids is not None:
-            self.mistakes.add(confidence.masked_fill(right, -1.0), torch.stack([batch.ids, labels, predicted], dim=1))
+        if ids is not None:
+            self.mistakes.add(confidence.masked_fill(right, -1.0), torch.stack([ids, labels, predicted], dim=1))
 
 
 class SurestMistakes:
