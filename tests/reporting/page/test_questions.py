@@ -9,10 +9,10 @@ from reporting.page.figure_study import study_job
 from turnaround.analysis.workloads import survey
 from turnaround.forecast.sweep import forecasters_of
 from turnaround.reporting.page.figures import figures_of
-from turnaround.reporting.page.questions import CURVES_TO_COME, USAGE_TO_COME, Question, questions_of
+from turnaround.reporting.page.questions import CURVES_TO_COME, USAGE_TO_COME, AnsweredQuestion, questions_of
 
 
-def asked(folder: Path, place: int = 0) -> dict[str, Question]:
+def asked(folder: Path, place: int = 0) -> dict[str, AnsweredQuestion]:
     job = survey([folder]).workloads[place]
     forecasters = forecasters_of(job)
     return {one.text: one for one in questions_of(job, figures_of(job, forecasters), forecasters)}

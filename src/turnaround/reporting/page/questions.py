@@ -31,7 +31,7 @@ USAGE_TO_COME = "No samples yet: there is one a second as soon as the training h
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AnsweredQuestion:
     """One question with its answer."""
 
     text: str
@@ -42,19 +42,21 @@ class Question:
     """True where nothing is known: the answer says what would help."""
 
 
-def questions_of(job: Workload, figures: Sequence[Figure], forecasters: Sequence[Forecaster]) -> tuple[Question, ...]:
+def questions_of(
+    job: Workload, figures: Sequence[Figure], forecasters: Sequence[Forecaster]
+) -> tuple[AnsweredQuestion, ...]:
     """Return the questions in the order in which a report answers them."""
     shown = {figure.id for figure in figures}
     usage = next((name for name in sorted(shown) if name.startswith("usage-")), "")
     curves, hardware_use = missing_curves(job, figures), missing_usage(job, figures)
     return (
-        Question(
+        AnsweredQuestion(
             text="How accurate, epoch by epoch?",
             answer=curves or _final(job),
             figure="final-accuracy" if curves and "final-accuracy" in shown else "" if curves else "accuracy",
             is_missing=bool(curves),
         ),
-        Question(
+        AnsweredQuestion(
             text="How busy was the hardware?",
             answer=hardware_use or "Load, memory and power over time are drawn.",
             figure=usage,
@@ -98,26 +100,26 @@ def _final(job: Workload) -> str:
     return _listed([f"{name} {accuracy(spread.value)}" for name, spread in ended if spread], "Final accuracy: ")
 
 
-def _turnaround(job: Workload) -> Question:
+def _turnaround(job: Workload) -> AnsweredQuestion:
     timed = [
         f"{series.name} {duration(series.configuration.job_time_s.value)}"
         for series in series_of(job)
         if series.configuration.job_time_s is not None
     ]
     missing = "Not known: no job has finished, or only rehearsals have, whose times are nobody's."
-    return Question(
+    return AnsweredQuestion(
         text="How long did each job take, from submit to finish?",
         answer=_listed(timed) if timed else _unknown(job, missing),
         is_missing=not timed,
     )
 
 
-def _stable_epochs(job: Workload, shown: set[str]) -> Question:
+def _stable_epochs(job: Workload, shown: set[str]) -> AnsweredQuestion:
     known = [series for series in series_of(job) if series.configuration.stable.epoch is not None]
     missing = (
         "Not known: it takes the curve of a training that has reached its plateau, or the column epochs_to_stable."
     )
-    return Question(
+    return AnsweredQuestion(
         text="How many epochs until the accuracy is stable?",
         answer=_listed([f"{s.name} {stable_text(s.configuration.stable)}" for s in known])
         if known
@@ -127,7 +129,7 @@ def _stable_epochs(job: Workload, shown: set[str]) -> Question:
     )
 
 
-def _stable_first(job: Workload, shown: set[str]) -> Question:
+def _stable_first(job: Workload, shown: set[str]) -> AnsweredQuestion:
     names = {id(series.configuration): series.name for series in series_of(job)}
     goal = times_to_stable(job)
     reached = (
@@ -135,7 +137,7 @@ def _stable_first(job: Workload, shown: set[str]) -> Question:
     )
     missing = "Not known: it takes an epoch time and a stable epoch of the same configuration."
     told = [f"{names[id(one.configuration)]} after {duration(one.value_s)}" for one in reached]
-    return Question(
+    return AnsweredQuestion(
         text="Which is stable first?",
         answer=_listed(told) if told else _unknown(job, missing),
         figure="time-to-stable" if "time-to-stable" in shown else "",
@@ -143,7 +145,7 @@ def _stable_first(job: Workload, shown: set[str]) -> Question:
     )
 
 
-def _twice_as_many(forecasters: Sequence[Forecaster], shown: set[str]) -> Iterator[Question]:
+def _twice_as_many(forecasters: Sequence[Forecaster], shown: set[str]) -> Iterator[AnsweredQuestion]:
     """Yield a question for each kind of GPU: what would twice the most workers that were timed do?"""
     for forecaster in forecasters:
         times = forecaster.laws.times
@@ -154,7 +156,7 @@ def _twice_as_many(forecasters: Sequence[Forecaster], shown: set[str]) -> Iterat
         if answer:
             figure = "epoch-time" if "epoch-time" in shown else ""
             named = hardware(p.workers, p.gpu, hosts=p.hosts)
-            yield Question(text=f"What would {named} do?", answer=f"{answer}.", figure=figure)
+            yield AnsweredQuestion(text=f"What would {named} do?", answer=f"{answer}.", figure=figure)
 
 
 def _predicted(p: Prediction) -> Iterator[str]:
