@@ -13,7 +13,8 @@ from running import request
 from struck import SETTINGS, assert_same_curve, identical, lines, struck
 from turnaround import recipes
 from turnaround.errors import DivergedError, ProcessFailedError
-from turnaround.launch import lifecycle
+from turnaround.launch import lifecycle, local, restart
+from turnaround.launch.contract import LaunchPlan
 from turnaround.record.reader import Run
 
 
@@ -73,6 +74,35 @@ def test_a_run_goes_on_with_the_processes_that_are_left(
     assert second.startswith("Process 1 (host ")
     assert second.endswith(fewer)
     assert "start 3: processes 2 -> 1" in run.machine["changed"]
+    assert_same_curve(run, whole_on_two)
+
+
+@pytest.mark.fault(
+    1, "--restarts: GPUs that were gone are back: it saves, and goes on with as many processes as before"
+)
+def test_a_run_goes_on_with_more_processes_again(
+    fruit_folder: Path, tmp_path: Path, whole_on_two: Run, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+
+    def num_gpus(plan: LaunchPlan) -> int:
+        """Two; one after the first failure; two again as soon as the second start has saved something."""
+        segments = Run.load(out).status.segments if plan.directory.is_run() else 1
+        saved = [files.path.name for files in plan.directory.checkpoints()]
+        return 2 if (plan.processes == 2 and not saved) or (segments > 1 and saved > ["epoch-00000-step-00005"]) else 1
+
+    monkeypatch.setattr(restart, "_num_gpus", num_gpus)
+    monkeypatch.setattr(local, "GROW_EVERY_S", 0.2)
+    fault = "kind=kill,step=8,rank=1;kind=slow,ms=150,segment=2"
+    run = restarted(fruit_folder, out, fault, restarts=1, launcher=forking, processes=2)
+    assert (run.status.state, run.status.segments, run.machine["processes"]) == ("finished", 3, 2)
+    fewer, more = run.status.restarts
+    assert fewer.endswith("It goes on with 1 process instead of 2: 1 GPU of 2 is left.")
+    assert "everything up to there is saved" in more
+    assert more.endswith("It goes on with 2 processes instead of 1: GPUs are back.")
+    assert "start 2: processes 2 -> 1" in run.machine["changed"]
+    assert "start 3: processes 1 -> 2" in run.machine["changed"]
+    assert "wanted" not in run.recipe["launch"]
     assert_same_curve(run, whole_on_two)
 
 

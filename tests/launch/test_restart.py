@@ -85,3 +85,32 @@ def test_the_gpu_of_the_process_that_fails_is_left_out(
     restarts.after(failed(0), now)
     now, _ = restarts.after(failed(0), now)
     assert (now.processes, dict(now.environment)) == (1, {"CUDA_VISIBLE_DEVICES": left.partition(",")[2]})
+
+
+def test_gpus_that_are_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [{}] * 4
+    monkeypatch.setattr(restart, "describe_gpus", lambda: gpus)
+    before = plan(tmp_path, 4, device="cuda")
+    restarts = Restarts(before, workers=8)
+    gpus = [{}] * 1
+    alone, _ = restarts.after(failed(3), before)
+    assert (alone.processes, alone.wanted) == (1, 4)
+    assert restart.grown(alone, workers=8) is None
+    gpus = [{}] * 3
+    two, why = restarts.after(failed(0), alone)
+    assert (two.processes, two.wanted) == (2, 4)  # three would host unequal numbers of workers
+    assert why == "It goes on with 2 processes instead of 1: GPUs are back."
+    gpus = [{}] * 6
+    four = restart.grown(two, workers=8)
+    assert four is not None
+    assert (four.processes, four.wanted) == (4, None)
+    assert restart.grown(four, workers=8) is None
+
+
+def test_without_a_process_that_fails_it_never_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "describe_gpus", lambda: [{}] * 4)
+    before = plan(tmp_path, 4, device="cuda")
+    restarts = Restarts(before, workers=4)
+    restarts.after(failed(1), before)
+    now, _ = restarts.after(failed(1), before)
+    assert (now.processes, now.wanted, restart.grown(now, workers=4)) == (2, None, None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from turnaround.errors import InputError, one_of
+from turnaround.errors import InputError, InterruptedRunError, one_of
 from turnaround.launch.handshake import StartMessage
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
@@ -28,6 +28,8 @@ class LaunchPlan:
     """Before the images are decoded: without them."""
     processes: int
     engine: str = "torch"
+    wanted: int | None = None
+    """More processes than now, which the run had until GPUs were gone: it goes back to them when those are back."""
     place: RankInfo = field(default_factory=RankInfo)
     """Rank of the command itself: alone it starts all processes, otherwise somebody has started one for each."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -43,11 +45,23 @@ class LaunchPlan:
         return [str(self.directory.path)]
 
 
+class MoreProcessesError(InterruptedRunError):
+    """Stopped and saved by the launcher itself, which can go on with more processes."""
+
+
+def never() -> bool:
+    """Return False: nothing that a start could wait for."""
+    return False
+
+
 class StartedProcesses(Protocol):
     """The processes of one start: they load their code, then wait for their images."""
 
-    def run(self, message: StartMessage) -> None:
-        """Give them the complete message, and wait for their end; an error of errors.py when they do not finish."""
+    def run(self, message: StartMessage, *, can_grow: Callable[[], bool] = never) -> None:
+        """Give them the complete message, and wait for their end; an error of errors.py when they do not finish.
+
+        As soon as `can_grow` is true they are asked to save and to stop, which is a MoreProcessesError.
+        """
 
 
 class Launcher(Protocol):

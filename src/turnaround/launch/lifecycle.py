@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isqrt
 from pathlib import Path
 from statistics import median
@@ -31,12 +32,12 @@ from turnaround.errors import (
 )
 from turnaround.launch import job_origin
 from turnaround.launch.automatic import AutomaticChoice, decide
-from turnaround.launch.contract import Launcher, LaunchPlan, StartedProcesses, choose_processes
+from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError, StartedProcesses, choose_processes
 from turnaround.launch.early_checks import refuse_early
 from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.local import LocalLauncher
 from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
-from turnaround.launch.restart import Restarts
+from turnaround.launch.restart import Restarts, grown, grown_sentence
 from turnaround.recipe import Recipe
 from turnaround.record import heartbeat
 from turnaround.record.files import read_json, remove_folder
@@ -134,6 +135,9 @@ def resume(request: Request) -> Run:
     request = replace(request, device=request.device or _launch_facts(run).get("device"))
     processes = _processes(recipe, request, before=_processes_before(run))
     plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
+    if request.processes is None and request.place.is_alone and (wanted := _launch_facts(run).get("wanted")):
+        plan = replace(plan, wanted=int(wanted))
+        plan = grown(plan, workers=recipe.workers.count) or plan
     if request.place.rank > 0:
         return _follow(plan, request)
     directory.refuse_linked_folders()
@@ -147,7 +151,7 @@ def resume(request: Request) -> Run:
         # After the check of the images: a resume that is refused leaves recipe and status as they were.
         _write_recipe(directory, {**run.recipe, **recipe.to_dict(), **({CHANGES: changes} if changes else {})}, plan)
         _write_status(directory, _next_segment(directory, run.status))
-        request.announce(recipe, prepared, processes)
+        request.announce(recipe, prepared, plan.processes)
         _train(started, plan, prepared, request, workers=recipe.workers.count)
     return Run.load(directory.path)
 
@@ -295,33 +299,43 @@ def _train(
     processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, request: Request, *, workers: int
 ) -> None:
     """Train to the end or to an error; start again after the failure of a process, as often as was asked for."""
-    directory, restarts = plan.directory, Restarts(plan, workers=workers)
+    directory, restarts, num_restarts = plan.directory, Restarts(plan, workers=workers), 0
     message = _with_images(plan, prepared)
     with ExitStack() as restarted:
-        for restart in range(request.restarts + 1):
+        while True:
             try:
-                processes.run(message)
+                processes.run(message, can_grow=partial(_can_grow, plan, workers))
                 return
             except TurnaroundError as error:
                 if not directory.is_run():
                     raise  # it has vanished, and with it the status
                 # Read after the end: process 0 has written epochs and times into it meanwhile.
                 status = Run.load(directory.path).status
+                before, more = plan, grown(plan, workers=workers) if isinstance(error, MoreProcessesError) else None
                 # Only the death of a process is worth another start: bad input and divergence would come back.
-                if not isinstance(error, ProcessFailedError) or restart == request.restarts:
+                if more is not None:
+                    plan, cause = more, f"{error} {grown_sentence(before, more)}"
+                elif isinstance(error, ProcessFailedError) and num_restarts < request.restarts:
+                    num_restarts += 1
+                    plan, others = restarts.after(error, plan)
+                    cause = " ".join(filter(None, (str(error), others)))
+                else:
                     _write_status(directory, _ended(status, error))
                     raise
-                plan, fewer = restarts.after(error, plan)
-                cause = " ".join(filter(None, (str(error), fewer)))
             _write_status(directory, replace(_next_segment(directory, status), restarts=[*status.restarts, cause]))
             _write_recipe(directory, read_json(directory.recipe), plan)
-            sys.stderr.write(f"{cause}\nStarting again by itself: {restart + 1} of {request.restarts}.\n")
+            counted = "." if more is not None else f": {num_restarts} of {request.restarts}."
+            sys.stderr.write(f"{cause}\nStarting again by itself{counted}\n")
             # A new token: a process must not take the message of the start that failed for its own. Decoding takes 0 s
             # now: the first start has counted it.
             again = replace(plan.message, start=secrets.token_hex(8), begun_at_s=time.monotonic())
             plan = replace(plan, message=again)
             message = again.with_images(prepared.pixels.cache_dir, decode_time_s=0.0)
             processes = restarted.enter_context(request.launcher.started(plan))
+
+
+def _can_grow(plan: LaunchPlan, workers: int) -> bool:
+    return grown(plan, workers=workers) is not None
 
 
 def _next_segment(directory: RunDirectory, status: Status) -> Status:
@@ -344,7 +358,8 @@ def _ended(status: Status, error: TurnaroundError) -> Status:
 
 def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchPlan) -> None:
     """Write recipe.json with the launch facts that a resume needs: machine.json has them too, but seconds later."""
-    write_json(directory.recipe, {**recipe, LAUNCH: {"processes": plan.processes, "device": plan.message.device}})
+    facts = {"processes": plan.processes, "device": plan.message.device}
+    write_json(directory.recipe, {**recipe, LAUNCH: facts if plan.wanted is None else {**facts, "wanted": plan.wanted}})
 
 
 def _launch_facts(run: Run) -> dict[str, Any]:

@@ -12,14 +12,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.errors import InputError, InterruptedRunError, StorageError, TurnaroundError
 from turnaround.launch import failure, handshake
-from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, usable_cores
+from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, MoreProcessesError, never, usable_cores
 from turnaround.launch.handshake import StartMessage
 from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
@@ -34,6 +34,8 @@ GRACE_S = 15.0
 """Time that the others have, after one process has ended, to save what they have or to say why they fail."""
 PATIENCE_S = 300.0
 """The watchdog ends a training without progress after this; less than a collective waits (workers/torch_ddp.py)."""
+GROW_EVERY_S = 30.0
+"""A run that has lost GPUs asks so often whether they are back: NVML answers in milliseconds, a start takes seconds."""
 PATIENCE_VARIABLE = "TURNAROUND_WATCHDOG_S"
 
 # glibc otherwise gives large blocks back to the system after every step and clears them again before the next:
@@ -79,6 +81,7 @@ class LocalProcesses:
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         self._process: subprocess.Popen[bytes] | None = None
+        self._grows = False
 
     def start(self) -> None:
         """Start what `command` says."""
@@ -96,7 +99,7 @@ class LocalProcesses:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def run(self, message: StartMessage) -> None:
+    def run(self, message: StartMessage, *, can_grow: Callable[[], bool] = never) -> None:
         plan = self.plan
         watch = heartbeat.HeartbeatMonitor(plan.directory, patience_s=patience_s())
         with _stop_requests(plan) as requests:
@@ -105,7 +108,7 @@ class LocalProcesses:
             try:
                 # The handlers are installed before the message is out: from then on a process may train and have
                 # something to save, so a signal to us must be passed on instead of ending us.
-                exit_status = self._wait(message, requests, watch)
+                exit_status = self._wait(message, requests, watch, can_grow)
             finally:
                 self.end()
         # Only now, when nothing of the start can write any more, the record says how it ended.
@@ -119,15 +122,24 @@ class LocalProcesses:
         if requests.received and not failure.has_failures(plan.directory):
             raise InterruptedRunError(f"Stopped before the first step. {go_on}")
         cause = _cause(plan, exit_status, watch)
+        if self._grows and not requests.received and isinstance(cause, InterruptedRunError):
+            raise MoreProcessesError(str(cause))
         raise InterruptedRunError(f"{cause} {go_on}") if isinstance(cause, InterruptedRunError) else cause
 
-    def _wait(self, message: StartMessage, requests: _StopSignals, watch: heartbeat.HeartbeatMonitor) -> int:
+    def _wait(
+        self,
+        message: StartMessage,
+        requests: _StopSignals,
+        watch: heartbeat.HeartbeatMonitor,
+        can_grow: Callable[[], bool],
+    ) -> int:
         """Return the exit status. The first request to stop is passed on; the second ends the wait, as a death does.
 
         A request may reach one process before it listens, and the others would wait for it in vain. Where nobody
         trains yet there is nothing to save: they get a moment to end by themselves.
         """
         process, passed_on_s, looked_s = self._process, math.inf, time.monotonic()
+        asked_s = looked_s
         assert process is not None, "started once, and run once"
         tree = ProcessTreeWatch(
             process.pid, self.plan.directory.process_log, patience_s=watch.patience_s, launcher=launcher_of(self.plan)
@@ -155,6 +167,10 @@ class LocalProcesses:
                 if not watch.has_begun and looked_s - passed_on_s > GRACE_S:
                     return -signal.SIGKILL
                 message = self._repeat(message, has_begun=watch.has_begun)
+                if looked_s - asked_s >= GROW_EVERY_S and watch.has_begun and not (self._grows or requests.received):
+                    asked_s, self._grows = looked_s, can_grow()
+                    if self._grows:
+                        process.terminate()
 
     def _repeat(self, message: StartMessage, *, has_begun: bool) -> StartMessage:
         """Write the message anew, for processes of other launchers: to them a message counts that changes.

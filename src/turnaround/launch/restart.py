@@ -2,7 +2,8 @@
 
 The workers never change, so any number gives the same training. It goes on with fewer when a device is gone, or when
 the same process has failed twice in a row and nothing was saved in between: then it will fail again, and the run does
-without it and without its GPU. Each process that is left hosts the same number of workers.
+without it and without its GPU. Each process that is left hosts the same number of workers. When GPUs that were gone are
+back, it goes on with as many processes as before: at the next restart, or while it trains, between two steps.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class Restarts:
         saved = _newest(plan.directory)
         failed_again = self._before is not None and bool(self._before[0] & ranks) and self._before[1] == saved
         self._before = (ranks, saved)
+        if (more := grown(plan, workers=self.workers)) is not None:
+            self.num_gpus, self._before = _num_gpus(plan), None
+            return more, grown_sentence(plan, more)
         gpus, before = _num_gpus(plan), self.num_gpus
         self.num_gpus = gpus
         if plan.processes == 1:
@@ -41,7 +45,8 @@ class Restarts:
         # Only where each process had a GPU of its own: processes that share GPUs can go on sharing what is left.
         if plan.processes <= before and gpus < plan.processes:
             left = f"{gpus or 'no'} GPU{'s' * (gpus != 1)} of {before} {'is' if gpus == 1 else 'are'} left"
-            return self._fewer(plan, at_most=max(1, gpus), why=left)
+            wanted = replace(plan, wanted=max(plan.wanted or 0, plan.processes))
+            return self._fewer(wanted, at_most=max(1, gpus), why=left)
         if failed_again:
             who = " and ".join(str(rank) for rank in sorted(ranks))
             # A failing GPU would fail under its next process too, so it goes with the rank that had it.
@@ -56,6 +61,20 @@ class Restarts:
         self._before = None  # ranks have other numbers now
         count = f"{processes} process{'es' * (processes > 1)}"
         return replace(plan, processes=processes), f"It goes on with {count} instead of {plan.processes}: {why}."
+
+
+def grown(plan: LaunchPlan, *, workers: int) -> LaunchPlan | None:
+    """Return the plan with the processes that GPUs which are back allow; None where there are no more than now."""
+    if plan.wanted is None or plan.processes >= plan.wanted:
+        return None
+    processes = even_processes(workers=workers, at_most=min(_num_gpus(plan), plan.wanted))
+    if processes <= plan.processes:
+        return None
+    return replace(plan, processes=processes, wanted=plan.wanted if processes < plan.wanted else None)
+
+
+def grown_sentence(before: LaunchPlan, now: LaunchPlan) -> str:
+    return f"It goes on with {now.processes} processes instead of {before.processes}: GPUs are back."
 
 
 def _num_gpus(plan: LaunchPlan) -> int:
