@@ -22,6 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from forking import ForkingLauncher, ForkingParent
 from turnaround import fruitbowl
+from turnaround.children import num_cpus
 from turnaround.workers.environment import VARIABLES
 
 # What tests import lives as long as they do: a collection of garbage need not look at it, least of all while it comes.
@@ -50,6 +51,12 @@ BROWSER_ARGUMENTS = (
     "--disable-sync",
 )
 HAS_BROWSER = CHROMIUM is not None and find_spec("playwright") is not None
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which not every environment of .ci has
+def pytest_xdist_auto_num_workers() -> int:
+    """Three test processes on two cores: those that wait for a training to stop, or to fall silent, need none."""
+    return max(1, 3 * num_cpus() // 2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

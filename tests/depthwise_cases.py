@@ -29,7 +29,7 @@ WINDOWS = {
 SAME_STRIDES = {"same": 1, "same, stride 2": 2}
 """timm's Conv2dSame, 3 x 3."""
 NO_IMAGES = "no images"
-SIZES = ((5, 9, 8), (33, 7, 6))
+SIZES = ((5, 7, 6), (33, 5, 4))
 """Channels, height and width: less and more than a block of channels, odd and even."""
 
 

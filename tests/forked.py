@@ -31,7 +31,8 @@ def main(name: str, python: str, kind: str, *words: str) -> int:
         processes, program = int(program[4]), program[5:]
         while program[0].startswith("--"):  # options of torch.distributed.run, each with its value
             program = program[2:]
-    if not (program[0] == "-m" and program[1] in MODULES) and not program[0].endswith(".py"):
+    is_ours = (program[0] == "-c" and "turnaround" in program[1]) or (program[0] == "-m" and program[1] in MODULES)
+    if not is_ours and not program[0].endswith(".py"):
         os.execv(sys.executable, [sys.executable, *words])
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until there is somebody to pass them on to
     with socket.socket(socket.AF_UNIX) as parent:

@@ -30,12 +30,13 @@ import traced_worker  # noqa: F401  # notes what every step consumed, where a te
 import turnaround
 from turnaround import cli, worker
 from turnaround.children import die_with_parent
+from turnaround.errors import TurnaroundError
 from turnaround.launch.local import GRACE_S
 
 LOOKS_EVERY_S = 0.02
 ROOMS = ("analysis", "check", "data", "findings", "forecast", "model", "reporting", "study", "training", "use")
 """Whose modules a command or a training loads when it needs them."""
-OPTIONAL = ("jinja2", "timm", "torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+OPTIONAL = ("jinja2", "timm", "torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "typer._adapters")
 """Packages that commands load when they need them; not every environment of .ci has them."""
 
 
@@ -44,6 +45,8 @@ def main(listening: socket.socket) -> NoReturn:
     for name in (*OPTIONAL, *(name for name in modules if name.split(".")[1] in ROOMS)):
         with contextlib.suppress(ImportError):  # of what is not installed here
             importlib.import_module(name)
+    with contextlib.suppress(ImportError, TurnaroundError):
+        write_a_page()
     gc.collect()
     gc.freeze()  # a collection in one that is forked would touch, and so copy, all that was loaded here
     while True:
@@ -56,6 +59,14 @@ def main(listening: socket.socket) -> NoReturn:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+
+
+def write_a_page() -> None:
+    """Pack plotly and compile the templates once: every training and study of a command leaves a page."""
+    from turnaround.reporting.page.blocks import Block
+    from turnaround.reporting.page.render import render_page
+
+    render_page([Block(id="block")], title="", live=False)
 
 
 def look_after(connection: socket.socket) -> NoReturn:
@@ -91,13 +102,16 @@ def forked(connection: socket.socket, task: dict[str, Any], own: dict[str, str])
 
 
 def program(words: list[str], python: str) -> Callable[[], object]:
-    """What Python would run: a script, or after `-m` a module."""
+    """What Python would run: a script, after `-m` a module, or after `-c` a text."""
     sys.argv = words[words[0] == "-m" :]
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     if sys.argv[0] in ("turnaround.worker", "traced_worker"):
         return worker.main
     if sys.argv[0] in ("conformance_worker", "turnaround.workers.probe"):  # the first changes the code of trainings
         return lambda: runpy.run_module(words[1], run_name="__main__")
+    if words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        return lambda: exec(words[1], {"__name__": "__main__"})
     sys.executable = python
     if sys.argv[0] == "torch.distributed.run":
         return torch.distributed.run.main

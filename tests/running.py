@@ -24,6 +24,16 @@ from turnaround.launch.contract import Launcher
 from turnaround.record.reader import Run
 
 TESTS = Path(__file__).parent
+EXACT = (
+    "data.size_px=32",
+    "model.name=small",
+    "training.optimizer=adamw",
+    "workers.count=4",
+    "training.batch_per_worker=8",
+    "training.precision=fp64",
+    "training.checkpoint_every_s=0",
+)
+"""A training of four workers whose weights agree to 1e-12 on any processes, with a checkpoint of every epoch."""
 
 
 def silent(what: str, done: int, total: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from forking import ForkingLauncher
-from running import host_never_waits, largest_difference, request, traced, train, weights
+from running import EXACT, host_never_waits, largest_difference, request, traced, train, weights
 from training.test_step import at, batch, made, network
 from turnaround.errors import ProcessFailedError
 from turnaround.launch import lifecycle
@@ -27,28 +26,8 @@ from turnaround.use.trained import load_trained
 from turnaround.workers.single import Single
 
 DECAY = 0.9
-SETTINGS = (
-    "data.size_px=32",
-    "model.name=small",
-    "training.optimizer=adamw",
-    "workers.count=4",
-    "training.batch_per_worker=8",
-    "training.epochs=3",
-    "training.precision=fp64",
-    "training.checkpoint_every_s=0",
-    f"training.ema={DECAY}",
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """In every process, however it is started: sums by several threads round otherwise."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
-    torch.set_num_threads(before)
+SETTINGS = (*EXACT, "training.epochs=3", f"training.ema={DECAY}")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def averaging(step: Step, **keys: float) -> Step:

@@ -161,42 +161,39 @@ def test_muon_is_the_same_training_too(run_on: RunOn) -> None:
     """It orthogonalises in bf16, but after the gradients were averaged: every process computes the same update."""
     pytest.importorskip("timm")
     muon = ("training.optimizer=muon", "training.learning_rate=0.002", "data.size_px=32")
-    # Five steps an epoch: a core takes 0.4 s for the bf16 products of one.
-    few = ("workers.count=2", "training.batch_per_worker=16", "training.epochs=2")
+    # Two steps an epoch: a core takes 0.4 s for the bf16 products of one.
+    few = ("workers.count=2", "training.batch_per_worker=40", "training.epochs=2")
     settings = (*muon, *few, "training.precision=fp64")
     one, two = run_on(1, *settings), run_on(2, *settings)
+    assert [e.steps for e in one.epochs] == [2, 2]
     assert largest_difference(weights(one), weights(two)) < 1e-12
     assert [e.val_accuracy for e in one.epochs] == [e.val_accuracy for e in two.epochs]
 
 
-def test_mixed_images_are_the_same_training_too(run_on: RunOn) -> None:
-    """1 x 4, 2 x 2 and 4 x 1: a partner is in the same worker's slice, whoever hosts it."""
-    mixed = ("augment.mixup=0.4", "augment.cutmix=1", "augment.cutout=0.4", "augment.crop=0.4", "augment.colour=0.3")
-    settings = ("training.label_smoothing=0.1", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
-    runs = [run_on(n, *mixed, *settings) for n in (1, 2, 4)]
-    for run in runs[1:]:
-        assert largest_difference(weights(runs[0]), weights(run)) < 1e-12
-        assert run.epochs[0].train_loss == pytest.approx(runs[0].epochs[0].train_loss, abs=1e-12)
-        assert run.epochs[0].train_accuracy == runs[0].epochs[0].train_accuracy
-
-
-def test_weighed_classes_are_the_same_training_too(
-    run_on: RunOn, ten_steps_folder: Path, tmp_path: Path, forking: ForkingLauncher
+def test_mixed_images_of_weighed_classes_are_the_same_training_too(
+    ten_steps_folder: Path, tmp_path: Path, forking: ForkingLauncher
 ) -> None:
-    """1 x 4, 2 x 2 and 4 x 1: a weight belongs to an image, whoever hosts it."""
+    """1 x 4, 2 x 2 and 4 x 1: a partner is in the worker's own slice, a weight belongs to an image, whoever has it."""
     uneven = tmp_path / "uneven"
     shutil.copytree(ten_steps_folder, uneven)
     rare = sorted(folder for folder in uneven.iterdir() if folder.is_dir())[0]
     for picture in sorted(rare.iterdir())[8:]:
         picture.unlink()
-    settings = (*SHARED, "training.epochs=1", "training.precision=fp64", "data.size_px=32", "data.holdout=0.2")
-    balanced = (*settings, "training.class_weights=balanced")
-    runs = [train(uneven, tmp_path / f"u{n}", *balanced, processes=n, launcher=forking) for n in (1, 2, 4)]
+    mixed = ("augment.mixup=0.4", "augment.cutmix=1", "augment.cutout=0.4", "augment.crop=0.4", "augment.colour=0.3")
+    exact = ("training.epochs=1", "training.precision=fp64", "data.size_px=32", "data.holdout=0.2")
+    settings = {
+        "mixed": (*SHARED, *exact, *mixed, "training.label_smoothing=0.1"),
+        "weighed": (*SHARED, *exact, "training.class_weights=balanced"),
+    }
+    both = (*settings["mixed"], "training.class_weights=balanced")
+    runs = [train(uneven, tmp_path / f"{n}", *both, processes=n, launcher=forking) for n in (1, 2, 4)]
     for run in runs[1:]:
         assert largest_difference(weights(runs[0]), weights(run)) < 1e-12
         assert run.epochs[0].train_loss == pytest.approx(runs[0].epochs[0].train_loss, abs=1e-12)
-    plain = train(uneven, tmp_path / "plain", *settings, launcher=forking)
-    assert largest_difference(weights(runs[0]), weights(plain)) > 1e-4
+        assert run.epochs[0].train_accuracy == runs[0].epochs[0].train_accuracy
+    for name, fewer in settings.items():  # each of the two makes a difference
+        other = train(uneven, tmp_path / name, *fewer, launcher=forking)
+        assert largest_difference(weights(runs[0]), weights(other)) > 1e-4
 
 
 def test_unequal_shares_are_the_same_training_too(run_on: RunOn) -> None:
