@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import rich.progress  # noqa: F401  # this and the next: what commands load when they need it
 import scipy.stats  # noqa: F401
 import torch.distributed.run
+from PIL import Image
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
 import turnaround
@@ -45,6 +46,7 @@ def main(listening: socket.socket) -> NoReturn:
     for name in (*OPTIONAL, *(name for name in modules if name.split(".")[1] in ROOMS)):
         with contextlib.suppress(ImportError):  # of what is not installed here
             importlib.import_module(name)
+    Image.init()  # its formats, which it would load when a picture is saved or not known at once
     with contextlib.suppress(ImportError, TurnaroundError):
         write_a_page()
     gc.collect()

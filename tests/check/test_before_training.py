@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from turnaround import recipes
+from turnaround import children, recipes
 from turnaround.analysis.workloads import survey_runs
 from turnaround.check import dataset
 from turnaround.findings import find_all
@@ -30,6 +30,12 @@ def folder(fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
                 opened.save(image.with_name(f"{image.stem}-again.png"))
     shutil.copy(next((place / "fresh_apple").iterdir()), place / "rotten_banana" / "an-apple.png")
     return place
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding by several processes is tested in data/; here to start them would take longer than all else."""
+    monkeypatch.setattr(children, "num_cpus", lambda: 1)
 
 
 def prepared(folder: Path, cache: Path, *overrides: str) -> tuple[Recipe, Prepared]:
