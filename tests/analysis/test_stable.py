@@ -85,8 +85,7 @@ def test_the_interval_is_not_wider_than_it_need_be(size: int) -> None:
 
 def share_stable(mean: Array, noise: float, count: int = 150) -> float:
     rng = np.random.default_rng(11)
-    found = [stable_epoch(measured(mean, noise, rng), num_validation=NUM_VALIDATION) for _ in range(count)]
-    return float(np.mean([one.status == "stable" for one in found]))
+    return float(np.mean([is_stable(measured(mean, noise, rng), num_validation=NUM_VALIDATION) for _ in range(count)]))
 
 
 @pytest.mark.parametrize("size", [10, 20, 30])
