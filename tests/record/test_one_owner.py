@@ -16,7 +16,8 @@ import pytest
 import turnaround
 
 PACKAGE = Path(turnaround.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
+Trees = dict[str, ast.Module]
+"""The source, by the path of each file in the package."""
 OWNER = "record/layout.py"
 NAMES = re.compile(
     r"(?:^|/)(?:(?:recipe|machine|status|evaluation|imported|bench|study|manifest|start|mlflow)\.json"
@@ -30,8 +31,10 @@ OTHER_MEANINGS = {
 }
 
 
-def name_of(file: Path) -> str:
-    return file.relative_to(PACKAGE).as_posix()
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in files}
 
 
 def literals(tree: ast.AST) -> Iterator[str]:
@@ -44,16 +47,13 @@ def literals(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_no_other_file_knows_a_file_name_of_a_run(file: Path) -> None:
-    if name_of(file) == OWNER:
-        return
-    known = [text for text in literals(ast.parse(file.read_text(encoding="utf-8"))) if NAMES.search(text)]
-    assert [text for text in known if (name_of(file), text) not in OTHER_MEANINGS] == []
+def test_no_other_file_knows_a_file_name_of_a_run(trees: Trees) -> None:
+    known = {(name, text) for name, tree in trees.items() for text in literals(tree) if NAMES.search(text)}
+    assert {one for one in known if one[0] != OWNER} - OTHER_MEANINGS.keys() == set()
 
 
-def test_the_owner_is_seen() -> None:
-    known = [text for text in literals(ast.parse((PACKAGE / OWNER).read_text())) if NAMES.search(text)]
+def test_the_owner_is_seen(trees: Trees) -> None:
+    known = [text for text in literals(trees[OWNER]) if NAMES.search(text)]
     expected = {"recipe.json", "epochs.jsonl", "spans-", "pulse-", "failure-", "epoch-", "processes.log", ".pixels"}
     assert expected <= set(known)
 
@@ -106,14 +106,8 @@ def calls(tree: ast.AST) -> Iterator[str]:
                 yield text
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if name_of(file).split("/")[0] in TOUCHING_RUNS], ids=name_of)
-def test_nobody_else_opens_files(file: Path) -> None:
-    opened = list(calls(ast.parse(file.read_text(encoding="utf-8"))))
-    if name_of(file) == OPENER:
-        assert opened
-    elif name_of(file) not in ELSEWHERE:
-        assert opened == []
-
-
-def test_every_exception_is_still_one() -> None:
-    assert [name for name in ELSEWHERE if not list(calls(ast.parse((PACKAGE / name).read_text())))] == []
+def test_nobody_else_opens_files_and_every_exception_is_still_one(trees: Trees) -> None:
+    touching = {name: tree for name, tree in trees.items() if name.split("/")[0] in TOUCHING_RUNS}
+    opened = {name: found for name, tree in touching.items() if (found := list(calls(tree)))}
+    assert {name: found for name, found in opened.items() if name not in (OPENER, *ELSEWHERE)} == {}
+    assert {OPENER, *ELSEWHERE} - opened.keys() == set()
