@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,15 @@ from turnaround.model.network import IMAGENET_MEAN, Network, build, classifier_o
 from turnaround.model.small import SmallNetwork
 from turnaround.recipe import ModelRecipe
 
-timm = pytest.importorskip("timm")
+if find_spec("timm") is None:
+    pytest.skip("no timm here", allow_module_level=True)
+
+
+def create(name: str, **keys: Any) -> nn.Module:
+    import timm  # here: it takes seconds, and every test process collects this file
+
+    module: nn.Module = timm.create_model(name, **keys)
+    return module
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +47,7 @@ def made(name: str = "small", *, num_classes: int = 7, seed: int = 0, **keys: ob
 def frozen(name: str, folder: Path, *, num_classes: int = 7) -> Network:
     """With weights for ten classes from a file."""
     torch.manual_seed(9)
-    source = SmallNetwork(num_classes=10) if name == "small" else timm.create_model(name, num_classes=10)
+    source = SmallNetwork(num_classes=10) if name == "small" else create(name, num_classes=10)
     save_file({k: v.contiguous() for k, v in source.state_dict().items()}, folder / "w.safetensors")
     return made(name, num_classes=num_classes, weights=str(folder / "w.safetensors"), fine_tune=False)
 
@@ -90,7 +100,7 @@ def test_the_seed_decides_a_new_layer_on_trained_weights(tmp_path: Path) -> None
 
 def test_normalisation_is_the_networks_own() -> None:
     assert made("small").mean == IMAGENET_MEAN
-    config = timm.create_model("test_vit").pretrained_cfg
+    config = create("test_vit").pretrained_cfg
     assert made("test_vit").mean == tuple(config["mean"])
     assert made("test_vit").std == tuple(config["std"])
 
@@ -147,15 +157,15 @@ def test_what_couples_the_images_of_a_pass(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", [{"drop_rate": 0.1}, {"drop_path_rate": 0.1}, {"attn_drop_rate": 0.1}])
 def test_dropout_and_drop_path_are_random(keys: dict[str, float]) -> None:
-    network = of(timm.create_model("test_vit", **keys))
+    network = of(create("test_vit", **keys))
     assert network.is_random()
     assert network.couples_images()
-    assert not of(timm.create_model("test_vit", **keys), fine_tune=False).is_random()
+    assert not of(create("test_vit", **keys), fine_tune=False).is_random()
     assert not of(nn.Sequential(nn.Dropout(0.0))).is_random()
 
 
 def test_dropout_without_a_module_is_random_too() -> None:
-    assert of(timm.create_model("test_efficientnet", drop_rate=0.5)).is_random()
+    assert of(create("test_efficientnet", drop_rate=0.5)).is_random()
 
 
 @pytest.mark.parametrize("name", ["small", "test_resnet", "test_vit", "test_efficientnet", "test_convnext"])
@@ -172,7 +182,7 @@ def test_a_network_that_couples_nothing_gives_each_image_its_own_answer(name: st
 
 
 def test_a_batch_norm_in_the_last_layer_of_a_frozen_network_couples() -> None:
-    network = of(timm.create_model("levit_128s", num_classes=7), fine_tune=False)
+    network = of(create("levit_128s", num_classes=7), fine_tune=False)
     network.train_mode()
     torch.manual_seed(0)
     images = torch.randn(4, 3, 224, 224)
@@ -189,7 +199,7 @@ def test_weights_of_another_class_count_fit_networks_with_two_heads(name: str, t
 
 
 def test_a_network_without_a_last_layer_is_refused() -> None:
-    module = timm.create_model("test_resnet", num_classes=0)
+    module = create("test_resnet", num_classes=0)
     with pytest.raises(ModelError, match="ResNet has no last layer that could be replaced"):
         classifier_of(module)
 

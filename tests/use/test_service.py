@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -96,15 +96,15 @@ def huge() -> bytes:
         (b"", 400, "There is no picture in this request."),
         (b"<!DOCTYPE html>", 422, "not an image (starts with '<!DOCTYPE')"),
         (b"\xff\xd8\xff\xe0 broken", 422, "Truncated File Read"),
-        (huge(), 422, "too large (9000 x 9000 px, more than the limit of 50 Mpx)"),
+        (huge, 422, "too large (9000 x 9000 px, more than the limit of 50 Mpx)"),
         (b"x" * 300_000, 413, "larger than 0.2 MB"),
     ],
     ids=["empty", "html", "broken", "pixels", "bytes"],
 )
 def test_what_cannot_be_classified_is_told_and_the_server_lives_on(
-    port: int, body: bytes, status: int, sentence: str, pictures: list[bytes]
+    port: int, body: bytes | Callable[[], bytes], status: int, sentence: str, pictures: list[bytes]
 ) -> None:
-    reply = classify(port, body)
+    reply = classify(port, body() if callable(body) else body)
     assert (reply.status, sentence in reply.json["error"]) == (status, True), reply
     assert classify(port, pictures[0]).status == 200
 
