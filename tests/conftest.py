@@ -56,8 +56,11 @@ HAS_BROWSER = CHROMIUM is not None and find_spec("playwright") is not None
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which not every environment of .ci has
 def pytest_xdist_auto_num_workers() -> int:
-    """Three test processes on two cores: those that wait for a training to stop, or to fall silent, need none."""
-    return max(1, 3 * num_cpus() // 2)
+    """Three test processes on two cores: those that wait for a training to stop, or to fall silent, need none.
+
+    Twelve are enough: the longest file takes a twelfth of all, and each has torch loaded twice, once to be forked.
+    """
+    return min(12, max(1, 3 * num_cpus() // 2))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

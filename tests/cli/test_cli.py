@@ -313,7 +313,7 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
     environment: dict[str, str], fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent
 ) -> None:
     out = tmp_path / "my run"
-    arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=8", "--out", str(out))
+    arguments = ("train", str(fruit_folder), *QUICK, "--set", "training.epochs=5", "--out", str(out))
     slow = slowed(environment, "kind=slow,step=7,ms=400")
     with started(*arguments, environment=slow, python=forking_parent.python) as process:
         wait_for(lambda: num_epochs(out))
@@ -322,9 +322,9 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
     assert process.returncode == 75, shown
     assert "Stopping after this step. Ctrl-C again stops at once." in shown
     done = num_epochs(out)
-    assert 0 < done < 8
-    within = rf"error: Stopped after step [1-6] of 6 in epoch {done + 1} of 8; everything up to there is saved\."
-    assert re.search(rf"{within}|error: Stopped after epoch {done} of 8; everything", shown)
+    assert 0 < done < 5
+    within = rf"error: Stopped after step [1-6] of 6 in epoch {done + 1} of 5; everything up to there is saved\."
+    assert re.search(rf"{within}|error: Stopped after epoch {done} of 5; everything", shown)
     assert f"turnaround resume '{out}'" in shown  # what to type next
     assert status(out)["state"] == "interrupted"
     assert status(out)["epochs_done"] == done
@@ -339,9 +339,9 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(
     )
     assert again.returncode == 0, again.stderr
     result = json.loads(again.stdout)
-    assert (result["state"], result["epochs"]) == ("finished", 8)
+    assert (result["state"], result["epochs"]) == ("finished", 5)
     assert status(out)["segments"] == 2
-    assert [e.segment for e in Run.load(out).epochs] == [1] * done + [2] * (8 - done)
+    assert [e.segment for e in Run.load(out).epochs] == [1] * done + [2] * (5 - done)
 
 
 @pytest.mark.fault(6, "Ctrl-C twice: ends at once, the last checkpoint is intact, no process is left")
