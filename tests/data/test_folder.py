@@ -216,7 +216,7 @@ def test_warnings_on_counts(tmp_path: Path) -> None:
     assert "100 validation images" in text
     assert "standard error of 4.0 points" in text
     assert "2 classes without a validation image, so no accuracy: 'B', 'b'" in text
-    assert "differ only in upper and lower case: 'b'" in text
+    assert "differ only in upper and lower case: 'B', 'b'" in text
 
 
 def test_missing_folder_suggests_near_names(tmp_path: Path) -> None:

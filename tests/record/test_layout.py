@@ -128,7 +128,7 @@ def test_open_says_why_not_and_what_was_meant(tmp_path):
     with pytest.raises(RunDirectoryError, match=r"it is a file. Did you mean .*fruit-4-workers"):
         RunDirectory.open(tmp_path / "fruit-4-workers" / "status.json")
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(RunDirectoryError, match=r"no recipe\.json\.$"):
+    with pytest.raises(RunDirectoryError, match=r"no recipe\.json\. Check the path"):
         RunDirectory.open(tmp_path / "nothing")
     with pytest.raises(RunDirectoryError, match="is not a run directory"):
         RunDirectory.open(Path("nul\0byte"))

@@ -59,6 +59,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode="rich",
     help="Train image classifiers on 1..N workers, record every run, and learn what more GPUs would do.",
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnaround.cli.options import Device, Weights
+from turnaround.errors import InputError
 from turnaround.words import percent
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def classify(
     from turnaround.use.images import find_images
     from turnaround.use.predictor import Predictor
 
+    if run.is_file():
+        raise InputError(f"The run comes first, then the images. Received: {str(run)!r}, a file, in place of the run.")
     files = find_images(images)
     predictor = Predictor.load(run, device=checked_device(device), weights=weights)
     predictor.checked_top(top)

@@ -301,8 +301,9 @@ def refuse_unwritable(*targets: Path | None) -> None:
         if target is None:
             continue
         if target.is_dir() or not target.absolute().parent.is_dir():
-            what = "is a folder" if target.is_dir() else "would lie in a folder that is not there"
-            raise StorageError(f"Cannot write {str(target)!r}: it {what}. Give the path of a file.")
+            what = "it is a folder" if target.is_dir() else f"there is no folder {str(target.parent)!r}"
+            next_step = "Give the path of a file" if target.is_dir() else "Make it first"
+            raise StorageError(f"Cannot write {str(target)!r}: {what}. {next_step}, or choose another place.")
         try:
             # A nameless file in the same folder: permissions alone do not tell what a mounted disk allows.
             tempfile.TemporaryFile(dir=target.absolute().parent).close()

@@ -29,6 +29,8 @@ from turnaround.errors import DataError, RecipeError
 from turnaround.words import counted
 
 IMAGE_EXTENSIONS = frozenset(["jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"])
+_OTHER_IMAGES = frozenset(["heic", "heif", "avif", "jp2", "jxl", "svg", "psd", "dng", "cr2", "cr3", "nef", "arw"])
+"""Extensions of pictures that we do not decode: what phones and cameras write besides JPEG."""
 VALIDATION_NAMES = ("val", "valid", "validation", "test")  # by preference: a test part is kept for last
 _JUNK_NAMES = frozenset(("__macosx", "thumbs.db", "desktop.ini"))
 _FEW_TRAINING_IMAGES = 10  # in all: fewer are a test of the program, not of a network
@@ -96,6 +98,11 @@ def _scan(walk: "_Walk", *, holdout: float, seed: int, given: Mapping[str, str] 
     if loose:
         walk.ignored += loose
         warnings.append(f"Not used, outside any class folder: {len(loose)} images, e.g. {loose[0]!r}.")
+    if other := [name for name in walk.ignored if name.rpartition(".")[2].lower() in _OTHER_IMAGES]:
+        warnings.append(
+            f"Not used: {counted(len(other), 'image')} of a format that is not read, such as {other[0]!r}. Convert "
+            "them to JPEG or PNG to train on them."
+        )
     if walk.num_links_out:
         warnings.append(f"{walk.num_links_out} links lead out of the folder; they were followed.")
     return _table(walk, train, val, split=split, warnings=warnings)
@@ -239,16 +246,23 @@ def _read_part(walk: _Walk, part: str, class_folders: list[str], warnings: list[
 
 
 def _nested(part_files: Mapping[str, list[_File]], part: str) -> list[str]:
-    """Return a warning where the images of a class lie in several folders below it: those may be the classes."""
+    """Return a warning where the images of a class lie in folders below it: those may be the classes."""
+    inner: dict[str, set[str]] = {}  # class name -> folders below it that hold images; "" for the class folder itself
     for name, files in part_files.items():
         depth = f"{part}/{name}".count("/") if part else 0
-        below = sorted({file[0].split("/")[depth + 1] for file in files if file[0].count("/") > depth + 1})
-        if len(below) > 1:
-            return [
-                f"The images of {name!r} lie in folders below it ({_some(below)}), and all are taken for {name!r}. If "
-                "those folders are the classes, move them up by one."
-            ]
-    return []
+        inner[name] = {path[depth + 1] if len(path) > depth + 2 else "" for path in (f[0].split("/") for f in files)}
+    several = [name for name, below in inner.items() if len(below - {""}) > 1]
+    # One folder of the same name in every class (cats/images, dogs/images) is only a way to keep files.
+    is_one_each = all(len(below) == 1 and below != {""} for below in inner.values())
+    if is_one_each and len(set().union(*inner.values())) > 1:
+        several = list(inner)
+    if not several:
+        return []
+    name = several[0]
+    return [
+        f"The images of {name!r} lie in folders below it ({_some(sorted(inner[name] - {''}))}), and all are taken for "
+        f"{name!r}. If those folders are the classes, move them up by one."
+    ]
 
 
 def _hold_out(files: _Part, *, holdout: float, seed: int) -> tuple[_Part, _Part]:
@@ -269,7 +283,10 @@ def _hold_out(files: _Part, *, holdout: float, seed: int) -> tuple[_Part, _Part]
         val[name] = [file for file in members if file[0] in held_out]  # members are sorted, and stay so
         train[name] = [file for file in members if file[0] not in held_out]
     if not any(val.values()):
-        raise DataError("Every class has a single image, so none can be held out for validation. Add images.")
+        raise DataError(
+            f"Each of the {counted(len(files), 'class')} has a single image, so none can be held out for validation. "
+            "Add images: some 20 of each class, better 100."
+        )
     return train, val
 
 
@@ -311,8 +328,11 @@ def _warnings_on_counts(classes: tuple[str, ...], num_train: list[int], num_val:
             "`--set training.class_weights=balanced` makes the loss weigh all classes alike."
         )
     folded = Counter(name.casefold() for name in classes)
-    if twins := [name for name, count in folded.items() if count > 1]:
-        found.append(f"Class names that differ only in upper and lower case: {_some(twins)}.")
+    if twins := [name for name in classes if folded[name.casefold()] > 1]:
+        found.append(
+            f"Class names that differ only in upper and lower case: {_some(twins)}. They are learnt as different "
+            "classes; move the images into one folder if they are the same."
+        )
     total = sum(num_val)
     if 0 < total < _FEW_VALIDATION_IMAGES:
         error = f"a standard error of {100 * math.sqrt(0.8 * 0.2 / total):.1f} points (binomial)"
@@ -346,8 +366,11 @@ def _check_train(walk: _Walk, train: _Part, part: str, *, num_loose: int) -> Non
             f"the class. Move the images into one folder for each class:{_LAYOUTS}"
         )
     if not train:
-        extensions = Counter(os.path.splitext(path)[1].lower() or path for path in walk.ignored)
-        found = ", ".join(f"{count} x {name}" for name, count in extensions.most_common(5)) or "nothing"
+        kinds = Counter(
+            "empty folder" if (walk.root / path).is_dir() else os.path.splitext(path)[1].lower() or path
+            for path in walk.ignored
+        )
+        found = ", ".join(f"{count} x {name}" for name, count in kinds.most_common(5)) or "nothing"
         raise DataError(
             f"No images in {where!r} (found: {found}). Images end in {', '.join(sorted(IMAGE_EXTENSIONS))}. "
             f"One of these two layouts is expected:{_LAYOUTS}"

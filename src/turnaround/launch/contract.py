@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -100,8 +101,14 @@ def even_processes(*, workers: int, at_most: int) -> int:
 
 def checked_device(device: str) -> str:
     """Refuse a kind of device that there is not; whether this machine has one is found out later."""
-    if device == "gpu":  # as other programs call it
+    kind = device.lower()
+    if kind == "gpu":  # as other programs call it
         return "mps" if sys.platform == "darwin" else "cuda"
-    if device not in DEVICES:
+    if re.fullmatch(r"(cuda:)?[0-9](,[0-9])*", kind):
+        raise InputError(
+            f"--device takes a kind, not a number. Received: {device!r}. Choose among several GPUs with "
+            f"CUDA_VISIBLE_DEVICES={kind.removeprefix('cuda:')} turnaround ... --device cuda."
+        )
+    if kind not in DEVICES:
         raise InputError(one_of("--device", device, DEVICES))
-    return device
+    return kind

@@ -7,6 +7,7 @@ Leaves: a `Recipe`, not yet resolved, whose paths no longer depend on the curren
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from typing import Any, get_type_hints
 
 from turnaround.errors import RecipeError, one_of
 from turnaround.recipe import AUTO, CACHES, DOWNLOADABLE, GENERATED, SECTIONS, Recipe
+
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 def names() -> tuple[str, ...]:
@@ -60,8 +63,11 @@ def _values(source: str) -> dict[str, Any]:
 def _no_source(source: str, path: Path) -> str:
     """Say what a SOURCE that is nothing looks like: a file, a Windows path, a path, or a misspelt name."""
     if source.strip() and os.path.isfile(path):
-        folder = next((str(above) for above in (path.parent.parent, path.parent) if str(above) not in ("", ".")), ".")
-        return f"{source!r} is a file. Give the folder that holds the class folders: {folder!r}?"
+        if path.suffix.lower() in ARCHIVES:
+            return f"{source!r} is an archive. Unpack it, and give the folder that holds the class folders."
+        folder = str(path.parent.parent) if path.parent.parent != path.parent else ""
+        guess = f": {folder!r}?" if folder else "."
+        return f"{source!r} is a file. Give the folder that holds the class folders{guess}"
     if re.match(r"[A-Za-z]:[\\/]", source):
         below = source[2:].replace("\\", "/")
         return (
@@ -75,9 +81,12 @@ def _no_source(source: str, path: Path) -> str:
         return (
             f"There is no folder {source!r}: {str(there)!r} is there, but nothing of that name in it. Check the path."
         )
+    folders = [entry.name for entry in os.scandir(path.parent) if entry.is_dir()]
+    near = difflib.get_close_matches(source, [*names(), *folders], n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
     return (
-        f"{source!r} is neither a folder of images, nor a recipe file (.toml), nor a built-in recipe. "
-        f"{one_of('recipe', source, names())}"
+        f"{source!r} is neither a folder of images here, nor a recipe file (.toml), nor a built-in recipe "
+        f"({', '.join(names())}).{hint or ' Check the path.'}"
     )
 
 
@@ -86,8 +95,15 @@ def _file_values(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"There is no recipe file {str(path)!r}. `turnaround recipes copy NAME` makes one.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{str(path)!r} is not valid TOML: {error}.") from None
+    except UnicodeDecodeError:
+        raise RecipeError(
+            f"{str(path)!r} is no text in UTF-8, which TOML is. Save it so, or give another file."
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(
+            f"{str(path)!r} is not valid TOML: {error}. Correct it there; `turnaround recipes show fruitbowl` is one "
+            "that is valid."
+        ) from None
     except RecursionError:
         raise RecipeError(f"{str(path)!r} is no recipe: its values are nested too deeply.") from None
     except (OSError, ValueError) as error:
@@ -125,7 +141,11 @@ def _parsed(override: str) -> tuple[str, str, Any]:
     target, equals, raw = override.partition("=")
     section, dot, name = target.strip().partition(".")
     if not equals or not dot:
-        raise RecipeError(f"--set wants section.key=value, for example training.epochs=5. Received: {override!r}.")
+        known = [f"{each}.{section}" for each, kind in SECTIONS.items() if section in get_type_hints(kind)]
+        hint = f" Did you mean {known[0]}={raw or 'VALUE'}?" if known and not dot else ""
+        raise RecipeError(
+            f"--set wants section.key=value, for example training.epochs=5. Received: {override!r}.{hint}"
+        )
     if section not in SECTIONS:
         raise RecipeError(one_of("section", section, tuple(SECTIONS)))
     hints = get_type_hints(SECTIONS[section])

@@ -444,4 +444,6 @@ def _not_a_run(path: Path) -> str:
         return f"{message} Runs below it: {', '.join(below[:5])}{', ...' if len(below) > 5 else ''}."
     beside = [name for name in names_in(path.parent) if RunDirectory(path.parent / name).is_run()]
     near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.4)
-    return f"{message} Did you mean {path.parent / near[0]}?" if near else message
+    if near:
+        return f"{message} Did you mean {path.parent / near[0]}?"
+    return f"{message} Check the path: a run of `turnaround train` lies in runs/ unless --out said otherwise."

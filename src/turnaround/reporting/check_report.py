@@ -110,7 +110,7 @@ def _copies(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
         ]
         if groups:
             num = sum(len(one["files"]) for one in groups)
-            sentence = f"caution: {num:,} images in {len(groups):,} groups within one part: {words}."
+            sentence = f"caution: {num:,} images in {counted(len(groups), 'group')} within one part: {words}."
             yield "yellow", sentence, _some([_example(one) for one in groups]), ADVICE["copies"]
 
 

@@ -65,8 +65,9 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
     pixels, workers = prepared.pixels, recipe.workers.count
     num_validation = len(pixels.labels) - pixels.num_train
     console.print(
-        f"[bold]{escape(recipe.name)}[/bold]: {pixels.num_train:,} training and {num_validation:,} validation images "
-        f"in {len(pixels.classes)} classes, {recipe.size_px} px, {recipe.model.name}"
+        f"[bold]{escape(recipe.name)}[/bold]: {pixels.num_train:,} training and "
+        f"{counted(num_validation, 'validation image')} in {counted(len(pixels.classes), 'class')}, "
+        f"{recipe.size_px} px, {recipe.model.name}"
     )
     spread = f"{counted(workers, 'worker')} on {counted(processes, 'process')}"
     if processes < workers:

@@ -127,7 +127,7 @@ def test_a_page_that_cannot_be_written_is_a_warning_no_more(
     (tmp_path / "run" / "page.html").mkdir()
     done = turnaround("resume", "run")  # finished: it is only told
     assert done.code == 0
-    assert "validation accuracy" in done.out
+    assert "final accuracy" in done.out
     assert done.err == (
         "run is finished: there is nothing to go on with; --epochs N gives it more. This is its result:\n"
         "warning: the page run/page.html could not be written: Cannot write 'run/page.html': it is a folder. Give the "

@@ -147,7 +147,7 @@ def as_text(path: Path, content: bytes) -> str:
     if content.startswith(UTF_16):
         return content.decode("utf-16", "replace")
     if is_binary(content):
-        raise InputError(f"{path} is not text: it begins with {content[:16]!r}.")
+        raise InputError(f"{path} is not text: it begins with {content[:16]!r}. Give a table or a log as text.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
