@@ -7,8 +7,10 @@ import contextlib
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,7 @@ def test_no_module_hides_a_function_of_the_api() -> None:
 def test_every_public_function_has_types_and_words() -> None:
     tree = ast.parse(Path(api.__file__).read_text(encoding="utf-8"))
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
+    functions = [n for n in functions if "overload" not in map(ast.unparse, n.decorator_list)]  # the last one has words
     assert len(functions) >= 10
     assert [n.name for n in functions if n.returns is None or not ast.get_docstring(n)] == []
 
@@ -89,8 +92,9 @@ def test_a_run_in_hand(trained_run: Path) -> None:
     assert run.classify(files[0], top=2) == run.classify_all(files[:1], top=2)[0]
     with pytest.raises(DataError, match="'picture 1' cannot be read as an image"):
         run.classify(b"nothing")
-    with pytest.raises(InputError, match=r"Received: 2 in a list. For many there is run.classify_all"):
-        run.classify(files[:2])  # type: ignore[arg-type]
+    assert run.classify(files[:2]) == run.classify_all(files[:2]) == run.classify(tuple(files[:2]))
+    with pytest.raises(InputError, match="A set of 1 pictures has no order"):
+        run.classify({files[0]})  # type: ignore[call-overload]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> object:
@@ -118,6 +122,66 @@ def test_report_and_predict_say_what_the_command_line_says(
     flags = ("--workers", 4, "--batch-per-worker", 128, "--input-limit", 1e6)
     assert json.loads(json.dumps(larger.as_json())) == printed(capsys, "predict", two_runs, *flags)
     assert larger.global_batch == 512
+
+
+def test_tables_of_runs_and_of_epochs(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnaround.reporting.notebook.find_spec", lambda name: None)  # as where pandas is missing
+    run = ta.load(trained_run)
+    epochs = run.table()
+    assert [row["epoch"] for row in epochs] == [1, 2, 3]
+    assert epochs[-1]["val_accuracy"] == run.accuracy
+    (row,) = ta.table(str(trained_run))
+    assert (row["directory"], row["epochs"], row["final_val_accuracy"]) == (str(trained_run), 3, run.accuracy)
+    assert row["evaluation_s"] > 0
+    assert not [value for value in row.values() if isinstance(value, dict | list | tuple)]
+
+
+def test_tables_are_data_frames_where_pandas_is_installed(trained_run: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(ta.table(trained_run), pandas.DataFrame)
+    assert list(ta.load(trained_run).table()["epoch"]) == [1, 2, 3]
+
+
+def test_what_a_notebook_shows(trained_run: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "<b>odd</b>"
+    shutil.copytree(trained_run, odd)
+    shown = ta.load(odd)._repr_html_()
+    assert "&lt;b&gt;odd&lt;/b&gt;" in shown
+    assert "<b>" not in shown
+    assert shown.count("<tr>") == 2
+    whole = ta.report(odd)._repr_html_()
+    assert shown in whole
+    assert f"<p>{len(ta.report(odd).findings)} finding" in whole
+    assert "<script" not in whole
+
+
+def test_check_and_resume_say_what_the_command_line_says(
+    documented: tuple[Path, dict[str, Any], str], fruit_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ta.check_images(str(fruit_folder))
+    assert json.loads(json.dumps(found.payload())) == printed(capsys, "check", fruit_folder)
+    finished = ta.resume(documented[0] / "runs" / "fruit")
+    assert finished.summary.epochs == 2
+    assert json.loads(json.dumps(asdict(finished.summary))) == printed(capsys, "resume", finished.path)
+    with pytest.raises(InputError, match="has 2 epochs behind it already"):
+        ta.resume(finished.path, epochs=1)
+
+
+def test_a_study_goes_on_from_either_side(
+    session_folder: Path, forking_parent: ForkingParent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "executable", forking_parent.python)
+    monkeypatch.chdir(tmp_path)
+    settings = {"data.images": 240, "training.epochs": 1, "data.size_px": 32}
+    report = ta.run_study("fruitbowl", rehearse=[2], device="cpu", settings=settings)
+    assert [run.workers for run in report._summaries] == [2]
+    assert Path("runs/fruitbowl-study").is_dir()
+    again = ta.run_study("fruitbowl", rehearse=[2], device="cpu", settings=settings)  # nothing is run twice
+    assert again.as_json()["runs"] == report.as_json()["runs"]
+    with pytest.raises(InputError, match="A study needs configurations"):
+        ta.run_study("fruitbowl")
 
 
 def test_refusals(tmp_path: Path, trained_run: Path) -> None:

@@ -70,6 +70,7 @@ MAY_IMPORT = {
         "recipe",
         "recipes",
         "data",
+        "check",
         "record",
         "launch",
         "analysis",

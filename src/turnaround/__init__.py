@@ -9,9 +9,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnaround.api import EvaluationReport, Recorder, Report, TrainedRun, evaluate, load, predict, report, train
+    from turnaround.api import (
+        EvaluationReport,
+        Recorder,
+        Report,
+        TrainedRun,
+        check_images,
+        evaluate,
+        load,
+        predict,
+        report,
+        resume,
+        run_study,
+        table,
+        train,
+    )
 
-__all__ = ["EvaluationReport", "Recorder", "Report", "TrainedRun", "evaluate", "load", "predict", "report", "train"]
+__all__ = [
+    "EvaluationReport",
+    "Recorder",
+    "Report",
+    "TrainedRun",
+    "check_images",
+    "evaluate",
+    "load",
+    "predict",
+    "report",
+    "resume",
+    "run_study",
+    "table",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

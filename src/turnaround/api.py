@@ -9,6 +9,10 @@
     ta.evaluate("runs/fruit", "new_photos/").accuracy              its network on other images
     ta.report("runs/").findings                                    what stands out among runs
     ta.predict("runs/", workers=16).epoch_time_s                   what nobody has run yet
+    ta.table("runs/")                                              a row for each run: a DataFrame where pandas is here
+    ta.resume("runs/fruit", epochs=20)                             go on, or train for longer
+    ta.check_images("photos/").is_serious                          copies, leaks and odd files
+    ta.run_study("photos/", workers=[1, 2], rehearse=[4, 8])       many configurations, then their report
     with ta.Recorder("runs/mine") as rec: ...                      a training loop of your own, recorded
 
 What goes wrong raises an error of turnaround.errors, with the sentence that the command line would print. Importing
@@ -18,12 +22,12 @@ this imports no torch; classify and export do, when they are called.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from turnaround.errors import InputError
 from turnaround.recorder import Recorder
@@ -31,6 +35,7 @@ from turnaround.recorder import Recorder
 if TYPE_CHECKING:
     from turnaround.analysis.summary import RunSummary
     from turnaround.analysis.workloads import Survey
+    from turnaround.check.dataset import Check
     from turnaround.findings import Finding
     from turnaround.findings.forecasts import Answer
     from turnaround.record.reader import Run
@@ -39,7 +44,21 @@ if TYPE_CHECKING:
     from turnaround.use.images import Picture
     from turnaround.use.predictor import Guess, Predictor
 
-__all__ = ["EvaluationReport", "Recorder", "Report", "TrainedRun", "evaluate", "load", "predict", "report", "train"]
+__all__ = [
+    "EvaluationReport",
+    "Recorder",
+    "Report",
+    "TrainedRun",
+    "check_images",
+    "evaluate",
+    "load",
+    "predict",
+    "report",
+    "resume",
+    "run_study",
+    "table",
+    "train",
+]
 
 AnyPath = str | os.PathLike[str]
 Setting = str | int | float | bool | None
@@ -53,6 +72,18 @@ class TrainedRun:
 
     def __repr__(self) -> str:
         return f"TrainedRun({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from turnaround.reporting.notebook import runs_html
+
+        return runs_html([self.summary])
+
+    def table(self) -> Any:
+        """Return a row for each epoch: a pandas DataFrame where pandas is installed, else a list of dicts."""
+        from turnaround.reporting.notebook import as_table, epoch_rows
+
+        return as_table(epoch_rows(self.record.epochs))
 
     @property
     def path(self) -> Path:
@@ -87,16 +118,21 @@ class TrainedRun:
 
         return Predictor.load(self.path, device=self._device, weights=self._weights)
 
-    def classify(self, picture: Picture, *, top: int = 5) -> list[Guess]:
-        """Return the classes of one picture, the most probable first.
+    @overload
+    def classify(self, picture: Picture, *, top: int = 5) -> list[Guess]: ...
+    @overload
+    def classify(self, picture: list[Picture] | tuple[Picture, ...], *, top: int = 5) -> list[list[Guess]]: ...
+    def classify(
+        self, picture: Picture | list[Picture] | tuple[Picture, ...], *, top: int = 5
+    ) -> list[Guess] | list[list[Guess]]:
+        """Return the classes of a picture, the most probable first; of a list of pictures, a list for each.
 
         A picture is a path, the bytes of an image file, a Pillow image, or an array: uint8, (height, width, 3), RGB.
         """
-        if isinstance(picture, list | tuple | set | frozenset):
-            raise InputError(
-                f"classify takes one picture. Received: {len(picture)} in a {type(picture).__name__}. For many there "
-                "is run.classify_all([...])."
-            )
+        if isinstance(picture, list | tuple):
+            return self.classify_all(picture, top=top)
+        if isinstance(picture, set | frozenset):
+            raise InputError(f"A set of {len(picture)} pictures has no order to answer in. Give a list.")
         return list(self._predictor.classify([picture], top=top)[0])
 
     def classify_all(self, pictures: Iterable[Picture], *, top: int = 5) -> list[list[Guess]]:
@@ -170,6 +206,22 @@ class Report:
         lines = survey_lines(self.survey, self.findings, Screen(width=width))
         return "\n".join(line.plain for line in lines)
 
+    def table(self) -> Any:
+        """Return a row for each run: a pandas DataFrame where pandas is installed, else a list of dicts."""
+        from turnaround.reporting.notebook import as_table, run_rows
+
+        return as_table(run_rows(self._summaries))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from turnaround.reporting.notebook import report_html
+
+        return report_html(self._summaries, self.findings)
+
+    @property
+    def _summaries(self) -> list[RunSummary]:
+        return [run for job in self.survey.workloads for each in job.configurations for run in each.summaries]
+
 
 def load(path: AnyPath, *, device: str = "auto", weights: str = "best") -> TrainedRun:
     """Load the run in a directory. `device` is where its network will compute: auto, cpu, cuda or mps.
@@ -219,7 +271,7 @@ def train(
     from turnaround.reporting.terminal import err, preparation
 
     chosen = {**(settings or {}), **({"workers.count": workers} if workers is not None else {})}
-    recipe = recipes.find(os.fspath(source), [f"{key}={_as_text(value)}" for key, value in chosen.items()])
+    recipe = recipes.find(os.fspath(source), _overrides(chosen))
     target = Path(out) if out is not None else default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
     with preparation(err()) if shows_progress else nullcontext(_silent) as show:
         request = Request(
@@ -230,6 +282,87 @@ def train(
             shows_progress=shows_progress,
         )
         return TrainedRun(start(recipe, request), device=device)
+
+
+def resume(
+    path: AnyPath,
+    *,
+    epochs: int | None = None,
+    processes: int | None = None,
+    device: str | None = None,
+    shows_progress: bool = False,
+) -> TrainedRun:
+    """Go on with a run from its last checkpoint; `epochs` in all gives it more, also when it has finished.
+
+    `processes` and `device` are as before unless they are given. A job of a cluster goes on by `turnaround resume`.
+    """
+    from turnaround.launch.clusters.submission import refuse_if_queued
+    from turnaround.launch.contract import checked_device
+    from turnaround.launch.lifecycle import Request
+    from turnaround.launch.lifecycle import resume as go_on
+    from turnaround.record.layout import RunDirectory
+    from turnaround.reporting.terminal import err, preparation
+
+    refuse_if_queued(RunDirectory(Path(path)))
+    with preparation(err()) if shows_progress else nullcontext(_silent) as show:
+        request = Request(
+            out=Path(path),
+            show=show,
+            epochs=epochs,
+            processes=processes,
+            device=None if device is None else checked_device(device),
+            shows_progress=shows_progress,
+        )
+        return TrainedRun(go_on(request), device=device or "auto")
+
+
+def check_images(folder: AnyPath, *, holdout: float = 0.2, seed: int = 0) -> Check:
+    """Find copies, leaks, unreadable and odd images: `turnaround check`. `payload()` is what its --json prints."""
+    from turnaround.check.dataset import check_folder
+
+    return check_folder(Path(folder), holdout=holdout, seed=seed)
+
+
+def run_study(
+    source: AnyPath,
+    *,
+    workers: Sequence[int] = (),
+    rehearse: Sequence[int] = (),
+    repeat: int = 1,
+    device: str = "auto",
+    out: AnyPath | None = None,
+    settings: Mapping[str, Setting] | None = None,
+) -> Report:
+    """Run what is missing of a study on this machine and compare it: `turnaround study`, which the same call goes on.
+
+    `workers` are trained with for real, `rehearse` on one device; `repeat` seeds of each. What has failed is left out
+    of the report, which says so.
+    """
+    from turnaround import recipes
+    from turnaround.launch.contract import checked_device, usable_cores
+    from turnaround.record.gpus import describe_gpus
+    from turnaround.record.lock import RunLock
+    from turnaround.study.lifecycle import Conductor, Work, shared_settings
+    from turnaround.study.plan import plan
+    from turnaround.study.state import agree_with_before
+
+    device, overrides = checked_device(device), _overrides(settings or {})
+    recipe = recipes.find(os.fspath(source), overrides)
+    gpus = () if device == "cpu" else tuple(str(gpu["index"]) for gpu in describe_gpus())
+    first, devices = recipe.training.seed, len(gpus) or (1 if device == "mps" else usable_cores())
+    seeds = range(first, first + repeat)
+    planned = plan(workers=workers, rehearse=rehearse, seeds=seeds, devices=devices)
+    folder = Path(out) if out is not None else Path("runs") / f"{recipe.name}-study"
+    work = Work(folder=folder, source=os.fspath(source), overrides=tuple(overrides), device=device, gpus=gpus)
+    agree_with_before(folder, {"source": os.fspath(source), "recipe": shared_settings(recipe)}, planned)
+    with RunLock(folder / "study.lock"):
+        Conductor(work, planned).run()
+    return report(folder)
+
+
+def table(directories: AnyPath | Iterable[AnyPath]) -> Any:
+    """Return a row for each run below folders: a pandas DataFrame where pandas is installed, else a list of dicts."""
+    return report(directories).table()
 
 
 def report(directories: AnyPath | Iterable[AnyPath], *, job: str | None = None) -> Report:
@@ -293,6 +426,11 @@ def _paths(directories: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """Return a list of paths; a text is one path, not the letters of it."""
     several = [directories] if isinstance(directories, str | os.PathLike) else directories
     return [Path(directory) for directory in several]
+
+
+def _overrides(settings: Mapping[str, Setting]) -> list[str]:
+    """Return settings as `--set` takes them."""
+    return [f"{key}={_as_text(value)}" for key, value in settings.items()]
 
 
 def _as_text(value: Setting) -> str:

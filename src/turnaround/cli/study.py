@@ -72,7 +72,7 @@ def study(
 
     It runs what is missing. Stop it at any time: the same command goes on.
 
-    [bold]turnaround study photos/ --workers 1,2,4 --rehearse 8,16 --repeat 3[/bold]
+    [bold]turnaround study photos/ --workers 1,2 --rehearse 4,8,16 --repeat 3[/bold]
     [bold]turnaround study photos/ --workers 1,2,4 --on slurm --gpu t4,v100[/bold]
     [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold]
     """
@@ -242,6 +242,7 @@ def _subject(source: str | None, command: str | None, asked: _Asked) -> Subject:
 
 def _of_recipe(source: str, asked: _Asked) -> Subject:
     from turnaround import recipes
+    from turnaround.study.lifecycle import shared_settings
     from turnaround.study.plan import plan
 
     recipe = recipes.find(source, list(asked.settings))
@@ -254,7 +255,7 @@ def _of_recipe(source: str, asked: _Asked) -> Subject:
             seeds=range(first, first + asked.repeat),
             devices=_devices(asked),
         ),
-        compared={"source": source, "recipe": _compared(recipe)},
+        compared={"source": source, "recipe": shared_settings(recipe)},
         recipe=recipe,
     )
 
@@ -289,12 +290,6 @@ def _devices(asked: _Asked) -> int:
     if asked.flags.on != LOCAL:
         return max(asked.workers, default=1)
     return len(asked.gpus) or (1 if asked.device == "mps" else usable_cores())
-
-
-def _compared(recipe: Recipe) -> dict[str, object]:
-    """Return what all runs of a study share: everything but seed and workers."""
-    values = recipe.replace("training", seed=0).replace("workers", count=1).to_dict()
-    return {section: content for section, content in values.items() if section != "name"}
 
 
 def _budget_s(text: str) -> float:

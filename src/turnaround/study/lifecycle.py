@@ -20,6 +20,7 @@ from pathlib import Path
 
 from turnaround.children import die_with_parent
 from turnaround.errors import InterruptedRunError
+from turnaround.recipe import Recipe
 from turnaround.record.files import open_log
 from turnaround.study.plan import PlannedRun
 from turnaround.study.program import Program
@@ -68,6 +69,12 @@ class Work:
         if self.program is not None:
             return self.program.shown(state.planned, state.directory.absolute())
         return shlex.join(self.command(state))
+
+
+def shared_settings(recipe: Recipe) -> dict[str, object]:
+    """Return what all runs of a study share: everything but seed and workers."""
+    values = recipe.replace("training", seed=0).replace("workers", count=1).to_dict()
+    return {section: content for section, content in values.items() if section != "name"}
 
 
 @dataclass
