@@ -79,10 +79,10 @@ def choose_scaling(recipe: TrainingRecipe, *, workers: int) -> Choice[Scaling]:
     # You et al. 2020 stretch the warm-up with the batch; here it grows as the rate does, so that the rate rises by as
     # much per epoch as before. Never shorter than asked for, nor more than a fifth of the training unless asked for.
     longer = max(warmup, min(warmup * factor, MAX_WARMUP * recipe.num_epochs))
+    stretched = f"warm-up {longer:.3g} instead of {warmup:.3g} epochs, " if longer != warmup else ""
     reason = (
         f"{workers} workers take {workers} times fewer, larger steps, so learning rate x {factor:.3g} ({rule} for "
-        f"{recipe.optimizer}), warm-up {longer:.3g} instead of {warmup:.3g} epochs, and moving averages over as many "
-        "images as before."
+        f"{recipe.optimizer}), {stretched}and moving averages over as many images as before."
     )
     scaled = Scaling(
         factor=factor,
