@@ -226,7 +226,7 @@ class WorkersRecipe:
     """How many replicas share a step: mathematics, not hardware (see docs/architecture.md)."""
 
     count: int = key(1, "data-parallel workers", low=1, high=65_536)
-    engine: str = key("torch", "how processes agree", choices=tuple(ENGINES))
+    engine: str = key("torch", "communication backend of the processes", choices=tuple(ENGINES))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,8 @@ from typing import Any, get_type_hints
 from turnaround.errors import RecipeError, one_of
 from turnaround.recipe import AUTO, CACHES, DOWNLOADABLE, GENERATED, SECTIONS, Recipe
 
+KEY_COLUMNS = 32
+"""Room for a key and its default in the list of all keys."""
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
@@ -193,7 +195,7 @@ def keys_text() -> str:
         for field in dataclasses.fields(kind):
             default = "none" if field.default is None else _toml_value(field.default)
             choices = f" ({', '.join(field.metadata['choices'])})" if field.metadata["choices"] else ""
-            lines.append(f"{field.name} = {default:<16} # {field.metadata['doc']}{choices}")
+            lines.append(f"{f'{field.name} = {default}':<{KEY_COLUMNS}} # {field.metadata['doc']}{choices}")
     return "\n".join(lines[1:])
 
 

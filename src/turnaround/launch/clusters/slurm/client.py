@@ -119,7 +119,8 @@ def call(name: str, *arguments: str, timeout_s: float = MAX_CALL_S) -> str:
     """Return what one of Slurm's commands prints; raise InputError with its own words."""
     done = _call(name, *arguments, timeout_s=timeout_s)
     if done.returncode != 0:
-        raise InputError(f"`{name}` has failed: {_words(done.stderr)}.")
+        where = " Is this a login node of the cluster? --dry-run prints the job without one." if name == "sinfo" else ""
+        raise InputError(f"`{name}` has failed: {_words(done.stderr)}.{where}")
     return done.stdout
 
 

@@ -1,0 +1,37 @@
+"""The start of the command: what happens before a verb is known."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupter:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.{handler})
+sys.meta_path.insert(0, Interrupter())
+sys.argv = ["turnaround", "--version"]
+runpy.run_module("turnaround", run_name="__main__")
+"""
+
+
+def started(handler: str) -> subprocess.CompletedProcess[str]:
+    code = INTERRUPTED.format(handler=handler)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_ctrl_c_while_the_program_loads_shows_no_stack_trace() -> None:
+    done = started("default_int_handler")
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_ctrl_c_that_is_ignored_stays_ignored() -> None:
+    done = started("SIG_IGN")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("turnaround ")
