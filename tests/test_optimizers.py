@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -101,7 +103,8 @@ def test_without_timm_only_its_own_are_missing(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_older_timm_without_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     timm = pytest.importorskip("timm")
-    monkeypatch.delattr(timm.optim, "Muon")
+    optim = importlib.import_module("timm.optim")
+    monkeypatch.delattr(optim, "Muon")
     with pytest.raises(MissingPartError, match=rf"muon is not in timm {timm.__version__}.*pip install --upgrade timm"):
         make_optimizer(SmallNetwork(num_classes=4), recipe("muon"))
 
@@ -116,3 +119,20 @@ def test_muon_takes_convolutions_and_leaves_the_rest_to_adamw() -> None:
     assert by_muon == {name for name, p in network.named_parameters() if p.ndim > 1}
     update = made.state[network.stages[0].conv1.weight]["momentum_buffer"]  # type: ignore[union-attr, index]
     assert update.shape == network.stages[0].conv1.weight.shape  # type: ignore[union-attr]
+
+
+def test_one_optimizer_of_timm_does_not_load_its_networks() -> None:
+    code = """
+import importlib
+import subprocess
+import sys
+from torch import nn
+from turnaround.optimizers import make_optimizer
+from turnaround.recipe import TrainingRecipe
+made = make_optimizer(nn.Linear(8, 8), TrainingRecipe(optimizer="muon", learning_rate=0.1))
+assert not {"timm", "timm.models", "torchvision"} & sys.modules.keys(), "all of timm was loaded"
+import timm.optim
+assert type(made) is timm.optim.Muon, "a second Muon"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
