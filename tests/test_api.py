@@ -46,7 +46,14 @@ def test_the_documents_examples_run(documented: tuple[Path, dict[str, Any], str]
     assert "cannot be read as an image: not an image (starts with '<html>')" in told
     assert "48 of 48" in told
     assert names["forecast"].epoch_time_s.value > 0
-    assert {path.name for path in folder.iterdir()} == {"runs", "orange.png", "fruit.pt", "fruit.pt.md"}
+    assert (names["evaluated"].accuracy in (0.0, 1.0), len(names["evaluated"].images)) == (True, 1)
+    assert {path.name for path in folder.iterdir()} == {
+        "runs",
+        "orange.png",
+        "labels.csv",
+        "fruit.pt",
+        "fruit.pt.md",
+    }
 
 
 def test_importing_is_torch_free_until_something_is_classified(trained_run: Path) -> None:
