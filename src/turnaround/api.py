@@ -384,6 +384,7 @@ class AskedBesides(TypedDict, total=False):
     """amp, fp16, bf16, tf32 or fp32."""
     input_limit: float
     """Images per second that the input path of one host gives at most."""
+    gpus_per_host: int
     network: float
     """GB/s that an all-reduce gets between hosts."""
 

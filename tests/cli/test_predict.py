@@ -14,6 +14,8 @@ import pytest
 from analysis.build import LAB, import_table
 from console import Console, Done
 from forecast.conftest import real, rehearsal
+from turnaround.launch.clusters.slurm.cluster import Slurm
+from turnaround.launch.clusters.slurm.inventory import parse
 
 
 @pytest.fixture
@@ -240,3 +242,22 @@ def test_a_narrow_terminal(
 def test_epochs_that_nobody_knows(predict: Callable[..., Done], tmp_path: Path) -> None:
     lab = import_table("name,workers,gpu,epoch_time_s\na,1,T4,20\nb,2,T4,11\n", tmp_path / "few")
     assert "the epochs of a job are not known, so the fastest" in words(predict(str(lab), "--workers", "1-4").out)
+
+
+def test_the_cluster_tells_how_many_gpus_a_host_has(
+    predict: Callable[..., Done], lab: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "require", lambda self: None)
+    monkeypatch.setattr(Slurm, "inventory", lambda self: parse("gpu*|n1|gpu:v100:4|8|1000|infinite|idle"))
+    done = predict(lab, "--job", "cal", "--workers", "16", "--gpu", "V100", "--on", "slurm")
+    assert words(done.out).startswith("16 V100 on 4 hosts for caltech256, frozen")
+    assert "4 hosts: Slurm has 4 GPUs on each host" in words(done.out)
+    for more, told in (
+        (("--gpu", "A100"), "Slurm has no A100: it has v100. Ask about one of these with --gpu, or leave --on out."),
+        (("--hosts", "2"), "--on slurm asks the cluster what --hosts tells: give one of the two."),
+        (("--gpus-per-host", "2"), "--on slurm asks the cluster what --gpus-per-host tells: give one of the two."),
+        (("--on", "slrum"), "Unknown --on 'slrum'. Did you mean 'slurm'?"),
+    ):
+        done = predict(lab, "--job", "cal", "--workers", "16", "--on", "slurm", *more)
+        assert done.code == 2
+        assert told in words(done.err)

@@ -152,6 +152,8 @@ def test_assumptions_with_and_without_the_option_that_says_otherwise() -> None:
     assert assumption_text(usual) == (
         "8 hosts, up to 8 workers each: no run says how many fit on one (--hosts says otherwise)"
     )
+    told = r.HostsAsTold(hosts=1, workers_each=8, source=None)
+    assert assumption_text(told) == "1 host: as you said, 8 GPUs on each host"
     hosts = r.HostsAsInRuns(hosts=8, workers_each=4)
     assert assumption_text(hosts) == "8 hosts, up to 4 workers each, as in the runs"
 

@@ -213,6 +213,25 @@ def test_hosts_are_as_asked_or_as_in_the_runs(tmp_path: Path, study: Path) -> No
     assert "8 hosts, up to 4 workers each, as in the runs" in p.assumed
 
 
+def test_gpus_on_each_host_are_told_or_seen_by_the_runs(tmp_path: Path, study: Path) -> None:
+    told = answer(study, 8, gpus_per_host=4)
+    assert told.hosts == 2
+    assert "2 hosts: as you said, 4 GPUs on each host" in told.assumed
+    assert any("No run was on more than one host" in w for w in told.warnings)
+    assert answer(study, 8, gpus_per_host=4, cluster="Slurm").assumed[-1] == "2 hosts: Slurm has 4 GPUs on each host"
+    # What was run on one host of 4 is no measurement of 2 hosts with 2 GPUs each.
+    assert (answer(study, 4, gpus_per_host=4).kind, answer(study, 4, gpus_per_host=2).kind) == ("measured", "forecast")
+    with pytest.raises(InputError, match="--gpus-per-host must be 1 or more, received 0"):
+        answer(study, 8, gpus_per_host=0)
+    eight = [{"name": "NVIDIA H200", "index": index} for index in range(8)]
+    for n in (1, 2):
+        real(tmp_path / "seen" / f"n{n}", n, machine={"gpus": eight})
+    seen = answer(tmp_path / "seen", 16)
+    assert seen.hosts == 2
+    assert "2 hosts: the hosts of the runs have 8 GPUs on each host" in seen.assumed
+    assert answer(tmp_path / "seen", 8).hosts == 1
+
+
 def test_far_away_is_answered_and_flagged(study: Path) -> None:
     p = answer(study, 256)
     assert p.epoch_time_s is not None

@@ -54,6 +54,9 @@ class ShellQueue:
     def inventory(self) -> dict[str, int]:
         return {"hosts": 1}
 
+    def gpus_per_host(self, inventory: Any) -> dict[str, int]:
+        return {}
+
     def spelled(self, gpu: str, wishes: Wishes, inventory: Any) -> str:
         return gpu
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from slurm.cluster import CPUS_PER_NODE, GPUS_PER_NODE, MEMORY_MB, NODES, Cluster
 from slurm.conftest import Submit
 from turnaround.errors import InputError
+from turnaround.launch.clusters import cluster_named
 from turnaround.launch.clusters.slurm import client, probe
 from turnaround.launch.clusters.slurm.inventory import check, partitions
 from turnaround.launch.clusters.slurm.script import SlurmJob
@@ -95,6 +99,21 @@ def test_a_cluster_too_busy_to_look(submit: Submit, cluster: Cluster, tmp_path: 
     assert seen.reason is not None
     assert "did not look within 2 s (PENDING" in seen.reason
     assert [state.job_id for state in client.job_states().values() if not state.is_over] == [busy.job_id]
+
+
+def test_a_forecast_asks_how_many_gpus_a_host_has(cluster: Cluster) -> None:
+    slurm = cluster_named("slurm")
+    assert slurm.gpus_per_host(slurm.inventory()) == {"t4": GPUS_PER_NODE, "v100": GPUS_PER_NODE}
+
+
+def test_the_network_between_two_hosts_is_measured(cluster: Cluster, tmp_path: Path) -> None:
+    script, printed = tmp_path / "network.sh", tmp_path / "printed"
+    script.write_text(f"#!/bin/bash\nsrun {shlex.quote(sys.executable)} -m turnaround doctor --json\n")
+    cluster.run("sbatch", "--wait", "--nodes=2", "--ntasks-per-node=1", f"--output={printed}", str(script))
+    facts = json.loads(printed.read_text())
+    assert (facts["hosts"], facts["processes"], facts["backend"], facts["is_right"]) == (2, 2, "gloo", True)
+    # A ring of two sends the message once through each host.
+    assert facts["gb_per_s"] == pytest.approx(0.064 / facts["elapsed_s"])
 
 
 def test_a_probe_that_is_refused(cluster: Cluster, tmp_path: Path) -> None:

@@ -12,12 +12,21 @@ from typing import Annotated, Any
 import typer
 
 PROBE_TIMEOUT_S = 120
+NETWORK_MB = 64
+"""As large as the gradients of a small network, and more than a switch buffers."""
 
 
 def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False) -> None:
-    """Look at this machine: GPUs, versions, disk, processes."""
+    """Look at this machine: GPUs, versions, disk, processes.
+
+    Started on several hosts (srun --nodes=2 --ntasks-per-node=1 turnaround doctor, or by torch.distributed.run) it
+    measures the network between them.
+    """
     from turnaround.reporting.terminal import print_json
 
+    if (settings := _started_with_others()) is not None:
+        _network(settings, json_=json_)
+        return
     facts = examine()
     if json_:
         print_json(facts)
@@ -25,6 +34,53 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts a
         _print(facts)
     if facts["problems"]:
         raise typer.Exit(1)
+
+
+def _started_with_others() -> dict[str, str] | None:
+    """Return what processes need to meet that a launcher started together with this one; None for one alone."""
+    import os
+
+    from turnaround.launch.clusters.slurm.step import step_environment
+    from turnaround.workers.environment import place
+
+    settings = step_environment(os.environ)
+    return None if place({**os.environ, **settings}).is_alone else settings
+
+
+def _network(settings: dict[str, str], *, json_: bool) -> None:
+    """Each process sends and receives; process 0 tells what an all-reduce got between the hosts."""
+    import os
+
+    from turnaround.errors import MissingPartError
+    from turnaround.reporting.terminal import out, print_json
+    from turnaround.workers.environment import place
+
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        is_first = place({**os.environ, **settings}).rank == 0
+        command = [sys.executable, "-m", "turnaround.workers.probe", str(answer), str(NETWORK_MB)]
+        facts = _answer(command, answer if is_first else None, settings=settings, is_heard=is_first)
+    if "error" in facts:
+        raise MissingPartError(
+            f"These processes cannot speak to each other ({facts['error']}). On several hosts, is the right network "
+            "interface chosen? GLOO_SOCKET_IFNAME=eth0 says which, by the name that `ip address` shows."
+        )
+    if is_first and json_:
+        print_json(facts)
+    elif is_first:
+        out().print(network_text(facts))
+
+
+def network_text(facts: dict[str, Any]) -> str:
+    """Return what was measured, and what it is for."""
+    said = (
+        f"{facts['processes']} processes on {facts['hosts']} host{'s' * (facts['hosts'] > 1)} agree through "
+        f"{facts['backend']}: {facts['message_mb']} MB in {1000 * facts['elapsed_s']:.1f} ms"
+    )
+    if facts["gb_per_s"] is None:
+        return f"{said}. One host has no network between hosts: start this on two or more to measure it."
+    rate = f"{facts['gb_per_s']:.3g}"
+    return f"{said}, {rate} GB/s between hosts. For forecasts: turnaround predict DIR --network {rate}"
 
 
 def examine() -> dict[str, Any]:
@@ -67,8 +123,10 @@ def _all_reduce() -> dict[str, Any]:
         return _answer([sys.executable, *spread, *module], answer, settings=loopback())
 
 
-def _answer(command: list[str], answer: Path | None, settings: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return what a process says as JSON, in a file or on stdout; or why it said nothing."""
+def _answer(
+    command: list[str], answer: Path | None, settings: dict[str, str] | None = None, *, is_heard: bool = True
+) -> dict[str, Any]:
+    """Return what a process says as JSON, in a file or on stdout; or why it said nothing. `is_heard`: it is asked."""
     import json
     import os
 
@@ -79,6 +137,8 @@ def _answer(command: list[str], answer: Path | None, settings: dict[str, str] | 
         return {"error": f"no answer within {PROBE_TIMEOUT_S} s"}
     if done.returncode != 0:
         return {"error": _reason(done.stderr)}
+    if not is_heard:
+        return {}
     facts: dict[str, Any] = json.loads(answer.read_text() if answer else done.stdout)
     return facts
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnaround.cli.options import LOCAL
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,6 +29,8 @@ def predict(
     ],
     gpu: Annotated[str | None, typer.Option(help="Which kind: V100, A100, ... Default: the one measured.")] = None,
     hosts: Annotated[int | None, typer.Option(help="On how many hosts. Default: as in the runs.")] = None,
+    gpus_per_host: Annotated[int | None, typer.Option(help="GPUs of a host. Default: as in the runs.")] = None,
+    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="Ask slurm for the GPUs of a host.")] = LOCAL,
     price: Annotated[float | None, typer.Option(help="Of one GPU for one hour, in any currency.")] = None,
     job: Annotated[
         str | None, typer.Option("--job", metavar="NAME", help="Which job, by its name or a part of it.")
@@ -64,6 +68,7 @@ def predict(
         workers=counts[-1],
         gpu=gpu,
         hosts=hosts,
+        gpus_per_host=gpus_per_host,
         price=price,
         job=job,
         target=target,
@@ -73,19 +78,48 @@ def predict(
         network=network,
     )
     found = survey_of(directories)
-    forecaster = fit_forecaster(found, question)
+    forecaster = _on_cluster(fit_forecaster(found, question), on)
+    question = forecaster.question
     _tell(found)
-    if len(counts) == 1:
-        predictions = [_with_next_run(forecaster, counts[0])]
-    else:
-        predictions = [forecaster.predict(count) for count in _looked_at(counts, forecaster)]
-    if json_:
-        _print_json(predictions)
-    else:
-        _print_text(predictions, question)
+    predictions = _predictions(forecaster, counts)
+    _print_json(predictions) if json_ else _print_text(predictions, question)
+    if not json_:
         _print_scores(directories, found)
     if save:
         _save(directories[0], question, [p for p in predictions if p.workers in counts], found)
+
+
+def _predictions(forecaster: Forecaster, counts: Sequence[int]) -> list[Prediction]:
+    if len(counts) == 1:
+        return [_with_next_run(forecaster, counts[0])]
+    return [forecaster.predict(count) for count in _looked_at(counts, forecaster)]
+
+
+def _on_cluster(forecaster: Forecaster, on: str) -> Forecaster:
+    """Return the forecaster with as many GPUs on each host as the cluster has."""
+    from dataclasses import replace
+
+    from turnaround.analysis.gpu_kinds import kind_of
+    from turnaround.errors import InputError, one_of
+    from turnaround.launch.clusters import CLUSTERS, cluster_named
+
+    question, gpu = forecaster.question, forecaster.laws.gpu
+    if on == LOCAL:
+        return forecaster
+    if on not in CLUSTERS:
+        raise InputError(one_of("--on", on, (LOCAL, *CLUSTERS)))
+    if question.hosts is not None or question.gpus_per_host is not None:
+        told = "--hosts" if question.hosts is not None else "--gpus-per-host"
+        raise InputError(f"--on {on} asks the cluster what {told} tells: give one of the two.")
+    cluster = cluster_named(on)
+    cluster.require()
+    spelled = cluster.gpus_per_host(cluster.inventory())
+    # A cluster may have GPUs of kinds that it does not name: these may be any.
+    each = {kind_of(name): count for name, count in spelled.items()}.get(gpu) or spelled.get("gpu")
+    if each is None:
+        has = f"it has {', '.join(sorted(spelled))}" if spelled else "it has no GPUs"
+        raise InputError(f"{cluster.title} has no {gpu}: {has}. Ask about one of these with --gpu, or leave --on out.")
+    return replace(forecaster, question=replace(question, gpus_per_host=each, cluster=cluster.title))
 
 
 def asked_workers(text: str) -> list[int]:

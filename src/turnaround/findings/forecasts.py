@@ -139,6 +139,9 @@ def assumption_text(assumption: r.Assumption, *, flags: bool = True) -> str:
             return f"the settings {facts_text(assumption.facts)}; others were set aside"
         case r.HostsAsInRuns(hosts=hosts):
             return f"{counted(hosts, 'host')}, up to {assumption.workers_each} workers each, as in the runs"
+        case r.HostsAsTold(hosts=hosts, source=source):
+            on = "the hosts of the runs have" if source == "record" else f"{source} has" if source else "as you said,"
+            return f"{counted(hosts, 'host')}: {on} {counted(assumption.workers_each, 'GPU')} on each host"
         case r.OtherBatch(batch=batch, measured=measured):
             return (
                 f"{batch} images a worker and step, where the runs had {measured or 'an unknown number'}: an image "

@@ -24,6 +24,7 @@ from turnaround.forecast.remarks import (
     BatchesBasis,
     DataSheetBasis,
     HostsAsInRuns,
+    HostsAsTold,
     HostsOfUsualSize,
     MoreProcessesThanCores,
     MostMeasuredKind,
@@ -110,10 +111,13 @@ class Forecaster:
         )
 
     def _hosts(self, workers: int) -> tuple[int, tuple[Assumption, ...]]:
-        """Return the hosts asked for; else by the most workers on each, where runs were on several; else those of the
-        usual size."""
-        if self.question.hosts is not None:
-            return min(self.question.hosts, workers), ()
+        """Return the hosts asked for; else by the GPUs on each, as they are told, as runs had them where they were on
+        several, or as runs saw more of them than they used; else those of the usual size."""
+        question = self.question
+        if question.hosts is not None:
+            return min(question.hosts, workers), ()
+        if question.gpus_per_host is not None:
+            return _told_hosts(workers, question.gpus_per_host, question.cluster)
         configurations = self.laws.times.configurations if self.laws.times else ()
         several = [c.key for c in configurations if c.hosts > 1]
         if several:
@@ -123,6 +127,9 @@ class Forecaster:
         most = max((c.workers for c in configurations), default=0)
         if not configurations or workers <= most:
             return 1, ()
+        seen = 0 if self.laws.is_carried_over else max(map(gpus_seen, configurations))
+        if seen > most:
+            return _told_hosts(workers, seen, "record")
         if self.laws.gpu == "CPU" or workers <= MOST_GPUS_PER_HOST:
             return 1, (OneHost(most_workers=most),)
         each = max(most, GPUS_PER_HOST)
@@ -130,10 +137,24 @@ class Forecaster:
         return hosts, (HostsOfUsualSize(hosts=hosts, workers_each=each),)
 
     def _measured(self, workers: int) -> dict[str, Spread]:
-        configuration = measured_configuration(self.laws, workers, self.question.hosts)
+        hosts = self.question.hosts if self.question.gpus_per_host is None else self._hosts(workers)[0]
+        configuration = measured_configuration(self.laws, workers, hosts)
         return (
             measured_figures(configuration, self.question.price, self.laws.times) if configuration is not None else {}
         )
+
+
+def _told_hosts(workers: int, each: int, source: str | None) -> tuple[int, tuple[Assumption, ...]]:
+    hosts = math.ceil(workers / each)
+    return hosts, (HostsAsTold(hosts=hosts, workers_each=each, source=source),)
+
+
+def gpus_seen(configuration: ConfigurationRuns) -> int:
+    """Return the GPUs that a host of our own runs had, whether they used them or not; 0 where the record has none. A
+    table has as many as workers, which says nothing of the host."""
+    own = (run for summary, run in configuration.members if not summary.is_imported and summary.hosts == 1)
+    counts = [len(gpus) for run in own if isinstance(gpus := run.machine.get("gpus"), list)]
+    return max(counts, default=0)
 
 
 def fit_forecaster(survey: Survey, question: Question) -> Forecaster:

@@ -44,6 +44,10 @@ class Question:
     gpu: str | None = None
     """None: the kind that was measured."""
     hosts: int | None = None
+    gpus_per_host: int | None = None
+    """None: as in the runs."""
+    cluster: str | None = None
+    """The cluster that tells them, in words; None: the user does."""
     price: float | None = None
     """Price of one GPU for one hour."""
     job: str | None = None
@@ -64,6 +68,8 @@ class Question:
             raise InputError(f"--workers must be 1 or more, received {self.workers}.")
         if self.hosts is not None and self.hosts < 1:
             raise InputError(f"--hosts must be 1 or more, received {self.hosts}.")
+        if self.gpus_per_host is not None and self.gpus_per_host < 1:
+            raise InputError(f"--gpus-per-host must be 1 or more, received {self.gpus_per_host}.")
         if self.hosts is not None and self.hosts > self.workers:
             raise InputError(
                 f"--hosts {self.hosts} is more than --workers {self.workers}: a host needs at least one worker. "

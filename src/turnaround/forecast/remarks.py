@@ -337,6 +337,16 @@ class HostsAsInRuns:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostsAsTold:
+    """A host holds as many workers as somebody has said."""
+
+    hosts: int
+    workers_each: int
+    source: str | None
+    """The cluster that was asked, in words; "record" for GPUs that runs saw on their host; None: the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OneHost:
     """More workers than any run had, taken as standing on one host."""
 
@@ -359,7 +369,7 @@ class OtherBatch:
     measured: int | None
 
 
-Assumption = OtherBatch | MostMeasuredKind | SettingsKept | HostsAsInRuns | HostsOfUsualSize | OneHost
+Assumption = OtherBatch | MostMeasuredKind | SettingsKept | HostsAsInRuns | HostsAsTold | HostsOfUsualSize | OneHost
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,6 +154,9 @@ class Cluster(Protocol):
     def inventory(self) -> Any:
         """Return what the cluster has."""
 
+    def gpus_per_host(self, inventory: Any) -> dict[str, int]:
+        """Return the most GPUs that one host has, by kind as the cluster spells it; empty where it has none."""
+
     def spelled(self, gpu: str, wishes: Wishes, inventory: Any) -> str:
         """Return a kind of GPU as this cluster spells it."""
 

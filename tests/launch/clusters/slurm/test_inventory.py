@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turnaround.errors import InputError
-from turnaround.launch.clusters.slurm.inventory import check, parse
+from turnaround.launch.clusters.slurm.inventory import check, gpus_per_host, parse
 from turnaround.launch.clusters.slurm.script import SlurmJob
 from turnaround.launch.clusters.slurm.settings import SlurmSettings
 
@@ -66,3 +66,10 @@ def test_a_cluster_without_a_default_partition() -> None:
 def test_another_sinfo() -> None:
     with pytest.raises(InputError, match="This version of sinfo"):
         parse("gpu up 2-00:00:00 3 idle")
+
+
+def test_the_most_gpus_of_each_kind_on_one_host() -> None:
+    lines = ["gpu*|n1|gpu:v100:4(S:0-1)|8|1000|infinite|idle", "gpu*|n2|gpu:v100:8,gpu:t4:2|8|1000|infinite|down"]
+    lines += ["other|n2|gpu:v100:8,gpu:t4:2|8|1000|infinite|down", "other|n3|(null)|8|1000|infinite|idle"]
+    assert gpus_per_host(parse("\n".join(lines))) == {"v100": 8, "t4": 2}
+    assert gpus_per_host(parse(lines[-1])) == {}

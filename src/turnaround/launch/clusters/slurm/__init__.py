@@ -9,6 +9,7 @@ Leaves: a readable script (job.sh in the run directory), a submitted job, and it
     script.py       the batch script, as a pure function
     batch_hooks.py  what that script asks before and after each start
     interface.py    which network interface leads to the other hosts
+    step.py         how the processes of one srun find each other
     client.py       sbatch, scontrol, squeue, sacct, scancel, each with a time limit
     states.py       where a job stands, read from what these print
     probe.py        whether the compute nodes see the run directory

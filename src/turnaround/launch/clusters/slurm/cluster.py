@@ -35,6 +35,9 @@ class Slurm:
     def inventory(self) -> dict[str, Partition]:
         return inventory.partitions()
 
+    def gpus_per_host(self, there: dict[str, Partition]) -> dict[str, int]:
+        return inventory.gpus_per_host(there)
+
     def spelled(self, gpu: str, wishes: Wishes, there: dict[str, Partition]) -> str:
         return inventory.spelled(gpu, SlurmSettings.load(_overrides(wishes)), there)
 

@@ -116,6 +116,15 @@ def most_gpus(settings: SlurmSettings, there: dict[str, Partition]) -> int | Non
     return max(_having(settings.gpu, _nodes(chosen)).values()) if chosen and _kinds(settings, chosen) else None
 
 
+def gpus_per_host(there: dict[str, Partition]) -> dict[str, int]:
+    """The most GPUs of each kind that a node has."""
+    found: dict[str, int] = {}
+    for node in _nodes(list(there.values())):
+        for kind, count in node.gpus.items():
+            found[kind] = max(found.get(kind, 0), count)
+    return found
+
+
 def spelled(gpu: str, settings: SlurmSettings, there: dict[str, Partition]) -> str:
     """Return a kind of GPU as this cluster spells it: people write V100 for v100."""
     kinds = {kind for partition in _chosen(settings, there) for kind in partition.gpu_kinds}
