@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.build import LAB, import_table
+from analysis.build import LAB, Plan, build, import_table, rising
 from reporting.page.figure_study import EVIL, study_job
 from turnaround.analysis.workloads import LeftOut, Survey, survey
 from turnaround.findings import find_all
@@ -83,6 +83,17 @@ def test_findings_have_their_evidence_and_the_next_step(lab: PageView) -> None:
     assert html.index('class="badge problem"') < html.index('class="badge caution"') < html.index('class="badge note"')
     assert "epoch time: model4 81 s, model5 80 s" in html
     assert "<b>Next:</b> Measure the input alone (turnaround bench)" in html
+
+
+def test_an_interrupted_run_has_the_command_that_goes_on_with_it(tmp_path: Path) -> None:
+    curve = rising(0.8, epochs=4, pace=3.0)
+    path = build(tmp_path / "my run", Plan(accuracy=curve, state="interrupted", training={"epochs": 10}))
+    view = view_of(survey([tmp_path]))
+    ids = [block.id for block in page_blocks(view)]
+    assert ids[:3] == ["answer", "interrupted", "contents"]
+    told = text_of(page_blocks(view), "interrupted")
+    assert f"was interrupted after 4 of 10 epochs. To go on: <code>turnaround resume '{path}'</code>" in told
+    assert "interrupted" not in [block.id for block in page_blocks(replace(view, is_live=True))]  # its card says so
 
 
 def test_ids_stay_when_a_job_is_added(lab: PageView) -> None:

@@ -34,6 +34,17 @@ class Headline:
     severity: Severity = "problem"
     """How severe it is."""
 
+    @property
+    def sentence(self) -> str:
+        """Return the first sentence, which is read by everybody."""
+        first, _, rest = self.text.partition(". ")
+        return f"{first}." if rest else first
+
+    @property
+    def rest(self) -> str:
+        """Return the sentences after the first; empty where there are none."""
+        return self.text.partition(". ")[2]
+
 
 DOUBTS = ("more-than-linear", "ran-together", "times-contradict")
 """Cautions that make a comparison of times doubtful: the answer that rests on one must not be said without them."""

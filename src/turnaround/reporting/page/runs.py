@@ -9,7 +9,7 @@ import json
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -92,7 +92,12 @@ def run_cards(job: Workload) -> RunCards:
 
 
 def _facts(run: Run) -> dict[str, Fact]:
-    return {fact.what: fact for fact in (*recipe_facts(run), *result_facts(run), *machine_facts(run))}
+    facts = (*recipe_facts(run), *result_facts(run), *machine_facts(run))
+    return {fact.what: replace(fact, what=FIELD_WORDS.get(fact.what, fact.what)) for fact in facts}
+
+
+FIELD_WORDS = {"engine": "communication backend"}
+"""Names of facts for people, where the record's own word says less than the field's."""
 
 
 def _shared(each: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
