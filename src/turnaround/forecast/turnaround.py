@@ -19,6 +19,7 @@ import numpy as np
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import HOUR_S, device_time_s
 from turnaround.analysis.goals import cost as cost_of_time
+from turnaround.errors import InputError
 from turnaround.forecast.interval import Array, Interval, draws, middle_80
 from turnaround.forecast.observations import Overheads, Times, times_by_kind
 
@@ -84,7 +85,10 @@ def measured_times_to_stable(
     job: Workload, configurations: Sequence[ConfigurationRuns], *, or_longer: bool = False
 ) -> list[Interval] | None:
     """Return the times to stable of these configurations; None where one has none: they cannot be compared then."""
-    kinds = times_by_kind(job).values()
+    try:
+        kinds = times_by_kind(job).values()
+    except InputError:  # a record with times that cannot be: nothing is to be learnt from it
+        return None
     each = [
         [measured_time_to_stable(times, configuration, or_longer=or_longer) for times in kinds]
         for configuration in configurations

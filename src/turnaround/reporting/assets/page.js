@@ -244,8 +244,9 @@
 
   // --- paper
 
-  const PAPER_WIDTH_PX = 322; // half of what A4 leaves between its margins, less the figure's own
-  const PAPER_HEIGHT = 0.62; // of the height on a screen
+  const PAPER_WIDTH_PX = 330; // half of what A4 leaves between its margins, less the figure's own
+  const PAPER_HEIGHT = 0.5; // of the height on a screen
+  const PAPER_LEGEND_PX = 9; // more for each entry of the legend, which wraps into more rows
 
   function forPaper() { // nothing is waited for: the browser takes the page as it is when this returns
     if (!window.Plotly) started(new TextDecoder().decode(inflate(packed())));
@@ -254,7 +255,8 @@
       for (const [element, figure] of figures) {
         const {data, layout} = coloured(figure.json);
         const place = element.querySelector(".plot");
-        const height = Math.round((layout.height || 400) * PAPER_HEIGHT);
+        const entries = layout.showlegend === false ? 0 : data.filter((trace) => trace.showlegend !== false).length;
+        const height = Math.round((layout.height || 400) * PAPER_HEIGHT + entries * PAPER_LEGEND_PX);
         place.style.minHeight = `${height}px`;
         const small = {...layout, width: PAPER_WIDTH_PX, height, font: {...layout.font, size: 8.5}};
         window.Plotly.react(place, data, small, {displayModeBar: false});

@@ -31,6 +31,9 @@ from turnaround.reporting.page.fig_common import (
 from turnaround.reporting.page.fig_laws import LawCurve, ScalingGroup, heights, scaling_traces
 from turnaround.words import about, duration, hardware, percent
 
+EPOCH_TIME = "epoch-time"
+"""The id of the figure of epoch times."""
+
 
 def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingGroup]:
     """Group by kind of GPU and by what else matters for time; a law goes with the group it learnt from."""
@@ -95,7 +98,7 @@ def _epoch_time(groups: Sequence[ScalingGroup]) -> Figure:
     unit = TimeUnit(name="s", seconds=1.0)
     traces = scaling_traces(groups, curve, unit, duration)
     return Figure(
-        id="epoch-time",
+        id=EPOCH_TIME,
         section="scaling",
         title="Epoch time vs. workers",
         caption=sentences(

@@ -12,7 +12,7 @@ from turnaround.reporting.page.fig_curves import curve_figure, final_accuracy_fi
 from turnaround.reporting.page.fig_epochs import epochs_figure
 from turnaround.reporting.page.fig_gpus import usage_figures
 from turnaround.reporting.page.fig_inside import step_figure, turnaround_figure
-from turnaround.reporting.page.fig_scaling import scaling_figures
+from turnaround.reporting.page.fig_scaling import EPOCH_TIME, scaling_figures
 from turnaround.reporting.page.fig_time import time_figures
 from turnaround.reporting.page.fig_training import learning_rate_figure, noise_scale_figure
 
@@ -32,12 +32,12 @@ KEY_FIGURES = (
     ("accuracy", "final-accuracy"),
     ("time-to-target", "time-to-stable", "job-time"),
     ("epochs-to-stable",),
-    ("epoch-time",),
+    (EPOCH_TIME,),
     ("confusion", "confused-pairs"),
     ("loss",),
 )
 """The charts that carry the answer: of each row the first that there is."""
-KEY_FIGURES_OF_ONE = (("accuracy",), ("confusion", "confused-pairs"), ("loss",), ("epoch-time",))
+KEY_FIGURES_OF_ONE = (("accuracy",), ("confusion", "confused-pairs"), ("loss",), (EPOCH_TIME,))
 """The same where there is nothing to compare."""
 
 

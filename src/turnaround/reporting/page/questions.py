@@ -14,6 +14,7 @@ from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.reporting.comparison_table import stable_text
 from turnaround.reporting.page.fig_common import Figure, series_of
+from turnaround.reporting.page.fig_scaling import EPOCH_TIME
 from turnaround.reporting.page.fig_time import times_to_stable
 from turnaround.words import accuracy, duration, hardware, interval
 
@@ -154,7 +155,7 @@ def _twice_as_many(forecasters: Sequence[Forecaster], shown: set[str]) -> Iterat
         p = forecaster.predict(2 * max(times.counts))
         answer = "; ".join(_predicted(p))
         if answer:
-            figure = "epoch-time" if "epoch-time" in shown else ""
+            figure = EPOCH_TIME if EPOCH_TIME in shown else ""
             named = hardware(p.workers, p.gpu, hosts=p.hosts)
             yield AnsweredQuestion(text=f"What would {named} do?", answer=f"{answer}.", figure=figure)
 
