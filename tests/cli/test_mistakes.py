@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from turnaround.errors import InterruptedRunError
 from user import User
 
 
@@ -144,6 +145,16 @@ def test_a_page_where_none_can_be(user: User, pictures: Path) -> None:
     says(user.refused("check", str(pictures), "--page", "no/page.html"), "there is no folder 'no'", "Make it first")
     (user.folder / "page.html").mkdir()
     says(user.refused("check", str(pictures), "--page", "page.html"), "it is a folder", "Give the path of a file")
+
+
+def test_a_measurement_that_was_stopped_cannot_be_resumed(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise InterruptedRunError("Stopped before the first step. Go on with `turnaround resume x`.")
+
+    monkeypatch.setattr("turnaround.launch.lifecycle.measure", stopped)
+    done = user.call("bench", "fruitbowl")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "Stopped. A measurement keeps nothing to go on with: start it again.\n"
 
 
 @pytest.mark.parametrize(

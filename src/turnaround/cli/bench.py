@@ -9,6 +9,9 @@ import typer
 
 from turnaround.cli.options import Device, Set
 
+EXIT_CTRL_C = 130
+"""As a shell says it of a program that a Ctrl-C has ended: nothing can be resumed."""
+
 
 def bench(
     source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
@@ -33,6 +36,7 @@ def bench(
     from dataclasses import asdict
 
     from turnaround import recipes
+    from turnaround.errors import InterruptedRunError
     from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request, measure
     from turnaround.reporting.bench_text import bench_table, rates_of, sentence, verdict
@@ -52,7 +56,11 @@ def bench(
             shows_progress=False,
             announce=lambda recipe, prepared, count: None if json_ else announce(console, recipe, prepared, count),
         )
-        facts = measure(recipe, request, part_s=seconds)
+        try:
+            facts = measure(recipe, request, part_s=seconds)
+        except InterruptedRunError:
+            console.print("Stopped. A measurement keeps nothing to go on with: start it again.")
+            raise typer.Exit(EXIT_CTRL_C) from None
     if not json_:
         return out().print(bench_table(facts))
     ceilings = verdict(facts)

@@ -78,7 +78,7 @@ def _(warning: r.Exclusion) -> str:
     article = "an" if warning.unit == "epoch" else "a"
     time, against_time = durations(warning.time_s, warning.against_time_s)
     return (
-        f"{warning.processes} processes ({time} {article} {warning.unit}) set aside: against "
+        f"{counted(warning.processes, 'process')} ({time} {article} {warning.unit}) set aside: against "
         f"{warning.against_processes} ({against_time}) the scaling is {percent(warning.efficiency)} "
         "of linear, so the two are not comparable."
     )
