@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from turnaround.record.lock import RunLock
 from turnaround.record.writer import write_json
 from turnaround.study.lifecycle import Conductor, Work, seconds_left
 from turnaround.study.plan import PlannedRun, plan
+from turnaround.study.program import Program
 from turnaround.study.state import PlanFollower, RunState, agree_with_before, state_of
 
 PLANNED = plan(workers=[1, 2], rehearse=[8, 4], seeds=[0], devices=2)
@@ -100,6 +102,17 @@ def test_a_run_that_left_nothing_has_failed(tmp_path: Path) -> None:
     conductor._tried.add(PLANNED[0].name)
     [found] = conductor.states()
     assert (found.standing, found.cause) == ("failed", "It ended before it had begun; its log says why.")
+
+
+def test_a_training_without_a_directory_yet_is_starting(tmp_path: Path) -> None:
+    """It does not run, then start, then run: each of these changes would be told."""
+    training = Conductor(Work(folder=tmp_path, source="photos"), PLANNED[:1])
+    program = Conductor(Work(folder=tmp_path, program=Program.parse("python lab10.py {workers}")), PLANNED[:1])
+    with subprocess.Popen(["true"]) as process:
+        for conductor, standing in ((training, "starting"), (program, "running")):
+            conductor._tried.add(PLANNED[0].name)
+            conductor._running[PLANNED[0].name] = process
+            assert [state.standing for state in conductor.states()] == [standing]
 
 
 def test_a_damaged_run_is_named(tmp_path: Path) -> None:

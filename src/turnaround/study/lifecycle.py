@@ -120,7 +120,8 @@ class Conductor:
         if state.standing != "missing" or planned.name not in self._tried:
             return state
         if planned.name in self._running:
-            return replace(state, standing="running")
+            # A training makes its directory within seconds; a program of somebody else may never make one.
+            return replace(state, standing="starting" if self.work.program is None else "running")
         return replace(state, standing="failed", cause="It ended before it had begun; its log says why.")
 
     def _start_what_fits(self, states: list[RunState]) -> None:
