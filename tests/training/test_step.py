@@ -25,7 +25,7 @@ from turnaround.training.choices import Precision, choose_precision
 from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.position import TrainingPosition
-from turnaround.training.step import Step, StepComponents, _dropout_seed
+from turnaround.training.step import Step, StepComponents, _dropout_seed, max_images_per_pass
 from turnaround.workers.contract import Workers, hosted_range
 from turnaround.workers.single import Single
 
@@ -455,3 +455,24 @@ def test_no_step_waits_for_the_host(augment: AugmentRecipe) -> None:
     torch.cuda.synchronize()
     with host_never_waits():
         step(given, at(5), learning_rate=0.1)
+
+
+def test_a_pass_of_small_images_takes_more_of_them_on_a_gpu() -> None:
+    gpu = torch.device("cuda")
+    found = [max_images_per_pass(gpu, side_px=side_px) for side_px in (None, 8, 32, 64, 112, 224)]
+    assert found == [512, 4_096, 4_096, 1_568, 512, 512]
+    assert max_images_per_pass(CPU, side_px=32) == 512
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_features_come_without_pixels(device: str) -> None:
+    """Of a frozen network the last layer learns on features that are kept."""
+    there = torch.device(device)
+    net = network(there, torch.float32)
+    net = dataclasses.replace(net, module=net.module.head)
+    step = made(net, Single(count=4, device=there), precision="fp32")
+    features = torch.randn(16, 8, device=there)
+    without = dataclasses.replace(batch(device=there), pixels=torch.empty(0, 0, 0, 3, device=there), features=features)
+    before = net.module.weight.clone()
+    step(without, at(UNMEASURED), learning_rate=0.1)
+    assert not torch.equal(net.module.weight, before)

@@ -283,11 +283,9 @@ class Step:
         return passes
 
     def _max_images_per_pass(self, batch: StepBatch) -> int:
-        side_px = batch.pixels.shape[1]  # (images, H, W, 3)
-        if self.components.workers.device.type != "cuda" or side_px >= FULL_SIZE_PX:
-            return MAX_IMAGES_PER_FUSED_PASS
-        as_many_pixels = int(MAX_IMAGES_PER_FUSED_PASS * (FULL_SIZE_PX / side_px) ** 2)
-        return min(as_many_pixels, MAX_SMALL_IMAGES_PER_FUSED_PASS)
+        # Features that are kept come without pixels: (0, 0, 0, 3) in place of (images, H, W, 3).
+        side_px = None if batch.features is not None else batch.pixels.shape[1]
+        return max_images_per_pass(self.components.workers.device, side_px=side_px)
 
     def _pass(self, a_pass: Pass, images: Tensor, batch: StepBatch, *, is_measured: bool, is_only_pass: bool) -> None:
         """Compute some of the hosted workers forward and backward, from a graph where one was captured for them."""
@@ -352,6 +350,14 @@ class Step:
         else:
             self.update_graph.update(learning_rate)
         optimizer.zero_grad(set_to_none=True)  # the next backward writes instead of adding to zeros
+
+
+def max_images_per_pass(device: torch.device, *, side_px: int | None) -> int:
+    """Return how many images workers may share a pass of; `side_px` is None for features of a frozen backbone."""
+    if device.type != "cuda" or side_px is None or side_px >= FULL_SIZE_PX:
+        return MAX_IMAGES_PER_FUSED_PASS
+    as_many_pixels = int(MAX_IMAGES_PER_FUSED_PASS * (FULL_SIZE_PX / side_px) ** 2)
+    return min(as_many_pixels, MAX_SMALL_IMAGES_PER_FUSED_PASS)
 
 
 def loss_sum(logits: Tensor, labels: Labels, recipe: TrainingRecipe, class_weights: Tensor | None = None) -> Tensor:
