@@ -244,7 +244,7 @@ def test_the_last_of_two_counts_and_a_value_may_hold_an_equals_sign() -> None:
         ("training.epoch=5", ["key in [training] 'epoch'", "Did you mean 'epochs'?", "optimizer"]),
         ("training.epochs=five", ["training.epochs must be of type int", "'five'"]),
         ("training.epochs=2.5", ["training.epochs must be of type int", "'2.5'"]),
-        ("training.epochs=", ["training.epochs must be of type int", "''"]),
+        ("workers.count=", ["workers.count must be of type int", "''"]),
         ("model.fine_tune=maybe", ["model.fine_tune must be of type bool", "'maybe'"]),
         ("training.learning_rate=nan", ["training.learning_rate must be from", "nan"]),
         ("training.optimizer=adm", ["Did you mean 'adam'?", "lars"]),
