@@ -396,6 +396,12 @@ def test_resuming_after_the_images_changed(
         message = user.refused("resume", str(interrupted), "--device", "cpu")
     finally:
         added.unlink()
-    says(message, "not those that the run began with", "fingerprint", "Put them back, or start a new run")
+    says(
+        message,
+        "not those that the run began with",
+        "fingerprint",
+        "Put them back, start a new run",
+        "--accept-data-change",
+    )
     says(message, "1 added ('fresh_apple/one-more.bmp')")
     assert (interrupted / "status.json").read_bytes() == before

@@ -9,21 +9,31 @@ import typer
 
 from turnaround.cli.options import ClusterFlags, Log, MoreEpochs, On, Restarts
 
+OtherProcesses = Annotated[int | None, typer.Option(help="Another number of processes. Default: as many as before.")]
+OtherEngine = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="ENGINE", help="Another communication backend than before: torch or horovod."),
+]
+OtherDevice = Annotated[
+    str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or mps. Default: as before.")
+]
+AcceptDataChange = Annotated[
+    bool, typer.Option("--accept-data-change", help="Go on with images that have changed; the record keeps it.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse to go on with another version of turnaround or of a library.")
+]
+
 
 def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.")],
-    processes: Annotated[
-        int | None, typer.Option(help="Another number of processes. Default: as many as before.")
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option("--engine", metavar="ENGINE", help="Another communication backend than before: torch or horovod."),
-    ] = None,
+    processes: OtherProcesses = None,
+    engine: OtherEngine = None,
     epochs: MoreEpochs = None,
     restarts: Restarts = 0,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or mps. Default: as before.")
-    ] = None,
+    device: OtherDevice = None,
+    accept_data_change: AcceptDataChange = False,
+    strict: Strict = False,
     log: Log = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
     on: On = "local",
@@ -49,7 +59,8 @@ def resume(
     console, viewers = err(), chosen(log or ())
     if cluster := ClusterFlags(on=on).cluster():
         flags = {"processes": processes, "engine": engine, "epochs": epochs, "restarts": restarts}
-        _refuse_other_flags(**flags, log=",".join(viewers))
+        checks = {"accept-data-change": accept_data_change, "strict": strict}
+        _refuse_other_flags(**flags, **checks, log=",".join(viewers))
         rejoin(directory, cluster, (lambda line: None) if json_ else lambda line: console.print(line, markup=False))
         return print_result(Run.load(directory), as_json=json_)
     refuse_if_queued(RunDirectory(directory))
@@ -62,6 +73,8 @@ def resume(
             device=None if device is None else checked_device(device),
             engine=engine,
             epochs=epochs,
+            accepts_data_change=accept_data_change,
+            is_strict=strict,
             place=here,
             restarts=restarts,
             shows_progress=not json_,
@@ -84,7 +97,8 @@ def _refuse_other_flags(**flags: object) -> None:
 
     for name, value in flags.items():
         if value:
+            given = f"--{name}" if value is True else f"--{name} {value}"
             raise InputError(
-                f"--{name} {value}: a job goes on as its script says (job.sh in the run directory). Leave it out, or "
+                f"{given}: a job goes on as its script says (job.sh in the run directory). Leave it out, or "
                 "edit the script."
             )

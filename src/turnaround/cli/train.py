@@ -66,6 +66,9 @@ def train(
     pretrained: Pretrained = None,
     size: Size = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep the decoded images after the run.")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Leave host names and command lines out of the record.")
+    ] = False,
     log: Log = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")] = False,
     show_batch: ShowBatch = None,
@@ -105,12 +108,13 @@ def train(
     target = out or default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
     flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait)
     if cluster := flags.cluster():
-        _refuse_on_cluster(cluster, recipe, restarts=restarts, here=here, viewers=viewers)
+        _refuse_on_cluster(cluster, recipe, restarts=restarts, here=here, viewers=viewers, private=private)
         training = _training(recipe, source, overrides, target, processes=processes, device=checked_device(device))
         return _train_there(training, cluster, flags, is_dry=dry_run, as_json=json_)
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
     wishes = {"processes": processes, "device": checked_device(device), "restarts": restarts}
+    wishes |= {"is_private": private}
     return _train_here(recipe, target, here=here, viewers=viewers, as_json=json_, wishes=wishes)
 
 
@@ -175,7 +179,7 @@ def _show_batch(recipe: Recipe, path: Path, *, is_here: bool, device: str, as_js
 
 
 def _refuse_on_cluster(
-    cluster: Cluster, recipe: Recipe, *, restarts: int, here: RankInfo, viewers: tuple[str, ...]
+    cluster: Cluster, recipe: Recipe, *, restarts: int, here: RankInfo, viewers: tuple[str, ...], private: bool
 ) -> None:
     from turnaround.errors import InputError
 
@@ -192,6 +196,11 @@ def _refuse_on_cluster(
         raise InputError(
             f"--on {cluster.name} starts the engine torch, not {recipe.workers.engine}. Leave --engine out, or write a "
             "job of your own around horovodrun: docs/slurm.md has one."
+        )
+    if private:
+        raise InputError(
+            f"--private is for runs of this machine: a job of {cluster.title} has host names in its script and its "
+            "status. Leave it out."
         )
     if restarts:
         raise InputError(

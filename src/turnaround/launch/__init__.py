@@ -6,6 +6,7 @@ Enters: a recipe and a `Request`. Leaves: a finished run, or one error that name
     automatic.py   what a recipe leaves to us: network, weights, size, batch, optimizer, by the images
     batch_limit.py   the largest batch that pays: by a noise scale that is known, or by the number of updates
     early_checks.py  network, weights file and device: what would stop a training later, said before
+    resume_checks.py  a resume with other images or another version: refused, or written down
     prepare.py     the images of a recipe, scanned, checked and decoded before anything is trained
     contract.py    what a launcher must do
     job_origin.py  what a run brings along from its time in the queue of a cluster

@@ -7,7 +7,6 @@ anybody knows of the death. So a lost connection is a cause only where nobody ha
 from __future__ import annotations
 
 import shlex
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from turnaround import errors
 from turnaround.errors import ProcessFailedError, RunDirectoryError, StorageError, TurnaroundError
 from turnaround.record import heartbeat
 from turnaround.record.files import read_json, remove_file
+from turnaround.record.host import host_name
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 
@@ -50,7 +50,7 @@ def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, s
     lost = type(error).__name__ in LOST_KINDS or any(word in message for word in LOST_WORDS)
     payload = {
         "rank": rank,
-        "host": socket.gethostname(),
+        "host": host_name(),
         "step": step,
         "kind": type(error).__name__ if expected else None,
         "message": message,
@@ -66,7 +66,7 @@ def write_exit(directory: RunDirectory, *, rank: int, exit_status: int) -> None:
     seen = next((process for process in heartbeat.read(directory) if process.rank == rank), None)
     payload = {
         "rank": rank,
-        "host": seen.host if seen else socket.gethostname(),
+        "host": seen.host if seen else host_name(),
         "step": seen.step if seen else 0,
         "kind": None,
         "exit_status": exit_status,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from turnaround.children import launcher_is_alive
 from turnaround.errors import RunDirectoryError
 from turnaround.record.coding import from_json, to_json
 from turnaround.record.files import read_json, remove_file
+from turnaround.record.host import host_name
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 from turnaround.workers.environment import RankInfo
@@ -52,7 +52,7 @@ class StartMessage:
     """Measure each part of a training for so long (training/bench.py) instead of training."""
     begun_at_s: float
     """Begin of the user's command, by the monotonic clock that all processes of `host` share."""
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=host_name)
     start: str = field(default_factory=lambda: secrets.token_hex(8))
     """The token of this start, or under a launcher of others what all its processes know."""
     pixels_dir: str | None = None
@@ -66,7 +66,7 @@ class StartMessage:
     @property
     def is_of_this_host(self) -> bool:
         """True when the message was written on this host, so that its clock is ours."""
-        return self.host == socket.gethostname()
+        return self.host == host_name()
 
     def with_images(self, pixels_dir: Path, *, decode_time_s: float) -> StartMessage:
         """Return the complete message: the images are there, now."""

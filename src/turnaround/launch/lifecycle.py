@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from turnaround.data.decoders import DecodeTarget, decode_into
-from turnaround.data.pixels import changes_since
 from turnaround.errors import (
     DivergedError,
     InputError,
@@ -38,9 +37,11 @@ from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.local import LocalLauncher
 from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
 from turnaround.launch.restart import Restarts, grown, grown_sentence
+from turnaround.launch.resume_checks import changed_images, refuse_other_code
 from turnaround.recipe import Recipe
 from turnaround.record import heartbeat
 from turnaround.record.files import read_json, remove_folder
+from turnaround.record.host import command_line, is_private, private
 from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
@@ -71,6 +72,12 @@ class Request:
     """Another number of epochs than before, for a resumed run, also one that has finished."""
     place: RankInfo = field(default_factory=RankInfo)
     """Rank and size of this command when a launcher of others has started it once for each process."""
+    accepts_data_change: bool = False
+    """Go on with images that are not those that the run began with, and write that down."""
+    is_strict: bool = False
+    """Refuse to go on with another version of turnaround or of a library."""
+    is_private: bool = False
+    """Leave host names and command lines out of the record; a resume stays as private as its run."""
     shows_progress: bool = True
     restarts: int = 0
     """Maximum number of new starts, from the last checkpoint, after a process has failed."""
@@ -81,6 +88,11 @@ class Request:
 
 def start(recipe: Recipe, request: Request) -> Run:
     """Train a new run to its end."""
+    with private(request.is_private):
+        return _start(recipe, request)
+
+
+def _start(recipe: Recipe, request: Request) -> Run:
     begun_at_s, asked_rate = job_origin.begun_at_s(), recipe.training.learning_rate
     with job_origin.refusal_recorded(RunDirectory(request.out)):
         decision = _decided(recipe, request)
@@ -96,7 +108,7 @@ def start(recipe: Recipe, request: Request) -> Run:
         try:
             # The processes load their code while the images are decoded, and are gone before the directory is.
             with request.launcher.started(plan) as processes, _images(recipe, request, directory) as prepared:
-                facts = {"command": sys.argv, "images": image_facts(prepared), "automatic": decision.reasons}
+                facts = {"command": command_line(), "images": image_facts(prepared), "automatic": decision.reasons}
                 if decision.tries_memory:
                     facts[BATCH_TO_FIT] = {"learning_rate": asked_rate}
                 # The recipe last: it makes the directory a run, and a run without a status can neither go on nor begin.
@@ -116,8 +128,13 @@ def resume(request: Request) -> Run:
 
     With `request.epochs` also one that has finished: recipe.json keeps what it was before.
     """
-    begun_at_s, directory = job_origin.begun_at_s(), RunDirectory.open(request.out)
-    run = Run.load(directory.path)
+    run = Run.load(RunDirectory.open(request.out).path)
+    with private(request.is_private or _launch_facts(run).get("private") is True):
+        return _resume(run, request)
+
+
+def _resume(run: Run, request: Request) -> Run:
+    begun_at_s, directory = job_origin.begun_at_s(), run.directory
     if run.imported is not None:
         raise InputError(
             f"{request.out} was imported from {run.imported.source}: there are no weights to go on with. Train it here "
@@ -141,16 +158,23 @@ def resume(request: Request) -> Run:
     if request.place.rank > 0:
         return _follow(plan, request)
     directory.refuse_linked_folders()
+    if request.is_strict:
+        refuse_other_code(directory)
     refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path, changes=changes)
     with (
         RunLock(directory.lock),
         request.launcher.started(plan) as started,
         _images(recipe, request, directory) as prepared,
     ):
-        _refuse_changed_images(run, prepared)
+        changed = changed_images(run, prepared, recipe, is_accepted=request.accepts_data_change)
+        facts: dict[str, Any] = {} if changed is None else {"images": image_facts(prepared)}
+        changes = changes if changed is None else [*changes, changed]
         # After the check of the images: a resume that is refused leaves recipe and status as they were.
-        _write_recipe(directory, {**run.recipe, **recipe.to_dict(), **({CHANGES: changes} if changes else {})}, plan)
+        facts |= {CHANGES: changes} if changes else {}
+        _write_recipe(directory, {**run.recipe, **recipe.to_dict(), **facts}, plan)
         _write_status(directory, _next_segment(directory, run.status))
+        if changed is not None:
+            prepared = replace(prepared, notes=(f"Going on with other images: {changed['images']}.",))
         request.announce(recipe, prepared, plan.processes)
         _train(started, plan, prepared, request, workers=recipe.workers.count)
     return Run.load(directory.path)
@@ -358,8 +382,10 @@ def _ended(status: Status, error: TurnaroundError) -> Status:
 
 def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchPlan) -> None:
     """Write recipe.json with the launch facts that a resume needs: machine.json has them too, but seconds later."""
-    facts = {"processes": plan.processes, "device": plan.message.device}
-    write_json(directory.recipe, {**recipe, LAUNCH: facts if plan.wanted is None else {**facts, "wanted": plan.wanted}})
+    facts: dict[str, Any] = {"processes": plan.processes, "device": plan.message.device}
+    facts |= {} if plan.wanted is None else {"wanted": plan.wanted}
+    facts |= {"private": True} if is_private() else {}
+    write_json(directory.recipe, {**recipe, LAUNCH: facts})
 
 
 def _launch_facts(run: Run) -> dict[str, Any]:
@@ -400,18 +426,6 @@ def _with_epochs(recipe: Recipe, run: Run, epochs: int | None) -> tuple[Recipe, 
     keys = {key: pair for key, pair in keys.items() if pair[0] != pair[1]}
     change = recorded_change(keys, segment=run.status.segments + 1, after_epoch=done)
     return recipe.replace("training", **wanted), [*changes, change]
-
-
-def _refuse_changed_images(run: Run, prepared: Prepared) -> None:
-    images = run.recipe.get("images")
-    before = str(images.get("fingerprint") if isinstance(images, dict) else None)
-    now = prepared.pixels.fingerprint
-    if before != now:
-        what = changes_since(before, prepared.pixels) or "files were added, removed or changed"
-        raise InputError(
-            f"The images are not those that the run began with (fingerprint {before[:12]} then, {now[:12]} now): "
-            f"{what}. Put them back, or start a new run."
-        )
 
 
 def _write_status(directory: RunDirectory, status: Status) -> None:

@@ -11,6 +11,7 @@ computing time. Only when all of that rests for as long as a training may (TURNA
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -25,6 +26,8 @@ BUSY_SHARE = 0.01
 """Share of one core below which processes only wait: polling a file 20 times a second takes 0.3 %."""
 LEAST_START_S = 60.0
 """A start that only waits is given so long, however short the watchdog's time is: a busy machine may not serve it."""
+MAX_REST_S = 10.0
+"""Between two looks: finding the processes below one means reading about every process of the host."""
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK")
 
 
@@ -57,7 +60,7 @@ class ProcessTreeWatch:
         """The ranks that the verdict names, where it names training processes."""
         self._stopped_since_s: dict[int, float] = {}
         self._signs: _Signs | None = None
-        self._busy_s, self._moved_s = 0.0, now_s()
+        self._busy_s, self._moved_s, self._looked_s = 0.0, now_s(), -math.inf
 
     def look(self, *, with_heartbeat: Collection[int]) -> str | None:
         """Return the verdict, if there is one; to be called about once a second.
@@ -65,7 +68,10 @@ class ProcessTreeWatch:
         `with_heartbeat` are the numbers of the processes that have one: it tells best whether they get on, and while
         any has, only others that are stopped are looked for.
         """
-        now_s, processes = self.now_s(), self._processes()
+        now_s = self.now_s()
+        if now_s - self._looked_s < min(MAX_REST_S, self.patience_s / 4):
+            return None
+        self._looked_s, processes = now_s, self._processes()
         stopped = [process for process in processes if process.pid not in with_heartbeat and _is_stopped(process)]
         since_s = self._stopped_since_s
         self._stopped_since_s = {process.pid: since_s.get(process.pid, now_s) for process in stopped}

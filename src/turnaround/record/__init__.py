@@ -20,6 +20,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     verify.py      is every file what was written? by checksums and digests
     folder.py      a folder of runs while they come and go
     machine.py     what the run ran on: host, GPUs, versions, commit
+    host.py        this host and this command as a record names them; a code where it is private
     git.py         the commit of a repository, read without running what it names
     gpus.py        the GPUs of this process, asked through NVML
     telemetry.py   a thread that samples CPU, memory and GPUs once a second

@@ -9,7 +9,6 @@ hosts are never compared: the launcher notes by its own clock when a file last c
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Self
 
 from turnaround.errors import RunDirectoryError, StorageError
 from turnaround.record.files import read_json, remove_file
+from turnaround.record.host import host_name
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import from_json
 from turnaround.record.writer import write_json
@@ -82,7 +82,7 @@ class HeartbeatFile:
         """Replace the file; not synced: after a crash of the machine nobody reads it."""
         content = {
             "rank": self.rank,
-            "host": socket.gethostname(),
+            "host": host_name(),
             "pid": os.getpid(),
             "step": self.heartbeat.step,
             "doing": self.heartbeat.doing,
@@ -117,7 +117,7 @@ class ProcessHeartbeat:
     @property
     def is_gone(self) -> bool:
         """True when the process has ended; of a process on another host nobody knows, which gives False."""
-        return self.host == socket.gethostname() and not _is_alive(self.pid)
+        return self.host == host_name() and not _is_alive(self.pid)
 
 
 def read(directory: RunDirectory) -> list[ProcessHeartbeat]:

@@ -5,8 +5,6 @@ Nothing here can fail: what cannot be found out is None. No torch: versions come
 
 import os
 import platform
-import socket
-import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +16,7 @@ from turnaround.errors import RunDirectoryError
 from turnaround.record.files import read_json
 from turnaround.record.git import git_state, is_tracked
 from turnaround.record.gpus import Nvml, describe_gpus
+from turnaround.record.host import command_line, host_name
 
 PACKAGES = ("turnaround", "torch", "torchvision", "timm", "numpy", "pillow")
 COMPARED = (
@@ -44,7 +43,7 @@ def describe(
     """
     package = Path(__file__).resolve().parent
     return {
-        "hostname": socket.gethostname(),
+        "hostname": host_name(),
         "os": platform.platform(),
         "python": platform.python_version(),
         "cpu": _cpu_model(),
@@ -55,7 +54,7 @@ def describe(
         "git": git_state(Path.cwd()) if _has_working_directory() else None,
         # An installed copy may lie in a virtual environment inside somebody's repository: that is not ours.
         "turnaround_git": git_state(package) if is_tracked(Path(__file__)) else None,
-        "command": list(sys.argv),
+        "command": command_line(),
         "workers": workers,
         "processes": processes,
         "engine": engine,
@@ -78,6 +77,25 @@ def changed_since(path: Path, now: Mapping[str, Any], *, start: int) -> list[str
     pairs = ((what, _fact(before, what), _fact(now, what)) for what in COMPARED)
     new = [f"start {start}: {what} {then} -> {today}" for what, then, today in pairs if then != today]
     return [*(earlier if isinstance(earlier, list) else []), *new]
+
+
+def other_code(path: Path) -> list[str]:
+    """Return what of the code differs from the last start, whose machine.json is at `path`; nothing before the first.
+
+    Of code with uncommitted changes nobody knows whether it is the same.
+    """
+    try:
+        before = read_json(path)
+    except RunDirectoryError:
+        return []
+    package = Path(__file__).resolve().parent
+    git = git_state(package) if is_tracked(Path(__file__)) else None
+    now = {"versions": {name: _version(name) for name in PACKAGES}, "turnaround_git": git}
+    what = [name for name in COMPARED if name.startswith(("versions.", "turnaround_git."))]
+    pairs = ((name, _fact(before, name), _fact(now, name)) for name in what)
+    changed = [f"{name} {then} -> {today}" for name, then, today in pairs if then != today]
+    is_dirty = "True" in (_fact(before, "turnaround_git.dirty"), _fact(now, "turnaround_git.dirty"))
+    return [*changed, *(["turnaround has uncommitted changes"] if is_dirty else [])]
 
 
 def _fact(machine: Mapping[str, Any], what: str) -> str:

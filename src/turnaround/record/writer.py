@@ -115,8 +115,10 @@ class Lines:
         lines, self._waiting = self._waiting, []
         content = b"".join(lines)
         try:
-            # Who measures does not wait: the next lines may find the file system well again.
-            patiently(lambda: self._append(content)) if self._sync else self._append(content)
+            if self._sync:
+                patiently(lambda: self._append(content))
+            else:
+                self._append(content)  # who measures does not wait: the next lines may find the file system well
         except OSError as error:
             self.lost_lines += len(lines)
             self.failure = storage_error("append to", self.path, error)
@@ -128,6 +130,8 @@ class Lines:
             self._open_again()
         assert self._descriptor is not None, "closed files are not written"
         try:
+            # The size of now is the place to return to: nobody else writes this file.
+            self._size = os.fstat(self._descriptor).st_size
             write_all(self._descriptor, content)
             if self._sync:
                 os.fsync(self._descriptor)

@@ -6,7 +6,6 @@ Process 0 writes recipe, machine, status and epochs; every process its spans; on
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.record.files import claim
+from turnaround.record.host import host_name
 from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import Span, State, Status, to_json
@@ -152,7 +152,7 @@ class BackgroundWriter:
         if self.is_first:
             self._epochs = Lines(directory.epochs, sync=True)
             self._write_machine()
-        telemetry = directory.telemetry(socket.gethostname())
+        telemetry = directory.telemetry(host_name())
         if claim(telemetry):  # the first process of this host that wants it
             self._telemetry = Telemetry(telemetry)
             self._telemetry.__enter__()

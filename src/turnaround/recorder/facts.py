@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from turnaround.errors import InputError
+from turnaround.record.host import command_line, host_name
 from turnaround.record.machine import describe
 from turnaround.workers.environment import RankInfo, anywhere
 
@@ -122,7 +122,7 @@ class TrainingFacts:
                 "num_classes": classes if isinstance(classes, int) else None if names is None else len(names),
                 "classes": names or [],
             },
-            "command": list(sys.argv),
+            "command": command_line(),
             "extra": dict(self.extra),
         }
 
@@ -180,7 +180,7 @@ def place_of(rank: Any, size: Any) -> RankInfo:
 
 def where_i_am(place: RankInfo) -> dict[str, Any]:
     """Return the note of this process: rank and host."""
-    return {"rank": place.rank, "host": socket.gethostname(), "local_rank": place.local_rank}
+    return {"rank": place.rank, "host": host_name(), "local_rank": place.local_rank}
 
 
 def checked(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:

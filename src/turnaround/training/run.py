@@ -6,7 +6,6 @@ Enters: an `Assignment`, as the launcher gives it to every process. Leaves: the 
 from __future__ import annotations
 
 import json
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from turnaround.model.network import load_code
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
 from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
+from turnaround.record.host import host_name
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import changed_since, describe
 from turnaround.record.recipe_changes import BATCH_TO_FIT
@@ -103,7 +103,7 @@ def train(
     with ExitStack() as open_parts:
         workers = _connected(recipe, place, device.value)
         if place.local_rank == 0:
-            open_parts.enter_context(Telemetry(directory.telemetry(socket.gethostname())))
+            open_parts.enter_context(Telemetry(directory.telemetry(host_name())))
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)  # before anything is computed that would only differ later
         there = Place(workers=workers, pixels=pixels, rank=place, device=device)
@@ -271,7 +271,7 @@ def _write_machine(assignment: Assignment, assembly: Assembly, segment: Segment)
     """Write machine.json: where this segment runs, and what was chosen for the user, with reasons."""
     core, directory = assembly.core, assignment.directory
     workers = core.workers
-    mine = {"host": socket.gethostname(), "device": str(workers.device), "workers": list(workers.hosted)}
+    mine = {"host": host_name(), "device": str(workers.device), "workers": list(workers.hosted)}
     ranks = [json.loads(text) for text in workers.gather(json.dumps(mine))]
     if workers.rank != 0:
         return

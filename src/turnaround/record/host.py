@@ -1,0 +1,53 @@
+"""This host and this command as a record names them; a code and nothing where the record is private.
+
+`turnaround train --private`, or TURNAROUND_PRIVATE=1 for every run: host names become codes, and command lines are left
+out. The code is the same for all processes of a host, so that a record still tells hosts apart, and says nothing about
+its name: it comes from a number that the system draws anew at every boot.
+"""
+
+import hashlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VARIABLE = "TURNAROUND_PRIVATE"
+
+
+def is_private() -> bool:
+    """Return whether records are to be written without names of hosts."""
+    return os.environ.get(VARIABLE, "").lower() not in ("", "0", "false", "no")
+
+
+@contextmanager
+def private(is_wanted: bool = True) -> Iterator[None]:
+    """Keep names out of what this process, and those that it starts, write meanwhile."""
+    before = os.environ.get(VARIABLE)
+    if is_wanted:
+        os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+
+
+def host_name() -> str:
+    """Return the name of this host, or its code."""
+    name = socket.gethostname()
+    if not is_private():
+        return name
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:  # not Linux: a code all the same, though one that a list of names could be tried on
+        boot = ""
+    return "host-" + hashlib.sha256(f"{boot}{name}".encode()).hexdigest()[:8]
+
+
+def command_line() -> list[str]:
+    """Return the command of this process; nothing where the record is private."""
+    return [] if is_private() else list(sys.argv)
