@@ -79,14 +79,15 @@ def predict(
     )
     found = survey_of(directories)
     forecaster = _on_cluster(fit_forecaster(found, question), on)
-    question = forecaster.question
     _tell(found)
     predictions = _predictions(forecaster, counts)
-    _print_json(predictions) if json_ else _print_text(predictions, question)
-    if not json_:
+    if json_:
+        _print_json(predictions)
+    else:
+        _print_text(predictions, forecaster.question)
         _print_scores(directories, found)
     if save:
-        _save(directories[0], question, [p for p in predictions if p.workers in counts], found)
+        _save(directories[0], forecaster.question, [p for p in predictions if p.workers in counts], found)
 
 
 def _predictions(forecaster: Forecaster, counts: Sequence[int]) -> list[Prediction]:
