@@ -152,7 +152,7 @@ def test_a_split_that_does_not_fit_the_folder(folder: Path) -> None:
     with pytest.raises(DataError, match="no training image of 'b'"):
         scan(folder, holdout=0.2, seed=0, given={n: "validation" if "/b/" in n else "train" for n in every})
     every.pop("train/a/0.png")
-    with pytest.raises(DataError, match=r"1 images are not in the given split, e.g. 'train/a/0.png'"):
+    with pytest.raises(DataError, match=r"1 image not in the given split, e.g. 'train/a/0.png'"):
         scan(folder, holdout=0.2, seed=0, given=every)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnaround.data.pixels import Pixels
+from turnaround.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ def sentences(copies: Copies, pixels: Pixels) -> tuple[str, ...]:
     if copies.two_labels:
         one, other = copies.two_labels[0]
         found.append(
-            f"{len(copies.two_labels)} images stand under two classes, e.g. {files[one]!r} is {files[other]!r}: no "
+            f"{counted(len(copies.two_labels), 'image')} under two classes, e.g. {files[one]!r} is {files[other]!r}: no "
             "network can get both right. `turnaround check` lists them."
         )
     return tuple(found)

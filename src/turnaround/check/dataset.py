@@ -25,6 +25,7 @@ from turnaround.data.decoders import Progress, Show, silent
 from turnaround.data.folder import ImageTable, scan
 from turnaround.data.pixels import Pixels, default_cache, prepare
 from turnaround.errors import StorageError
+from turnaround.words import counted
 
 _CHUNK = 256  # pictures at a time: 64 px in 16 bits, 6 MB
 _GREY_LEVELS = 6  # between the channels of a pixel: JPEG colours a grey picture by up to 3
@@ -213,7 +214,7 @@ def small_classes(counts: dict[str, dict[str, int]]) -> list[str]:
         return []
     listed = ", ".join(f"{name!r} {num}" for num, name in few[:5])
     more = f" and {len(few) - 5} more" if len(few) > 5 else ""
-    return [f"{len(few)} classes have fewer than {_FEW_IMAGES} readable training images: {listed}{more}."]
+    return [f"{counted(len(few), 'class')} with fewer than {_FEW_IMAGES} readable training images: {listed}{more}."]
 
 
 def _odd(

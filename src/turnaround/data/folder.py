@@ -97,14 +97,14 @@ def _scan(walk: "_Walk", *, holdout: float, seed: int, given: Mapping[str, str] 
         (train, val), split = deal([train, val] if val_folder is not None else [train], given), "by photo"
     if loose:
         walk.ignored += loose
-        warnings.append(f"Not used, outside any class folder: {len(loose)} images, e.g. {loose[0]!r}.")
+        warnings.append(f"Not used, outside any class folder: {counted(len(loose), 'image')}, e.g. {loose[0]!r}.")
     if other := [name for name in walk.ignored if name.rpartition(".")[2].lower() in _OTHER_IMAGES]:
         warnings.append(
             f"Not used: {counted(len(other), 'image')} of a format that is not read, such as {other[0]!r}. Convert "
             "them to JPEG or PNG to train on them."
         )
     if walk.num_links_out:
-        warnings.append(f"{walk.num_links_out} links lead out of the folder; they were followed.")
+        warnings.append(f"Followed out of the folder: {counted(walk.num_links_out, 'link')}.")
     return _table(walk, train, val, split=split, warnings=warnings)
 
 
@@ -362,7 +362,7 @@ def _check_train(walk: _Walk, train: _Part, part: str, *, num_loose: int) -> Non
     where = str(walk.root / part)
     if not train and num_loose:
         raise DataError(
-            f"{num_loose} images lie directly in {where!r}, which has no class folders: the folder's name is "
+            f"{counted(num_loose, 'image')} directly in {where!r}, which has no class folders: the folder's name is "
             f"the class. Move the images into one folder for each class:{_LAYOUTS}"
         )
     if not train:
@@ -385,8 +385,8 @@ def _check_train(walk: _Walk, train: _Part, part: str, *, num_loose: int) -> Non
 def _check_validation(train: _Part, val: _Part, folder: str) -> None:
     if unknown := sorted(set(val) - set(train)):
         raise DataError(
-            f"{len(unknown)} classes have images in {folder!r} but no training image, so their labels are "
-            f"undefined: {_some(unknown)}. Training classes: {_some(list(train))}. "
+            f"{counted(len(unknown), 'class')} with images in {folder!r} but no training image, so without a label to "
+            f"learn: {_some(unknown)}. Training classes: {_some(list(train))}. "
             "Rename the folders alike, add training images, or remove these validation folders."
         )
     if not val:

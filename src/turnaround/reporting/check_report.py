@@ -48,7 +48,7 @@ def _paragraphs(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
     classes, num = payload["classes"], payload["num_train"] + payload["num_validation"]
     yield (
         "bold",
-        f"{payload['folder']}: {num:,} images in {len(classes)} classes, {payload['num_train']:,} to train on, "
+        f"{payload['folder']}: {counted(num, 'image')} in {counted(len(classes), 'class')}, {payload['num_train']:,} to train on, "
         f"{payload['num_validation']:,} to validate with ({payload['split']})",
         [],
         "",
