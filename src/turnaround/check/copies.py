@@ -75,7 +75,7 @@ def sentences(copies: Copies, pixels: Pixels) -> tuple[str, ...]:
     if copies.two_labels:
         one, other = copies.two_labels[0]
         found.append(
-            f"{counted(len(copies.two_labels), 'image')} under two classes, e.g. {files[one]!r} is {files[other]!r}: no "
-            "network can get both right. `turnaround check` lists them."
+            f"{counted(len(copies.two_labels), 'image')} under two classes, e.g. {files[one]!r} is {files[other]!r}: "
+            "no network can get both right. `turnaround check` lists them."
         )
     return tuple(found)

@@ -79,8 +79,8 @@ def deal(parts: Sequence[Mapping[str, list[File]]], given: Mapping[str, str]) ->
     unknown = [file[0] for members in every.values() for file in members if file[0] not in given]
     if unknown:
         raise DataError(
-            f"{counted(len(unknown), 'image')} not in the given split, e.g. {unknown[0]!r}: new since it was made, or it "
-            f"is that of another folder. {_HOW_TO_MAKE}"
+            f"{counted(len(unknown), 'image')} not in the given split, e.g. {unknown[0]!r}: new since it was made, or "
+            f"it is that of another folder. {_HOW_TO_MAKE}"
         )
     train, validation = (
         {name: some for name in sorted(every) if (some := [file for file in every[name] if given[file[0]] == part])}

@@ -48,8 +48,8 @@ def _paragraphs(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
     classes, num = payload["classes"], payload["num_train"] + payload["num_validation"]
     yield (
         "bold",
-        f"{payload['folder']}: {counted(num, 'image')} in {counted(len(classes), 'class')}, {payload['num_train']:,} to train on, "
-        f"{payload['num_validation']:,} to validate with ({payload['split']})",
+        f"{payload['folder']}: {counted(num, 'image')} in {counted(len(classes), 'class')}, "
+        f"{payload['num_train']:,} to train on, {payload['num_validation']:,} to validate with ({payload['split']})",
         [],
         "",
     )
