@@ -111,7 +111,7 @@ def test_a_flag_with_a_wrong_value(arguments: list[str], words: list[str], user:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"[training\n", ["not valid TOML", "line 1", "recipes show"]), (b"\xff\xfe\0", ["no text in UTF-8", "Save it"])],
+    [(b"[training\n", ["not valid TOML", "line 1", "recipes show"]), (b"\xff\xfe\0", ["text in UTF-8", "Save it"])],
 )
 def test_a_recipe_file_that_cannot_be_read(content: bytes, words: list[str], user: User) -> None:
     (user.folder / "mine.toml").write_bytes(content)

@@ -99,7 +99,7 @@ def _file_values(path: Path) -> dict[str, Any]:
         raise RecipeError(f"There is no recipe file {str(path)!r}. `turnaround recipes copy NAME` makes one.") from None
     except UnicodeDecodeError:
         raise RecipeError(
-            f"{str(path)!r} is no text in UTF-8, which TOML is. Save it so, or give another file."
+            f"{str(path)!r} is not valid TOML, which is text in UTF-8. Save it so, or give another file."
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(
