@@ -10,7 +10,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising, without_checksums
 from turnaround.analysis.workloads import Configuration, Spread, survey, survey_runs
 from turnaround.errors import RunDirectoryError
-from turnaround.findings.runs import gap_text
+from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.record.reader import Run
 from turnaround.record.writer import Lines
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path) -> No
     (tmp_path / "queued" / "status.json").write_text(json.dumps(status | {"state": "failed", "cause": "no GPU"}))
     found = survey([tmp_path])
     assert [run.name for case in found.workloads[0].configurations for run in case.summaries] == ["good"]
-    reasons = {Path(item.directory).name: item.reason for item in found.left_out}
+    reasons = {Path(item.directory).name: left_out_text(item) for item in found.left_out}
     assert sorted(reasons) == ["damaged", "empty", "foreign", "queued"]
     assert "machine.json is damaged" in reasons["damaged"]
     assert "recipe.json is damaged: " in reasons["foreign"]
