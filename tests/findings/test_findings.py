@@ -88,6 +88,11 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
         "2 T4 and 4 T4 differ in more than the configuration: torch version is 2.8 and 2.9, which matters for time and",
         {"a": Plan(), "b": Plan(workers=4, gpu="Tesla V100", training={"seed": 5})},
     ),
+    "impossible-speed": (
+        "name,dataset,gpu,workers,images_per_epoch,epochs,epoch_time_s\na,x,T4,2,24485,30,0.058\n",
+        "a would train 211,078 images/s on each T4, where 64,000 are beyond any network: its times are probably",
+        LAB,
+    ),
     "ran-together": (
         {"a": Plan(started_at=NINE, ended_at=TEN), "b": Plan(started_at="2026-03-01T09:30:00+00:00", ended_at=ELEVEN)},
         "a and b ran on the same host for 30 min at the same time",
@@ -226,11 +231,6 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
         {**seeds(0.90, workers=1), **seeds(0.80, workers=8)},
         "Best for accuracy: 1 T4 with 90.2 %, more than noise above the others",
         {"a": Plan(workers=1)},
-    ),
-    "impossible-speed": (
-        "name,dataset,gpu,workers,images_per_epoch,epochs,epoch_time_s\na,x,T4,2,24485,30,0.058\n",
-        "a would train 211,078 images/s on each T4, where 64,000 are beyond any network: its times are probably",
-        LAB,
     ),
     "own-plateau-only": (LAB, "2 T4 54 min 59 s at 68.9 %", {"a": Plan(workers=1), "b": Plan(workers=2)}),
 }
