@@ -28,6 +28,8 @@ OTHER_MEANINGS = {
     ("data/pixels.py", "manifest.json"): "the manifest of an entry of the pixel cache",
     ("data/pixels.py", "*/manifest.json"): "the same",
     ("reporting/page/fig_scaling.py", "epoch-time"): "the id of a figure",
+    ("reporting/page/figures.py", "epoch-time"): "the same",
+    ("reporting/page/questions.py", "epoch-time"): "the same",
 }
 
 
