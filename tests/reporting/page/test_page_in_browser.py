@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -124,6 +125,8 @@ def test_classes_are_sorted_by_a_column(screen: str, width: int, request: pytest
 def test_names_of_runs_and_classes_are_text(drawn: Page) -> None:
     assert drawn.locator("img").count() == 0
     assert drawn.locator(".run summary", has_text=EVIL).count() == 1
+    epochs = drawn.locator("[data-block$='/figure/accuracy'] .xtick text").all_text_contents()
+    assert epochs == ["1", "5", "10", "15", "20", "25", "30"]
     ticks = drawn.locator("[data-block$='/figure/confusion'] .ytick text").all_text_contents()
     assert any("<img" in tick for tick in ticks)
 
@@ -212,6 +215,8 @@ def test_everything_is_printed_even_before_the_page_is_ready(browser: Any, study
         heading = page.locator("[data-block$='/section/scaling']")
         page.locator("#bar-contents a", has_text="Scaling").click()
         assert heading.locator("button").get_attribute("aria-expanded") == "true"
+        page.locator("#bar-contents a[aria-current]", has_text="Scaling").wait_for()
+        assert page.locator(".bar").bounding_box() == {"x": 0, "y": 0, "width": 1280, "height": ANY}
         page.locator("[data-block$='/figure/speed-up'] .plot.drawn").wait_for()
         assert page.evaluate("document.querySelector('[data-block$=\"/figure/speed-up\"] .main-svg').clientWidth") > 400
         heading.locator("button").click()

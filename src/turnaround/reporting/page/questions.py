@@ -65,7 +65,7 @@ def questions_of(
         ),
         _turnaround(job),
         _stable_epochs(job, shown),
-        _stable_first(job, shown),
+        *([_stable_first(job, shown)] if len(job.configurations) > 1 else []),
         *_twice_as_many(forecasters, shown),
     )
 
