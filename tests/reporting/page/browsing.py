@@ -29,7 +29,7 @@ def opened(browser: Any, file: Path, *, width: int = 1280, script: str = "", **o
     address = file.absolute().as_uri()
     page.goto(address)
     yield page
-    assert said == []
+    assert said == [], said
     assert [url for url in asked if url != address and not url.startswith(WITHIN_FILE)] == []
     context.close()
 

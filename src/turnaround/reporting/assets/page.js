@@ -57,6 +57,7 @@
     };
   }
 
+  // Colours of the style sheets have six digits.
   const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   const LIGHTEST = 0.5; // share of the paper, and of the ink: a line must be seen, and its colour be told
   const DARKEST = 0.5;
