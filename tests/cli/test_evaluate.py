@@ -103,7 +103,7 @@ def test_files_that_cannot_be_read(evaluate: Evaluate, trained_run: Path, photos
         (("{run}", "gone"), "There is no folder and no table 'gone'"),
         (("gone", "{photos}"), "gone"),
         (("{run}", "{photos}", "--page", "p.txt"), "a page is html"),
-        (("{run}", "{photos}", "--csv", "gone/x.csv"), "would lie in a folder that is not there"),
+        (("{run}", "{photos}", "--csv", "gone/x.csv"), "there is no folder 'gone'"),
         (("{run}", "{photos}", "--weights", "worst"), "Unknown --weights 'worst'"),
         (("{run}", "{photos}", "--against", "gone"), "gone"),
     ],
