@@ -21,11 +21,11 @@ def turnaround_parts_s(configuration: ConfigurationRuns) -> dict[str, float]:
     """Return the median of each part over the finished runs, or over all as long as none is; nothing for rehearsals."""
     if configuration.is_rehearsal:
         return {}
-    each = [parts for run in configuration.finished or configuration.summaries if (parts := _parts_s(run))]
+    each = [parts for run in configuration.finished or configuration.summaries if (parts := parts_of_run_s(run))]
     return _medians(each, TURNAROUND_PARTS)
 
 
-def _parts_s(run: RunSummary) -> dict[str, float]:
+def parts_of_run_s(run: RunSummary) -> dict[str, float]:
     """Return the parts of one run; a table tells two: its epochs, and what is left of the job."""
     if not run.is_imported:
         return run.turnaround_parts_s

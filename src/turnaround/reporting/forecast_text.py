@@ -9,6 +9,7 @@ from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.turnaround import Best
 from turnaround.reporting.forecast_words import (
+    counts_in_words,
     figure_rows,
     headline,
     next_in_words,
@@ -17,10 +18,7 @@ from turnaround.reporting.forecast_words import (
 )
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
 from turnaround.words import accuracy as accuracy_text
-from turnaround.words import hardware, listed, money
-
-MAX_COUNTS = 3
-"""Counts that are named one by one."""
+from turnaround.words import hardware, money
 
 
 def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tuple[str, str]]:
@@ -128,7 +126,7 @@ def _best_in_words(predictions: Sequence[Prediction], best: Best | None) -> str:
     def timed(workers: int, alike: Sequence[int]) -> str:
         p = by_workers[workers]
         time = time_text(p, "time_to_stable_s" if best.by == "time to stable" else "job_time_s")
-        noise = f"; {_counts_in_words(alike)} within its interval" if alike else ""
+        noise = f"; {counts_in_words(alike)} within its interval" if alike else ""
         return f"{hardware(workers, p.gpu)} ({time}{noise})"
 
     what = "to a stable accuracy" if best.by == "time to stable" else f"for {first.epochs_planned} epochs"
@@ -140,13 +138,6 @@ def _best_in_words(predictions: Sequence[Prediction], best: Best | None) -> str:
     if best.enough < best.fastest:
         answer += f" Beyond {hardware(best.enough, first.gpu)} more gain less than 5 %."
     return answer
-
-
-def _counts_in_words(counts: Sequence[int]) -> str:
-    """Name a few counts one by one, of many the ends."""
-    if len(counts) > MAX_COUNTS:
-        return f"{len(counts)} others from {min(counts)} to {max(counts)}"
-    return listed([str(count) for count in counts])
 
 
 def _section(name: str, sentences: Sequence[str], width: int) -> Iterator[tuple[str, str]]:

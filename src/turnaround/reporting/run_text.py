@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnaround.analysis.balance import balance
+from turnaround.analysis.shares import parts_of_run_s
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings import Finding
 from turnaround.findings.times import PART_NAMES
@@ -114,8 +115,10 @@ def limit_sentence(summary: RunSummary, run: Run) -> str | None:
 
 def parts_sentence(summary: RunSummary) -> str:
     """Say where the time went, largest part first, without what is too small to matter."""
-    parts = sorted(summary.turnaround_parts_s.items(), key=lambda item: -item[1])
-    return ", ".join(f"{PART_NAMES.get(name, name)} {duration(value)}" for name, value in parts if value >= 0.05)
+    parts = sorted(parts_of_run_s(summary).items(), key=lambda item: -item[1])
+    # A table does not tell the cold epoch from the others.
+    names = PART_NAMES | ({"training_steady": "epochs"} if summary.is_imported else {})
+    return ", ".join(f"{names.get(name, name)} {duration(value)}" for name, value in parts if value >= 0.05)
 
 
 def first_step_sentence(summary: RunSummary, run: Run) -> str | None:

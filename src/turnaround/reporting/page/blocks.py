@@ -14,8 +14,9 @@ from turnaround.analysis.workloads import Survey
 from turnaround.findings import SEVERITIES, Finding
 from turnaround.findings.forecasts import Answer, track_record_text
 from turnaround.findings.runs import gap_text, left_out_text
-from turnaround.forecast.predict import Forecaster, best_of_range
+from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.score import Score
+from turnaround.reporting.forecast_words import best_in_range
 from turnaround.reporting.page.answer import Headline, answer_of
 from turnaround.reporting.page.fig_common import Figure
 from turnaround.reporting.page.figures import SECTIONS, figures_of, key_figures
@@ -263,7 +264,7 @@ def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
             "Assumed": [*last.assumed, *last.left_open],
             "Caveats": list(last.warnings),
         }
-        by_gpu.append((forecaster.laws.gpu, forecasts(predictions), best_of_range(predictions), grounds))
+        by_gpu.append((forecaster.laws.gpu, forecasts(predictions), best_in_range(predictions), grounds))
     if by_gpu:
         scored = track_record_text([score for score in view.scores if score.job == job.name])
         yield Block(id=f"{key}/forecast", html=piece("forecast", by_gpu=by_gpu, scored=scored, key=key, job=job.name))
