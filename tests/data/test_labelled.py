@@ -70,6 +70,8 @@ def test_a_table(name: str, text: str, tmp_path: Path) -> None:
         ("file,label\n1.jpg,a\n1.jpg,b\n", "line 3: '1.jpg' is there already, in line 2. Name it once."),
         ("file,label\ns3://b/1.jpg,a\n", "line 2: 's3://b/1.jpg' is an address, and nothing is fetched. Download"),
         ("file,label\n1.jpg,a\ngone.jpg,a\n", "1 of the 2 files of"),
+        (f"file,label\n{300 * 'x'}.jpg,a\n", "1 of the 1 files of"),  # longer than any name of a file
+        ("file,label\nx\0.jpg,a\n", "1 of the 1 files of"),
         ("file,label\n1.jpg,a\ngone.jpg,a\n", "are not there: 'gone.jpg' (line 3)."),
         (b"PAR1\xff\xfe\x00\x01", "cannot be read as a table: it is not text in UTF-8. Give a folder"),
         ("file,label\n1.jpg," + 200_000 * "x", "no CSV (field larger than field limit"),
@@ -89,6 +91,7 @@ def test_what_is_wrong_with_a_folder(tmp_path: Path) -> None:
         return str(error.value)
 
     assert "There is no folder and no table" in message(tmp_path / "gone")
+    assert "There is no folder and no table" in message(tmp_path / (300 * "x"))
     (tmp_path / "empty").mkdir()
     assert "holds no image. Looked for class folders with bmp, gif" in message(tmp_path / "empty")
     plain = touched(tmp_path / "plain", "1.jpg", "2.jpg")

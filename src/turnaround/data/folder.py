@@ -412,4 +412,6 @@ def class_files(root: Path) -> tuple[dict[str, list[str]], list[str]]:
         raise DataError(
             f"No permission to read {error.filename!r}. Ask its owner, or run: chmod -R u+rX {str(root)!r}"
         ) from error
+    except OSError as error:
+        raise DataError(f"{error.filename!r} cannot be read: {error.strerror}. Check the disk.") from error
     return {name: [file[0] for file in files] for name, files in part.items()}, loose

@@ -13,7 +13,7 @@ import re
 import shlex
 import stat
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -51,13 +51,21 @@ class LabelledImages:
 
 def labelled_images(source: Path, *, run: Path) -> LabelledImages:
     """Find the images and their labels. `run` is named in the command for images without labels."""
-    if source.is_dir():
+    if _is_there(source, Path.is_dir):
         return _from_folder(source, run)
-    if not source.exists():
+    if not _is_there(source, Path.exists):
         raise DataError(f"There is no folder and no table {str(source)!r}. Give a folder of class folders, or a CSV.")
     if source.suffix.lower().lstrip(".") in IMAGE_EXTENSIONS:
         raise DataError(f"{str(source)!r} is one image, and nothing says what it shows. {_to_classify(run, source)}")
     return _from_table(source)
+
+
+def _is_there(path: Path, ask: Callable[[Path], bool]) -> bool:
+    """Ask the file system; a name that it cannot even look up, such as one that is too long, is not there."""
+    try:
+        return ask(path)
+    except (OSError, ValueError):
+        return False
 
 
 def refuse_unknown_labels(images: LabelledImages, classes: Sequence[str], *, run: Path) -> None:
@@ -183,7 +191,7 @@ def _column(path: Path, heading: Sequence[str], plain: Sequence[str], known: Seq
 
 
 def _refuse_missing(path: Path, seen: dict[str, int]) -> None:
-    missing = [(file, number) for file, number in seen.items() if not (path.parent / file).is_file()]
+    missing = [(file, number) for file, number in seen.items() if not _is_there(path.parent / file, Path.is_file)]
     if missing:
         named = "; ".join(f"{file!r} (line {number})" for file, number in missing[:MAX_NAMED])
         more = f" and {len(missing) - MAX_NAMED:,} more" if len(missing) > MAX_NAMED else ""
