@@ -65,7 +65,7 @@ def test_an_example_is_forecast_with_the_constants_of_the_others(bench: SimpleNa
     cases = bench.largest_held_out(steep)
     with bench.constants(bench.trend, held_out[0].trend), bench.constants(bench.scaling, held_out[0].scaling):
         expected = [bench.our_step_time(c) for c in cases]
-    assert bench.forecast_by_others(cases, held_out, bench.our_step_time) == expected
+    assert bench.HeldOut(held_out).ours(cases, bench.our_step_time) == expected
 
 
 def test_half_widths_follow_the_unrest(bench: SimpleNamespace) -> None:

@@ -98,7 +98,7 @@ class Cells:
             plain = self.number(name)
             value = None if plain is None else plain * unit_s
         if value is not None and not 0 < value <= MAX_QUANTITY:
-            self._wrong(name, "a number above 0" if value <= 0 else f"at most {MAX_QUANTITY:,.0f} s")
+            self._wrong(name, "a number above 0" if value <= 0 else f"at most {MAX_QUANTITY:,.0f}")
             return None
         return value
 
