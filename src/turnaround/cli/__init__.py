@@ -28,6 +28,7 @@ classify, evaluate, export and serve reach the GPU side, inside a function.
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import typer
@@ -108,3 +109,6 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo("\n".join(map(clean, str(error).split("\n"))), err=True)  # it may quote what others have written
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # before the verb itself runs, which has its own words for it
+        typer.echo("Stopped before anything began.", err=True)
+        sys.exit(128 + signal.SIGINT)

@@ -27,6 +27,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import time
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -157,6 +158,10 @@ def open_pixels(cache_dir: Path) -> Pixels:
 
 def _open(entry: Path) -> Pixels:
     """Map the entry, or raise what tells that it is not whole."""
+    for name in (MANIFEST, PIXELS, *ARRAYS):
+        # Before it is opened: a pipe would be waited for, a link to a device read without end.
+        if os.path.lexists(entry / name) and not stat.S_ISREG((entry / name).lstat().st_mode):
+            raise ValueError(f"{name} is not a plain file")
     manifest = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
     if manifest["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {manifest['format_version']}, not {FORMAT_VERSION}")

@@ -29,7 +29,7 @@ from turnaround.errors import (
     RunDirectoryError,
     TurnaroundError,
 )
-from turnaround.launch import job_origin
+from turnaround.launch import handshake, job_origin
 from turnaround.launch.automatic import AutomaticChoice, decide
 from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError, StartedProcesses, choose_processes
 from turnaround.launch.early_checks import refuse_early
@@ -141,6 +141,7 @@ def _resume(run: Run, request: Request) -> Run:
             "(turnaround train), or look at it: turnaround report."
         )
     if run.status.state == "finished" and request.epochs is None:
+        _remove_leftovers(directory)
         return run
     if run.is_of_others:
         raise InputError(
@@ -426,6 +427,13 @@ def _with_epochs(recipe: Recipe, run: Run, epochs: int | None) -> tuple[Recipe, 
     keys = {key: pair for key, pair in keys.items() if pair[0] != pair[1]}
     change = recorded_change(keys, segment=run.status.segments + 1, after_epoch=done)
     return recipe.replace("training", **wanted), [*changes, change]
+
+
+def _remove_leftovers(directory: RunDirectory) -> None:
+    """Remove what a launcher that was killed after the last epoch has left; a living one keeps its lock."""
+    if directory.lock.exists():
+        with suppress(TurnaroundError, OSError), RunLock(directory.lock):
+            handshake.clear(directory)
 
 
 def _write_status(directory: RunDirectory, status: Status) -> None:
