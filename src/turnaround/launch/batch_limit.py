@@ -18,10 +18,9 @@ from turnaround.recipe import MAX_PER_WORKER, USUAL_BATCH, Recipe
 from turnaround.record.reader import Run
 
 MIN_UPDATES = 400
-"""Updates of a whole training: resnet11 reached its accuracy on CIFAR-10 with so many (docs/LOG.md), and BiT's rule
-(Kolesnikov et al. 2020) takes 500 for small sets."""
+"""Updates of a whole training, at the least. Chosen, not measured."""
 MAX_UNKNOWN = 512
-"""Images of a worker without a noise scale: the largest batch of one worker that was measured from scratch."""
+"""Images of a worker without a noise scale: the batch of `model.name = auto` for many small images."""
 MIN_BATCH = 8
 """Batch norm's statistics of fewer images are mostly noise."""
 
