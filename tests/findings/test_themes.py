@@ -50,6 +50,7 @@ def test_the_evidence_of_interrupted_runs_can_be_read(tmp_path: Path) -> None:
     build(tmp_path / "a", Plan(state="interrupted", cause="Stopped by Ctrl-C: all of it, and saved.", accuracy=(0.1,)))
     build(tmp_path / "b", Plan(state="interrupted", accuracy=(0.1, 0.2), training={"seed": 1}))
     (finding,) = [one for one in find_all(survey([tmp_path])) if one.id == "run-interrupted"]
+    assert finding.advice.endswith(f"turnaround resume {tmp_path / 'a'}")
     told = evidence_text(finding.evidence)
     assert told == "epochs done: a 1, b 2; cause: a Stopped by Ctrl-C: all of it, and saved"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,9 +35,9 @@ _STATES: dict[State, _State] = {
         "diverged: the loss is no longer a number",
         "Lower the learning rate, lengthen the warm-up, or use training.scaling=auto.",
     ),
-    "failed": _State("failed", "Repair the cause, then: turnaround resume DIR.", _STUDY_AGAIN),
+    "failed": _State("failed", "Repair the cause, then: turnaround resume {path}", _STUDY_AGAIN),
     "interrupted": _State(
-        "was interrupted, so its accuracy is left out", "Go on with it: turnaround resume DIR.", _STUDY_AGAIN
+        "was interrupted, so its accuracy is left out", "Go on with it: turnaround resume {path}", _STUDY_AGAIN
     ),
     "running": _State(
         "is still running: its times so far are in, its accuracy is not", "Look again when it has ended."
@@ -55,7 +56,9 @@ def in_state(state: State, job: Workload) -> Iterator[Draft]:
         yield Draft(
             text=f"{first.name} {told.text}{_how_far(first)}{cause}{also}.",
             evidence=tuple(item for summary, run in found for item in _how_it_ended(summary, run)),
-            advice=told.of_others if told.of_others and _is_of_others(run) else told.advice,
+            advice=told.of_others
+            if told.of_others and _is_of_others(run)
+            else told.advice.format(path=shlex.quote(str(run.path))),
         )
 
 
