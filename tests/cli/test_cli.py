@@ -212,7 +212,7 @@ def test_a_bar_on_a_terminal(
     assert "starting" in text
     assert "epoch 3/3  loss" in text
     assert "images/s" in text
-    assert "validation accuracy" in text
+    assert "final accuracy" in text
 
 
 def test_a_dry_run_prints_and_starts_nothing(
@@ -247,7 +247,7 @@ def test_a_preview_of_the_training_images_trains_nothing(
     refused = run(*words, "--show-batch", str(page), "--dry-run")
     assert (refused.returncode, "trains nothing. Leave --dry-run, --on" in refused.stderr) == (2, True)
     refused = run(*words, "--show-batch", str(tmp_path / "no" / "page.html"))
-    assert (refused.returncode, "a folder that is not there" in refused.stderr) == (2, True)
+    assert (refused.returncode, "Make it first, or choose another place" in refused.stderr) == (2, True)
 
 
 # --- the small verbs

@@ -350,7 +350,7 @@ def test_resuming_a_finished_run_does_nothing(finished: tuple[User, subprocess.C
     done = user.run("resume", "out")
     said = "out is finished: there is nothing to go on with; --epochs N gives it more. This is its result:\n"
     assert (done.returncode, done.stderr) == (0, said)
-    assert "validation accuracy" in done.stdout
+    assert "final accuracy" in done.stdout
     assert {p: p.stat().st_mtime_ns for p in (user.folder / "out").rglob("*")} == before
 
 

@@ -107,7 +107,7 @@ def test_what_is_about_to_be_trained(capsys: pytest.CaptureFixture[str]) -> None
         global_batch=32,
         model=SimpleNamespace(name="small"),
         workers=SimpleNamespace(count=1),
-        training=SimpleNamespace(epochs=1),
+        training=SimpleNamespace(num_epochs=1),
     )
     pixels = SimpleNamespace(num_train=8, labels=[0] * 10, classes=[EVIL, "pear"], skipped=[f"{EVIL}.jpg"])
     prepared = SimpleNamespace(pixels=pixels, table=SimpleNamespace(warnings=[EVIL]), notes=())
