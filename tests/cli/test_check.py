@@ -96,7 +96,10 @@ def test_the_page_stands_alone_and_escapes_names(place: Path, check: Check) -> N
     [
         (["nosuch"], ["There is no folder 'nosuch'"]),
         (["photos", "--holdout", "2"], ["--holdout must be between 0 and 1", "Received: 2"]),
-        (["photos", "--page", "no/such/x.html"], ["Cannot write 'no/such/x.html': there is no folder 'no/such'", "Make it first"]),
+        (
+            ["photos", "--page", "no/such/x.html"],
+            ["Cannot write 'no/such/x.html': there is no folder 'no/such'", "Make it first"],
+        ),
         (["photos", "--split-by-photo", "clean"], ["Cannot write 'clean'", "is a folder"]),
         (["photos", "--page", "page.txt"], ["Cannot write the page 'page.txt': a page is html", "Give 'page.html'"]),
         (["photos", "--page", "/proc/x.html"], ["Cannot write '/proc/x.html'", "Choose another place"]),
