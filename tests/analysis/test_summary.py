@@ -295,13 +295,14 @@ def test_a_whole_batch_and_a_network_stand_in(tmp_path: Path) -> None:
     [
         ("machine.json", ("workers",), "many", "workers must be a whole number from 1, received 'many'"),
         ("machine.json", ("workers",), 0, "workers must be a whole number from 1, received 0"),
-        ("machine.json", ("hosts",), "two", "hosts must be a whole number or null, received 'two'"),
+        ("machine.json", ("hosts",), "two", "hosts must be a whole number from 0, or null, received 'two'"),
         ("recipe.json", ("training",), [], "training must be an object, received []"),
         ("recipe.json", ("training",), {"epochs": 3}, "training.batch_per_worker is missing"),
         ("recipe.json", ("training",), {"batch_per_worker": 3}, "training.epochs is missing"),
         ("recipe.json", ("workers",), {}, "workers.count is missing"),
-        ("recipe.json", ("images",), {"num_train": 1.5}, "images.num_train must be a whole number or null"),
-        ("recipe.json", ("data", "size_px"), True, "data.size_px must be a whole number or null, received True"),
+        ("recipe.json", ("images",), {"num_validation": -1}, "images.num_validation must be a whole number from 0"),
+        ("recipe.json", ("images",), {"num_train": 1.5}, "images.num_train must be a whole number from 0, or null"),
+        ("recipe.json", ("data", "size_px"), True, "data.size_px must be a whole number from 0, or null, received True"),
     ],
 )
 def test_a_damaged_file_and_its_key_are_named(

@@ -293,8 +293,8 @@ class _Content:
 
     def whole(self, *keys: str, is_optional: bool = False) -> int | None:
         value = self.value(*keys, is_optional=is_optional)
-        if value is not None and not _is_whole(value):
-            raise self._damaged(keys, "a whole number or null", value)
+        if value is not None and (not _is_whole(value) or value < 0):
+            raise self._damaged(keys, "a whole number from 0, or null", value)
         return None if value is None else int(value)
 
     def number(self, *keys: str) -> float | None:
