@@ -302,7 +302,12 @@ def test_a_whole_batch_and_a_network_stand_in(tmp_path: Path) -> None:
         ("recipe.json", ("workers",), {}, "workers.count is missing"),
         ("recipe.json", ("images",), {"num_validation": -1}, "images.num_validation must be a whole number from 0"),
         ("recipe.json", ("images",), {"num_train": 1.5}, "images.num_train must be a whole number from 0, or null"),
-        ("recipe.json", ("data", "size_px"), True, "data.size_px must be a whole number from 0, or null, received True"),
+        (
+            "recipe.json",
+            ("data", "size_px"),
+            True,
+            "data.size_px must be a whole number from 0, or null, received True",
+        ),
     ],
 )
 def test_a_damaged_file_and_its_key_are_named(
