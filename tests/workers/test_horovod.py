@@ -112,7 +112,7 @@ def test_under_horovodrun(fruit_folder: Path, tmp_path: Path) -> None:
     assert run.status.state == "finished"
     assert (run.machine["launch"], run.machine["engine"]) == ("horovodrun", "horovod gloo")
     assert (run.machine["workers"], run.machine["processes"]) == (2, 2)
-    assert len(re.findall("validation accuracy", done.stdout)) == 1  # only process 0 prints
+    assert len(re.findall("final accuracy", done.stdout)) == 1  # only process 0 prints
     alone = train(fruit_folder, tmp_path / "alone", *QUICK, "training.epochs=1", "workers.count=2")
     assert largest_difference(weights(run), weights(alone)) < 1e-12
 
