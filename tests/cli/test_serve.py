@@ -195,7 +195,7 @@ def test_the_token_comes_from_the_address(browser: Any, predictor: Predictor, tr
             page.set_input_files("#file", [validation_images(trained_run)[0][0]])
             page.locator(".bars li").nth(4).wait_for()
         with opened(browser, f"http://127.0.0.1:{port}/") as page:
-            page.get_by_text("The token is missing or wrong").wait_for()
+            page.get_by_text("This page needs its token").wait_for()
 
 
 class Elsewhere(BaseHTTPRequestHandler):
