@@ -25,22 +25,27 @@ from turnaround.workers.single import Single
 NUM_TRAIN, NUM_VALIDATION, SIDE_PX = 40, 8, 32
 
 
-@pytest.fixture
-def pixels(tmp_path: Path) -> Pixels:
-    count = NUM_TRAIN + NUM_VALIDATION
-    np.save(tmp_path / "images.npy", np.zeros((count, SIDE_PX, SIDE_PX, 3), np.uint8))
+def black(folder: Path, *, num_train: int, num_validation: int, side_px: int) -> Pixels:
+    """Black images of two classes, by turns."""
+    count = num_train + num_validation
+    np.save(folder / "images.npy", np.zeros((count, side_px, side_px, 3), np.uint8))
     return Pixels(
-        images=np.load(tmp_path / "images.npy", mmap_mode="r"),
+        images=np.load(folder / "images.npy", mmap_mode="r"),
         labels=np.arange(count, dtype=np.int64) % 2,
-        num_train=NUM_TRAIN,
+        num_train=num_train,
         classes=("a", "b"),
         files=tuple(map(str, range(count))),
         fingerprint="0",
         skipped=(),
-        cache_dir=tmp_path,
+        cache_dir=folder,
         from_cache=True,
         decode_time_s=0.0,
     )
+
+
+@pytest.fixture
+def pixels(tmp_path: Path) -> Pixels:
+    return black(tmp_path, num_train=NUM_TRAIN, num_validation=NUM_VALIDATION, side_px=SIDE_PX)
 
 
 def assembled(pixels: Pixels, *settings: str) -> tuple[Assembly, StepBatch]:

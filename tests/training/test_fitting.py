@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import torch
 
+from training.test_assembly import black
 from turnaround import recipes
 from turnaround.data.pixels import Pixels
 from turnaround.errors import TrainingError
@@ -26,26 +26,9 @@ from turnaround.workers.single import Single
 NUM_TRAIN, NUM_VALIDATION, SIDE_PX = 600, 8, 32
 
 
-def black(folder: Path, side_px: int) -> Pixels:
-    count = NUM_TRAIN + NUM_VALIDATION
-    np.save(folder / "images.npy", np.zeros((count, side_px, side_px, 3), np.uint8))
-    return Pixels(
-        images=np.load(folder / "images.npy", mmap_mode="r"),
-        labels=np.arange(count, dtype=np.int64) % 2,
-        num_train=NUM_TRAIN,
-        classes=("a", "b"),
-        files=tuple(map(str, range(count))),
-        fingerprint="0",
-        skipped=(),
-        cache_dir=folder,
-        from_cache=True,
-        decode_time_s=0.0,
-    )
-
-
 @pytest.fixture(scope="module")
 def pixels(tmp_path_factory: pytest.TempPathFactory) -> Pixels:
-    return black(tmp_path_factory.mktemp("pixels"), SIDE_PX)
+    return black(tmp_path_factory.mktemp("pixels"), num_train=NUM_TRAIN, num_validation=NUM_VALIDATION, side_px=SIDE_PX)
 
 
 def recipe(*settings: str) -> Recipe:
@@ -153,7 +136,7 @@ def large() -> Recipe:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Pixels:
-    return black(tmp_path_factory.mktemp("photos"), 224)
+    return black(tmp_path_factory.mktemp("photos"), num_train=NUM_TRAIN, num_validation=NUM_VALIDATION, side_px=224)
 
 
 @pytest.mark.gpu
