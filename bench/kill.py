@@ -172,7 +172,8 @@ class Training:
         (self.home / "tmp").mkdir(parents=True)
         strikes: Iterator[Strike | None] = itertools.chain(self.case.strikes, itertools.repeat(None))
         for strike in itertools.islice(strikes, MAX_STARTS):
-            if self._start(strike) == 0 and self._state() == "finished":
+            # Without its page, Ctrl-C came after the training: `resume` of a finished run has only this left to write.
+            if self._start(strike) == 0 and self._state() == "finished" and self.out.page.exists():
                 break
         self.tally.trainings += 1
         problems = [*self._differences(), *(f"{path} is left over" for path in self._leftovers())]

@@ -5,6 +5,7 @@ Used by `train`, `resume`, `bench`, `demo` and `study`. Everything goes to stder
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -109,6 +110,9 @@ def leave_page(folder: Path, *, is_quiet: bool = False) -> None:
         write_page([folder], out=place)
     except (Exception, KeyboardInterrupt) as error:  # whatever it is: the training is over, and its record counts
         reason = str(error) or type(error).__name__
+        if isinstance(error, KeyboardInterrupt):
+            again = shlex.join(["turnaround", "report", str(folder), "--out", str(place)])
+            reason = f"Ctrl-C. Everything else is whole; write it with: {again}"
         err().print(f"warning: the page {place} could not be written: {reason}", markup=False, style="yellow")
         return
     if not is_quiet:

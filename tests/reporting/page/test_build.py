@@ -135,6 +135,27 @@ def test_a_page_that_cannot_be_written_is_a_warning_no_more(
     )
 
 
+def test_ctrl_c_while_the_page_is_written_leaves_a_finished_run_that_resume_completes(
+    turnaround: Callable[..., Done], trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained_run, tmp_path / "run", ignore=shutil.ignore_patterns("page.html"))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("turnaround.reporting.page.build.write_page", interrupted)
+        done = turnaround("resume", "run")
+    assert done.code == 0
+    assert done.err.splitlines()[-1] == (
+        "warning: the page run/page.html could not be written: Ctrl-C. Everything else is whole; write it with: "
+        "turnaround report run --out run/page.html"
+    )
+    assert not Path("run/page.html").exists()
+    assert turnaround("resume", "run").code == 0
+    assert Path("run/page.html").is_file()
+
+
 def test_a_training_that_fails_leaves_a_page_too(
     turnaround: Callable[..., Done], fruit_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
