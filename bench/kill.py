@@ -40,6 +40,7 @@ from soak_evidence import SETTINGS, curve, largest_difference
 
 from turnaround import fruitbowl
 from turnaround.errors import RunDirectoryError
+from turnaround.launch.contract import WORKER_MODULE
 from turnaround.record.layout import CheckpointName, RunDirectory
 from turnaround.record.reader import Run
 
@@ -391,7 +392,7 @@ def _kinds(pid: int) -> dict[str, list[int]]:
             words = _cmdline(process)
             if "torch.distributed.run" in words:
                 kinds["agent"].append(process.pid)
-            elif "turnaround.cli.worker" in words:
+            elif WORKER_MODULE in words:
                 kinds["worker"].append(process.pid)
             elif any("spawn_main" in word for word in words):
                 kinds["decoder"].append(process.pid)
