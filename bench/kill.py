@@ -36,16 +36,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from kill_plan import STARTING, STEPS_PER_EPOCH, Case, Strike, kind_of, planned
 from soak_evidence import SETTINGS, curve, largest_difference
 
 from turnaround import fruitbowl
 from turnaround.errors import RunDirectoryError
-from turnaround.launch.contract import WORKER_MODULE
 from turnaround.record.layout import CheckpointName, RunDirectory
 from turnaround.record.reader import Run
 
 IMAGES = 80  # enough for decoding processes: data/decoders.py starts none below 64
-STEPS_PER_EPOCH, EPOCHS = 8, 3
 STEP_MS = 100
 """Every step is made to take so long: there must be time to strike within it."""
 CUDA_IMAGES = 310
@@ -56,77 +55,11 @@ CUDA_SETTINGS = (
 )
 """As many steps an epoch, compiled and captured as CUDA graphs."""
 
-STARTING = ("command", "directory", "processes", "decoding", "told", "heartbeat")
-"""Events of a start, in their order: the command runs, its folder is there, a process of the training is there, images
-are being decoded, the processes were told where they are, the first of them has opened the training."""
-TRAINING = ("step", "saving", "epoch", "finished")
-SIGNALS = ("KILL", "TERM", "INT", "HUP", "STOP CONT", "INT INT", "TERM KILL", "KILL", "TERM", "STOP")
-VICTIMS = ("launcher", "group", "agent", "worker", "worker", "decoder")
 WATCHDOG_S = 20
 MAX_ORPHAN_S = 10.0
 MAX_STARTS = 12
 MARK = "TURNAROUND_KILL_CASE"
 """An environment variable: whatever inherits it belongs to the training that it names."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Strike:
-    """One signal, or two in a row, to one victim, some time after an event."""
-
-    event: str
-    at: int
-    """The step or the epoch of the event, where it has one."""
-    delay_s: float
-    victim: str
-    which: int
-    """Among several of its kind: modulo their number."""
-    signals: str
-    between_s: float
-
-    def __str__(self) -> str:
-        where = f"{self.event} {self.at}" if self.event in ("step", "epoch") else self.event
-        return f"{self.signals} to {self.victim} {self.delay_s:.2f} s after {where}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One training and what is to happen to it."""
-
-    number: int
-    processes: int
-    is_cold: bool
-    restarts: int
-    strikes: tuple[Strike, ...]
-
-
-def planned(number: int, *, seed: int, most_processes: int, within_steps: bool) -> Case:
-    """By chance, and the same for the same seed and number."""
-    chance = random.Random(f"{seed}/{number}")  # noqa: S311
-    processes, count = chance.randint(1, most_processes), 6 if within_steps else chance.randint(2, 4)
-    steps = sorted(chance.sample(range(2, STEPS_PER_EPOCH * EPOCHS), count))
-    strikes = []
-    for step in steps:
-        signals, victim = chance.choice(SIGNALS), chance.choice(VICTIMS)
-        event = chance.choice(STARTING if chance.random() < 0.5 else TRAINING)
-        if within_steps:
-            signals, victim, event = "KILL", "worker", "step"
-        if signals == "STOP" and victim not in ("agent", "worker"):
-            signals = "STOP CONT"  # who stops the command for ever waits for ever
-        strikes.append(
-            Strike(
-                event=event,
-                at=step if event == "step" else 1 + step // STEPS_PER_EPOCH,
-                delay_s=chance.choice(
-                    (0.0, chance.uniform(0.0, 0.2), chance.uniform(0.0, 0.2 if within_steps else 1.0))
-                ),
-                victim=victim,
-                which=chance.randrange(8),
-                signals=signals,
-                between_s=chance.uniform(0.05, 3.0),
-            )
-        )
-    is_cold, restarts = chance.random() < 0.5, chance.choice((0, 0, 2))
-    return Case(number=number, processes=processes, is_cold=is_cold, restarts=restarts, strikes=tuple(strikes))
 
 
 @dataclass(kw_only=True)
@@ -389,13 +322,8 @@ def _kinds(pid: int) -> dict[str, list[int]]:
     kinds: dict[str, list[int]] = {"launcher": [pid], "agent": [], "worker": [], "decoder": []}
     with suppress(psutil.Error):
         for process in psutil.Process(pid).children(recursive=True):
-            words = _cmdline(process)
-            if "torch.distributed.run" in words:
-                kinds["agent"].append(process.pid)
-            elif WORKER_MODULE in words:
-                kinds["worker"].append(process.pid)
-            elif any("spawn_main" in word for word in words):
-                kinds["decoder"].append(process.pid)
+            if kind := kind_of(_cmdline(process)):
+                kinds[kind].append(process.pid)
     return kinds
 
 

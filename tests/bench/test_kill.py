@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing.spawn
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,11 @@ from types import ModuleType
 
 import pytest
 
+from turnaround.launch.contract import LaunchPlan
+from turnaround.launch.handshake import StartMessage
+from turnaround.launch.local import command
 from turnaround.record.coding import CRC
+from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_lines
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -21,7 +27,9 @@ BENCH = Path(__file__).parents[2] / "bench"
 def kill() -> Iterator[ModuleType]:
     sys.path.append(str(BENCH))
     import kill
+    import kill_plan
 
+    kill.plan = kill_plan  # type: ignore[attr-defined]
     yield kill
     sys.path.remove(str(BENCH))
 
@@ -32,11 +40,22 @@ def test_the_plan_is_a_function_of_seed_and_number(kill: ModuleType) -> None:
 
     assert plans(7) == plans(7) != plans(8)
     strikes = [strike for case in plans(7) for strike in case.strikes]  # type: ignore[attr-defined]
-    assert 0.4 < sum(strike.event in kill.STARTING for strike in strikes) / len(strikes) < 0.6
-    assert {strike.victim for strike in strikes} == set(kill.VICTIMS)
-    assert {strike.signals for strike in strikes} == set(kill.SIGNALS)
-    assert {strike.event for strike in strikes} == {*kill.STARTING, *kill.TRAINING}
+    assert 0.4 < sum(strike.event in kill.plan.STARTING for strike in strikes) / len(strikes) < 0.6
+    assert {strike.victim for strike in strikes} == set(kill.plan.VICTIMS)
+    assert {strike.signals for strike in strikes} == set(kill.plan.SIGNALS)
+    assert {strike.event for strike in strikes} == {*kill.plan.STARTING, *kill.plan.TRAINING}
     assert not [s for s in strikes if s.signals == "STOP" and s.victim not in ("agent", "worker")]
+
+
+def test_every_kind_of_victim_is_known_by_the_command_that_starts_it(kill: ModuleType) -> None:
+    """Else it is never struck, and nobody notices."""
+    message = StartMessage(device="cpu", network="small", begun_at_s=1.0)
+    spawned = multiprocessing.spawn.get_command_line(pipe_handle=3)
+    one, two = (LaunchPlan(directory=RunDirectory(Path("run")), message=message, processes=n) for n in (1, 2))
+    assert kill.plan.kind_of(command(one)) == "worker"
+    assert kill.plan.kind_of(command(two)) == "agent"
+    assert kill.plan.kind_of([os.fsdecode(word) for word in spawned]) == "decoder"
+    assert kill.plan.kind_of([sys.executable, "-c", "from multiprocessing.resource_tracker import main"]) is None
 
 
 @pytest.fixture
