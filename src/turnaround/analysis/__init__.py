@@ -5,6 +5,7 @@ Enters: `Run`s from the record. Leaves: frozen values that findings/ and reporti
     summary.py    one run in a dozen numbers
     balance.py    does one process hold up the others?
     gpu_kinds.py  which kind of GPU a name means, and its data sheet
+    prices.py     what an hour of a GPU costs: the table of the user
     curves.py     learning curves, and their isotonic, unimodal and growth fits, each made once
     stable.py     the first epoch of the plateau, or of a target, with its interval
     overfit.py    does validation accuracy fall, the loss rise, or training accuracy run away?

@@ -18,6 +18,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     serve.py      a trained network behind a page and an HTTP address
     bench.py      how fast could training be on this machine, and what is in its way?
     models.py     the names that model.name takes
+    prices.py     the user's prices of GPUs
     recipes.py    list, show and copy the built-in recipes
     doctor.py     what this machine has, and whether training can work on it
     options.py    flags that need more than a line
@@ -43,6 +44,7 @@ from turnaround.cli.export import export
 from turnaround.cli.import_ import import_
 from turnaround.cli.models import models
 from turnaround.cli.predict import predict
+from turnaround.cli.prices import prices_app
 from turnaround.cli.recipes import recipes_app
 from turnaround.cli.report import report
 from turnaround.cli.resume import resume
@@ -85,6 +87,7 @@ VERBS = (
 )
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"), cls=Verb)(verb)
+app.add_typer(prices_app, name="prices")
 app.add_typer(recipes_app, name="recipes")
 
 
