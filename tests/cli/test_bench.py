@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from console import Console
 from forking import ForkingParent
 
-QUICK = ("--device", "cpu", "--seconds", "0.05", "--set", "data.size_px=32", "--set", "training.batch_per_worker=16")
+QUICK = ("--device", "cpu", "--seconds", "0.05", "--size", "32", "--batch", "16", "--model", "small")
 
 
 Bench = Callable[..., subprocess.CompletedProcess[str]]
@@ -44,8 +45,24 @@ def test_every_part_has_a_rate(fruit_folder: Path, tmp_path: Path, processes: in
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_input_is_one_message(tmp_path: Path, bench: Bench) -> None:
-    done = bench("nothing-here", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothing-here",), "nothing-here"),
+        (("{fruit}", "--model", "resnet5O"), "Unknown model.name 'resnet5O'. Did you mean"),
+        (("{fruit}", "--epochs", "0"), "training.epochs"),
+        (("{fruit}", "--device", "mps"), "--device mps: there is no Apple GPU here"),
+    ],
+)
+def test_bad_input_is_one_message(
+    arguments: tuple[str, ...],
+    message: str,
+    fruit_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = Console(monkeypatch, capsys)("bench", *(word.format(fruit=fruit_folder) for word in arguments))
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.startswith("error: ")  # nothing was decoded for it
+    assert "Traceback" not in done.err

@@ -115,3 +115,13 @@ def test_mistakes_are_answered(
     assert (code, out) == (2, "")
     assert said in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("flag", "name", "what"), [("--csv", "images.csv", "table"), ("--page", "p.html", "page")])
+def test_a_full_disk_names_what_could_not_be_written(
+    evaluate: Evaluate, trained_run: Path, photos: Path, tmp_path: Path, flag: str, name: str, what: str
+) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    code, _, err = evaluate(trained_run, photos, flag, tmp_path / name)
+    assert code == 2
+    assert f"Cannot write the {what} '{tmp_path / name}': No space left on device" in err

@@ -132,6 +132,15 @@ def _wait_for(condition, limit_s: float = 180.0) -> None:  # type: ignore[no-unt
         time.sleep(0.05)
 
 
+def test_the_flags_of_train_reach_every_run(fruit_folder: Path, here: Console) -> None:
+    flags = ("--epochs", "3", "--batch", "4", "--lr", "0.01", "--model", "small", "--from-scratch", "--size", "24")
+    done = here(fruit_folder, *flags, "--workers", "1", "--rehearse", "4", "--dry-run")
+    assert done.code == 0, done.err
+    keys = ("training.epochs=3", "training.batch_per_worker=4", "training.learning_rate=0.01", "model.name=small")
+    for key in (*keys, "data.size_px=24", "model.weights=none"):
+        assert done.out.count(f"--set {key}") == 2
+
+
 def test_dry_run_prints_what_would_run(fruit_folder: Path, tmp_path: Path, here: Console) -> None:
     done = here(fruit_folder, *QUICK, "--workers", "1", "--rehearse", "4", "--dry-run")
     assert done.code == 0, done.err
@@ -149,6 +158,12 @@ def test_dry_run_prints_what_would_run(fruit_folder: Path, tmp_path: Path, here:
         ((), "A study needs configurations"),
         (("--workers", "1", "--budget", "ten dollars"), "--budget takes a time of GPUs"),
         (("--workers", "512"), "needs as many devices"),
+        (("--workers", "1", "--model", "resnet5O"), "Unknown model.name 'resnet5O'. Did you mean"),
+        (("--workers", "1", "--epochs", "0"), "training.epochs"),
+        (
+            ("--workers", "1", "--set", "model.weights=gone.safetensors"),
+            "gone.safetensors'. model.weights takes a file",
+        ),
     ],
 )
 def test_bad_input_is_one_message(

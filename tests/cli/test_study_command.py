@@ -140,7 +140,8 @@ def test_the_budget_ends_the_study(study: Study, lab: Path) -> None:
     [
         (("photos", "--workers", "1"), COMMAND, "A study is of SOURCE or of --command, not of both"),
         (("--rehearse", "4"), COMMAND, "nobody else's program can be rehearsed"),
-        (("--workers", "1", "--set", "training.epochs=1"), COMMAND, "--set changes a recipe"),
+        (("--workers", "1", "--set", "training.epochs=1"), COMMAND, "no recipe, so training.epochs=1 cannot be set"),
+        (("--workers", "1", "--epochs", "2"), COMMAND, "no recipe, so training.epochs=2 cannot be set"),
         ((), COMMAND, "A study of a --command needs configurations: --workers 1,2,4"),
         (("--workers", "1,2"), "python lab10.py", "--command has no {workers}"),
         (("--workers", "1,2"), "no-such-program {workers}", "there is no such program here"),

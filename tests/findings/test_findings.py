@@ -175,7 +175,7 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
     "evaluation-bound": (
         {"a": Plan(evaluation_time_s=10.0)},
         "spend part of every epoch on evaluation and checkpoints: 50 % of the epoch, so at most 2.00 times faster",
-        {"a": Plan(evaluation_time_s=0.5)},
+        {"a": Plan(evaluation_time_s=0.5), "b": Plan(workers=2, epoch_time_s=1.0, evaluation_time_s=1.0)},
     ),
     "not-yet-stable": (
         {"a": Plan(accuracy=RISE), "b": Plan(workers=4, accuracy=RISE)},

@@ -177,7 +177,8 @@ def _evaluation(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     outside_s = median(evaluation_s for _, evaluation_s in timed) + checkpoint_s
     share = outside_s / (outside_s + median(epoch_s for epoch_s, _ in timed))
     if share > EVALUATION_SHARE:
-        yield _suspect("evaluation", share, "evaluation times", outside_s=outside_s)
+        total_s = outside_s * len(run.epochs)
+        yield _suspect("evaluation", share, "evaluation times", outside_s=outside_s, total_s=total_s)
 
 
 _SUSPECTS = (_input, _communication, _straggler, _host, _evaluation)

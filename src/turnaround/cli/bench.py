@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from turnaround.cli.options import Device, Set
+from turnaround.cli.options import (
+    Batch,
+    Device,
+    Engine,
+    Epochs,
+    LearningRate,
+    Model,
+    Pretrained,
+    Processes,
+    Set,
+    Size,
+    overrides_of,
+)
 
 EXIT_CTRL_C = 130
 """As a shell says it of a program that a Ctrl-C has ended: nothing can be resumed."""
@@ -16,12 +28,16 @@ EXIT_CTRL_C = 130
 def bench(
     source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
     workers: Annotated[int | None, typer.Option(help="Data-parallel workers.")] = None,
-    processes: Annotated[int | None, typer.Option(help="Processes that host them. Default: the devices here.")] = None,
-    engine: Annotated[
-        str | None, typer.Option("--engine", metavar="ENGINE", help="Communication backend: torch or horovod.")
-    ] = None,
+    processes: Processes = None,
+    engine: Engine = None,
     device: Device = "auto",
     set_: Set = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: LearningRate = None,
+    model: Model = None,
+    pretrained: Pretrained = None,
+    size: Size = None,
     seconds: Annotated[float, typer.Option(help="How long each part is measured, in five rounds.", min=0.01)] = 4.0,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
@@ -30,7 +46,7 @@ def bench(
     Measures decoding, input, augmentation, the model and the exchange of gradients, each alone, and training itself.
     Nothing is trained and nothing is kept but the cache of decoded images.
 
-    [bold]turnaround bench photos/ --set model.name=resnet50[/bold]
+    [bold]turnaround bench photos/ --model resnet50 --batch 64[/bold]
     """
     import tempfile
     from dataclasses import asdict
@@ -43,9 +59,8 @@ def bench(
     from turnaround.reporting.terminal import err, out, preparation, print_json
     from turnaround.reporting.training_display import announce
 
-    overrides = [*(set_ or []), *([f"workers.count={workers}"] if workers is not None else [])]
-    overrides += [f"workers.engine={engine}"] if engine is not None else []
-    recipe = recipes.find(source, overrides)
+    keys = {"workers": workers, "engine": engine, "epochs": epochs, "batch": batch, "lr": lr, "model": model}
+    recipe = recipes.find(source, overrides_of(set_, keys | {"size": size}, pretrained=pretrained))
     console = err()
     with tempfile.TemporaryDirectory(prefix="turnaround-bench-") as folder, preparation(console, quiet=json_) as show:
         request = Request(

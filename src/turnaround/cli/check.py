@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnaround.cli.options import refuse_no_page, refuse_unwritable, write_page
+from turnaround.cli.options import refuse_no_page, refuse_unwritable, write_text
 
 if TYPE_CHECKING:
     from turnaround.check.dataset import Check
@@ -81,4 +81,4 @@ def _write_page(checked: Check, payload: dict[str, Any], path: Path) -> None:
 
     shown = [name for one in payload["groups"][:PAGE_GROUPS] for name, _ in shown_files(one)]
     shown += [name for one in payload["odd"] for name in one["files"][:MAX_FILES]]
-    write_page(path, check_page(payload, thumbnails(checked.table.root, shown), most_groups=PAGE_GROUPS))
+    write_text(path, check_page(payload, thumbnails(checked.table.root, shown), most_groups=PAGE_GROUPS))

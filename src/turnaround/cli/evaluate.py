@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnaround.cli.options import Device, Weights, refuse_no_page, refuse_unwritable, write_page
+from turnaround.cli.options import Device, Weights, refuse_no_page, refuse_unwritable, write_text
 
 if TYPE_CHECKING:
     from turnaround.data.labelled import LabelledImages
@@ -57,7 +57,7 @@ def evaluate(
         second = _evaluated(against, labelled, device=device, weights=weights, quiet=json_)
         other = second, compared(evaluated, second)
     if csv is not None:
-        write_page(csv, images_csv(evaluated, None if other is None else other[0]))
+        write_text(csv, images_csv(evaluated, None if other is None else other[0]), what="table")
     if page is not None:
         _write_page(evaluated, labelled, page, other)
     for target in (target for target in (page, csv) if target is not None):
@@ -88,4 +88,4 @@ def _write_page(run: EvaluatedRun, images: LabelledImages, path: Path, against: 
     from turnaround.reporting.evaluate_report import evaluation_page, shown_mistakes
 
     pictures = thumbnails(images.root, [image.file for image in shown_mistakes(run)])
-    write_page(path, evaluation_page(run, str(images.source), pictures, against))
+    write_text(path, evaluation_page(run, str(images.source), pictures, against))

@@ -213,9 +213,9 @@ def overrides_of(
     given: list[str] | None,
     flags: Mapping[str, object],
     *,
-    no_cache: bool,
-    time_limit: str | None,
     pretrained: bool | None,
+    no_cache: bool = False,
+    time_limit: str | None = None,
 ) -> list[str]:
     """Return what --set and the flags for single keys set in a recipe, each as SECTION.KEY=VALUE."""
     values = {
@@ -292,7 +292,7 @@ class ClusterFlags:
         )
 
 
-# --- pages that a verb writes
+# --- pages and tables that a verb writes
 
 
 def refuse_unwritable(*targets: Path | None) -> None:
@@ -322,9 +322,9 @@ def refuse_no_page(path: Path) -> None:
         )
 
 
-def write_page(path: Path, text: str) -> None:
-    """Write a page of html where the user wants it."""
+def write_text(path: Path, text: str, *, what: str = "page") -> None:
+    """Write a page of html, or a table, where the user wants it; a failure names it by `what`."""
     try:
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
-        raise StorageError(f"Cannot write the page {str(path)!r}: {error.strerror}. Choose another place.") from error
+        raise StorageError(f"Cannot write the {what} {str(path)!r}: {error.strerror}. Choose another place.") from error

@@ -14,20 +14,27 @@ import typer
 from turnaround.cli.options import (
     LOCAL,
     Account,
+    Batch,
     Budget,
     Cancel,
     ClusterFlags,
     Command,
     Device,
+    Epochs,
     Gpus,
     HostCounts,
+    LearningRate,
+    Model,
     More,
     NoWait,
     On,
     Partition,
+    Pretrained,
     Set,
+    Size,
     StudySource,
     Time,
+    overrides_of,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +62,12 @@ def study(
     device: Device = "auto",
     out: Annotated[Path | None, typer.Option(help="The study's folder. Default: runs/NAME-study.")] = None,
     set_: Set = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: LearningRate = None,
+    model: Model = None,
+    pretrained: Pretrained = None,
+    size: Size = None,
     budget: Budget = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try runs again that have failed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the planned runs, and do nothing.")] = False,
@@ -81,6 +94,7 @@ def study(
     from turnaround.study.lifecycle import Conductor, Work
     from turnaround.study.plan import counts
 
+    keys = {"epochs": epochs, "batch": batch, "lr": lr, "model": model, "size": size}
     flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, cancel)
     asked = _Asked(
         workers=counts(workers, flag="--workers") if workers else [],
@@ -88,7 +102,7 @@ def study(
         repeat=repeat,
         device=checked_device(device),
         gpus=() if device == "cpu" or flags.on != LOCAL else tuple(str(gpu["index"]) for gpu in describe_gpus()),
-        settings=tuple(set_ or []),
+        settings=tuple(overrides_of(set_, keys, pretrained=pretrained)),
         flags=flags,
     )
     subject = _subject(source, command, asked)
@@ -97,7 +111,7 @@ def study(
         source=source or "",
         program=subject.program,
         overrides=asked.settings,
-        device=device,
+        device=asked.device,
         gpus=asked.gpus,
         retries_failed=retry,
         budget_gpu_s=_budget_s(budget) if budget else None,
@@ -118,6 +132,7 @@ def _carry_out(conductor: Conductor, subject: Subject) -> None:
 
     work = conductor.work
     subject.refuse_if_missing(work.folder)
+    subject.refuse_early(device=work.device)
     agree_with_before(work.folder, subject.compared, subject.planned)
     with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
         subject.prepare()
@@ -199,7 +214,7 @@ class _Asked:
     device: str
     gpus: tuple[str, ...]
     settings: tuple[str, ...]
-    """The settings of --set."""
+    """SECTION.KEY=VALUE, of --set and of the flags for single keys."""
     flags: ClusterFlags
 
 
@@ -217,6 +232,13 @@ class Subject:
     def refuse_if_missing(self, folder: Path) -> None:
         if self.program is not None:
             self.program.refuse_if_missing(self.planned, folder)
+
+    def refuse_early(self, *, device: str) -> None:
+        """Refuse a network, a weights file or a device that every run would refuse; on this machine."""
+        from turnaround.launch.early_checks import refuse_early
+
+        if self.recipe is not None:
+            refuse_early(self.recipe, device=device)
 
     def prepare(self) -> None:
         if self.recipe is not None:
@@ -273,7 +295,10 @@ def _of_program(command: str, asked: _Asked) -> Subject:
         )
     if asked.settings:
         setting = asked.settings[0]
-        raise InputError(f"--set changes a recipe, and a --command has none: write {setting!r} into the command.")
+        raise InputError(
+            f"A --command has no recipe, so {setting} cannot be set: leave --set and the flags for keys of the recipe "
+            "out, and write it into the command."
+        )
     program = Program.parse(command)
     if not asked.workers:
         raise InputError("A study of a --command needs configurations: --workers 1,2,4.")

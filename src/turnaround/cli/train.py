@@ -37,7 +37,7 @@ from turnaround.cli.options import (
     overrides_of,
     refuse_no_page,
     refuse_unwritable,
-    write_page,
+    write_text,
 )
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _show_batch(recipe: Recipe, path: Path, *, is_here: bool, device: str, as_js
         from turnaround.training.preview import varied_images  # loads torch: after what may be wrong with the images
 
         images = varied_images(recipe, prepared.pixels, most=SHOWN_IMAGES)
-    write_page(path, preview_page(recipe, images))
+    write_text(path, preview_page(recipe, images))
     if as_json:
         return print_json({"page": str(path), "images": len(images), "augment": vars(recipe.augment)})
     print_notes((*decision.notes(), *prepared.table.warnings))

@@ -33,12 +33,16 @@ _KINDS: dict[Kind, tuple[str, str]] = {
     ),
 }
 
+MIN_EVALUATION_S = 60.0
+"""Evaluation of a whole run from which it is worth a word: below a minute nobody would change a training for it, and
+the first runs on a few hundred photos, whose epochs take seconds, would all be told."""
+
 
 def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
     """Report one finding for the job: the configuration that loses most, and with it the others of the same kind."""
     loses, advice = _KINDS[kind]
     found = [(configuration, configuration.bottleneck) for configuration in job.configurations]
-    bound = [(c, verdict) for c, verdict in found if verdict is not None and verdict.kind == kind]
+    bound = [(c, verdict) for c, verdict in found if verdict is not None and verdict.kind == kind and _matters(verdict)]
     if bound:
         bound.sort(key=lambda pair: -(pair[1].share or 0.0))
         configuration, verdict = bound[0]
@@ -49,6 +53,10 @@ def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
             evidence=tuple(_evidence(*pair) for pair in bound),
             advice=advice,
         )
+
+
+def _matters(verdict: Bottleneck) -> bool:
+    return verdict.figures.get("total_s", MIN_EVALUATION_S) >= MIN_EVALUATION_S
 
 
 def why(verdict: Bottleneck) -> str:

@@ -187,6 +187,7 @@ def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any
     `request.out` is a folder for the time being, which the caller removes.
     """
     begun_at_s, recipe = time.monotonic(), _decided(recipe, request).recipe
+    refuse_early(recipe, device=request.device or "auto")
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     plan = replace(plan, message=replace(plan.message, bench_part_s=part_s))
     directory = RunDirectory.create(request.out)
