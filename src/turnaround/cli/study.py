@@ -30,10 +30,12 @@ from turnaround.cli.options import (
     On,
     Partition,
     Pretrained,
+    Rehearse,
     Set,
     Size,
     StudySource,
     Time,
+    WorkerCounts,
     overrides_of,
 )
 
@@ -52,12 +54,8 @@ if TYPE_CHECKING:
 def study(
     source: StudySource = None,
     command: Command = None,
-    workers: Annotated[
-        str | None, typer.Option("--workers", metavar="1,2,4", help="Workers to train with for real.")
-    ] = None,
-    rehearse: Annotated[
-        str | None, typer.Option("--rehearse", metavar="8,16", help="Workers to rehearse on one device.")
-    ] = None,
+    workers: WorkerCounts = None,
+    rehearse: Rehearse = None,
     repeat: Annotated[int, typer.Option(help="Runs of each configuration, with different seeds.", min=1)] = 1,
     device: Device = "auto",
     out: Annotated[Path | None, typer.Option(help="The study's folder. Default: runs/NAME-study.")] = None,
@@ -90,7 +88,6 @@ def study(
     [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold]
     """
     from turnaround.launch.contract import checked_device
-    from turnaround.record.gpus import describe_gpus
     from turnaround.study.lifecycle import Conductor, Work
     from turnaround.study.plan import counts
 
@@ -101,7 +98,7 @@ def study(
         rehearse=counts(rehearse, flag="--rehearse") if rehearse else [],
         repeat=repeat,
         device=checked_device(device),
-        gpus=() if device == "cpu" or flags.on != LOCAL else tuple(str(gpu["index"]) for gpu in describe_gpus()),
+        gpus=_gpus_here() if device != "cpu" and flags.on == LOCAL else (),
         settings=tuple(overrides_of(set_, keys, pretrained=pretrained)),
         flags=flags,
     )
@@ -306,6 +303,13 @@ def _of_program(command: str, asked: _Asked) -> Subject:
     if asked.flags.on == LOCAL:  # there srun and mpirun find as many tasks as there are workers
         program.refuse_if_unfit(planned)
     return Subject(name=program.name, planned=planned, compared={"command": command}, program=program)
+
+
+def _gpus_here() -> tuple[str, ...]:
+    """Return the GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
+    from turnaround.record.gpus import describe_gpus
+
+    return tuple(str(gpu["index"]) for gpu in describe_gpus())
 
 
 def _devices(asked: _Asked) -> int:
