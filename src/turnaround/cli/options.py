@@ -136,12 +136,8 @@ Command = Annotated[
         help="In place of SOURCE, somebody else's program; {workers}, {seed} and {out} are filled in.",
     ),
 ]
-WorkerCounts = Annotated[
-    str | None, typer.Option("--workers", metavar="1,2,4", help="Workers to train with for real.")
-]
-Rehearse = Annotated[
-    str | None, typer.Option("--rehearse", metavar="8,16", help="Workers to rehearse on one device.")
-]
+WorkerCounts = Annotated[str | None, typer.Option("--workers", metavar="1,2,4", help="Workers to train with for real.")]
+Rehearse = Annotated[str | None, typer.Option("--rehearse", metavar="8,16", help="Workers to rehearse on one device.")]
 Budget = Annotated[
     str | None,
     typer.Option(
