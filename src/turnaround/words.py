@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 UNKNOWN = "-"
 """Text for a value that is not known."""
@@ -48,6 +49,13 @@ def interval(value_s: float, low_s: float, high_s: float) -> str:
     if {tuple(unit for _, unit in each) for each in parts} == {(parts[0][0][1],)}:
         return f"{about(value_s)} ({parts[1][0][0]}-{parts[2][0][0]})"
     return f"{about(value_s)} ({about(low_s)} to {about(high_s)})"
+
+
+def clock(at: datetime, now: datetime) -> str:
+    """Return an instant as a clock shows it: "at 15:02", "tomorrow at 03:10", "on 19 November at 09:00"."""
+    days = (at.date() - now.date()).days
+    # Beyond a day the minute is no help, but it is no harm either.
+    return {0: "", 1: "tomorrow "}.get(days, f"on {at.day} {at:%B} ") + f"at {at:%H:%M}"
 
 
 def durations(*times_s: float) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from turnaround.record.schema import (
     EpochRecord,
     Evaluation,
     GpuSample,
+    JobStatus,
     Span,
     State,
     Status,
@@ -72,6 +73,9 @@ class Plan:
     cold_time_s: float | None = None
     evaluation_time_s: float = 0.5
     time_s: Mapping[str, float] = field(default_factory=dict)
+    submitted_at: str | None = None
+    job: JobStatus | None = None
+    """The job of a cluster that it was."""
     started_at: str | None = None
     ended_at: str | None = None
     parts_s: Mapping[int, Sequence[float]] | None = None
@@ -179,7 +183,9 @@ def _status(plan: Plan) -> Status:
     return Status(
         state=plan.state,
         cause=plan.cause,
+        submitted_at=plan.submitted_at,
         started_at=plan.started_at,
+        job=plan.job,
         ended_at=plan.ended_at,
         epochs_done=count,
         time_s={**time_s, "program": sum(time_s.values())},  # type: ignore[arg-type]

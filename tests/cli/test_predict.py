@@ -14,6 +14,7 @@ import pytest
 from analysis.build import LAB, import_table
 from console import Console, Done
 from forecast.conftest import real, rehearsal
+from turnaround.launch.clusters.contract import NoAnswerError
 from turnaround.launch.clusters.slurm.cluster import Slurm
 from turnaround.launch.clusters.slurm.inventory import parse
 
@@ -244,20 +245,61 @@ def test_epochs_that_nobody_knows(predict: Callable[..., Done], tmp_path: Path) 
     assert "the epochs of a job are not known, so the fastest" in words(predict(str(lab), "--workers", "1-4").out)
 
 
-def test_the_cluster_tells_how_many_gpus_a_host_has(
-    predict: Callable[..., Done], lab: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def v100s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cluster of four nodes with four V100 each: up to four GPUs at once, more tonight."""
+    nodes = "\n".join(f"gpu*|n{number}|gpu:v100:4|8|1000|infinite|idle" for number in range(4))
+    monkeypatch.setenv("TURNAROUND_CONFIG", str(tmp_path / "no-settings"))
     monkeypatch.setattr(Slurm, "require", lambda self: None)
-    monkeypatch.setattr(Slurm, "inventory", lambda self: parse("gpu*|n1|gpu:v100:4|8|1000|infinite|idle"))
+    monkeypatch.setattr(Slurm, "inventory", lambda self: parse(nodes))
+    monkeypatch.setattr(Slurm, "past_waits", lambda self: [])
+    monkeypatch.setattr(Slurm, "start_estimate_s", lambda self, job: 0.0 if job.processes <= 4 else 40_000.0)
+
+
+def test_the_cluster_tells_how_many_gpus_a_host_has(predict: Callable[..., Done], lab: str, v100s: None) -> None:
     done = predict(lab, "--job", "cal", "--workers", "16", "--gpu", "V100", "--on", "slurm")
-    assert words(done.out).startswith("16 V100 on 4 hosts for caltech256, frozen")
+    assert "16 V100 on 4 hosts for caltech256, frozen" in words(done.out)
     assert "4 hosts: Slurm has 4 GPUs on each host" in words(done.out)
     for more, told in (
         (("--gpu", "A100"), "Slurm has no A100: it has v100. Ask about one of these with --gpu, or leave --on out."),
         (("--hosts", "2"), "--on slurm asks the cluster what --hosts tells: give one of the two."),
         (("--gpus-per-host", "2"), "--on slurm asks the cluster what --gpus-per-host tells: give one of the two."),
         (("--on", "slrum"), "Unknown --on 'slrum'. Did you mean 'slurm'?"),
+        (("--workers", "64"), "16 hosts are asked for, but partition gpu has 4 that fit. Ask for fewer."),
+        (("--partition", "gpus"), "Unknown partition 'gpus'. Did you mean 'gpu'?"),
     ):
-        done = predict(lab, "--job", "cal", "--workers", "16", "--on", "slurm", *more)
+        done = predict(lab, "--job", "cal", "--workers", "16", "--gpu", "V100", "--on", "slurm", *more)
         assert done.code == 2
         assert told in words(done.err)
+    refused(predict(lab, "--workers", "16", "--gpu", "V100", "--partition", "gpu"), "--partition is for clusters")
+
+
+def test_few_gpus_now_are_ready_before_many_tonight(predict: Callable[..., Done], lab: str, v100s: None) -> None:
+    asked = (lab, "--job", "cal", "--workers", "1-32", "--gpu", "V100", "--on", "slurm")
+    said = words(predict(*asked).out)
+    assert said.startswith("4 V100, which would start at once, are ready before ")
+    assert "in the ready" in said  # two columns more
+    assert "no job here has shown how rough" in said
+    assert "no start of 32 workers on Slurm: 8 hosts are asked for, but partition gpu has 4 that fit" in said
+    by_count = {p["workers"]: p for p in json.loads(predict(*asked, "--json").out)["predictions"]}
+    assert by_count[4]["queue"]["estimated_wait_s"] == 0
+    assert by_count[16]["queue"]["ready_s"]["value"] > 10_000
+    assert by_count[32]["queue"]["refused"].startswith("8 hosts are asked for")
+    assert by_count[3]["queue"] is None  # of a long range, powers of two are asked about
+
+
+def test_the_queue_of_one_number_of_workers(predict: Callable[..., Done], lab: str, v100s: None) -> None:
+    said = words(predict(lab, "--workers", "8", "--gpu", "V100", "--on", "slurm").out)
+    assert said.startswith("8 V100 would wait about ")
+    assert "in the queue" in said
+    assert "from now to stable" in said
+
+
+def test_a_cluster_that_does_not_answer(
+    predict: Callable[..., Done], lab: str, v100s: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(self: Slurm, job: object) -> float:
+        raise NoAnswerError("Slurm does not answer.")
+
+    monkeypatch.setattr(Slurm, "start_estimate_s", silent)
+    refused(predict(lab, "--workers", "1-32", "--gpu", "V100", "--on", "slurm"), "Slurm does not answer.")

@@ -13,7 +13,7 @@ from typing import Any
 
 from turnaround.children import die_with_parent
 from turnaround.errors import InputError, InterruptedRunError, MissingPartError, ProcessFailedError, TurnaroundError
-from turnaround.launch.clusters.contract import JobState, TrainingJob, Wishes, unknown
+from turnaround.launch.clusters.contract import JobState, PastWait, TrainingJob, Wishes, unknown
 from turnaround.launch.job_origin import BEGUN_VARIABLE
 from turnaround.record.layout import RunDirectory
 
@@ -66,6 +66,12 @@ class ShellQueue:
         return ShellJob(training=training)
 
     def check(self, job: ShellJob, inventory: Any) -> list[str]:
+        return []
+
+    def start_estimate_s(self, job: ShellJob) -> float | None:
+        return None  # it starts whatever is released, and keeps no plan
+
+    def past_waits(self) -> list[PastWait]:
         return []
 
     def why_unseen(self, folder: Path, job: ShellJob) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnaround.cli.options import LOCAL
+from turnaround.cli.options import LOCAL, Account, ClusterFlags, More, Partition, Time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from turnaround.analysis.workloads import Survey
     from turnaround.forecast.predict import Forecaster
     from turnaround.forecast.question import Prediction, Question
+    from turnaround.study.cluster_queue import ClusterQueue
 
 MAX_SINGLE_STEPS = 128
 """A longer range is looked at in powers of two."""
@@ -30,7 +31,13 @@ def predict(
     gpu: Annotated[str | None, typer.Option(help="Which kind: V100, A100, ... Default: the one measured.")] = None,
     hosts: Annotated[int | None, typer.Option(help="On how many hosts. Default: as in the runs.")] = None,
     gpus_per_host: Annotated[int | None, typer.Option(help="GPUs of a host. Default: as in the runs.")] = None,
-    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="Ask slurm for the GPUs of a host.")] = LOCAL,
+    on: Annotated[
+        str, typer.Option("--on", metavar="CLUSTER", help="Ask slurm when it would start, and for the GPUs of a host.")
+    ] = LOCAL,
+    partition: Partition = None,
+    account: Account = None,
+    time: Time = None,
+    slurm: More = None,
     price: Annotated[float | None, typer.Option(help="Of one GPU for one hour, in any currency.")] = None,
     job: Annotated[
         str | None, typer.Option("--job", metavar="NAME", help="Which job, by its name or a part of it.")
@@ -58,6 +65,7 @@ def predict(
     [bold]turnaround predict runs/ --workers 16[/bold]                 one answer
     [bold]turnaround predict runs/ --workers 1-32 --price 2.48[/bold]  fastest and cheapest
     [bold]turnaround predict runs/ --workers 16 --gpu A100[/bold]      of another kind
+    [bold]turnaround predict runs/ --workers 1-32 --on slurm[/bold]    with the queue: ready when?
     """
     from turnaround.analysis.workloads import survey_of
     from turnaround.forecast.predict import fit_forecaster
@@ -77,10 +85,14 @@ def predict(
         input_limit=input_limit,
         network=network,
     )
+    flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     found = survey_of(directories)
-    forecaster = _on_cluster(fit_forecaster(found, question), on)
+    forecaster = fit_forecaster(found, question)
+    queue = _queue(flags)
+    forecaster = queue.placed(forecaster) if queue else forecaster
     _tell(found)
     predictions = _predictions(forecaster, counts)
+    predictions = queue.with_queue(predictions, found) if queue else predictions
     if json_:
         _print_json(predictions)
     else:
@@ -90,37 +102,18 @@ def predict(
         _save(directories[0], forecaster.question, [p for p in predictions if p.workers in counts], found)
 
 
+def _queue(flags: ClusterFlags) -> ClusterQueue | None:
+    """Return the cluster to ask; None for this machine, which has no queue."""
+    from turnaround.study.cluster_queue import ClusterQueue
+
+    cluster = flags.cluster()
+    return None if cluster is None else ClusterQueue.ask(cluster, flags.wishes)
+
+
 def _predictions(forecaster: Forecaster, counts: Sequence[int]) -> list[Prediction]:
     if len(counts) == 1:
         return [_with_next_run(forecaster, counts[0])]
     return [forecaster.predict(count) for count in _looked_at(counts, forecaster)]
-
-
-def _on_cluster(forecaster: Forecaster, on: str) -> Forecaster:
-    """Return the forecaster with as many GPUs on each host as the cluster has."""
-    from dataclasses import replace
-
-    from turnaround.analysis.gpu_kinds import kind_of
-    from turnaround.errors import InputError, one_of
-    from turnaround.launch.clusters import CLUSTERS, cluster_named
-
-    question, gpu = forecaster.question, forecaster.laws.gpu
-    if on == LOCAL:
-        return forecaster
-    if on not in CLUSTERS:
-        raise InputError(one_of("--on", on, (LOCAL, *CLUSTERS)))
-    if question.hosts is not None or question.gpus_per_host is not None:
-        told = "--hosts" if question.hosts is not None else "--gpus-per-host"
-        raise InputError(f"--on {on} asks the cluster what {told} tells: give one of the two.")
-    cluster = cluster_named(on)
-    cluster.require()
-    spelled = cluster.gpus_per_host(cluster.inventory())
-    # A cluster may have GPUs of kinds that it does not name: these may be any.
-    each = {kind_of(name): count for name, count in spelled.items()}.get(gpu) or spelled.get("gpu")
-    if each is None:
-        has = f"it has {', '.join(sorted(spelled))}" if spelled else "it has no GPUs"
-        raise InputError(f"{cluster.title} has no {gpu}: {has}. Ask about one of these with --gpu, or leave --on out.")
-    return replace(forecaster, question=replace(question, gpus_per_host=each, cluster=cluster.title))
 
 
 def asked_workers(text: str) -> list[int]:

@@ -17,6 +17,7 @@ their figures; turnaround.findings.forecasts has the words.
     observations.py  the runs of a job -> what the laws learn from
     laws.py          the laws of one job, fitted for one kind of GPU; the registry of laws of time
     turnaround.py    both laws together: time to stable, job time, cost; the best number of GPUs
+    queue.py         how long a job waits in a cluster's queue, and when its result is there
     question.py      the question and its answer, as values
     caveats.py       what a reader must mind in one forecast
     predict.py       from the question to the answer

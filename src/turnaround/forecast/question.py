@@ -123,6 +123,26 @@ class Against:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueForecast:
+    """The wait for a cluster's GPUs, and the time from now until the result is there."""
+
+    wait_s: Interval | None = None
+    """None where neither the cluster nor earlier jobs tell."""
+    estimated_wait_s: float | None = None
+    """What the cluster itself expects; None where it does not tell."""
+    ready_s: Interval | None = None
+    """From now to a stable accuracy, or to the end of the job: queue, start-up, epochs."""
+    is_to_stable: bool = False
+    """`ready_s` ends with a stable accuracy; else with the job."""
+    ratio: Interval | None = None
+    """Real wait / estimated wait, as earlier jobs and a prior tell; None without an estimate."""
+    learned_from: int = 0
+    """Earlier jobs that the error of the estimate, or without one the wait itself, was learnt from."""
+    refused: str | None = None
+    """Why the cluster would never start such a job, in its words."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The answer. A figure that nothing is known about is None."""
 
@@ -155,6 +175,8 @@ class Prediction:
     leave_one_out: dict[int, float] = field(default_factory=dict)
     """Relative error of the time at each measured count when it is left out; with four or more counts."""
     against: Against | None = None
+    queue: QueueForecast | None = None
+    """None where no cluster was asked."""
     next_run: NextRun | None = None
 
     def best_known(self, figure: str) -> float | None:

@@ -165,6 +165,8 @@ class JobStatus:
     """Hosts of the last start."""
     gpu: str | None = None
     """The kind of GPU that was asked for, as the cluster calls it."""
+    estimated_wait_s: float | None = None
+    """Seconds in the queue that the cluster expected just before the submission; None where it did not tell."""
     cluster: str = "slurm"
     """The kind of cluster: the name after --on."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from turnaround.findings.forecasts import Answer
+from turnaround.findings.queue import queue_notes, ready_text
 from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.turnaround import Best
@@ -17,12 +19,13 @@ from turnaround.reporting.forecast_words import (
     time_text,
 )
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
+from turnaround.words import UNKNOWN, about, hardware, interval, money
 from turnaround.words import accuracy as accuracy_text
-from turnaround.words import hardware, money
 
 
 def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tuple[str, str]]:
     """Yield the answer first, then the figures, what they rest on, what was assumed, what to mind, what to run next."""
+    yield from _ready_lines([p], width)
     yield from ((line, "bold") for line in _wrapped(headline(p, question), width))
     rows = figure_rows(p, question)
     if rows:
@@ -33,6 +36,7 @@ def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tupl
     answer = Answer.of(p)
     sections = (
         ("based on", answer.rests_on),
+        ("queue", list(queue_notes([p], question.cluster or "the cluster")) if p.queue else []),
         ("assumed", [*answer.assumed, *answer.left_open]),
         ("caveats", list(answer.warnings)),
         ("run next", [following[0]] if (following := next_in_words(p)) else []),
@@ -46,11 +50,13 @@ def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tupl
 def range_lines(predictions: Sequence[Prediction], question: Question, width: int) -> Iterator[tuple[str, str]]:
     """Yield the best of the range first, then a row for each number of workers."""
     best = best_of_range(predictions)
+    yield from _ready_lines(predictions, width)
     yield from ((line, "bold") for line in _wrapped(_best_in_words(predictions, best), width))
     yield "", ""
     shown = [p for p in predictions if _is_shown(p, predictions, best)]
     has_stable = any(p.time_to_stable_s is not None for p in shown)
-    headings = _range_headings(question, predictions[0].gpu)
+    has_queue = any(p.queue is not None for p in shown)
+    headings = _range_headings(question, predictions[0].gpu, has_queue=has_queue)
     rows = [*headings, *(_range_row(p, best, has_stable=has_stable) for p in shown)]
     yield from _table(rows, width, headings=2)
     if any(p.kind == "measured" for p in shown):
@@ -64,17 +70,25 @@ def range_lines(predictions: Sequence[Prediction], question: Question, width: in
     warnings = list(dict.fromkeys(warning for answer in (first, last) for warning in answer.warnings))
     for name, sentences in (
         ("based on", last.basis),
+        ("queue", list(queue_notes(predictions, question.cluster or "the cluster")) if has_queue else []),
         ("assumed", [*last.assumed, *last.left_open]),
         ("caveats", warnings),
     ):
         yield from _section(name, sentences, width)
 
 
-def _range_headings(question: Question, gpu: str) -> list[tuple[str, ...]]:
+def _ready_lines(predictions: Sequence[Prediction], width: int) -> Iterator[tuple[str, str]]:
+    """Yield when the result is there, where a cluster was asked."""
+    if (text := ready_text(predictions, datetime.now())) is not None:
+        yield from ((line, "bold") for line in _wrapped(text, width))
+
+
+def _range_headings(question: Question, gpu: str, *, has_queue: bool) -> list[tuple[str, ...]]:
     paid = "cost" if question.price else "GPU-h" if gpu != "CPU" else "CPU-h"
+    queue = ("queue", "in") if has_queue else ("", "")
     return [
-        ("", "an", "epochs", "time", "", paid, "", ""),
-        ("workers", "epoch", "to stable", "to stable", "job", "of job", "accuracy", ""),
+        ("", "in the" * has_queue, "ready" * has_queue, "an", "epochs", "time", "", paid, "", ""),
+        ("workers", *queue, "epoch", "to stable", "to stable", "job", "of job", "accuracy", ""),
     ]
 
 
@@ -85,6 +99,7 @@ def _range_row(p: Prediction, best: Best | None, *, has_stable: bool) -> tuple[s
     epochs, late = p.best_known("epochs_to_stable"), "*" if _is_late(p) else " "
     return (
         f"{p.workers} run" if p.kind == "measured" else f"{p.workers}    ",
+        *_queue_cells(p),
         time_text(p, "epoch_time_s"),
         "-" if epochs is None else f"{epochs:.0f}{late}",
         range_text(p, "time_to_stable_s"),
@@ -92,6 +107,17 @@ def _range_row(p: Prediction, best: Best | None, *, has_stable: bool) -> tuple[s
         paid or "-",
         accuracy_text(p.best_known("val_accuracy")),
         _marks(p.workers, best),
+    )
+
+
+def _queue_cells(p: Prediction) -> tuple[str, str]:
+    """The wait, and the time until the result is there; empty where no cluster was asked."""
+    if p.queue is None:
+        return "", ""
+    wait_s, ready_s = p.queue.wait_s, p.queue.ready_s
+    return (
+        UNKNOWN if wait_s is None else about(wait_s.value),
+        UNKNOWN if ready_s is None else interval(ready_s.value, ready_s.low, ready_s.high),
     )
 
 

@@ -96,6 +96,8 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
         ("epochs_to_target", "epochs to target", p.epochs_to_target, lambda v: f"{v:.0f}"),
         ("time_to_target_s", "time to target", p.time_to_target_s, about),
         ("job_time_s", job, p.job_time_s, about),
+        ("queue_s", "in the queue", p.queue.wait_s if p.queue else None, about),
+        ("ready_s", _ready_title(p), p.queue.ready_s if p.queue else None, about),
         ("cost", f"cost of the job{price}", p.cost, money),
         ("val_accuracy", "validation accuracy", p.val_accuracy, accuracy),
     ]
@@ -109,6 +111,11 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
         for name, title, forecast, show in rows
         if forecast is not None
     ]
+
+
+def _ready_title(p: Prediction) -> str:
+    is_to_stable = p.queue is not None and p.queue.is_to_stable
+    return "from now to stable" if is_to_stable else "from now to the job's end"
 
 
 def _seen(spread: Spread | None, show: Callable[[float], str]) -> str:

@@ -7,5 +7,6 @@ Enters: a recipe or a command, and the configurations to compare. Leaves: run di
     outside.py   watches one run of such a program, and records what can be seen from outside
     state.py     where the study stands, read from its run directories
     on_cluster.py  the same as jobs of a cluster, which go on whoever follows them
+    cluster_queue.py  asks a cluster when jobs of several sizes would start
     lifecycle.py runs what is missing, and only that
 """

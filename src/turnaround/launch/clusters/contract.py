@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnaround.errors import TurnaroundError
+from turnaround.errors import InputError, TurnaroundError
 
 # The words for where a job stands are Slurm's, which has the most of them; another cluster translates its own.
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 ALIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
 
 UNKNOWN = "UNKNOWN"
+
+
+class NoAnswerError(InputError):
+    """The cluster has said nothing in time: it need not be asked again at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,17 @@ class JobState:
 
 def unknown(job_id: str, reason: str) -> JobState:
     return JobState(job_id=job_id, state=UNKNOWN, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastWait:
+    """One job in the cluster's accounts: what it asked for, and how long it waited for it."""
+
+    gpus: int
+    """0 of a job without GPUs."""
+    wait_s: float
+    gpu: str | None = None
+    """The kind, as the cluster calls it; None where any would do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +180,13 @@ class Cluster(Protocol):
 
     def check(self, job: Any, inventory: Any) -> list[str]:
         """Return what is unlikely to start soon, as sentences; InputError for what can never start."""
+
+    def start_estimate_s(self, job: Any) -> float | None:
+        """Return in how many seconds the cluster would start this job if it were submitted now; nothing is submitted.
+        None where it does not tell; InputError for a job that it would refuse."""
+
+    def past_waits(self) -> list[PastWait]:
+        """Return the waits of this user's jobs in the cluster's accounts; none where it keeps or shows no accounts."""
 
     def why_unseen(self, folder: Path, job: Any) -> str | None:
         """Return why nobody knows whether the compute nodes see the folder; InputError when they do not."""

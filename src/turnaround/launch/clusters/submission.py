@@ -26,9 +26,11 @@ def submit_run(job: ClusterJob, cluster: Cluster) -> str:
     if directory.is_run() or status is None or status.job is None:
         RunDirectory.create(directory.path, job_id="")  # refuses a run, and whatever is not ours
     _clear_held(directory, cluster)
+    estimated_s = _estimated_wait_s(job, cluster)
     submitted_at = utc_now()
     job_id = cluster.submit(job)
-    return _release(directory, cluster, JobStatus(job_id=job_id, gpu=job.gpu, cluster=cluster.name), submitted_at)
+    noted = JobStatus(job_id=job_id, gpu=job.gpu, cluster=cluster.name, estimated_wait_s=estimated_s)
+    return _release(directory, cluster, noted, submitted_at)
 
 
 def submit_again(directory: RunDirectory, cluster: Cluster) -> str:
@@ -82,6 +84,14 @@ def let_go(job: JobState, cluster: Cluster) -> None:
     """Release a job that this program was killed before it could."""
     if job.is_waiting and cluster.is_held(job):
         cluster.release(job.job_id)
+
+
+def _estimated_wait_s(job: ClusterJob, cluster: Cluster) -> float | None:
+    """Return the wait that the cluster expects, for the record: forecasts of later jobs learn how far it was off."""
+    try:
+        return cluster.start_estimate_s(job)
+    except InputError:  # the submission that follows says it better, or succeeds all the same
+        return None
 
 
 def _release(directory: RunDirectory, cluster: Cluster, job: JobStatus, submitted_at: str) -> str:

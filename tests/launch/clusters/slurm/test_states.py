@@ -10,7 +10,14 @@ import pytest
 
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError
 from turnaround.launch.clusters.contract import JobState, unknown
-from turnaround.launch.clusters.slurm.states import from_json, from_sacct, from_scontrol, why_lost
+from turnaround.launch.clusters.slurm.states import (
+    from_json,
+    from_sacct,
+    from_scontrol,
+    start_at_s,
+    waits_from_sacct,
+    why_lost,
+)
 
 RUNNING = (
     "JobId=7 JobName=a b=c JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=2 ExitCode=0:0 "
@@ -86,6 +93,28 @@ def test_sacct() -> None:
     state = from_sacct("7|CANCELLED by 1000|1000|1060|1090|0:15|n[3-4]")
     assert (state.state, state.exit_code, state.hosts, state.restarts) == ("CANCELLED", -15, ("n3", "n4"), None)
     assert from_sacct("7||||||").state == "UNKNOWN"
+
+
+def test_the_start_that_a_test_of_sbatch_plans() -> None:
+    said = "sbatch: Job 7 to start at 1794839062 using 1 processors on nodes n3 in partition gpu"
+    assert start_at_s(said) == 1794839062
+    local = start_at_s(said.replace("1794839062", "2026-11-16T14:19:22"))  # a Slurm that does not know the format
+    assert local == datetime(2026, 11, 16, 14, 19, 22).timestamp()
+    assert start_at_s(said.replace("1794839062", "Unknown")) is None
+    assert start_at_s("sbatch: something else") is None
+
+
+def test_waits_in_the_accounts() -> None:
+    lines = [
+        "1000|1600|billing=8,cpu=8,gres/gpu:v100=4,gres/gpu=4,mem=64G,node=1",
+        "1000|1030|cpu=8,gres/gpu=2,node=1",
+        "1000|1000|cpu=8,node=1",
+        "1000|Unknown|cpu=8,gres/gpu=2",  # it never started
+        "1000|900|cpu=8",
+        "nonsense",
+    ]
+    found = [(wait.gpus, wait.gpu, wait.wait_s) for wait in waits_from_sacct("\n".join(lines))]
+    assert found == [(4, "v100", 600), (2, None, 30), (0, None, 0)]
 
 
 @pytest.mark.parametrize("text", ["nonsense", "JobId=7", "{}"])

@@ -5,6 +5,8 @@
 | one job        | `scontrol show job`                    | it is queued, runs, or ended minutes ago (MinJobAge)|
 |                | `sacct`                                | later, where the cluster keeps accounts             |
 | all of a user's| `squeue --json`, or squeue as a table  | as for scontrol; the table where there is no JSON   |
+| one not yet    | `sbatch --test-only`                   | always: when would it start? It submits nothing     |
+| waits of before| `sacct`                                | where the cluster keeps accounts                    |
 
 Times are seconds since 1970: Slurm is asked for them, since its dates have no time zone.
 """
@@ -15,18 +17,22 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from turnaround.errors import InputError, MissingPartError
-from turnaround.launch.clusters.contract import JobState, unknown
+from turnaround.launch.clusters.contract import JobState, NoAnswerError, PastWait, unknown
 from turnaround.launch.clusters.slurm.script import SlurmJob, job_script
-from turnaround.launch.clusters.slurm.states import from_json, from_sacct, from_scontrol
+from turnaround.launch.clusters.slurm.states import from_json, from_sacct, from_scontrol, start_at_s, waits_from_sacct
 from turnaround.record.files import replace_file, storage_error
 from turnaround.record.layout import RunDirectory
 
 MAX_CALL_S = 30.0
 """A busy controller may take seconds; one that takes longer is in trouble."""
 MAX_QUOTE = 300
+ACCOUNTS_DAYS = 30
+"""Waits from further back tell little of a queue."""
+WAIT_FIELDS = "Submit,Start,ReqTRES"
 SACCT_FIELDS = "JobIDRaw,State,Submit,Start,End,ExitCode,NodeList"
 
 
@@ -74,6 +80,22 @@ def job_states(*, timeout_s: float = MAX_CALL_S) -> dict[str, JobState]:
     if done.returncode == 0:
         return {state.job_id: state for state in from_json(done.stdout)}
     return _from_table(timeout_s=timeout_s)
+
+
+def start_estimate_s(script: str, *, timeout_s: float = MAX_CALL_S) -> float | None:
+    """Return the seconds until a job of this script would start, as Slurm plans now; None where it has no plan."""
+    done = _call("sbatch", "--test-only", timeout_s=timeout_s, typed=script)
+    if done.returncode != 0:
+        raise InputError(f"Slurm would refuse such a job: {_words(done.stderr)}.")
+    at_s = start_at_s(done.stderr)
+    return None if at_s is None else max(0.0, at_s - time.time())
+
+
+def past_waits(*, timeout_s: float = MAX_CALL_S) -> list[PastWait]:
+    """Return the waits of this user's jobs of the last weeks; none where there are no accounts, or none to be seen."""
+    options = ("-n", "-X", "-P", "-S", f"now-{ACCOUNTS_DAYS}days", "-o", WAIT_FIELDS)
+    done = _call("sacct", *options, timeout_s=timeout_s)
+    return waits_from_sacct(done.stdout) if done.returncode == 0 else []
 
 
 def cancel(job_id: str, *, timeout_s: float = MAX_CALL_S) -> None:
@@ -124,7 +146,7 @@ def call(name: str, *arguments: str, timeout_s: float = MAX_CALL_S) -> str:
     return done.stdout
 
 
-def _call(name: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+def _call(name: str, *arguments: str, timeout_s: float, typed: str = "") -> subprocess.CompletedProcess[str]:
     require()
     # An allocation's own variables (SLURM_MEM_PER_CPU ...) would be read as options of a new job.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
@@ -133,7 +155,7 @@ def _call(name: str, *arguments: str, timeout_s: float) -> subprocess.CompletedP
         return subprocess.run(
             [name, *arguments],
             env=environment,
-            stdin=subprocess.DEVNULL,
+            input=typed,
             capture_output=True,
             text=True,
             errors="replace",
@@ -141,7 +163,7 @@ def _call(name: str, *arguments: str, timeout_s: float) -> subprocess.CompletedP
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(
+        raise NoAnswerError(
             f"Slurm does not answer: `{name}` had nothing to say for {timeout_s:g} s. Its controller may be down or "
             "overloaded; `scontrol ping` tells. Jobs that are running go on. Try again later."
         ) from None

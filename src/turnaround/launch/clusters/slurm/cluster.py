@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.errors import TurnaroundError
-from turnaround.launch.clusters.contract import JobState, TrainingJob, Wishes
+from turnaround.launch.clusters.contract import JobState, PastWait, TrainingJob, Wishes
 from turnaround.launch.clusters.slurm import client, inventory, probe, script, states
 from turnaround.launch.clusters.slurm.inventory import Partition
 from turnaround.launch.clusters.slurm.script import SlurmJob
@@ -57,6 +57,12 @@ class Slurm:
 
     def check(self, job: SlurmJob, there: dict[str, Partition]) -> list[str]:
         return inventory.check(job, there)
+
+    def start_estimate_s(self, job: SlurmJob) -> float | None:
+        return client.start_estimate_s(script.job_script(job))
+
+    def past_waits(self) -> list[PastWait]:
+        return client.past_waits()
 
     def why_unseen(self, folder: Path, job: SlurmJob) -> str | None:
         seen = probe.require_visible(folder, job.settings)

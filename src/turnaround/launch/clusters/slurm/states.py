@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError, TurnaroundError
-from turnaround.launch.clusters.contract import ALIVE, WAITING, JobState
+from turnaround.launch.clusters.contract import ALIVE, WAITING, JobState, PastWait
 
 MAX_HOSTS = 100_000
 """More is no cluster but a damaged text."""
@@ -83,6 +83,28 @@ def from_sacct(line: str) -> JobState:
     return _job(
         job_id=job_id, state=state, reason=None, times=times, exit_code=_exit_code(code), restarts=None, hosts=hosts
     )
+
+
+def start_at_s(said: str) -> float | None:
+    """Return the start that `sbatch --test-only` plans, in seconds since 1970; None where it names none."""
+    found = re.search(r"\bto start at (\S+)", said)
+    return None if found is None else _instant(found[1])
+
+
+def waits_from_sacct(text: str) -> list[PastWait]:
+    """Parse the lines of `sacct -P` with client.WAIT_FIELDS; jobs that never started, and lines of others, are left
+    out."""
+    found = []
+    for line in text.splitlines():
+        submit, start, wanted = [*line.split("|"), "", "", ""][:3]
+        submitted_at, started_at = _instant(submit), _instant(start)
+        if submitted_at is None or started_at is None or started_at < submitted_at:
+            continue
+        # billing=8,cpu=8,gres/gpu:v100=4,gres/gpu=4,mem=64G,node=1: the total may stand beside its kinds.
+        kinds = re.findall(r"gres/gpu(?::([^=,]+))?=(\d+)", wanted)
+        gpu, count = max(((name, int(number)) for name, number in kinds), key=lambda k: (k[1], k[0]), default=("", 0))
+        found.append(PastWait(gpus=count, gpu=gpu or None, wait_s=started_at - submitted_at))
+    return found
 
 
 def _from_object(job: dict[str, Any]) -> JobState:

@@ -1,0 +1,78 @@
+"""The words for the queue: who is ready first, how long the wait is, and how far the cluster's estimates are off.
+
+Enters: predictions with their queue (turnaround.forecast.queue). Leaves: sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.question import Prediction, QueueForecast
+from turnaround.forecast.queue import CYCLE_S, PRIOR_RATIO, ready_first
+from turnaround.words import about, clock, counted, hardware, listed
+
+
+def ready_text(predictions: Sequence[Prediction], now: datetime) -> str | None:
+    """Return who has the result first, the queue included: the headline of a question to a cluster."""
+    found = ready_first(predictions)
+    if found is None:
+        return None
+    first, fastest = found.first, found.fastest
+    here = hardware(first.workers, first.gpu)
+    if len(predictions) == 1:
+        return f"{here} would {_start_text(first)}: {_ready(first, now)}."
+    if first is fastest:
+        return f"Ready first, the queue included: {here}, which would {_start_text(first)}: {_ready(first, now)}."
+    there = hardware(fastest.workers, fastest.gpu)
+    doubt = " The intervals overlap: it may be the other way round." if found.is_open else ""
+    return (
+        f"{here}, which would {_start_text(first)}, are ready before {there}, which would {_start_text(fastest)}: "
+        f"{_ready(first, now)}, against {_ready(fastest, now, goal=False)}.{doubt}"
+    ).replace(" are ready", " is ready" if first.workers == 1 else " are ready", 1)
+
+
+def queue_notes(predictions: Sequence[Prediction], cluster: str) -> Iterator[str]:
+    """Yield what the waits rest on, and for which numbers of workers there is none."""
+    known = [p.queue for p in predictions if p.queue is not None and p.queue.wait_s is not None]
+    estimated = [queue for queue in known if queue.estimated_wait_s is not None and queue.ratio is not None]
+    if estimated and estimated[0].ratio is not None:
+        yield _error_text(estimated[0], estimated[0].ratio, cluster)
+    if len(estimated) < len(known):
+        jobs = max(queue.learned_from for queue in known if queue.estimated_wait_s is None)
+        yield f"{cluster} does not say when such a job would start: the wait is that of {counted(jobs, 'earlier job')}"
+    if not known:
+        yield f"{cluster} does not say when such a job would start, and no earlier job is known: the queue is left out"
+    refused = [p for p in predictions if p.queue is not None and p.queue.refused is not None]
+    if refused and refused[0].queue is not None:
+        counts = listed([p.workers for p in refused])
+        yield f"no start of {counts} workers on {cluster}: {refused[0].queue.refused}"
+
+
+def _error_text(queue: QueueForecast, ratio: Interval, cluster: str) -> str:
+    within = f"{ratio.low:.2g} to {ratio.high:.2g} times the estimate in 80 %"
+    if not queue.learned_from:
+        return (
+            f"{cluster}'s own estimate of the start, which is rough; no job here has shown how rough, so a typical "
+            f"error is taken: about {PRIOR_RATIO:g} times, {within}"
+        )
+    return (
+        f"{cluster}'s own estimate of the start, and its error in {counted(queue.learned_from, 'earlier job')}: a job "
+        f"has waited about {ratio.value:.2g} times as long, {within}"
+    )
+
+
+def _start_text(p: Prediction) -> str:
+    wait_s = p.queue.wait_s if p.queue else None
+    assert wait_s is not None, "who is ready has a wait"
+    return "start at once" if wait_s.value < CYCLE_S else f"wait about {about(wait_s.value)}"
+
+
+def _ready(p: Prediction, now: datetime, *, goal: bool = True) -> str:
+    assert p.queue is not None
+    ready_s = p.queue.ready_s
+    assert ready_s is not None, "only what is ready at a known time is compared"
+    what = "" if not goal else "a stable accuracy in " if p.queue.is_to_stable else "the end of the job in "
+    at = clock(now + timedelta(seconds=ready_s.value), now)
+    return f"{what}about {about(ready_s.value)} ({about(ready_s.low)} to {about(ready_s.high)}), {at}"

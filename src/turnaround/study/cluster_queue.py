@@ -1,0 +1,101 @@
+"""Asks a cluster when jobs of several sizes would start. Nothing is submitted.
+
+Enters: a forecaster or its predictions, and the user's wishes. Leaves: the same with the cluster's GPUs of a host, and
+with the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.workloads import Survey
+from turnaround.errors import InputError
+from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.question import Prediction, QueueForecast
+from turnaround.forecast.queue import Wait, WaitLaw, waits_in, with_queue
+from turnaround.launch.clusters.contract import Cluster, NoAnswerError, TrainingJob, Wishes
+
+MAX_ASKED = 20
+"""Numbers of workers that the cluster is asked about: each question makes its controller plan anew."""
+ANY_KIND = "gpu"
+"""A cluster may have GPUs of kinds that it does not name: these may be any."""
+PROCESSORS = "CPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterQueue:
+    """One cluster, what it has, and what the user wants of it."""
+
+    cluster: Cluster
+    inventory: Any
+    wishes: Wishes
+
+    @classmethod
+    def ask(cls, cluster: Cluster, wishes: Wishes) -> ClusterQueue:
+        """Return what the cluster has; MissingPartError or InputError where it is not here, or does not answer."""
+        cluster.require()
+        return cls(cluster=cluster, inventory=cluster.inventory(), wishes=wishes)
+
+    def placed(self, forecaster: Forecaster) -> Forecaster:
+        """Return the forecaster with as many GPUs on each host as the cluster has."""
+        question, gpu = forecaster.question, forecaster.laws.gpu
+        if question.hosts is not None or question.gpus_per_host is not None:
+            told = "--hosts" if question.hosts is not None else "--gpus-per-host"
+            raise InputError(f"--on {self.cluster.name} asks the cluster what {told} tells: give one of the two.")
+        if gpu == PROCESSORS:
+            return forecaster
+        there = self.cluster.gpus_per_host(self.inventory)
+        each = there.get(self._named(gpu) or ANY_KIND)
+        if each is None:
+            has = f"it has {', '.join(sorted(there))}" if there else "it has no GPUs"
+            raise InputError(
+                f"{self.cluster.title} has no {gpu}: {has}. Ask about one of these with --gpu, or leave --on out."
+            )
+        return replace(forecaster, question=replace(question, gpus_per_host=each, cluster=self.cluster.title))
+
+    def with_queue(self, predictions: Sequence[Prediction], known: Survey) -> list[Prediction]:
+        """Return the predictions with their queue; InputError where the cluster would start none of them."""
+        law = WaitLaw().fit([*waits_in(known), *self._accounts()])
+        asked = _asked(predictions)
+        answered = [self._with_wait(p, law) if p.workers in asked else p for p in predictions]
+        refused = [p.queue.refused for p in answered if p.queue is not None and p.queue.refused is not None]
+        if len(refused) == len(asked):
+            raise InputError(refused[0])
+        return answered
+
+    def _with_wait(self, prediction: Prediction, law: WaitLaw) -> Prediction:
+        is_cpu = prediction.gpu == PROCESSORS
+        wishes = self.wishes if is_cpu else replace(self.wishes, gpu=self._named(prediction.gpu))
+        training = TrainingJob(
+            words=(), out=Path("asked"), processes=prediction.workers, device="cpu" if is_cpu else "cuda"
+        )
+        try:
+            job = self.cluster.job(training, wishes, self.inventory)
+            self.cluster.check(job, self.inventory)
+            estimated_s = self.cluster.start_estimate_s(job)
+        except NoAnswerError:
+            raise  # the next question would wait as long
+        except InputError as error:
+            return replace(prediction, queue=QueueForecast(refused=str(error)))
+        return with_queue(prediction, law, estimated_s=estimated_s)
+
+    def _named(self, gpu: str) -> str | None:
+        """Return a kind of GPU as the cluster spells it; None where it names none like it."""
+        there = self.cluster.gpus_per_host(self.inventory)
+        return next((name for name in there if name != ANY_KIND and kind_of(name) == gpu), None)
+
+    def _accounts(self) -> Iterator[Wait]:
+        for past in self.cluster.past_waits():
+            yield Wait(gpus=past.gpus, gpu=kind_of(past.gpu) if past.gpu else None, wait_s=past.wait_s)
+
+
+def _asked(predictions: Sequence[Prediction]) -> set[int]:
+    """Return the numbers of workers to ask about: all of a short range; of a long one the ends and powers of two."""
+    counts = [p.workers for p in predictions]
+    if len(counts) <= MAX_ASKED:
+        return set(counts)
+    return {n for n in counts if n & (n - 1) == 0} | {counts[0], counts[-1]}
