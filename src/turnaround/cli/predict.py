@@ -23,42 +23,49 @@ MAX_SINGLE_STEPS = 128
 MAX_WORKERS = 100_000
 
 
+Directories = Annotated[list[Path], typer.Argument(metavar="DIR", help="Runs, or folders of runs.")]
+Workers = Annotated[str, typer.Option(help="How many workers, one on each GPU: 16, a list 1,2,4,8 or a range 1-32.")]
+Kind = Annotated[str | None, typer.Option(help="Which kind: V100, A100, ... Default: the one measured.")]
+Hosts = Annotated[int | None, typer.Option(help="On how many hosts. Default: as in the runs.")]
+GpusPerHost = Annotated[int | None, typer.Option(help="GPUs of a host. Default: as in the runs.")]
+On = Annotated[
+    str, typer.Option("--on", metavar="CLUSTER", help="Ask slurm when it would start, and for the GPUs of a host.")
+]
+Price = Annotated[float | None, typer.Option(help="Of one GPU for one hour, in any currency.")]
+Job = Annotated[str | None, typer.Option("--job", metavar="NAME", help="Which job, by its name or a part of it.")]
+Target = Annotated[float | None, typer.Option(help="A validation accuracy to reach, 0 to 1.")]
+Batch = Annotated[int | None, typer.Option(help="Images of a worker in each step. Default: as in the runs.")]
+Precision = Annotated[str | None, typer.Option(help="amp, fp16, bf16, tf32 or fp32. Default: as in the runs.")]
+InputLimit = Annotated[float | None, typer.Option(help="Images/s that the input path of one host gives at most.")]
+Network = Annotated[
+    float | None, typer.Option(help="GB/s that an all-reduce gets between hosts. Default: not known, maybe slow.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the forecast as JSON on stdout.")]
+Save = Annotated[
+    bool, typer.Option("--save", help="Keep the forecast in DIR/forecasts.jsonl, to be scored by later runs.")
+]
+
+
 def predict(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Runs, or folders of runs.")],
-    workers: Annotated[
-        str, typer.Option(help="How many workers, one on each GPU: 16, a list 1,2,4,8 or a range 1-32.")
-    ],
-    gpu: Annotated[str | None, typer.Option(help="Which kind: V100, A100, ... Default: the one measured.")] = None,
-    hosts: Annotated[int | None, typer.Option(help="On how many hosts. Default: as in the runs.")] = None,
-    gpus_per_host: Annotated[int | None, typer.Option(help="GPUs of a host. Default: as in the runs.")] = None,
-    on: Annotated[
-        str, typer.Option("--on", metavar="CLUSTER", help="Ask slurm when it would start, and for the GPUs of a host.")
-    ] = LOCAL,
+    directories: Directories,
+    workers: Workers,
+    gpu: Kind = None,
+    hosts: Hosts = None,
+    gpus_per_host: GpusPerHost = None,
+    on: On = LOCAL,
     partition: Partition = None,
     account: Account = None,
     time: Time = None,
     slurm: More = None,
-    price: Annotated[float | None, typer.Option(help="Of one GPU for one hour, in any currency.")] = None,
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="NAME", help="Which job, by its name or a part of it.")
-    ] = None,
-    target: Annotated[float | None, typer.Option(help="A validation accuracy to reach, 0 to 1.")] = None,
-    batch_per_worker: Annotated[
-        int | None, typer.Option(help="Images of a worker in each step. Default: as in the runs.")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="amp, fp16, bf16, tf32 or fp32. Default: as in the runs.")
-    ] = None,
-    input_limit: Annotated[
-        float | None, typer.Option(help="Images/s that the input path of one host gives at most.")
-    ] = None,
-    network: Annotated[
-        float | None, typer.Option(help="GB/s that an all-reduce gets between hosts. Default: not known, maybe slow.")
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the forecast as JSON on stdout.")] = False,
-    save: Annotated[
-        bool, typer.Option("--save", help="Keep the forecast in DIR/forecasts.jsonl, to be scored by later runs.")
-    ] = False,
+    price: Price = None,
+    job: Job = None,
+    target: Target = None,
+    batch_per_worker: Batch = None,
+    precision: Precision = None,
+    input_limit: InputLimit = None,
+    network: Network = None,
+    json_: AsJson = False,
+    save: Save = False,
 ) -> None:
     """Forecast time, accuracy and cost of what nobody has run.
 
