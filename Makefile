@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each sets up .venv when needed and then does its job.
-# `make test-browser` tests the pages in Chromium.
+# `make test-browser` tests the pages in Chromium, `make test-hostile` every verb on everything hostile.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -9,21 +9,25 @@ LOCKED ?= yes
 PIP := $(BIN)/python -m pip install --quiet
 TOOLS := .venv/tools/bin
 
-.PHONY: demo test test-browser lint format clean lock sbom audit
+.PHONY: demo test test-browser test-hostile lint format clean lock sbom audit
 
 demo: .venv/ready
 	$(BIN)/turnaround demo
 
 # Tests start hundreds of processes: bytecode is kept, also where the environment says otherwise.
-test test-browser: export PYTHONDONTWRITEBYTECODE =
+test test-browser test-hostile: export PYTHONDONTWRITEBYTECODE =
 
-# Without those in a browser: Chromium is not everywhere, and takes minutes of computing.
+# Without those in a browser: Chromium is not everywhere, and takes minutes of computing, as the thousand calls of the
+# hostile inputs do. .ci/run runs both.
 test: .venv/ready-test
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder -m "not browser"
-	@echo "The pages in a browser were left out: make test-browser tests them."
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder -m "not browser and not hostile"
+	@echo "Left out: the pages in a browser (make test-browser) and the hostile inputs (make test-hostile)."
 
 test-browser:
 	bash .ci/browser
+
+test-hostile: .venv/ready-test
+	$(BIN)/python -m pytest --numprocesses auto -m hostile tests/cli/test_hostile.py
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .

@@ -43,6 +43,7 @@ OPTIONAL = ("jinja2", "timm", "torch.distributed.algorithms.ddp_comm_hooks.defau
 
 def main(listening: socket.socket) -> NoReturn:
     modules = [module.name for module in pkgutil.walk_packages(turnaround.__path__, "turnaround.")]
+    modules = [name for name in modules if not name.endswith("_triton")]  # of GPUs, or of Triton's interpreter
     for name in (*OPTIONAL, *(name for name in modules if name.split(".")[1] in ROOMS)):
         with contextlib.suppress(ImportError):  # of what is not installed here
             importlib.import_module(name)

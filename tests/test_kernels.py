@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from forking import ForkingParent
+from interpreting import interpreted
 from turnaround import kernels
 from turnaround.choice import Choice
 from turnaround.cli.doctor import _kernels as said_by_doctor
@@ -100,11 +99,10 @@ def test_compiling_that_was_asked_for_is_refused_with_what_to_do(monkeypatch: py
     assert not choose_compile("off", device=GPU, **MUCH).value
 
 
-def test_the_small_kernel_writes() -> None:
+def test_the_small_kernel_writes(forking_parent: ForkingParent) -> None:
     pytest.importorskip("triton")
     code = "from turnaround.kernels import run_smallest_kernel; run_smallest_kernel('cpu')"
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    interpreted(forking_parent.python, code)
 
 
 @pytest.mark.gpu

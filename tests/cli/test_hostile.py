@@ -1,6 +1,7 @@
 """Every verb on everything hostile (tests/hostile.py): no hang, no traceback, nothing outside touched, no raw escape.
 
-The verbs are those of the command line itself: one that is new fails here until it has a row.
+The verbs are those of the command line itself: one that is new fails here until it has a row. `make test-hostile` runs
+it; `make test` leaves it out but for that row, since its thousand calls take minutes of computing.
 """
 
 from __future__ import annotations
@@ -157,6 +158,7 @@ def stopped(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_hostile_run(
     kind: str, stopped: Path, trained_run: Path, fruit_folder: Path, victim: Victim, tmp_path: Path
@@ -165,22 +167,14 @@ def test_a_hostile_run(
     RUNS[kind](directory, victim.outside)
     picture = validation_images(trained_run)[0][0]
     words = {"RUN": str(directory.path), "GOOD": str(trained_run), "IMAGE": str(picture), "IMAGES": str(fruit_folder)}
-    for call in _calls(kind):
+    for call in (call for calls in OF_RUNS.values() for call in calls):
         victim.calls(*(words.get(word, word) for word in call))
-
-
-def _calls(kind: str) -> list[list[str]]:
-    """All calls with TURNAROUND_WHOLE_CORPUS (.ci/run), else two for each entry of the corpus, by turns."""
-    calls = [call for calls in OF_RUNS.values() for call in calls]
-    if "TURNAROUND_WHOLE_CORPUS" in os.environ:
-        return calls
-    place = list(RUNS).index(kind)
-    return [calls[place % len(calls)], calls[(place // 2 + 5) % len(calls)]]
 
 
 # --- images, recipes, logs, studies, caches
 
 
+@pytest.mark.hostile
 def test_hostile_images(trained_run: Path, fruit_folder: Path, victim: Victim, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(fruit_folder, tmp_path / "home" / "images"))
     pictures = list(hostile_images(next(path for path in folder.iterdir() if path.is_dir()), victim.outside))
@@ -193,6 +187,7 @@ def test_hostile_images(trained_run: Path, fruit_folder: Path, victim: Victim, t
     assert not (tmp_path / "home" / "out").exists()
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("kind", RECIPES)
 def test_a_hostile_recipe(kind: str, victim: Victim, tmp_path: Path) -> None:
     path = tmp_path / "home" / "recipe.toml"
@@ -202,6 +197,7 @@ def test_a_hostile_recipe(kind: str, victim: Victim, tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "home").iterdir()] == ["recipe.toml"]
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("name", LOGS)
 def test_a_hostile_log(name: str, victim: Victim, tmp_path: Path) -> None:
     path = tmp_path / "home" / name
@@ -211,6 +207,7 @@ def test_a_hostile_log(name: str, victim: Victim, tmp_path: Path) -> None:
     assert {entry.name for entry in (tmp_path / "home").iterdir()} <= {name, "imported", "imported-2"}
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("kind", ["link", "pipe", "device"])
 def test_a_log_that_is_no_file(kind: str, victim: Victim, tmp_path: Path) -> None:
     path = tmp_path / "home" / "log.csv"
@@ -221,6 +218,7 @@ def test_a_log_that_is_no_file(kind: str, victim: Victim, tmp_path: Path) -> Non
 PLANNED = {"name": "fruit", "source": "fruit", "settings": [], "planned": {"w1-s0": "1 worker"}, "format": 1}
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("kind", studies(PLANNED))
 def test_a_hostile_study(kind: str, fruit_folder: Path, stopped: Path, victim: Victim, tmp_path: Path) -> None:
     folder = tmp_path / "home" / "study"
@@ -231,6 +229,7 @@ def test_a_hostile_study(kind: str, fruit_folder: Path, stopped: Path, victim: V
     victim.calls("watch", folder, "--port", "0")
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("kind", ["link", "pipe", "device"])
 @pytest.mark.parametrize("file", ["labels.npy", "images.npy"])
 def test_a_hostile_cache(file: str, kind: str, fruit_folder: Path, trained_run: Path, victim: Victim) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
 
+from forking import ForkingParent
+from interpreting import interpreted
 from turnaround.data.augment import Augmentation, uniforms
 from turnaround.data.batches import EvaluationBatch, StepBatch
 from turnaround.data.inputs import Inputs
@@ -115,12 +115,12 @@ def test_the_variations_of_all_samples_are_those_of_each_batch() -> None:
 
 
 KERNEL_IN_PYTHON = """
-    import sys
     sys.path.insert(0, {folder!r})
     import torch
     import test_inputs as t
     from turnaround.data import inputs_triton
 
+    t.SIDE_PX = 17  # a block of 256 pixels and one that is nearly empty: the interpreter takes 10 ms for a block
     for recipe in t.RECIPES.values():
         for gathered in (True, False):
             make, batch = t.inputs(recipe), t.step_batch(gathered=gathered)
@@ -135,14 +135,11 @@ KERNEL_IN_PYTHON = """
 """
 
 
-def test_the_kernel_gives_the_reference_pixels() -> None:
+def test_the_kernel_gives_the_reference_pixels(forking_parent: ForkingParent) -> None:
     """Triton's interpreter runs the kernel on the CPU, in a process of its own since it must know before it imports."""
     pytest.importorskip("triton")
     code = textwrap.dedent(KERNEL_IN_PYTHON).format(folder=os.path.dirname(__file__))
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    differences = [float(line) for line in done.stdout.split()]
+    differences = [float(line) for line in interpreted(forking_parent.python, code).split()]
     assert len(differences) == 2 * len(RECIPES)
     assert max(differences) < ONE_BYTE / 100
 
