@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import socket
@@ -19,6 +18,7 @@ import pytest
 
 from forking import ForkingParent
 from http_client import ask
+from reporting.page.browsing import PHONE_PX, check_access
 from turnaround.errors import InputError
 from turnaround.use.predictor import Predictor
 from turnaround.use.server import Address, listen
@@ -131,16 +131,10 @@ def opened(browser: Any, address: str, *, width: int = 1280) -> Iterator[Page]:
     context.close()
 
 
-def shot(page: Page, name: str) -> None:
-    """Kept where TURNAROUND_SCREENSHOTS says, for people to look at."""
-    if folder := os.environ.get("TURNAROUND_SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
-
-
 @pytest.mark.browser
-@pytest.mark.parametrize(("name", "width"), [("desktop", 1280), ("phone", 390)])
+@pytest.mark.parametrize("width", [1280, PHONE_PX])
 def test_a_picture_is_dropped_and_its_class_appears(
-    name: str, width: int, browser: Any, predictor: Predictor, trained_run: Path, tmp_path: Path
+    width: int, browser: Any, predictor: Predictor, trained_run: Path, tmp_path: Path
 ) -> None:
     files, _ = validation_images(trained_run)
     (tmp_path / "broken.jpg").write_bytes(b"<html>")
@@ -157,8 +151,7 @@ def test_a_picture_is_dropped_and_its_class_appears(
         assert card.locator(".share").first.inner_text() == f"{100 * wanted[0].probability:.1f} %"
         failed = page.locator(".card.failed .state").inner_text()
         assert failed == "This cannot be read as an image: not an image (starts with '<html>')."
-        shot(page, name)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        check_access(page, widths=(width,), name="serve")
 
 
 @pytest.mark.browser

@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from reporting.page.browsing import check_access, opened
 from turnaround.recipe import Recipe
 from turnaround.reporting.preview_page import preview_page
 from turnaround.training.preview import VariedImage
@@ -53,3 +57,10 @@ def test_what_varies_is_named() -> None:
     assert "<code>none</code>: flip, crop 0.35, mixup 0.2." in text
     assert "<code>strong</code>" in page(preset="strong")
     assert "<code>none</code>: nothing varies" in page(preset="none")
+
+
+@pytest.mark.browser
+def test_everybody_can_read_it(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page(preset="strong"))
+    with opened(browser, tmp_path / "page.html") as shown:
+        check_access(shown, name="preview")

@@ -17,6 +17,7 @@ import pytest
 
 from analysis.build import Plan, build, rising
 from forking import ForkingParent
+from reporting.page.browsing import PHONE_PX, check_access, violations
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import ClassResult, Evaluation, to_json
 from turnaround.record.writer import write_json
@@ -96,19 +97,6 @@ class Opened:
             self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
-def serious(page: Page) -> list[str]:
-    """What axe finds that keeps people out."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{one['id']}: {node['html']}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]
-
-
 def build_hostile(path: Path) -> None:
     """A run whose names are markup: its class, its cause."""
     made = build(path.with_name(f".{path.name}"), Plan(accuracy=rising(epochs=5), state="failed", cause=HOSTILE))
@@ -179,31 +167,29 @@ def test_a_training_is_watched_from_its_beginning_to_its_violent_end(
         opened.wait(".now-run.interrupted .cause", "Killed without a word")
         opened.wait("[role=status]", "first: interrupted")
         assert opened.page.locator(".now-run.running").count() == 0
-        assert serious(opened.page) == []
+        assert violations(opened.page) == []
         opened.shot("live-killed")
         assert opened.said == []
     assert opened.hosts == {f"127.0.0.1:{port}"}
     opened.context.close()
 
 
-def test_on_a_phone(browser: Any, tmp_path: Path, forking_parent: ForkingParent) -> None:
+def test_everybody_can_read_it_on_a_phone_and_a_desktop(
+    browser: Any, tmp_path: Path, forking_parent: ForkingParent
+) -> None:
     runs = tmp_path / "runs"
     for number in range(3):
         build(runs / f"finished-{number}", Plan(accuracy=rising(epochs=5), workers=1 + number))
     build(runs / ("a-name-that-is-much-too-long-for-a-phone-" * 3), Plan(accuracy=rising(epochs=5), state="failed"))
     build(runs / "running", Plan(accuracy=rising(epochs=5), state="running", cause=None))
-    opened = Opened(browser, width=390)
+    opened = Opened(browser, width=PHONE_PX)
     with watching(runs, free_port(), tmp_path, python=forking_parent.python) as address:
         opened.page.goto(address)
-        for scheme in ("light", "dark"):  # the reader's system may change while the page is open
-            opened.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            opened.wait(".done li", "finished-2")
-            opened.wait(".now-run.interrupted h3", "running")  # nobody holds it
-            opened.wait("figure.plotted .drawn")
-            assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
-            assert serious(opened.page) == []
-            opened.shot(f"live-phone-{scheme}")
-            assert opened.said == []
+        opened.wait(".done li", "finished-2")
+        opened.wait(".now-run.interrupted h3", "running")  # nobody holds it
+        opened.wait("figure.plotted .drawn")
+        check_access(opened.page, widths=(PHONE_PX, 1280), name="live")
+        assert opened.said == []
     opened.context.close()
 
 
@@ -215,7 +201,9 @@ def test_without_its_token_the_page_stays_closed(browser: Any, tmp_path: Path, f
         assert "The token is missing or wrong" in opened.page.locator("body").inner_text()
         opened.page.goto(f"{bare}?token=wrong")
         assert "The token is missing or wrong" in opened.page.locator("body").inner_text()
+        check_access(opened.page, name="refused")
         opened.page.goto(address)
         opened.wait(".counts-now", "No run yet in")
+        check_access(opened.page, name="live-empty")
         assert opened.page.evaluate("document.cookie") == ""  # no script reads it
     opened.context.close()

@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 WITHIN_FILE = ("data:", "blob:")
+PHONE_PX = 390
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 @contextmanager
@@ -50,3 +52,23 @@ def shot(page: Page, name: str) -> None:
     """Kept where TURNAROUND_SCREENSHOTS says, for people to look at."""
     if folder := os.environ.get("TURNAROUND_SCREENSHOTS"):
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds that keeps people out, of any weight: the rule, and the first element that breaks it."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']} ({one['impact']}): {one['nodes'][0]['html'][:200]}" for one in found]
+
+
+def check_access(page: Page, *, widths: tuple[int, ...] = (1280, PHONE_PX), name: str = "") -> None:
+    """Check that everybody can read the page, on a desktop and a phone, light and dark, and that it fits."""
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 900})
+        for scheme in SCHEMES:  # the reader's system may change while the page is open
+            page.emulate_media(color_scheme=scheme)
+            if name:
+                shot(page, f"{name}-{width}-{scheme}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert violations(page) == [], (width, scheme)

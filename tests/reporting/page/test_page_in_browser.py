@@ -10,7 +10,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from reporting.page.browsing import opened, shot, unfold, wait_until_drawn
+from reporting.page.browsing import PHONE_PX, opened, shot, unfold, violations, wait_until_drawn
 from reporting.page.figure_study import EVIL, study_job
 from turnaround.record.files import read_json
 from turnaround.record.importers.read import read_runs
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
-PHONE_PX = 390
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +64,6 @@ SCREENS = [("drawn", 1280), ("on_a_phone", PHONE_PX)]
 """The fixture, and how wide its page may be."""
 
 
-def check_access(page: Page) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
-    violations = Axe().run(page).response["violations"]
-    serious = [one for one in violations if one["impact"] in ("serious", "critical")]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == []
-
-
 @pytest.mark.photos
 @pytest.mark.parametrize(("width", "schemes"), [(1280, ("light", "dark")), (PHONE_PX, ("dark", "light"))])
 def test_the_labs_page(browser: Any, lab: Path, width: int, schemes: tuple[Any, Any]) -> None:
@@ -90,7 +81,7 @@ def test_the_labs_page(browser: Any, lab: Path, width: int, schemes: tuple[Any, 
             wait_until_drawn(page)
             shot(page, f"lab-{width}-{scheme}")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
-            check_access(page)
+            assert violations(page) == []
 
 
 @pytest.mark.parametrize(("screen", "width"), SCREENS)
@@ -103,7 +94,7 @@ def test_a_study(screen: str, width: int, request: pytest.FixtureRequest) -> Non
     for details in closed:
         details.evaluate("(element) => { element.open = true; }")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    check_access(page)
+    assert violations(page) == []
     for details in closed:
         details.evaluate("(element) => { element.open = false; }")
 
@@ -180,7 +171,7 @@ def test_light_and_dark_are_chosen_and_remembered(browser: Any, study: Path) -> 
         page.wait_for_function(f"before => {ink} !== before", arg=before)  # the figures follow when there is time
         page.reload()
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-        check_access(page)
+        assert violations(page) == []
 
 
 def test_it_prints(drawn: Page) -> None:
