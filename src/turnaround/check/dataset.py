@@ -22,7 +22,8 @@ from turnaround.check.copies import find_copies
 from turnaround.check.groups import CopyGroup, group, hold_out, leaking
 from turnaround.check.pairs import SIZE_PX, Link, find_links
 from turnaround.data.decoders import Progress, Show, silent
-from turnaround.data.folder import ImageTable, scan
+from turnaround.data.folder import ImageTable
+from turnaround.data.formats import scan
 from turnaround.data.pixels import Pixels, default_cache, prepare
 from turnaround.errors import StorageError
 from turnaround.words import counted

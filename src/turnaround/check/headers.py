@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from turnaround.children import in_children
-from turnaround.data.decode import FORMATS, MAX_PIXELS
+from turnaround.data.decode import FORMATS, MAX_PIXELS, read_file
 from turnaround.data.decoders import Progress
+from turnaround.data.formats.members import is_member
 
 _FILES_PER_TASK = 512
 _ORIENTATION_TAG = 0x0112
@@ -57,13 +59,18 @@ class Header(NamedTuple):
 def read_headers(root: Path, files: tuple[str, ...], on_progress: Progress | None = None) -> list[Header]:
     """Return the headers in the order of the files, read by child processes."""
     root = root.absolute()
+    # By name: rows of Parquet can only be read in their order.
+    order = sorted(range(len(files)), key=files.__getitem__)
+    files = tuple(files[place] for place in order)
     tasks = [(start, root, files[start : start + _FILES_PER_TASK]) for start in range(0, len(files), _FILES_PER_TASK)]
     headers: dict[int, list[Header]] = {}
     for done, (start, some) in enumerate(in_children(_read_some, tasks, purpose="reads images"), 1):
         headers[start] = some
         if on_progress is not None:
             on_progress(min(done * _FILES_PER_TASK, len(files)), len(files))
-    return [header for start in sorted(headers) for header in headers[start]]
+    in_order = [header for start in sorted(headers) for header in headers[start]]
+    by_place = dict(zip(order, in_order, strict=True))
+    return [by_place[place] for place in range(len(files))]
 
 
 def sizes_of(headers: list[Header]) -> NDArray[np.int64]:
@@ -81,7 +88,7 @@ def _read_some(task: tuple[int, Path, tuple[str, ...]]) -> tuple[int, list[Heade
 def read_header(path: Path) -> Header:
     """Return the header of one file."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(_content(path), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:  # decoding refuses it: no more of it is read
                 return Header(width, height)
@@ -93,6 +100,11 @@ def read_header(path: Path) -> Header:
         return Header()  # decoding tells why
 
 
+def _content(path: Path) -> Path | BytesIO:
+    """Return what Pillow opens: the file, of which it reads what it needs, or the bytes of a container's member."""
+    return BytesIO(read_file(path)) if is_member(path) else path
+
+
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
@@ -101,10 +113,10 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _odd(image: Image.Image, path: Path, orientation: int) -> list[str]:
-    extension = os.path.splitext(path.name)[1][1:].lower()
+    extension = os.path.splitext(path.name)[1][1:].lower()  # rows of Parquet have none
     width, height = image.size
     found = {
-        "wrong extension": extension not in _EXTENSIONS.get(image.format or "", (extension,)),
+        "wrong extension": bool(extension) and extension not in _EXTENSIONS.get(image.format or "", (extension,)),
         "turned by EXIF": 2 <= orientation <= 8,
         # MPO is what cameras write as JPEG with further views: its first frame is the photo.
         "several frames": getattr(image, "is_animated", False) and image.format != "MPO",

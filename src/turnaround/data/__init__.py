@@ -2,6 +2,7 @@
 
     source.py     a recipe's source -> a folder (generated, fetched, or the user's own)
     folder.py     class folders -> table of files; split; warnings
+    formats/      tables, tar shards, Parquet, Hugging Face image folders -> the same table
     labelled.py   class folders or a table -> files with labels, to evaluate on
     split_file.py a split that was decided beforehand
     decode.py     one file -> pixels, every format and mode handled by a stated rule

@@ -135,6 +135,20 @@ def read_file(path: Path) -> bytes:
             # as long.
             _refuse_size(path, max(1, os.fstat(file.fileno()).st_size))  # 0 may be a pipe: reading tells
             return file.read()
+    except NotADirectoryError:
+        return _read_member(path)
+    except OSError as error:
+        raise UnreadableImage(path, (error.strerror or str(error)).lower()) from error
+    except MemoryError:
+        raise UnreadableImage(path, "not enough memory to read it") from None
+
+
+def _read_member(path: Path) -> bytes:
+    """Return the bytes of an image whose path leads into a container: a file where a folder would be."""
+    from turnaround.data.formats.members import read_member  # it imports this module
+
+    try:
+        return read_member(path)
     except OSError as error:
         raise UnreadableImage(path, (error.strerror or str(error)).lower()) from error
     except MemoryError:

@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -36,6 +36,7 @@ from turnaround.data.decode import (
     is_costly,
     read_file,
 )
+from turnaround.data.formats.members import IN_ORDER
 
 try:
     import resource
@@ -88,10 +89,11 @@ class DecodeTask:
 
     start: int  # the place of the first file among all
     files: tuple[str, ...]
+    rows: tuple[int, ...] = ()  # of the pixels in their file, where they do not follow one another from `start`
     refused: dict[int, str] = field(default_factory=dict)  # place in `files`: why a decoder ended over it
 
     def without(self, place: int, reason: str) -> DecodeTask:
-        return DecodeTask(start=self.start, files=self.files, refused=self.refused | {place: reason})
+        return replace(self, refused=self.refused | {place: reason})
 
 
 class ChunkResult(NamedTuple):
@@ -110,7 +112,8 @@ def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progr
     # Four chunks a process at least, so that a few slow images do not leave the other processes idle.
     most = min(_CHUNK_IMAGES, _CHUNK_BYTES // (target.size_px**2 * 3), len(files) // (4 * num_processes))
     step = max(1, most)
-    tasks = [DecodeTask(start=start, files=files[start : start + step]) for start in range(0, len(files), step)]
+    order = _reading_order(files)
+    tasks = [_task(files, order, start, step) for start in range(0, len(files), step)]
     if len(files) < _MIN_FOR_PROCESSES or not children.can_have_children():
         num_processes = 1
     digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
@@ -121,9 +124,12 @@ def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progr
     with contextlib.closing(decoded):  # the processes have ended before anyone removes the file
         for chunk in decoded:
             count = len(chunk.digests)
-            digests[chunk.start : chunk.start + count] = as_rows(chunk.digests)
-            pixel_digests[chunk.start : chunk.start + count] = as_rows(list(chunk.pixel_digests))
-            bad |= chunk.bad
+            rows = (
+                slice(chunk.start, chunk.start + count) if order is None else order[chunk.start : chunk.start + count]
+            )
+            digests[rows] = as_rows(chunk.digests)
+            pixel_digests[rows] = as_rows(list(chunk.pixel_digests))
+            bad |= {place if order is None else int(order[place]): reason for place, reason in chunk.bad.items()}
             num_done += count
             time_s += chunk.time_s
             if on_progress is not None:
@@ -131,6 +137,22 @@ def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progr
     # time_s adds up over processes that ran side by side.
     rate = num_done * num_processes / max(time_s, 1e-9)
     return DecodeResult(digests=digests, pixel_digests=pixel_digests, bad=bad, images_per_s=rate)
+
+
+def _reading_order(files: tuple[str, ...]) -> NDArray[np.int64] | None:
+    """Return the places of the files in the order in which they are read: by name where they lie in a container that
+    can only be read forwards. None: as they come.
+    """
+    if not any(mark in name for name in files for mark in IN_ORDER):
+        return None
+    return np.array(sorted(range(len(files)), key=files.__getitem__), np.int64)
+
+
+def _task(files: tuple[str, ...], order: NDArray[np.int64] | None, start: int, step: int) -> DecodeTask:
+    if order is None:
+        return DecodeTask(start=start, files=files[start : start + step])
+    rows = tuple(order[start : start + step].tolist())
+    return DecodeTask(start=start, files=tuple(files[row] for row in rows), rows=rows)
 
 
 def as_rows(digests: list[bytes]) -> NDArray[np.uint8]:
@@ -210,8 +232,12 @@ def _decode_chunk(
     if target.path is not None:
         # Written, not assigned through a memory map: on a full disk that would be SIGBUS, this is an OSError.
         with open(target.path, "r+b") as file:
-            file.seek(target.offset_bytes + task.start * pixels[0].nbytes)
-            file.write(pixels.data)
+            if not task.rows:
+                file.seek(target.offset_bytes + task.start * pixels[0].nbytes)
+                file.write(pixels.data)
+            for row, picture in zip(task.rows, pixels, strict=False):
+                file.seek(target.offset_bytes + row * picture.nbytes)
+                file.write(picture.data)
     return chunk._replace(pixel_digests=tuple(digest_of(picture.data) for picture in pixels))
 
 

@@ -44,8 +44,8 @@ _LAYOUTS = """
     FOLDER/val/apple/3.jpg              FOLDER/pear/3.jpg
     FOLDER/val/pear/4.jpg               (a part is held out for validation)"""
 
-_File = tuple[str, int, int]  # relative path, size in bytes, modification time in ns; a plain tuple for speed
-_Part = dict[str, list[_File]]  # class name -> its files, by path
+File = tuple[str, int, int]  # relative path, size in bytes, modification time in ns; a plain tuple for speed
+Part = dict[str, list[File]]  # class name -> its files, by path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def _scan(walk: "_Walk", *, holdout: float, seed: int, given: Mapping[str, str] 
         _check_validation(train, val, val_folder)
         split = "folders"
     elif given is None:
-        train, val = _hold_out(train, holdout=holdout, seed=seed)
+        train, val = hold_out(train, holdout=holdout, seed=seed)
         split = f"holdout {holdout:g}, seed {seed}"
     if given is not None:
         (train, val), split = deal([train, val] if val_folder is not None else [train], given), "by photo"
@@ -105,7 +105,7 @@ def _scan(walk: "_Walk", *, holdout: float, seed: int, given: Mapping[str, str] 
         )
     if walk.num_links_out:
         warnings.append(f"Followed out of the folder: {counted(walk.num_links_out, 'link')}.")
-    return _table(walk, train, val, split=split, warnings=warnings)
+    return make_table(walk.root, train, val, split=split, ignored=walk.ignored, warnings=warnings)
 
 
 @dataclass
@@ -143,9 +143,9 @@ class _Walk:
                 self.ignored.append(prefix + name)
         return folders, images
 
-    def images_below(self, class_folder: str) -> list[_File]:
+    def images_below(self, class_folder: str) -> list[File]:
         """Return all image files in a class folder, at any depth. Every real folder is visited once: loops end."""
-        files: list[_File] = []
+        files: list[File] = []
         visited = set(self._above)
         waiting = [class_folder]
         base = os.path.join(self.root, "")
@@ -226,9 +226,9 @@ def _peek(folder: Path) -> tuple[bool, bool]:
     return any(entry.is_dir() for entry in shown), any(images)
 
 
-def _read_part(walk: _Walk, part: str, class_folders: list[str], warnings: list[str]) -> _Part:
+def _read_part(walk: _Walk, part: str, class_folders: list[str], warnings: list[str]) -> Part:
     """Return the files of each class, by path. A class folder without images is a warning, not a class."""
-    part_files: defaultdict[str, list[_File]] = defaultdict(list)
+    part_files: defaultdict[str, list[File]] = defaultdict(list)
     empty: list[str] = []
     for folder in class_folders:
         files = walk.images_below(folder)
@@ -245,7 +245,7 @@ def _read_part(walk: _Walk, part: str, class_folders: list[str], warnings: list[
     return {name: sorted(part_files[name]) for name in sorted(part_files)}
 
 
-def _nested(part_files: Mapping[str, list[_File]], part: str) -> list[str]:
+def _nested(part_files: Mapping[str, list[File]], part: str) -> list[str]:
     """Return a warning where the images of a class lie in folders below it: those may be the classes."""
     inner: dict[str, set[str]] = {}  # class name -> folders below it that hold images; "" for the class folder itself
     for name, files in part_files.items():
@@ -265,17 +265,17 @@ def _nested(part_files: Mapping[str, list[_File]], part: str) -> list[str]:
     ]
 
 
-def _hold_out(files: _Part, *, holdout: float, seed: int) -> tuple[_Part, _Part]:
+def hold_out(files: Part, *, holdout: float, seed: int) -> tuple[Part, Part]:
     """Split every class by a hash of (seed, path): the file system's order and other classes have no say."""
     if not 0 < holdout < 1:
         raise RecipeError(f"data.holdout is {holdout!r}, not between 0 and 1. Try --set data.holdout=0.2")
 
-    def rank(file: _File) -> bytes:
+    def rank(file: File) -> bytes:
         keyed = f"{seed}\0{file[0]}".encode("utf-8", "surrogateescape")
         return hashlib.blake2b(keyed, digest_size=16).digest()
 
-    train: _Part = {}
-    val: _Part = {}
+    train: Part = {}
+    val: Part = {}
     for name, members in files.items():
         # Rounded half up (round() would go to the even number); one image of each class stays to train on.
         num_val = min(max(1, math.floor(holdout * len(members) + 0.5)), len(members) - 1)
@@ -290,20 +290,23 @@ def _hold_out(files: _Part, *, holdout: float, seed: int) -> tuple[_Part, _Part]
     return train, val
 
 
-def _table(walk: _Walk, train: _Part, val: _Part, *, split: str, warnings: list[str]) -> ImageTable:
+def make_table(
+    root: Path, train: Part, val: Part, *, split: str, ignored: list[str], warnings: list[str]
+) -> ImageTable:
+    """Return the table of both parts, with the warnings that follow from their counts."""
     classes = tuple(train)
     num_train_by_class = [len(train[name]) for name in classes]
     num_val_by_class = [len(val.get(name, ())) for name in classes]
     files = [file for part in (train, val) for name in classes for file in part.get(name, ())]
     index = np.arange(len(classes), dtype=np.int64)
     return ImageTable(
-        root=walk.root,
+        root=root,
         classes=classes,
         files=tuple(file[0] for file in files),
         labels=np.concatenate([np.repeat(index, num_train_by_class), np.repeat(index, num_val_by_class)]),
         num_train=sum(num_train_by_class),
         split=split,
-        ignored=tuple(walk.ignored),
+        ignored=tuple(ignored),
         warnings=(*warnings, *_warnings_on_counts(classes, num_train_by_class, num_val_by_class)),
         sizes_bytes=np.array([file[1] for file in files], dtype=np.int64),
         mtimes_ns=np.array([file[2] for file in files], dtype=np.int64),
@@ -357,7 +360,7 @@ def _check_is_folder(root: Path) -> None:
     raise DataError(f"There is no folder {str(root)!r}. {hint or 'Check the path for a typing error.'}")
 
 
-def _check_train(walk: _Walk, train: _Part, part: str, *, num_loose: int) -> None:
+def _check_train(walk: _Walk, train: Part, part: str, *, num_loose: int) -> None:
     """Require two classes at least; the error says what was found instead."""
     where = str(walk.root / part)
     if not train and num_loose:
@@ -382,7 +385,7 @@ def _check_train(walk: _Walk, train: _Part, part: str, *, num_loose: int) -> Non
         raise DataError(f"Only one class, {below.name!r}, has images in {where!r}; two are needed. {hint}{_LAYOUTS}")
 
 
-def _check_validation(train: _Part, val: _Part, folder: str) -> None:
+def _check_validation(train: Part, val: Part, folder: str) -> None:
     if unknown := sorted(set(val) - set(train)):
         raise DataError(
             f"{counted(len(unknown), 'class')} with images in {folder!r} but no training image, so without a label to "

@@ -1,34 +1,26 @@
-"""Images with known labels, to evaluate a network on: class folders, or a table of files and labels.
+"""Images with known labels, to evaluate a network on: class folders, or any of the formats that can be trained on.
 
     FOLDER/CLASS/**    the folder's name is the label of every image below it
-    TABLE.csv          a line of headings, one column of files and one of labels; .tsv with tabs
+    TABLE.csv, shards of tar, Parquet ...    formats/
 
-The files of a table lie where it says, seen from the table's own folder. Only names are read here, no image.
+Where a source tells its parts, those that are not to train on are taken. Only names are read here, no image.
 """
 
 from __future__ import annotations
 
-import csv
-import re
 import shlex
-import stat
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
+from turnaround.data import formats
 from turnaround.data.folder import IMAGE_EXTENSIONS, VALIDATION_NAMES, class_files
+from turnaround.data.formats.samples import TRAIN, Samples
 from turnaround.errors import DataError, one_of
 from turnaround.words import counted, listed
 
-FILE_COLUMNS = ("file", "filename", "file_name", "filepath", "path", "image", "image_path", "name")
-LABEL_COLUMNS = ("label", "class", "class_name", "target", "category")
 PARTS = ("train", *VALIDATION_NAMES)
-MAX_TABLE_BYTES = 256 * 2**20  # two million lines of 128 bytes; more is no table that somebody wrote down
-MAX_NAMED = 3
 MAX_CLASSES_NAMED = 20
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +43,28 @@ class LabelledImages:
 
 def labelled_images(source: Path, *, run: Path) -> LabelledImages:
     """Find the images and their labels. `run` is named in the command for images without labels."""
-    if _is_there(source, Path.is_dir):
-        return _from_folder(source, run)
-    if not _is_there(source, Path.exists):
+    if not _is_there(source, formats.is_source):
         raise DataError(f"There is no folder and no table {str(source)!r}. Give a folder of class folders, or a CSV.")
-    if source.suffix.lower().lstrip(".") in IMAGE_EXTENSIONS:
+    if source.suffix.lower().lstrip(".") in IMAGE_EXTENSIONS and source.is_file():
         raise DataError(f"{str(source)!r} is one image, and nothing says what it shows. {_to_classify(run, source)}")
-    return _from_table(source)
+    samples = formats.samples_of(source, any_file=True)
+    return _from_folder(source, run) if samples is None else _from_samples(samples)
+
+
+def _from_samples(samples: Samples) -> LabelledImages:
+    samples.classes()  # refuses values that are no classes
+    rows = list(zip(samples.files, samples.labels(), samples.parts(), strict=True))
+    kept = [row for row in rows if row[2] != TRAIN] or rows
+    notes = list(samples.notes)
+    if len(kept) < len(rows):
+        notes.append(f"Left out: {counted(len(rows) - len(kept), 'image')} of the part 'train' ({samples.split}).")
+    return LabelledImages(
+        source=samples.source,
+        root=samples.root,
+        files=tuple(file for file, _, _ in kept),
+        labels=tuple(label for _, label, _ in kept),
+        notes=tuple(notes),
+    )
 
 
 def _is_there(path: Path, ask: Callable[[Path], bool]) -> bool:
@@ -122,80 +129,3 @@ def _from_folder(folder: Path, run: Path) -> LabelledImages:
 
 def _has_class_folders(files: Sequence[str]) -> bool:
     return all(file.count("/") > 1 for file in files)
-
-
-# --- a table
-
-
-def _from_table(path: Path) -> LabelledImages:
-    rows = _rows(path)
-    number, heading = next(rows, (1, []))
-    plain = [name.strip().lower().replace(" ", "_") for name in heading]
-    places = [_column(path, heading, plain, known) for known in (FILE_COLUMNS, LABEL_COLUMNS)]
-    seen: dict[str, int] = {}
-    labels: list[str] = []
-    for number, row in rows:
-        if len(row) <= max(places) or not all(row[place].strip() for place in places):
-            raise DataError(
-                f"{path}, line {number}: the file or the label is missing. Received: {','.join(row)[:80]!r}"
-            )
-        file, label = (row[place].strip() for place in places)
-        if _ADDRESS.match(file):
-            raise DataError(
-                f"{path}, line {number}: {file[:80]!r} is an address, and nothing is fetched. Download the images, and "
-                "name the files."
-            )
-        if file in seen:
-            raise DataError(f"{path}, line {number}: {file!r} is there already, in line {seen[file]}. Name it once.")
-        seen[file] = number
-        labels.append(unicodedata.normalize("NFC", label))
-    if not seen:
-        raise DataError(f"{path} names no image: there is nothing below its headings.")
-    _refuse_missing(path, seen)
-    return LabelledImages(source=path, root=path.parent, files=tuple(seen), labels=tuple(labels))
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines that hold something, with their numbers."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_TABLE_BYTES:
-        raise DataError(f"{path} is no table: it must be a plain file of at most {MAX_TABLE_BYTES // 2**20} MB.")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise DataError(
-            f"{path} cannot be read as a table: {reason}. Give a folder of class folders, or a CSV with the columns "
-            "file and label."
-        ) from error
-    first = text.partition("\n")[0]
-    # The separator that stands in the headings: names and labels below them may hold any of these.
-    separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
-    reader = csv.reader(StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
-    try:
-        yield from ((reader.line_num, row) for row in reader if any(cell.strip() for cell in row))
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: no CSV ({error}). Save the table again.") from error
-
-
-def _column(path: Path, heading: Sequence[str], plain: Sequence[str], known: Sequence[str]) -> int:
-    """Return the place of the first known heading."""
-    found = next((plain.index(name) for name in known if name in plain), None)
-    if found is None:
-        received = ", ".join(name.strip() for name in heading)[:120] or "no line at all"
-        raise DataError(
-            f"{path} has no column for the {'files' if known is FILE_COLUMNS else 'labels'}. Known headings: "
-            f"{', '.join(known)}. Received: {received}."
-        )
-    return found
-
-
-def _refuse_missing(path: Path, seen: dict[str, int]) -> None:
-    missing = [(file, number) for file, number in seen.items() if not _is_there(path.parent / file, Path.is_file)]
-    if missing:
-        named = "; ".join(f"{file!r} (line {number})" for file, number in missing[:MAX_NAMED])
-        more = f" and {len(missing) - MAX_NAMED:,} more" if len(missing) > MAX_NAMED else ""
-        raise DataError(
-            f"{len(missing):,} of the {len(seen):,} files of {path} are not there: {named}{more}. Their names are seen "
-            f"from the table's folder, {str(path.parent.absolute())!r}."
-        )

@@ -1,7 +1,7 @@
 """A recipe's data source -> a folder of images on this machine.
 
-Enters: the [data] section. Leaves: a folder that `folder.scan` reads.
-A generated set is drawn once, a known set is fetched once, a folder is taken as it is.
+Enters: the [data] section. Leaves: a path that `formats.scan` reads.
+A generated set is drawn once, a known set is fetched once, a folder, table or shards are taken as they are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from turnaround import fruitbowl
 from turnaround.children import process_tag
+from turnaround.data import formats
 from turnaround.errors import MissingPartError
 from turnaround.recipe import DataRecipe
 
@@ -21,7 +22,7 @@ FRUIT_ON_KAGGLE = "sriramr/fruits-fresh-and-rotten-for-classification"
 def folder_of(
     recipe: DataRecipe, *, size_px: int, cache: Path, on_progress: Callable[[int], None] | None = None
 ) -> Path:
-    """Return the folder that the recipe's source stands for; draw or fetch it when needed."""
+    """Return the folder, file or pattern that the recipe's source stands for; draw or fetch it when needed."""
     if recipe.source == "fruitbowl":
         # The seed of the drawing is fixed: runs that differ in training.seed train on the same images.
         place = _fruitbowl(recipe, size_px=size_px, cache=cache)
@@ -40,10 +41,10 @@ def folder_of(
 
 
 def folder_here(recipe: DataRecipe, *, size_px: int, cache: Path) -> Path | None:
-    """Return the same folder if it is there already: nothing is drawn or fetched."""
+    """Return the same source if it is there already: nothing is drawn or fetched."""
     known = {"fruitbowl": _fruitbowl(recipe, size_px=size_px, cache=cache), "caltech256": _caltech256_place(cache)}
     place = known.get(recipe.source, Path(recipe.source))
-    return place if place.is_dir() else None
+    return place if formats.is_source(place) else None
 
 
 def _fruitbowl(recipe: DataRecipe, *, size_px: int, cache: Path) -> Path:

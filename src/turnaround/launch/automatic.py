@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.check.headers import read_header
-from turnaround.data.folder import ImageTable, scan
+from turnaround.data.folder import ImageTable
+from turnaround.data.formats import scan
 from turnaround.data.source import folder_here
 from turnaround.launch.batch_limit import paying_batch
 from turnaround.optimizers import OPTIMIZERS

@@ -15,7 +15,8 @@ from turnaround.check import CHECK_VERSION
 from turnaround.check.copies import Copies, find_copies, sentences
 from turnaround.data.decoders import Show as Show
 from turnaround.data.entry import remove_leftovers
-from turnaround.data.folder import ImageTable, scan
+from turnaround.data.folder import ImageTable
+from turnaround.data.formats import scan
 from turnaround.data.order import step_bounds
 from turnaround.data.pixels import Pixels, default_cache, key_of, prepare, space_needed_bytes
 from turnaround.data.source import folder_of

@@ -1,6 +1,6 @@
 """Recipes by name, file or folder: turn what a user types into a checked recipe.
 
-Enters: SOURCE (a built-in name, a TOML file, or a folder of images) and `section.key=value` overrides.
+Enters: SOURCE (a built-in name, a TOML file, a folder of images, a table, or shards) and `section.key=value` overrides.
 Leaves: a `Recipe`, not yet resolved, whose paths no longer depend on the current directory.
 """
 
@@ -21,7 +21,9 @@ from turnaround.recipe import AUTO, CACHES, DOWNLOADABLE, GENERATED, SECTIONS, R
 
 KEY_COLUMNS = 32
 """Room for a key and its default in the list of all keys."""
-ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+DATA_FILES = (".csv", ".tsv", ".jsonl", ".tar", ".parquet")
+"""Suffixes of files that hold or name images: those of data/formats."""
+ARCHIVES = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 def names() -> tuple[str, ...]:
@@ -59,17 +61,35 @@ def _values(source: str) -> dict[str, Any]:
         return _file_values(path)
     if source.strip() and os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         return {"name": path.resolve().name or "folder", "data": {"source": str(path.resolve())}}
+    if source.strip() and (path.suffix.lower() in DATA_FILES and (os.path.isfile(path) or _is_pattern(source))):
+        whole = path.parent.resolve() / path.name  # a link keeps its name, which tells the format
+        return {"name": _pattern_name(whole), "data": {"source": str(whole)}}
     raise RecipeError(_no_source(source, path))
 
 
+def _is_pattern(source: str) -> bool:
+    return re.search(r"[*?\[{]", source) is not None
+
+
+def _pattern_name(path: Path) -> str:
+    """Return a name for a run of these files: that of the table, or of the folder that holds the shards."""
+    words = re.sub(r"\{[^}]*\}|[^\w.-]+", "", path.stem).strip("-._")
+    return words or path.parent.name or "images"
+
+
 def _no_source(source: str, path: Path) -> str:
-    """Say what a SOURCE that is nothing looks like: a file, a Windows path, a path, or a misspelt name."""
+    """Say what a SOURCE that is nothing looks like: an address, a file, a Windows path, a path, or a misspelt name."""
+    if told := _address(source):
+        return told
     if source.strip() and os.path.isfile(path):
         if path.suffix.lower() in ARCHIVES:
             return f"{source!r} is an archive. Unpack it, and give the folder that holds the class folders."
         folder = str(path.parent.parent) if path.parent.parent != path.parent else ""
         guess = f": {folder!r}?" if folder else "."
-        return f"{source!r} is a file. Give the folder that holds the class folders{guess}"
+        return (
+            f"{source!r} is a file, and no table or shard ({', '.join(DATA_FILES)}). Give the folder that holds the "
+            f"class folders{guess}"
+        )
     if re.match(r"[A-Za-z]:[\\/]", source):
         below = source[2:].replace("\\", "/")
         return (
@@ -89,6 +109,23 @@ def _no_source(source: str, path: Path) -> str:
     return (
         f"{source!r} is neither a folder of images here, nor a recipe file (.toml), nor a built-in recipe "
         f"({', '.join(names())}).{hint or ' Check the path.'}"
+    )
+
+
+def _address(source: str) -> str:
+    """Return what to do instead of naming an address; empty for anything else."""
+    found = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]*):/{1,2}(?=[^/\\])", source)
+    if found is None or len(found[1]) == 1:  # one letter is a drive of Windows
+        return ""
+    tools = {
+        "s3": f"aws s3 sync {source} DIR",
+        "gs": f"gcloud storage rsync -r {source} DIR",
+        "hf": f"hf download {source.partition('://')[2].removeprefix('datasets/')} --repo-type dataset --local-dir DIR",
+    }
+    command = tools.get(found[1].lower(), f"wget {source}")
+    return (
+        f"{source!r} is an address, and nothing is fetched here. Bring the images to a disk that every process sees, "
+        f"then name them: {command}; turnaround train DIR"
     )
 
 
@@ -118,6 +155,8 @@ def _file_values(path: Path) -> dict[str, Any]:
 def _absolute(recipe: Recipe, base: Path) -> Recipe:
     """Return the paths made absolute: a recipe file's are relative to the file, a flag's to the current directory."""
     if recipe.data.source not in GENERATED + DOWNLOADABLE:
+        if told := _address(recipe.data.source):
+            raise RecipeError(told)
         recipe = recipe.replace("data", source=str(base / _expanded(recipe.data.source)))
     if recipe.data.split_by_photo == "none":  # as a file may say it: TOML has no null
         recipe = recipe.replace("data", split_by_photo=None)

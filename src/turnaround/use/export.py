@@ -18,7 +18,7 @@ from torch import Tensor
 
 from turnaround.data.decode import UnreadableImage
 from turnaround.data.decoders import Show
-from turnaround.data.folder import scan
+from turnaround.data.formats import scan
 from turnaround.data.pixels import default_cache
 from turnaround.data.source import folder_of
 from turnaround.errors import InputError, ModelError, StorageError, TurnaroundError, one_of

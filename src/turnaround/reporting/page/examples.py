@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from turnaround.analysis.confusion import best_evaluated, confused_pairs
 from turnaround.analysis.workloads import Survey
 from turnaround.check.thumbnails import thumbnails
-from turnaround.data.folder import ImageTable, scan
+from turnaround.data.folder import ImageTable
+from turnaround.data.formats import scan
 from turnaround.data.pixels import default_cache
 from turnaround.data.source import folder_here
 from turnaround.errors import TurnaroundError
