@@ -81,7 +81,7 @@ MAY_IMPORT = {
         "recorder",
     },
     "worker": {"children", "launch", "record", "analysis", "reporting"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "errors"},
     "__init__": {"api"},
 }
 KERNELS = ("model/grouped_norm_triton.py", "model/depthwise_triton.py", "data/inputs_triton.py")

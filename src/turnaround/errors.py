@@ -18,6 +18,10 @@
 A message says what is wrong, what was received, and what to do next.
 """
 
+EXIT_CTRL_C = 130
+"""Of a command that a Ctrl-C has ended and that left nothing to resume: as a shell says it of SIGINT, 128 + 2."""
+STOPPED = "Stopped by Ctrl-C."
+
 
 class TurnaroundError(Exception):
     """The root: nothing else leaves turnaround on purpose."""

@@ -29,7 +29,6 @@ classify, evaluate, export and serve reach the GPU side, inside a function.
 
 from __future__ import annotations
 
-import signal
 import sys
 
 import typer
@@ -54,7 +53,7 @@ from turnaround.cli.train import train
 from turnaround.cli.verbs import Verb, VerbGroup
 from turnaround.cli.verify import verify
 from turnaround.cli.watch import watch
-from turnaround.errors import TurnaroundError
+from turnaround.errors import EXIT_CTRL_C, STOPPED, TurnaroundError
 
 app = typer.Typer(
     name="turnaround",
@@ -112,6 +111,6 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo("\n".join(map(clean, str(error).split("\n"))), err=True)  # it may quote what others have written
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:  # before the verb itself runs, which has its own words for it
-        typer.echo("Stopped before anything began.", err=True)
-        sys.exit(128 + signal.SIGINT)
+    except KeyboardInterrupt:  # of older versions of typer: before a verb is known
+        typer.echo(STOPPED, err=True)
+        sys.exit(EXIT_CTRL_C)

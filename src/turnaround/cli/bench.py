@@ -21,9 +21,6 @@ from turnaround.cli.options import (
     overrides_of,
 )
 
-EXIT_CTRL_C = 130
-"""As a shell says it of a program that a Ctrl-C has ended: nothing can be resumed."""
-
 
 def bench(
     source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
@@ -52,7 +49,7 @@ def bench(
     from dataclasses import asdict
 
     from turnaround import recipes
-    from turnaround.errors import InterruptedRunError
+    from turnaround.errors import EXIT_CTRL_C, InterruptedRunError
     from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request, measure
     from turnaround.reporting.bench_text import bench_table, rates_of, sentence, verdict

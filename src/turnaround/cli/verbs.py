@@ -15,6 +15,8 @@ from typing import Any
 
 import typer.core
 
+from turnaround.errors import EXIT_CTRL_C, STOPPED
+
 PLACEHOLDERS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 """What an option takes, by the type of its value. An option says more with a metavar of its own."""
 
@@ -138,3 +140,11 @@ class VerbGroup(typer.core.TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` too."""
         return with_placeholders(super().get_params(ctx), {})
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. A Ctrl-C that it has no words of its own for is one line: typer says nothing, or "Aborted"."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo(STOPPED, err=True)
+            raise typer.Exit(EXIT_CTRL_C) from None
