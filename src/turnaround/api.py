@@ -387,6 +387,10 @@ class AskedBesides(TypedDict, total=False):
     gpus_per_host: int
     network: float
     """GB/s that an all-reduce gets between hosts."""
+    electricity: float
+    """Price of one kWh."""
+    grid: float
+    """kg of CO2e emitted for one kWh."""
 
 
 def predict(

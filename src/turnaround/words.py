@@ -152,6 +152,20 @@ def setting(value: bool | int | float | str | tuple[tuple[str, bool | int | floa
     return f"{value:g} {unit}".rstrip() if isinstance(value, float) else f"{value} {unit}".rstrip()
 
 
+def energy(wh: float | None) -> str:
+    """Return an energy with three digits: "0.41 Wh", "212 Wh", "1.35 kWh"."""
+    if wh is None or not math.isfinite(wh):
+        return UNKNOWN
+    if 0 < wh < 0.0995:
+        return f"{wh:.2g} Wh"
+    return f"{number(wh)} Wh" if wh < 999.5 else f"{number(wh / 1000)} kWh"
+
+
+def emissions(kg: float) -> str:
+    """Return emissions with three digits: "120 g CO2e", "1.35 kg CO2e"."""
+    return f"{number(kg)} kg CO2e" if kg >= 0.9995 else f"{number(1000 * kg)} g CO2e"
+
+
 def money(value: float) -> str:
     """Return a cost in the currency of the price that was given: "9.33"."""
     return f"{value:,.2f}"

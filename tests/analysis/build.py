@@ -81,6 +81,10 @@ class Plan:
     parts_s: Mapping[int, Sequence[float]] | None = None
     """By process: wait, copy, compute, reduce, update of every sampled step."""
     busy_percent: float | None = None
+    watts: float | None = None
+    """Mean power of each GPU, by its counter: the telemetry and the epochs tell its energy."""
+    compute_processes: int | None = None
+    """Programs on each GPU, where there is energy."""
     per_class: Mapping[str, int] | None = None
     """Validation images by class; None: no evaluation."""
     top1: float = 0.8
@@ -99,7 +103,7 @@ def build(path: Path, plan: Plan) -> Path:
     write_lines(directory.epochs, (to_json(record) for record in _epochs(plan)))
     for rank, parts_s in (plan.parts_s or {}).items():
         write_lines(directory.spans(rank), (to_json(_span(step, parts_s)) for step in range(1, 12)))
-    if plan.busy_percent is not None:
+    if plan.busy_percent is not None or plan.watts is not None:
         write_lines(directory.telemetry(plan.host), (to_json(sample) for sample in _telemetry(plan)))
     if plan.per_class is not None:
         write_json(directory.evaluation, to_json(_evaluation(plan)))
@@ -213,6 +217,7 @@ def _epochs(plan: Plan) -> list[EpochRecord]:
                 train_eval_accuracy=train_accuracy,
                 train_eval_loss=1.0 - train_accuracy,
                 evaluation_time_s=plan.evaluation_time_s,
+                energy_wh=_wh(plan, time_s + plan.evaluation_time_s),
             )
         )
     return records
@@ -223,13 +228,33 @@ def _span(step: int, parts_s: Sequence[float]) -> Span:
     return Span(step=step, epoch=1, wait_s=wait, copy_s=copy, compute_s=compute, reduce_s=reduce, update_s=update)
 
 
+def _wh(plan: Plan, time_s: float) -> float | None:
+    return None if plan.watts is None else (plan.processes or plan.workers) * plan.watts * time_s / 3600
+
+
 def _telemetry(plan: Plan) -> list[TelemetrySample]:
-    gpus = [
-        GpuSample(index=rank, name=str(plan.gpu), utilisation_percent=plan.busy_percent)
+    # 20 samples a second apart; with energy, over the time of the whole run.
+    apart_s = 1.0 if plan.watts is None else _status(plan).time_s["program"] / 19
+    at = "2026-03-01T09:00:{:02d}.000+00:00"
+    return [
+        TelemetrySample(time_s=number * apart_s, at=at.format(number), gpus=_gpus(plan, number * apart_s))
+        for number in range(20)
+    ]
+
+
+def _gpus(plan: Plan, time_s: float) -> list[GpuSample]:
+    return [
+        GpuSample(
+            index=rank,
+            name=str(plan.gpu),
+            utilisation_percent=plan.busy_percent,
+            energy_j=None if plan.watts is None else plan.watts * time_s,
+            energy_source=None if plan.watts is None else "counter",
+            compute_processes=plan.compute_processes,
+            run_processes=None if plan.watts is None else 1,
+        )
         for rank in range(plan.processes or plan.workers)
     ]
-    at = "2026-03-01T09:00:{:02d}.000+00:00"
-    return [TelemetrySample(time_s=float(second), at=at.format(second), gpus=gpus) for second in range(20)]
 
 
 def _evaluation(plan: Plan) -> Evaluation:

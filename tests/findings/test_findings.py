@@ -98,6 +98,11 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
         "a and b ran on the same host for 30 min at the same time",
         {"a": Plan(started_at=NINE, ended_at=TEN), "b": Plan(started_at=TEN, ended_at=ELEVEN)},
     ),
+    "shared-gpus": (
+        {"a": Plan(watts=200.0, compute_processes=3), "b": Plan(watts=200.0, compute_processes=1)},
+        "Programs of others computed on the GPUs of 2 T4 during 1 run (a): their energy is in the figures",
+        {"a": Plan(watts=200.0, compute_processes=1), "b": Plan(watts=200.0), "c": Plan()},
+    ),
     "faster-gpu-no-gain": (
         {"a": Plan(epoch_time_s=10), "b": Plan(epoch_time_s=9.8, gpu="NVIDIA H100 80GB HBM3")},
         "2 H100 take as long as 2 T4 (9.8 s and 10 s an epoch) although a H100 has 10.5 times the memory bandwidth: "

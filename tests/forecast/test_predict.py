@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from analysis.build import LAB, import_table
+from analysis.build import LAB, Plan, build, import_table, without_checksums
 from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
 from turnaround.analysis.workloads import survey
 from turnaround.errors import InputError
@@ -18,6 +19,7 @@ from turnaround.findings.forecasts import Answer, next_run_text
 from turnaround.forecast.next_run import next_run
 from turnaround.forecast.predict import Forecaster, fit_forecaster
 from turnaround.forecast.question import Prediction, Question
+from turnaround.record.layout import RunDirectory
 
 
 def ask(folder: Path, workers: int, **question: object) -> Forecaster:
@@ -544,3 +546,49 @@ def test_what_more_gpus_buy_against_the_most_that_were_run(lab: Path, study: Pat
     assert p.against.saved_s == pytest.approx(p.against.time_s - p.time_to_stable_s.value)
     assert answer(study, 4).against is None
     assert answer(study, 8, gpu="T4").against is None
+
+
+# --- energy
+
+
+def test_energy_is_the_measured_power_times_the_forecast_time(tmp_path: Path) -> None:
+    for workers, epoch_s in ((1, 40.0), (2, 21.0), (4, 11.0)):
+        build(tmp_path / f"w{workers}", Plan(workers=workers, epoch_time_s=epoch_s, watts=200.0))
+    found = survey([tmp_path])
+    asked = Question(workers=8, electricity=0.3, grid=0.35)
+    p = fit_forecaster(found, asked).predict(8)
+    assert p.job_time_s is not None
+    assert p.energy_wh is not None
+    # Each of 8 GPUs has less to do than each of 4, so its power is a little less than what was measured.
+    most_wh = 8 * 200.0 * p.job_time_s.value / 3600
+    assert 0.8 * most_wh < p.energy_wh.value <= most_wh
+    assert p.energy_wh.low < 0.9 * p.energy_wh.value
+    assert p.energy_wh.high > 1.1 * p.energy_wh.value
+    assert p.energy_to_stable_wh is not None
+    assert p.energy_to_stable_wh.value < p.energy_wh.value
+    assert p.electricity_cost == p.energy_wh.scaled(0.3 / 1000)
+    assert p.emissions_kg == p.energy_wh.scaled(0.35 / 1000)
+    seen = fit_forecaster(found, Question(workers=4)).predict(4)
+    assert seen.measured["energy_wh"].value == pytest.approx(4 * 200.0 * (11.0 * 20 + 11.0) / 3600)
+    assert (seen.electricity_cost, seen.emissions_kg) == (None, None)
+
+
+def test_energy_that_no_run_has_measured_is_not_known_and_said_where_it_was_asked_for(tmp_path: Path) -> None:
+    build(tmp_path / "timed", Plan(workers=2))
+    found = survey([tmp_path])
+    plain = fit_forecaster(found, Question(workers=4)).predict(4)
+    asked = fit_forecaster(found, Question(workers=4, electricity=0.3)).predict(4)
+    assert (asked.energy_wh, asked.electricity_cost) == (None, None)
+    assert not any("energy" in text for text in Answer.of(plain).warnings)
+    assert "The energy is not known" in Answer.of(asked).warnings[-1]
+    other = Path(build(tmp_path / "other", Plan(workers=2, gpu="Tesla V100", watts=250.0))).parent
+    assert fit_forecaster(survey([other]), Question(workers=4, gpu="A100")).predict(4).energy_wh is None
+
+
+def test_several_processes_on_one_gpu_say_nothing_about_the_power_of_several(tmp_path: Path) -> None:
+    run = build(tmp_path / "a", Plan(workers=2, watts=200.0))
+    telemetry = RunDirectory(run).telemetry("node1")
+    lines = without_checksums(telemetry.read_text())
+    telemetry.write_text(lines.replace('"run_processes":1', '"run_processes":2', 1))  # of the first GPU
+    telemetry.write_text(re.sub(r',\{"index":1[^}]*\}', "", telemetry.read_text()))
+    assert fit_forecaster(survey([tmp_path]), Question(workers=4)).predict(4).energy_wh is None

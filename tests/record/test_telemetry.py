@@ -95,6 +95,37 @@ def test_gpus_are_sampled(directory):
     assert notes == []
 
 
+def test_energy_is_that_of_the_gpus_that_the_run_uses_each_once(directory):
+    counters = {0: 1_000_000, 1: 7_000_000}
+    nvml = fake_nvml(
+        nvmlDeviceGetTotalEnergyConsumption=counters.__getitem__,
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: ["ours", "ours", "theirs"],
+    )
+    path = directory.telemetry("here")
+    with Telemetry(path, INTERVAL_S, nvml=nvml) as telemetry:
+        while not path.exists() or '"time_s"' not in path.read_text():
+            time.sleep(0.01)
+        assert telemetry.used_energy_j() is None  # nobody has said yet which GPUs are used
+        telemetry.tell_used({"GPU-1": 2})  # two processes on one GPU
+        counters[0] += 50_000
+        counters[1] += 3_000
+        assert telemetry.used_energy_j() == 3.0
+        telemetry.tell_used({"GPU-1": 2, "GPU-of-nobody": 1})
+        assert telemetry.used_energy_j() is None
+        telemetry.tell_used({"GPU-1": 2})
+    left, used = Run.load(directory.path).telemetry()["here"][-1].gpus
+    assert (left.energy_j, left.energy_source, left.run_processes) == (50.0, "counter", 0)
+    assert (used.energy_j, used.run_processes, used.compute_processes) == (3.0, 2, 3)
+
+
+def test_without_a_counter_energy_is_integrated_and_without_power_not_known(directory):
+    _, samples, _ = record(directory, 2, nvml=fake_nvml())
+    assert samples[-1].gpus[0].energy_source == "watts"
+    assert samples[-1].gpus[0].energy_j == pytest.approx(68.2 * samples[-1].time_s, rel=0.5)
+    _, samples, notes = record(directory, nvml=fake_nvml(nvmlDeviceGetPowerUsage=fail))
+    assert (samples[-1].gpus[0].energy_j, notes) == (None, [])
+
+
 def test_only_the_visible_gpus_are_sampled(directory, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     _, samples, _ = record(directory, nvml=fake_nvml())

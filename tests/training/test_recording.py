@@ -78,15 +78,15 @@ def test_an_epoch_that_the_disk_does_not_take_waits_for_it_and_no_checkpoint_com
     monkeypatch.setattr(made.epochs, "write", write)
     made._unwritten += [epoch_record(1), epoch_record(2)]
     made._write_epochs()
-    made.save(TrainingPosition(epochs_done=2), totals=[], epoch_time_s=0.0, waits=False)
+    made.save(TrainingPosition(epochs_done=2), totals=[], epoch_time_s=0.0, energy_j=None, waits=False)
     assert (began, len(told), len(made._unwritten)) == ([], 1, 2)
-    made.save(TrainingPosition(epochs_done=2), totals=[], epoch_time_s=0.0, waits=False)
+    made.save(TrainingPosition(epochs_done=2), totals=[], epoch_time_s=0.0, energy_j=None, waits=False)
     assert (began, made._unwritten) == (["state"], [])
     assert [record.epoch for record in read_lines(made.epochs.path, read_epoch).records] == [1, 2]
     troubles.append(NO_ROOM)
     made._unwritten.append(epoch_record(3))
     with pytest.raises(DiskFullError):  # the last checkpoint: nothing follows that could try again
-        made.save(TrainingPosition(epochs_done=3), totals=[], epoch_time_s=0.0, waits=True)
+        made.save(TrainingPosition(epochs_done=3), totals=[], epoch_time_s=0.0, energy_j=None, waits=True)
 
 
 def epoch_record(epoch: int) -> EpochRecord:

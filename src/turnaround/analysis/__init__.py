@@ -21,6 +21,7 @@ Enters: `Run`s from the record. Leaves: frozen values that findings/ and reporti
     goals.py      time and cost of each configuration to one goal
     shares.py     the parts of a turnaround and of a step, by configuration
     progress.py   how far a run is, how fast, how long still, and what is going wrong
+    energy.py     watt-hours of a run, from its telemetry
     usage.py      how busy each GPU was over time
     paired.py     two networks on the same images
     confusion.py  which classes are taken for which

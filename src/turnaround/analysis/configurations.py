@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from turnaround.analysis.bottleneck import Bottleneck, bottleneck
 from turnaround.analysis.compare import Fact
+from turnaround.analysis.energy import RunEnergy, energy_to_epoch_wh, epoch_energy_wh, run_energy
 from turnaround.analysis.overfit import Overfitting, overfitting
 from turnaround.analysis.stable import (
     BAND,
@@ -224,6 +225,42 @@ class ConfigurationRuns:
             return None
         own = (run for summary, run in self.members if not summary.is_imported)
         return _commonest([bottleneck(run) for run in own])
+
+    @cached_property
+    def energies(self) -> tuple[RunEnergy, ...]:
+        """Return the energy of each run, of a rehearsal too: it is that of this machine, not of its workers."""
+        return tuple(run_energy(run) for _, run in self.members)
+
+    @cached_property
+    def energy_wh(self) -> Spread | None:
+        """Return the watt-hours of the finished runs."""
+        return self._energy(lambda member, energy: energy.wh if member.summary.state == "finished" else None)
+
+    @cached_property
+    def energy_epoch_wh(self) -> Spread | None:
+        """Return the watt-hours of an epoch with its evaluation: the median over a run's epochs."""
+        return self._energy(lambda member, energy: epoch_energy_wh(member.run.epochs))
+
+    @cached_property
+    def energy_to_stable_wh(self) -> Spread | None:
+        """Return the watt-hours from the start to the first epoch of the plateau."""
+        epoch = self.stable.epoch if self.stable.status == "stable" else None
+        if epoch is None:
+            return None
+        return self._energy(
+            lambda member, energy: (
+                energy_to_epoch_wh(energy, member.run.epochs, epoch) if member in self.curves else None
+            )
+        )
+
+    @cached_property
+    def gpu_watts(self) -> Spread | None:
+        """Return the mean power of one GPU over a run."""
+        return self._energy(lambda member, energy: energy.watts)
+
+    def _energy(self, read: Callable[[Member, RunEnergy], float | None]) -> Spread | None:
+        each = (read(member, energy) for member, energy in zip(self.members, self.energies, strict=True))
+        return None if self.is_rehearsal else Spread.of(each)
 
     def _time(self, runs: Sequence[RunSummary], read: Callable[[RunSummary], float | None]) -> Spread | None:
         known = (value for run in runs if (value := read(run)))  # without 0: a clock that stood still is no time

@@ -40,6 +40,8 @@ InputLimit = Annotated[float | None, typer.Option(help="Images/s that the input 
 Network = Annotated[
     float | None, typer.Option(help="GB/s that an all-reduce gets between hosts. Default: not known, maybe slow.")
 ]
+Electricity = Annotated[float | None, typer.Option(help="Price of one kWh, in any currency.")]
+Grid = Annotated[float | None, typer.Option(help="kg of CO2e emitted for one kWh of your electricity.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the forecast as JSON on stdout.")]
 Save = Annotated[
     bool, typer.Option("--save", help="Keep the forecast in DIR/forecasts.jsonl, to be scored by later runs.")
@@ -64,6 +66,8 @@ def predict(
     precision: Precision = None,
     input_limit: InputLimit = None,
     network: Network = None,
+    electricity: Electricity = None,
+    grid: Grid = None,
     json_: AsJson = False,
     save: Save = False,
 ) -> None:
@@ -91,6 +95,8 @@ def predict(
         precision=precision,
         input_limit=input_limit,
         network=network,
+        electricity=electricity,
+        grid=grid,
     )
     flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     found = survey_of(directories)

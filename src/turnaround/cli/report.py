@@ -10,8 +10,10 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from turnaround.analysis.energy import EnergyRates
     from turnaround.analysis.workloads import Survey
     from turnaround.findings import Finding
+    from turnaround.reporting.page.build import PageOptions
 
 
 def report(
@@ -28,6 +30,8 @@ def report(
     price: Annotated[
         float | None, typer.Option(help="Of one GPU for one hour, in any currency: for the costs on the page.")
     ] = None,
+    electricity: Annotated[float | None, typer.Option(help="Price of one kWh, in any currency.")] = None,
+    grid: Annotated[float | None, typer.Option(help="kg of CO2e emitted for one kWh of your electricity.")] = None,
     pictures: Annotated[bool, typer.Option(help="Show example images of confused classes on the page.")] = True,
 ) -> None:
     """Compare runs: tables, charts, and what stands out.
@@ -36,12 +40,16 @@ def report(
     [bold]turnaround report runs/ --out page.html[/bold]   the same as a page, to hand in
     [bold]turnaround report runs/a runs/b --json[/bold]    two runs, for a program
     """
+    from turnaround.analysis.energy import EnergyRates
     from turnaround.analysis.workloads import filter_jobs, survey_of
     from turnaround.findings import find_all
     from turnaround.reporting.terminal import print_json
 
+    rates = EnergyRates(electricity=electricity, grid=grid)
     if out is not None:
-        _write_page(directories, out, job=job, price=price, has_pictures=pictures)
+        from turnaround.reporting.page.build import PageOptions
+
+        _write_page(directories, out, PageOptions(job=job, price=price, rates=rates, has_pictures=pictures))
         if not json_:
             return
     elif price is not None or not pictures:
@@ -55,19 +63,17 @@ def report(
 
         print_json(survey_payload(survey, findings))
     else:
-        _print_text(survey, findings)
+        _print_text(survey, findings, rates)
 
 
-def _write_page(
-    directories: Sequence[Path], out: Path, *, job: str | None, price: float | None, has_pictures: bool
-) -> None:
+def _write_page(directories: Sequence[Path], out: Path, options: PageOptions) -> None:
     """Says where it is on stderr: stdout may go into a pipe."""
     from turnaround.forecast.question import Question
-    from turnaround.reporting.page.build import PageOptions, write_page
+    from turnaround.reporting.page.build import write_page
     from turnaround.reporting.terminal import err
 
-    Question(workers=1, price=price)  # refuses a price that is none
-    write_page(directories, out=out, options=PageOptions(job=job, price=price, has_pictures=has_pictures))
+    Question(workers=1, price=options.price)  # refuses a price that is none
+    write_page(directories, out=out, options=options)
     err().print(f"page: {out}", markup=False)
 
 
@@ -77,11 +83,11 @@ def _refuse_without_page(flag: str) -> None:
     raise InputError(f"{flag} is about the page: add --out page.html, or leave it out.")
 
 
-def _print_text(survey: Survey, findings: Sequence[Finding]) -> None:
+def _print_text(survey: Survey, findings: Sequence[Finding], rates: EnergyRates) -> None:
     from turnaround.reporting.charts import glyphs_for
     from turnaround.reporting.survey_text import Screen, survey_lines
     from turnaround.reporting.terminal import out, print_lines
 
     console = out()
     screen = Screen(width=console.width, glyphs=glyphs_for(console.encoding))
-    print_lines(console, survey_lines(survey, findings, screen))
+    print_lines(console, survey_lines(survey, findings, screen, rates))

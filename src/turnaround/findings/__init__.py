@@ -8,6 +8,7 @@ that it hands over as evidence.
     accuracy.py     what more workers cost, and what is only noise
     curves.py       curves that rise, fall, or overfit
     bottlenecks.py  what holds the runs of one configuration back
+    energy.py       the words for energy, its price and emissions; GPUs that others used too
     times.py        what of the turnaround was not training
     data.py         leaks and unequal classes
     runs.py         runs that failed, and comparisons that are not fair
@@ -23,7 +24,7 @@ from __future__ import annotations
 from functools import partial
 
 from turnaround.analysis.workloads import Survey
-from turnaround.findings import accuracy, best, bottlenecks, curves, data, runs, speed, times
+from turnaround.findings import accuracy, best, bottlenecks, curves, data, energy, runs, speed, times
 from turnaround.findings.finding import SEVERITIES, Evidence, Finding, Rule, Severity
 
 __all__ = ["RULES", "SEVERITIES", "Evidence", "Finding", "Severity", "find_all"]
@@ -38,6 +39,7 @@ RULES = (
     Rule("unfair-comparison", "caution", runs.unfair_comparison),
     Rule("impossible-speed", "problem", times.impossible_speeds),
     Rule("ran-together", "caution", runs.runs_together),
+    Rule("shared-gpus", "caution", energy.shared_gpus),
     Rule("faster-gpu-no-gain", "problem", speed.faster_gpu_no_gain),
     Rule("more-than-linear", "caution", speed.more_than_linear),
     Rule("efficiency-falls", "note", speed.efficiency_falls),

@@ -47,6 +47,10 @@ _MISSING = {
     "images": "The runs do not say how many images an epoch has, so there are no images/s.",
     "batch": "The runs do not say their batch, so epochs and accuracy cannot be forecast.",
     "accuracy": "No run has a validation accuracy, so there is no forecast of it.",
+    "energy": (
+        "The energy is not known: no run on GPUs of this kind, one worker on each, has recorded their energy or power. "
+        "So there is no price of electricity and no emission."
+    ),
 }
 
 

@@ -18,6 +18,7 @@ their figures; turnaround.findings.forecasts has the words.
     laws.py          the laws of one job, fitted for one kind of GPU; the registry of laws of time
     turnaround.py    both laws together: time to stable, job time, cost; the best number of GPUs
     queue.py         how long a job waits in a cluster's queue, and when its result is there
+    energy.py        the energy of that time, from the power that runs measured
     question.py      the question and its answer, as values
     caveats.py       what a reader must mind in one forecast
     predict.py       from the question to the answer

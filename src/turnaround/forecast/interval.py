@@ -101,6 +101,10 @@ class Interval:
         more = math.hypot(_log_ratio(self.high, self.value), _log_ratio(other.value, other.low))
         return Interval(value=value, low=value * math.exp(-less), high=value * math.exp(more))
 
+    def multiplied_by(self, other: Interval) -> Interval:
+        """Return self x other for independent errors, both above 0: in quadrature on a logarithmic scale."""
+        return self.divided_by(other.into(1.0))
+
     def share_below(self, limit: float) -> float:
         """Return the probability that it is at most the limit."""
         return float(np.mean(draws([self])[0] <= limit))

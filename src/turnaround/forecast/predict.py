@@ -13,6 +13,7 @@ from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.caveats import Caveats
+from turnaround.forecast.energy import energy_wh, watts_of_gpu
 from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.laws import Asked, Laws, epochs_planned, fit_laws
@@ -26,6 +27,7 @@ from turnaround.forecast.remarks import (
     HostsAsInRuns,
     HostsAsTold,
     HostsOfUsualSize,
+    Missing,
     MoreProcessesThanCores,
     MostMeasuredKind,
     OneHost,
@@ -58,6 +60,10 @@ class Forecaster:
         to_target, all_epochs = laws.at_batch(laws.to_target, workers), epochs_planned(seen)
         job_s = job_time(parts, all_epochs) if parts and all_epochs else None
         measured = self._measured(workers)
+        stable_s = job_time(parts, epochs) if parts and epochs else None
+        watts, rates = self._watts(workers, hosts), question.rates
+        job_wh = energy_wh(job_s, watts, workers=workers)
+        missing = (Missing(what="energy"),) if rates.is_given and job_wh is None else ()
         return Prediction(
             job=self.job.name,
             workers=workers,
@@ -69,9 +75,13 @@ class Forecaster:
             images_per_s=laws.images_per_s(workers, hosts),
             epoch_time_s=parts.epoch_s if parts else None,
             epochs_to_stable=epochs,
-            time_to_stable_s=job_time(parts, epochs) if parts and epochs else None,
+            time_to_stable_s=stable_s,
             job_time_s=job_s,
             cost=cost(job_s, workers=workers, price_per_hour=question.price) if job_s and question.price else None,
+            energy_wh=job_wh,
+            energy_to_stable_wh=energy_wh(stable_s, watts, workers=workers),
+            electricity_cost=job_wh.scaled(rates.electricity / 1000) if job_wh and rates.electricity else None,
+            emissions_kg=job_wh.scaled(rates.grid / 1000) if job_wh and rates.grid else None,
             val_accuracy=accuracy,
             reaches_stable=epochs.value <= all_epochs.value if epochs and all_epochs else None,
             epochs_to_target=to_target,
@@ -81,13 +91,20 @@ class Forecaster:
             measured=measured,
             remarks=Remarks(
                 basis=tuple(_basis(laws)),
-                warnings=tuple(Caveats(job=self.job, laws=laws, target=question.target).of(workers, hosts)),
+                warnings=(*Caveats(job=self.job, laws=laws, target=question.target).of(workers, hosts), *missing),
                 assumed=(*self.assumed, *_settings(seen), *assumed),
                 pinned=laws.pinned(),
             ),
             leave_one_out=dict(laws.time.leave_one_out_) if laws.time else {},
             against=self._against(workers, parts, epochs),
         )
+
+    def _watts(self, workers: int, hosts: int) -> Interval | None:
+        """Return the power of one GPU; None where no run on this kind has measured it."""
+        laws = self.laws
+        runs = laws.times.configurations if laws.times is not None and not laws.is_carried_over else ()
+        pace = laws.images_per_s(workers, hosts)
+        return watts_of_gpu(runs, workers=workers, images_per_s=pace.value if pace else None)
 
     def _against(self, workers: int, parts: TurnaroundParts | None, epochs: Interval | None) -> Against | None:
         """Compare with the most workers that were run on this kind of GPU, where more are asked for."""
@@ -319,6 +336,8 @@ def measured_figures(
         "cost": Spread.of([measured_cost(job_s.value, devices=configuration.workers, price_per_hour=price)])
         if job_s and price
         else None,
+        "energy_wh": configuration.energy_wh,
+        "energy_to_stable_wh": configuration.energy_to_stable_wh,
         "val_accuracy": configuration.final_val_accuracy,
     }
     return {name: spread for name, spread in found.items() if spread is not None}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from turnaround.analysis.configurations import Spread
+from turnaround.analysis.energy import EnergyRates
 from turnaround.errors import InputError
 from turnaround.forecast.hardware import precision_of
 from turnaround.forecast.interval import Interval
@@ -20,6 +21,7 @@ FIGURES = (
     "time_to_stable_s",
     "job_time_s",
     "cost",
+    "energy_wh",
     "val_accuracy",
 )
 
@@ -62,8 +64,18 @@ class Question:
     """Images per second that the input path of one host can give at most."""
     network: float | None = None
     """GB/s that an all-reduce gets between hosts; None: not known."""
+    electricity: float | None = None
+    """Price of one kWh."""
+    grid: float | None = None
+    """Kilograms of CO2 equivalents emitted for one kWh."""
+
+    @property
+    def rates(self) -> EnergyRates:
+        """What was said of the electricity."""
+        return EnergyRates(electricity=self.electricity, grid=self.grid)
 
     def __post_init__(self) -> None:
+        EnergyRates(electricity=self.electricity, grid=self.grid)  # refuses what is no rate
         if self.workers < 1:
             raise InputError(f"--workers must be 1 or more, received {self.workers}.")
         if self.hosts is not None and self.hosts < 1:
@@ -160,6 +172,13 @@ class Prediction:
     job_time_s: Interval | None = None
     cost: Interval | None = None
     """Price of the job, all epochs of the recipe."""
+    energy_wh: Interval | None = None
+    """Energy of the GPUs for the job; None where no run on this kind of GPU has measured its power."""
+    energy_to_stable_wh: Interval | None = None
+    electricity_cost: Interval | None = None
+    """Price of the energy of the job, at the rate that was given."""
+    emissions_kg: Interval | None = None
+    """Kilograms of CO2 equivalents of the energy of the job, at the rate that was given."""
     val_accuracy: Interval | None = None
     reaches_stable: bool | None = None
     """True where it is stable within the epochs of the recipe; None where the one or the other is not known."""

@@ -195,7 +195,7 @@ InputBound = FasterGpuNoFaster | WaitsForInput
 class Missing:
     """Something that no run tells, so that a figure is missing or incomplete."""
 
-    what: Literal["times", "fixed overhead", "images", "batch", "accuracy"]
+    what: Literal["times", "fixed overhead", "images", "batch", "accuracy", "energy"]
 
 
 InputLimitSource = Literal["measured", "told", "seen"]

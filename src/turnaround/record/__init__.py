@@ -23,6 +23,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     host.py        this host and this command as a record names them; a code where it is private
     git.py         the commit of a repository, read without running what it names
     gpus.py        the GPUs of this process, asked through NVML
+    energy.py      joules of the GPUs of this host, by their counter or by their power over time
     telemetry.py   a thread that samples CPU, memory and GPUs once a second
     importers/     other people's tables and logs become run directories
     viewers/       a run in TensorBoard or MLflow, while it trains

@@ -49,7 +49,7 @@ def visible_gpus(nvml: Nvml, visible: str | None = None) -> list[tuple[int, Any]
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     if visible is None:
         return list(enumerate(handles))
-    uuids = [_uuid(nvml, handle) for handle in handles]
+    uuids = [uuid_of(nvml, handle) for handle in handles]
     chosen: list[tuple[int, Any]] = []
     for entry in visible.split(","):
         index = _index_of(entry.strip(), uuids)
@@ -95,7 +95,15 @@ def sample_gpu(nvml: Nvml, index: int, handle: Any) -> GpuSample:
         utilisation_percent=None if utilisation is None else float(utilisation.gpu),
         memory_used_gib=None if memory is None else round(memory.used / 2**30, 3),
         power_w=None if power_mw is None else power_mw / 1000,
+        compute_processes=count_compute_processes(nvml, handle),
     )
+
+
+def count_compute_processes(nvml: Nvml, handle: Any) -> int | None:
+    """Return how many programs have a context on the GPU; None where the driver does not say. A container may see only
+    its own."""
+    found = ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return None if found is None else len(found)
 
 
 def ask(question: Callable[[], Any]) -> Any:
@@ -110,7 +118,8 @@ def _name(nvml: Nvml, handle: Any) -> str:
     return _text(ask(lambda: nvml.nvmlDeviceGetName(handle))) or "unknown GPU"
 
 
-def _uuid(nvml: Nvml, handle: Any) -> str:
+def uuid_of(nvml: Nvml, handle: Any) -> str:
+    """Return the GPU's UUID, "GPU-8f6e..."; empty where it is not told."""
     return _text(ask(lambda: nvml.nvmlDeviceGetUUID(handle)))
 
 

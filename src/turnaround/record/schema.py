@@ -16,6 +16,7 @@ __all__ = [
     "BestEpoch",
     "CalibrationBin",
     "ClassResult",
+    "EnergySource",
     "EpochRecord",
     "Evaluation",
     "GpuSample",
@@ -31,6 +32,9 @@ __all__ = [
     "to_json",
     "utc_now",
 ]
+
+EnergySource = Literal["counter", "watts"]
+"""counter: the GPU's own energy counter; watts: its power, sampled and integrated over time."""
 
 State = Literal["queued", "running", "finished", "failed", "diverged", "interrupted"]
 
@@ -114,6 +118,9 @@ class EpochRecord:
     """Both evaluations after this epoch's steps."""
     segment: int = 1
     """1 for the first start, one more at each resume."""
+    energy_wh: float | None = dataclasses.field(default=None, metadata=_metric("energy", "Wh", "energy/Wh an epoch"))
+    """Energy of the GPUs of the run, each once, from the end of the epoch before (of the first: from the first step) to
+    the end of the evaluation; None where a GPU does not tell, or there is none."""
     noise_scale: float | None = dataclasses.field(
         default=None, metadata=_metric("noise scale", "images a step", "noise_scale")
     )
@@ -352,6 +359,16 @@ class GpuSample:
     """By all processes on this GPU."""
     power_w: float | None = None
     """Board power."""
+    energy_j: float | None = None
+    """Energy since this segment's telemetry began, by all that computed on this GPU."""
+    energy_source: EnergySource | None = None
+    """What `energy_j` was read from."""
+    energy_resets: int = 0
+    """How often the counter went back in this segment, so that a moment before is not counted."""
+    compute_processes: int | None = None
+    """Programs that compute on this GPU, of this run and of others."""
+    run_processes: int | None = None
+    """Processes of this run that compute on it: 0 on a GPU that the run leaves alone; None before they have said so."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@ It runs in a thread of its own and can fail in any way without harm: a probe tha
 line {"note": ...} says so once.
 """
 
+import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,8 @@ from typing import Any, Self
 import psutil
 
 from turnaround.errors import StorageError
-from turnaround.record.gpus import Nvml, nvml_session, sample_gpu, visible_gpus
+from turnaround.record.energy import EnergyMeter, GpuEnergy
+from turnaround.record.gpus import Nvml, nvml_session, sample_gpu, uuid_of, visible_gpus
 from turnaround.record.schema import FORMAT_VERSION, GpuSample, TelemetrySample, to_json, utc_now
 from turnaround.record.writer import Lines
 
@@ -31,6 +33,8 @@ class Telemetry:
         self._path = path
         self._interval_s = interval_s
         self._nvml = nvml
+        self._probes: _Probes | None = None
+        self._used_by: dict[str, int] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
@@ -44,22 +48,37 @@ class Telemetry:
         self._stop.set()
         self._thread.join(self._interval_s + STOP_TIMEOUT_S)
 
+    def tell_used(self, processes_by_uuid: Mapping[str, int]) -> None:
+        """Say how many processes of the run compute on each GPU of this host, by its UUID; on all others none do."""
+        self._used_by = dict(processes_by_uuid)
+
+    def used_energy_j(self) -> float | None:
+        """Return the joules, until this moment, of the GPUs that the run computes on; None where one does not tell."""
+        probes, used_by = self._probes, self._used_by
+        if probes is None or used_by is None:
+            return None
+        energies = probes.energies()
+        used = [energies.get(probes.index_of.get(uuid, -1)) for uuid in used_by]
+        known = [energy.joules for energy in used if energy is not None]
+        return sum(known) if len(known) == len(used) else None
+
     def _run(self) -> None:
         try:
             with Lines(self._path, sync=False, max_lines=1) as lines, nvml_session(self._nvml) as nvml:
-                self._sample_until_stopped(_Probes(lines, nvml), lines)
+                start_s = time.monotonic()
+                self._probes = _Probes(lines, nvml)
+                self._sample_until_stopped(self._probes, lines, start_s)
                 self.failure = lines.failure
         except StorageError as error:
             self.failure = error
 
-    def _sample_until_stopped(self, probes: "_Probes", lines: Lines) -> None:
-        start_s = time.monotonic()
+    def _sample_until_stopped(self, probes: "_Probes", lines: Lines, start_s: float) -> None:
         is_last = False
         while not is_last:
             # To the next whole interval: the samples do not drift by the time that sampling takes.
             elapsed_s = time.monotonic() - start_s
             is_last = self._stop.wait(self._interval_s - elapsed_s % self._interval_s)
-            lines.write(to_json(probes.sample(time.monotonic() - start_s)))
+            lines.write(to_json(probes.sample(time.monotonic() - start_s, self._used_by)))
 
 
 class _Probes:
@@ -73,8 +92,18 @@ class _Probes:
         # The first answer of cpu_percent has nothing to compare with and is always 0.
         self._ask("CPU use", psutil.cpu_percent)
         self._gpus = [] if nvml is None else self._ask("list of GPUs", lambda: visible_gpus(nvml)) or []
+        self.index_of = {uuid_of(nvml, handle): index for index, handle in self._gpus}
+        """NVML's number of each GPU, by its UUID."""
+        self._energy = EnergyMeter(nvml, self._gpus)
 
-    def sample(self, time_s: float) -> TelemetrySample:
+    def energies(self) -> dict[int, GpuEnergy]:
+        """Return the energy of each GPU until this moment, by NVML's number."""
+        return self._energy.read()
+
+    def sample(self, time_s: float, used_by: Mapping[str, int] | None = None) -> TelemetrySample:
+        """Ask for everything now. `used_by`: processes of the run by the UUID of their GPU, once they are known."""
+        energies = self._ask("energy", self.energies) or {}
+        used = None if used_by is None else {self.index_of.get(uuid, -1): count for uuid, count in used_by.items()}
         memory = self._ask("memory", psutil.virtual_memory)
         own = self._ask("memory of this process", lambda: self._process.memory_info())
         return TelemetrySample(
@@ -83,7 +112,11 @@ class _Probes:
             cpu_percent=self._ask("CPU use", psutil.cpu_percent),
             memory_used_gib=None if memory is None else round(memory.used / 2**30, 3),
             process_rss_gib=None if own is None else round(own.rss / 2**30, 3),
-            gpus=[gpu for index, handle in self._gpus if (gpu := self._gpu(index, handle)) is not None],
+            gpus=[
+                _with_energy(gpu, energies.get(index), None if used is None else used.get(index, 0))
+                for index, handle in self._gpus
+                if (gpu := self._gpu(index, handle)) is not None
+            ],
         )
 
     def _gpu(self, index: int, handle: Any) -> GpuSample | None:
@@ -103,3 +136,11 @@ class _Probes:
         if what not in self._noted:
             self._noted.add(what)
             self._lines.write({"format": FORMAT_VERSION, "note": f"{what}: {reason}", "at": utc_now()})
+
+
+def _with_energy(gpu: GpuSample, energy: GpuEnergy | None, run_processes: int | None) -> GpuSample:
+    told = dataclasses.replace(gpu, run_processes=run_processes)
+    if energy is None:
+        return told
+    joules = round(energy.joules, 3)
+    return dataclasses.replace(told, energy_j=joules, energy_source=energy.source, energy_resets=energy.resets)

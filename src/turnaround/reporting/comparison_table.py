@@ -17,7 +17,7 @@ from turnaround.analysis.speed import Speedup, job_speedups, speedups
 from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
 from turnaround.reporting.text_layout import Table, TextColumn, clean, tables
-from turnaround.words import UNKNOWN, accuracy, duration, number, percent
+from turnaround.words import UNKNOWN, accuracy, duration, energy, number, percent
 
 SortKey = float | str | None
 """A column is sorted by it; None is always last."""
@@ -92,6 +92,12 @@ def _has_unrecorded(job: Workload) -> bool:
     return any(not run.is_recorded for c in job.configurations for run in c.summaries)
 
 
+def _has_gpu_records(job: Workload) -> bool:
+    """True where a run of ours computed on a GPU: only these can tell their energy."""
+    runs = (run for c in job.configurations if not c.is_rehearsal for run in c.summaries)
+    return any(not run.is_imported and run.is_recorded and run.gpu not in ("CPU", "unknown") for run in runs)
+
+
 COLUMNS: tuple[Column, ...] = (
     Column(
         heading="batch",
@@ -155,6 +161,32 @@ COLUMNS: tuple[Column, ...] = (
         text=lambda row: _exit_codes(row.unrecorded),
         key=lambda row: next((run.exit_code for run in row.unrecorded), None),
         applies=_has_unrecorded,
+    ),
+    Column(
+        heading="energy",
+        meaning="of the GPUs over the whole run, each once, by their energy counters or their power over time; not of "
+        "processors, memory and cooling",
+        text=lambda row: _median(row.configuration.energy_wh, energy),
+        key=lambda row: _value(row.configuration.energy_wh),
+        figure="energy_wh",
+        applies=_has_gpu_records,
+    ),
+    Column(
+        heading="energy\nan epoch",
+        meaning="the same from the end of an epoch to the end of the next, with its evaluation",
+        text=lambda row: _median(row.configuration.energy_epoch_wh, energy),
+        key=lambda row: _value(row.configuration.energy_epoch_wh),
+        figure="energy_epoch_wh",
+        applies=_has_gpu_records,
+        is_on_terminal=False,
+    ),
+    Column(
+        heading="energy\nto stable",
+        meaning="the same from the start to the stable epoch",
+        text=lambda row: _median(row.configuration.energy_to_stable_wh, energy),
+        key=lambda row: _value(row.configuration.energy_to_stable_wh),
+        figure="energy_to_stable_wh",
+        applies=_has_gpu_records,
     ),
     Column(
         heading="stable\nepoch",

@@ -9,7 +9,19 @@ from turnaround.findings.forecasts import next_run_text
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Against, Prediction, Question
-from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, interval, listed, money, number
+from turnaround.words import (
+    UNKNOWN,
+    about,
+    accuracy,
+    duration,
+    emissions,
+    energy,
+    hardware,
+    interval,
+    listed,
+    money,
+    number,
+)
 
 MAX_COUNTS = 3
 """Counts that are named one by one."""
@@ -99,6 +111,10 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
         ("queue_s", "in the queue", p.queue.wait_s if p.queue else None, about),
         ("ready_s", _ready_title(p), p.queue.ready_s if p.queue else None, about),
         ("cost", f"cost of the job{price}", p.cost, money),
+        ("energy_wh", "energy of the GPUs", p.energy_wh, energy),
+        ("energy_to_stable_wh", "energy to stable", p.energy_to_stable_wh, energy),
+        ("electricity_cost", f"electricity, {question.electricity or 0:g} per kWh", p.electricity_cost, money),
+        ("emissions_kg", f"emissions, {question.grid or 0:g} kg CO2e per kWh", p.emissions_kg, emissions),
         ("val_accuracy", "validation accuracy", p.val_accuracy, accuracy),
     ]
     return [

@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from turnaround.analysis.balance import balance
+from turnaround.analysis.energy import run_energy
 from turnaround.analysis.shares import parts_of_run_s
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings import Finding
+from turnaround.findings.energy import energy_text
 from turnaround.findings.times import PART_NAMES
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
@@ -81,6 +83,7 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
     yield "epoch time", f"{duration(summary.epoch_time_s)}, {summary.images_per_s or 0:,.0f} images/s{note}"
     yield "turnaround", f"{duration(summary.turnaround_s)}: {parts_sentence(summary)}"
     yield "to the first step", first_step_sentence(summary, run)
+    yield "energy", energy_sentence(run)
     yield "scaling", scaling_sentence(run)
     yield "noise scale", noise_sentence(run)
     slow = balance(run)
@@ -128,6 +131,12 @@ def first_step_sentence(summary: RunSummary, run: Run) -> str | None:
         return None
     listed = ", ".join(f"{PART_NAMES.get(name, name)} {duration(time_s)}" for name, time_s in parts.items())
     return f"{duration(sum(parts.values()))} after it was submitted: {listed}"
+
+
+def energy_sentence(run: Run) -> str | None:
+    """Say what energy the GPUs used, or why it is not known; None for a run on processors."""
+    used = run_energy(run)
+    return None if used.unknown == "no GPU" else energy_text(used)
 
 
 def scaling_sentence(run: Run) -> str | None:

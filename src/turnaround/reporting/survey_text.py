@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Workload
+from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Evidence, Finding
+from turnaround.findings.energy import rated_lines
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.reporting.charts import BLOCKS, Glyphs, accuracy_chart, stable_chart, time_chart
 from turnaround.reporting.comparison_table import (
@@ -52,14 +54,16 @@ class Screen:
         return min(self.width, MAX_PROSE)
 
 
-def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) -> list[Text]:
-    """Return everything, in the order in which it is read."""
+def survey_lines(
+    survey: Survey, findings: Sequence[Finding], screen: Screen, rates: EnergyRates | None = None
+) -> list[Text]:
+    """Return everything, in the order in which it is read; with `rates`, what the energy costs and emits."""
     screen = Screen(width=max(screen.width, NARROWEST), glyphs=screen.glyphs)
     lines: list[Text] = []
     shown: list[Column] = []
     for job in survey.workloads:
         ups = speedups(job)
-        lines += [*job_lines(job, ups, screen), Text()]
+        lines += [*job_lines(job, ups, screen, rates or EnergyRates()), Text()]
         shown += [c for c in filled_columns(job, table_rows(job, ups)) if c.is_on_terminal]
     lines += [*_words(survey.workloads, shown, screen), Text()]
     lines += findings_lines(survey, findings, screen)
@@ -70,7 +74,9 @@ def survey_lines(survey: Survey, findings: Sequence[Finding], screen: Screen) ->
 # --- one job
 
 
-def job_lines(job: Workload, ups: Mapping[Configuration, Speedup], screen: Screen) -> Iterator[Text]:
+def job_lines(
+    job: Workload, ups: Mapping[Configuration, Speedup], screen: Screen, rates: EnergyRates
+) -> Iterator[Text]:
     """Yield the heading, the tables with their notes, and the charts."""
     width, glyphs = screen.width, screen.glyphs
     name = clean(job.name)
@@ -82,7 +88,7 @@ def job_lines(job: Workload, ups: Mapping[Configuration, Speedup], screen: Scree
         yield from _styled(table.heading, HEADING)
         yield from _styled(table.rows)
     yield Text()
-    for note in _notes(job, ups):
+    for note in (*_notes(job, ups), *map(clean, rated_lines(job, rates))):
         yield from _styled(wrapped(note, screen.prose))
     charts = (
         accuracy_chart(job, width, glyphs),

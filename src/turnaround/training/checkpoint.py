@@ -79,6 +79,8 @@ class Manifest:
     """For each process, over the steps of the epoch in progress: sum of losses, number right, number of images."""
     epoch_time_s: float = 0.0
     """Training time of those steps."""
+    energy_j: float | None = None
+    """Energy of the GPUs in them; None where it is not known."""
     noise: list[list[float]] = field(default_factory=list)
     """The noise meter's window: step, noise, signal."""
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -107,7 +109,7 @@ class Manifest:
         at = self.position
         # Every process's totals are (losses, right, images), every measurement of noise (step, noise, signal).
         rows = [*self.totals, *self.noise]
-        times = [self.epoch_time_s, *self.clock_s.values()]
+        times = [self.epoch_time_s, self.energy_j or 0.0, *self.clock_s.values()]
         return (
             all(type(count) is int and count >= 0 for count in (at.epochs_done, at.step_in_epoch, at.global_step))
             and isinstance(self.scaler, dict)

@@ -30,6 +30,7 @@ from turnaround.record.schema import EpochRecord, TimePart
 from turnaround.training.agreement import Agreement
 from turnaround.training.checkpoint import Manifest, is_finite
 from turnaround.training.clock import Clock
+from turnaround.training.energy import EpochEnergy
 from turnaround.training.evaluate import Evaluator
 from turnaround.training.faults import FaultTarget, strike
 from turnaround.training.feed import Feed
@@ -46,7 +47,13 @@ class EpochRecorder(Protocol):
     def step_done(self, batch: StepBatch) -> None: ...
     def epoch_done(self, record: EpochRecord) -> None: ...
     def save(
-        self, position: TrainingPosition, *, totals: list[list[float]], epoch_time_s: float, waits: bool
+        self,
+        position: TrainingPosition,
+        *,
+        totals: list[list[float]],
+        epoch_time_s: float,
+        energy_j: float | None,
+        waits: bool,
     ) -> None: ...
 
 
@@ -59,6 +66,7 @@ class Loop:
     feed: Feed
     evaluator: Evaluator
     clock: Clock
+    energy: EpochEnergy
     recorder: EpochRecorder
     agreement: Agreement
     checkpoints: CheckpointSchedule
@@ -74,6 +82,7 @@ class Loop:
         # all of its images, as if the run had never stopped.
         self.step.totals.restore(start.totals)
         position, earlier_s = start.position, start.epoch_time_s
+        self.energy.begin(start)
         # The first epoch of a start is kept apart: caches fill, memory is allocated, clocks rise.
         part: TimePart = "training_cold"
         while position.epochs_done < self.plan.epochs:
@@ -151,7 +160,9 @@ class Loop:
         with self.clock.part("checkpoint"):
             if not is_finite(self.network.module):  # the same weights on every process, so all stop here
                 raise self._diverged(f"epoch {position.last_epoch}", position)
-            self.recorder.save(position, totals=totals, epoch_time_s=epoch_time_s, waits=waits)
+            # Between epochs nothing is open; within one it is a collective, as this save is.
+            energy_j = self.energy.so_far_j() if position.step_in_epoch else 0.0
+            self.recorder.save(position, totals=totals, epoch_time_s=epoch_time_s, energy_j=energy_j, waits=waits)
         self.checkpoints.saved()
 
     def _evaluated(self, position: TrainingPosition, totals: list[float], *, epoch_time_s: float) -> EpochRecord:
@@ -177,6 +188,7 @@ class Loop:
             epoch_time_s=epoch_time_s,
             evaluation_time_s=self.clock.last_s,
             images_per_s=images / epoch_time_s,
+            energy_wh=self.energy.end_epoch_wh(),
             noise_scale=noise.value,
             noise_scale_low=noise.low,
             noise_scale_high=noise.high,

@@ -138,7 +138,15 @@ class RunRecorder:
             del self._unwritten[0]
         return None
 
-    def save(self, position: TrainingPosition, *, totals: list[list[float]], epoch_time_s: float, waits: bool) -> None:
+    def save(
+        self,
+        position: TrainingPosition,
+        *,
+        totals: list[list[float]],
+        epoch_time_s: float,
+        energy_j: float | None,
+        waits: bool,
+    ) -> None:
         """Save a checkpoint. Training goes on when it is in host memory; with `waits`, when it is on the disk."""
         if self.is_first:
             self._write_epochs(must_hold=waits)
@@ -148,6 +156,7 @@ class RunRecorder:
                 position=position,
                 totals=totals,
                 epoch_time_s=epoch_time_s,
+                energy_j=energy_j,
                 clock_s=self.clock.totals_s(),
                 recipe=self.deciding_keys,
                 plan=self.plan.state.to_json(),

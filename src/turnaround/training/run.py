@@ -39,6 +39,7 @@ from turnaround.training.bench import measure
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, with_lost
+from turnaround.training.energy import GPU, EpochEnergy, gpu_of
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.fitting import Place, fitting_alone, fitting_batch
 from turnaround.training.loop import Loop
@@ -102,8 +103,9 @@ def train(
     device = choose_device(assignment.device, place)
     with ExitStack() as open_parts:
         workers = _connected(recipe, place, device.value)
-        if place.local_rank == 0:
-            open_parts.enter_context(Telemetry(directory.telemetry(host_name())))
+        telemetry = Telemetry(directory.telemetry(host_name())) if place.local_rank == 0 else None
+        if telemetry is not None:
+            open_parts.enter_context(telemetry)
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)  # before anything is computed that would only differ later
         there = Place(workers=workers, pixels=pixels, rank=place, device=device)
@@ -119,7 +121,9 @@ def train(
         program_s = segment.clock.total_program_s
         open_parts.enter_context(HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=program_s))
         assembly = warm_up(core)  # after the heartbeat began: compiling takes up to a minute
-        _write_machine(assignment, assembly, segment)
+        places = _places(workers)
+        energy = EpochEnergy(workers, places, telemetry=telemetry, host=host_name())
+        _write_machine(assignment, assembly, segment, places)
         recorder = open_parts.enter_context(
             RunRecorder(
                 directory,
@@ -131,7 +135,7 @@ def train(
                 progress=progress,
             )
         )
-        _train_segment(assignment, assembly, segment, recorder, stop_asked=stop_asked)
+        _train_segment(assignment, assembly, segment, recorder, energy=energy, stop_asked=stop_asked)
     workers.close()  # not after an error: the others would report that we are gone before we have said why
 
 
@@ -267,12 +271,18 @@ def _plan(core: TrainingCore, start: Manifest, clock: Clock, is_stable: StableRu
     )
 
 
-def _write_machine(assignment: Assignment, assembly: Assembly, segment: Segment) -> None:
+def _places(workers: Workers) -> list[dict[str, Any]]:
+    """Return host, device, GPU and hosted workers of every process, by rank."""
+    mine = {"host": host_name(), "device": str(workers.device), "workers": list(workers.hosted)}
+    return [json.loads(text) for text in workers.gather(json.dumps({**mine, GPU: gpu_of(workers.device)}))]
+
+
+def _write_machine(
+    assignment: Assignment, assembly: Assembly, segment: Segment, places: Sequence[dict[str, Any]]
+) -> None:
     """Write machine.json: where this segment runs, and what was chosen for the user, with reasons."""
     core, directory = assembly.core, assignment.directory
     workers = core.workers
-    mine = {"host": host_name(), "device": str(workers.device), "workers": list(workers.hosted)}
-    ranks = [json.loads(text) for text in workers.gather(json.dumps(mine))]
     if workers.rank != 0:
         return
     machine = describe(
@@ -283,7 +293,8 @@ def _write_machine(assignment: Assignment, assembly: Assembly, segment: Segment)
         device=str(workers.device),
         choices=recorded({**assembly.choices(), **segment.plan.choices()}),
     )
-    machine["ranks"] = ranks
+    # Without the GPU's UUID: who reads a record has no use for a serial number.
+    machine["ranks"] = [{key: value for key, value in place.items() if key != GPU} for place in places]
     machine["cost"] = core.cost
     machine["passed_over_checkpoints"] = segment.passed_over
     machine["changed"] = changed_since(directory.machine, machine, start=segment.status.segments)
@@ -296,6 +307,7 @@ def _train_segment(
     segment: Segment,
     recorder: RunRecorder,
     *,
+    energy: EpochEnergy,
     stop_asked: Callable[[], bool],
 ) -> None:
     """Train to the end of the recipe, evaluate once more with a confusion matrix, and write the last files."""
@@ -310,6 +322,7 @@ def _train_segment(
         feed=assembly.feed,
         evaluator=evaluator,
         clock=clock,
+        energy=energy,
         recorder=recorder,
         agreement=Agreement(core.workers, stop_asked=stop_asked),
         checkpoints=CheckpointSchedule(training),

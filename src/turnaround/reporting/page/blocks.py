@@ -10,8 +10,10 @@ from zlib import crc32
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.confusion import best_evaluated, confused_pairs
+from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import SEVERITIES, Finding
+from turnaround.findings.energy import rated_lines
 from turnaround.findings.forecasts import Answer, track_record_text
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.forecast.predict import Forecaster
@@ -72,6 +74,8 @@ class PageView:
     """Sentences about what could not be shown."""
     price: float | None = None
     """The price of one GPU for one hour."""
+    rates: EnergyRates = field(default_factory=EnergyRates)
+    """What a kWh costs and emits."""
     command: str = ""
     """The command that makes the page again."""
     version: str = ""
@@ -165,7 +169,8 @@ def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
     yield _findings(view, job, key)
     is_single = sum(len(configuration.summaries) for configuration in job.configurations) == 1
     heading = "Results" if is_single else "Comparison"
-    html = piece("comparison", table=comparison(job), key=key, job=job.name, heading=heading)
+    rated = rated_lines(job, view.rates)
+    html = piece("comparison", table=comparison(job), key=key, job=job.name, heading=heading, rated=rated)
     yield Block(id=f"{key}/table", html=html, heading=heading)
     asked = piece("questions", questions=questions_of(job, figures, forecasters), key=key)
     yield Block(id=f"{key}/questions", html=asked, heading="Questions and answers")

@@ -9,10 +9,11 @@ import os
 import shlex
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.workloads import Survey, filter_jobs, survey_of
 from turnaround.errors import StorageError
 from turnaround.findings import find_all
@@ -34,6 +35,8 @@ class PageOptions:
     """Only jobs of this name, or with this word in it."""
     price: float | None = None
     """The price of one GPU for one hour."""
+    rates: EnergyRates = field(default_factory=EnergyRates)
+    """What a kWh costs and emits."""
     has_pictures: bool = True
     has_forecasts: bool = True
     is_live: bool = False
@@ -73,6 +76,7 @@ def page_view(
         mistakes=pictures.by_file,
         notes=tuple(pictures.notes),
         price=options.price,
+        rates=options.rates,
         command=_command(directories, options, out) if out is not None else "",
         version=installed_version(),
         is_live=options.is_live,
@@ -126,5 +130,7 @@ def _title(directories: Sequence[Path]) -> str:
 def _command(directories: Sequence[Path], options: PageOptions, out: Path) -> str:
     flags = ["--job", options.job] if options.job is not None else []
     flags += ["--price", f"{options.price:g}"] if options.price is not None else []
+    for flag, rate in (("--electricity", options.rates.electricity), ("--grid", options.rates.grid)):
+        flags += [flag, f"{rate:g}"] if rate is not None else []
     flags += [] if options.has_pictures else ["--no-pictures"]
     return shlex.join(["turnaround", "report", *map(str, directories), *flags, "--out", str(out)])

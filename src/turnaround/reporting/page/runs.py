@@ -15,7 +15,9 @@ from zlib import crc32
 
 from turnaround.analysis.compare import Fact, machine_facts, recipe_facts, result_facts
 from turnaround.analysis.configurations import Workload
+from turnaround.analysis.energy import RunEnergy
 from turnaround.analysis.summary import RunSummary
+from turnaround.findings.energy import energy_text
 from turnaround.record.reader import Run
 from turnaround.reporting.run_text import parts_sentence
 from turnaround.words import accuracy, duration
@@ -64,6 +66,7 @@ def run_cards(job: Workload) -> RunCards:
     """Return the cards in the job's order."""
     members = [(c.label, *pair) for c in job.configurations for pair in c.members]
     records = [record for _, _, record in members]
+    energies = [energy for c in job.configurations for energy in c.energies]
     facts = [_facts(record) for record in records]
     recipes, machines = [_recipe(record) for record in records], [_flat(record.machine) for record in records]
     same_facts, same_recipe, same_machine = _shared(facts), _shared(recipes), _shared(machines)
@@ -75,7 +78,7 @@ def run_cards(job: Workload) -> RunCards:
             state=summary.state,
             cause=record.status.cause or "",
             is_rehearsal=summary.is_rehearsal,
-            figures=tuple(_figures(summary)),
+            figures=(*_figures(summary), *_energy(summary, energies[place])),
             differs=tuple(fact for what, fact in facts[place].items() if what not in same_facts),
             recipe=_without(recipes[place], same_recipe),
             machine=_without(machines[place], same_machine),
@@ -133,6 +136,12 @@ def _figures(run: RunSummary) -> Iterator[tuple[str, str]]:
     if run.job_time_s is not None:
         parts = parts_sentence(run)
         yield "submit to finish", f"{duration(run.job_time_s)}{f': {parts}' if parts else ''}"
+
+
+def _energy(run: RunSummary, used: RunEnergy) -> Iterator[tuple[str, str]]:
+    """Yield the energy of a run on GPUs; nothing of one that others have told of."""
+    if not run.is_imported and used.unknown != "no GPU":
+        yield "energy of the GPUs", energy_text(used)
 
 
 def _recipe(run: Run) -> dict[str, str]:
