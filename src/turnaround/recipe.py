@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Self, get_type_hints
 
 from turnaround.errors import RecipeError, one_of
+from turnaround.interruptions import MAX_PER_H, USUAL_EVERY_S
 from turnaround.optimizers import OPTIMIZERS
 from turnaround.workers.engines import ENGINES
 
@@ -172,9 +173,14 @@ class TrainingRecipe:
     time_limit_s: float | None = key(
         None, "seconds of the whole run, start included: as many epochs as fit, at most `epochs`", low=1.0, high=1e9
     )
-    checkpoint_every_s: float = key(
-        60.0, "saved this often: after an epoch, or within it when it is long; 0 = after every epoch", low=0.0, high=1e9
+    checkpoint_every_s: float | str = key(
+        USUAL_EVERY_S,
+        "saved this often, within a long epoch too; 0 = after every epoch; auto = by interruptions_per_h, else 60",
+        low=0.0,
+        high=1e9,
+        choices=(AUTO,),
     )
+    interruptions_per_h: float | None = key(None, "of the run, expected: spot machines", low=0.0, high=MAX_PER_H)
     checkpoint_every_steps: int | None = key(None, "saved also after every so many updates", low=1, high=10**9)
     stop_on_full_disk: bool = key(False, "no room for a checkpoint ends the training; else it goes on and tries again")
 
@@ -398,12 +404,10 @@ def _section_problems(section: str, content: Any) -> list[str]:
     problems = []
     for field in dataclasses.fields(content):
         value, rule = getattr(content, field.name), field.metadata
-        name = f"{section}.{field.name}"
+        name, is_number = f"{section}.{field.name}", isinstance(value, int | float) and not isinstance(value, bool)
         if isinstance(value, str) and rule["choices"] and value not in rule["choices"]:
             problems.append(one_of(name, value, (*rule["choices"], *(["a number"] if rule["high"] < math.inf else []))))
-        elif (
-            isinstance(value, int | float) and not isinstance(value, bool) and not rule["low"] <= value <= rule["high"]
-        ):
+        elif is_number and not rule["low"] <= value <= rule["high"]:
             problems.append(f"{name} must be from {rule['low']:g} to {rule['high']:g}. Received: {value!r}.")
         elif isinstance(value, str) and not value.strip():
             problems.append(f"{name} must not be empty: {rule['doc']}.")
@@ -441,8 +445,5 @@ def _coerced(section: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed(problems: list[str]) -> str:
-    return (
-        problems[0]
-        if len(problems) == 1
-        else "\n".join(["The recipe has several problems:", *(f"- {p}" for p in problems)])
-    )
+    several = ["The recipe has several problems:", *(f"- {problem}" for problem in problems)]
+    return problems[0] if len(problems) == 1 else "\n".join(several)

@@ -24,6 +24,7 @@ def recipe(*settings: str) -> dict[str, Any]:
     "setting",
     [
         *("training.checkpoint_every_s=5", "training.checkpoint_every_steps=5", "training.stop_on_full_disk=true"),
+        *("training.checkpoint_every_s=auto", "training.interruptions_per_h=2"),
         *("training.compile=on", "workers.engine=horovod", "data.cache=off", "data.source=/elsewhere"),
     ],
 )

@@ -16,7 +16,7 @@ from turnaround.recipe import TrainingRecipe
 from turnaround.training import checkpoint, saving
 from turnaround.training.checkpoint import StateSnapshot, newest_valid, snapshot
 from turnaround.training.position import TrainingPosition
-from turnaround.training.saving import CheckpointSchedule, Saver
+from turnaround.training.saving import CheckpointSchedule, Saver, interval_choice
 
 
 def taken(epoch: int, module: nn.Module | None = None) -> StateSnapshot:
@@ -38,8 +38,35 @@ def test_by_seconds_an_epoch_that_ends_soon_is_waited_for(monkeypatch: pytest.Mo
     assert made.after_epoch()
     assert made.within_epoch(rest_s=100)
     assert not made.within_epoch(rest_s=0.004)
-    made.saved()
+    made.saved(pause_s=0.01)
     assert not made.after_epoch()
+    assert made.every_s == 0.05  # what was asked for stays
+
+
+def test_auto_follows_the_rate_of_interruptions_and_the_measured_pause() -> None:
+    assert due(checkpoint_every_s="auto").every_s == due().every_s == 60
+    often = due(checkpoint_every_s="auto", interruptions_per_h=2.0)
+    assert often.every_s == pytest.approx(60, rel=0.02)  # soon enough to measure a pause
+    for _ in range(3):
+        often.saved(pause_s=0.25)
+    assert often.every_s == pytest.approx(30, rel=0.01)  # sqrt(2 x 0.25 s x 1,800 s), Young's rule
+    often.saved(pause_s=1.0)  # a mean of 0.44 s
+    assert 35 < often.every_s < 42
+    assert due(checkpoint_every_s="auto", interruptions_per_h=360.0).every_s < 10
+    never = due(checkpoint_every_s="auto", interruptions_per_h=0.0)
+    never.saved(pause_s=1.0)
+    assert not never.after_epoch()
+    given = due(checkpoint_every_s=5.0, interruptions_per_h=360.0)
+    given.saved(pause_s=1.0)
+    assert given.every_s == 5
+
+
+def test_the_interval_that_was_left_to_us_has_its_reason_in_the_record() -> None:
+    assert interval_choice(TrainingRecipe()) == {}
+    unknown = interval_choice(TrainingRecipe(checkpoint_every_s="auto"))["checkpoint_every_s"]
+    assert (unknown.value, "no rate of interruptions" in unknown.reason) == (60, True)
+    known = interval_choice(TrainingRecipe(checkpoint_every_s="auto", interruptions_per_h=2.0))["checkpoint_every_s"]
+    assert known.reason.startswith("2 interruptions an hour")
 
 
 def test_no_seconds_are_every_epoch_and_not_every_step() -> None:

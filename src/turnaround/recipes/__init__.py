@@ -198,7 +198,7 @@ def _parsed(override: str) -> tuple[str, str, Any]:
 def _typed(raw: str, hint: Any) -> Any:
     """Return the text as the key's type; what does not fit stays text, and the recipe's own check refuses it."""
     kinds = getattr(hint, "__args__", (hint,))
-    if str in kinds and int not in kinds:
+    if str in kinds and not {int, float} & set(kinds):
         return raw
     if str in kinds and raw.lower() == AUTO:  # a number or auto, which is not the same as none
         return AUTO

@@ -31,7 +31,7 @@ BATCH_TO_FIT = "batch_to_fit"
 batch that does and removes the key; below it is the learning rate that was asked for, or null."""
 HARMLESS = {
     *("training.checkpoint_every_s", "training.checkpoint_every_steps", "training.stop_on_full_disk"),
-    "training.compile",
+    *("training.compile", "training.interruptions_per_h"),
 }
 
 

@@ -208,6 +208,8 @@ class Status:
     """Seconds by part, over all segments."""
     restarts: list[str] = dataclasses.field(default_factory=list)
     """Why it was started again by itself, one cause for each time."""
+    saves: int | None = None
+    """Checkpoints that the training has waited for, over all starts; None in records from before they were counted."""
     not_saved: str | None = None
     """Why the newest checkpoint could not be written, while the training goes on without it."""
     job: JobStatus | None = dataclasses.field(default=None, metadata={KEY: "slurm"})

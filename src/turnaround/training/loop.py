@@ -163,7 +163,7 @@ class Loop:
             # Between epochs nothing is open; within one it is a collective, as this save is.
             energy_j = self.energy.so_far_j() if position.step_in_epoch else 0.0
             self.recorder.save(position, totals=totals, epoch_time_s=epoch_time_s, energy_j=energy_j, waits=waits)
-        self.checkpoints.saved()
+        self.checkpoints.saved(pause_s=self.clock.last_s)
 
     def _evaluated(self, position: TrainingPosition, totals: list[float], *, epoch_time_s: float) -> EpochRecord:
         """Evaluate the epoch that has just ended, and return its line."""

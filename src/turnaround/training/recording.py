@@ -162,6 +162,7 @@ class RunRecorder:
                 plan=self.plan.state.to_json(),
             )
             self.saver.begin(self.step.snapshot(manifest))
+            self.status = replace(self.status, saves=(self.status.saves or 0) + 1)
         if waits:  # process 0 alone has something to wait for; the barrier makes the others wait with it
             self.saver.wait(must_hold=True)
             self.workers.barrier()  # nobody goes on, or ends, before it is there

@@ -45,7 +45,7 @@ from turnaround.training.fitting import Place, fitting_alone, fitting_batch
 from turnaround.training.loop import Loop
 from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
-from turnaround.training.saving import CheckpointSchedule
+from turnaround.training.saving import CheckpointSchedule, interval_choice
 from turnaround.training.schedule import Schedule, choose_scaling, make_schedule
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
@@ -291,7 +291,7 @@ def _write_machine(
         engine=type(workers).__name__ if workers.size == 1 else f"{core.recipe.workers.engine} {workers.backend}",
         launch=assignment.launch,
         device=str(workers.device),
-        choices=recorded({**assembly.choices(), **segment.plan.choices()}),
+        choices=recorded({**assembly.choices(), **segment.plan.choices(), **interval_choice(core.recipe.training)}),
     )
     # Without the GPU's UUID: who reads a record has no use for a serial number.
     machine["ranks"] = [{key: value for key, value in place.items() if key != GPU} for place in places]

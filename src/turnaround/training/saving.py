@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from turnaround.choice import Choice
 from turnaround.errors import PassingStorageError
-from turnaround.recipe import TrainingRecipe
+from turnaround.interruptions import CheckpointInterval
+from turnaround.recipe import AUTO, TrainingRecipe
 from turnaround.training.best import BestWeights, write_best
 from turnaround.training.checkpoint import StateSnapshot, write
 from turnaround.training.position import TrainingPosition
@@ -26,11 +28,17 @@ class CheckpointSchedule:
     """Decides when to save: by process 0's clock, which the others follow, and by the number of the step."""
 
     def __init__(self, recipe: TrainingRecipe) -> None:
-        self.every_s, self.every_steps = recipe.checkpoint_every_s, recipe.checkpoint_every_steps
-        self.saved()
+        self.interval = CheckpointInterval(recipe.checkpoint_every_s, recipe.interruptions_per_h)
+        self.every_steps = recipe.checkpoint_every_steps
+        self._last_s = time.monotonic()
 
-    def saved(self) -> None:
-        """Note that a save has just been made."""
+    @property
+    def every_s(self) -> float:
+        return self.interval.every_s
+
+    def saved(self, *, pause_s: float) -> None:
+        """Note that a save has just been made, and how long the training has waited for it."""
+        self.interval.paused(pause_s)
         self._last_s = time.monotonic()
 
     def after_epoch(self) -> bool:
@@ -44,6 +52,19 @@ class CheckpointSchedule:
     def after_step(self, position: TrainingPosition) -> bool:
         """Decide by the number of steps, which is the same on every process, so nobody need be asked."""
         return self.every_steps is not None and position.global_step % self.every_steps == 0
+
+
+def interval_choice(recipe: TrainingRecipe) -> dict[str, Choice[float]]:
+    """Return the first interval between checkpoints and its reason, for the record, where it was left to us."""
+    if recipe.checkpoint_every_s != AUTO:
+        return {}
+    first_s, rate = CheckpointInterval(AUTO, recipe.interruptions_per_h).every_s, recipe.interruptions_per_h
+    reason = "no rate of interruptions is known (training.interruptions_per_h)"
+    if rate is not None:
+        reason = (
+            f"{rate:g} interruptions an hour are expected; it follows the pause that checkpoints are measured to take"
+        )
+    return {"checkpoint_every_s": Choice(first_s, reason)}
 
 
 class Saver:
