@@ -22,7 +22,8 @@ def import_(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A CSV of runs, a CSV of curves, a Keras CSVLogger file, an MLPerf log or a TensorBoard folder."
+            help="A CSV of runs or of curves; a log of Keras, Lightning, Hugging Face, timm, Ultralytics, W&B, "
+            "trackio, TensorBoard or MLPerf, or its folder."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The folder that gets a run directory for each run.")],
@@ -44,6 +45,7 @@ def import_(
 
     [bold]turnaround import runs.csv --out runs/lab[/bold]   a table, one row a run
     [bold]turnaround import training.log --workers 4 --gpu V100 --out runs/keras[/bold]
+    [bold]turnaround import runs/classify/train --gpu T4 --out runs/yolo[/bold]   Ultralytics' own folder
     """
     from turnaround.analysis.summary import summarise
     from turnaround.record.importers.read import read_runs

@@ -308,7 +308,7 @@ class Imported:
     source: str
     """The file it came from, without its folders."""
     format: str = dataclasses.field(metadata={KEY: "source_format"})
-    """table, curves, keras, tensorboard or mllog; in the file, `format` is the version."""
+    """The name of a row of `importers/read.py`: table, keras, ...; in the file, `format` is the version."""
     epochs: int | None = None
     """Epochs that were run."""
     job_time_s: float | None = None

@@ -24,6 +24,12 @@ from turnaround.record.importers.values import ImportOptions
         ("epoch,accuracy,loss\n0,0.5,1\n", "keras"),
         ("epoch;val_acc\n0;0.5\n", "keras"),
         ('chatter\n0: :::MLLOG {"key": "run_start", "time_ms": 1}\n', "mllog"),
+        ("epoch,step,val_loss\n0,5,1.0\n", "lightning"),
+        ("epoch,train_loss,eval_loss,eval_top1,eval_top5,lr\n0,1.0,1.0,50,90,0.1\n", "timm"),
+        ("epoch,time,train/loss,metrics/accuracy_top1,lr/pg0\n1,1,1,0.5,0.1\n", "ultralytics"),
+        ("_step,_runtime,val/acc\n0,1,0.5\n", "wandb"),
+        ('[{"_step": 0, "_runtime": 1, "val/acc": 0.5}]', "wandb"),
+        ('{"log_history": [{"epoch": 1.0, "eval_loss": 1.0}]}', "huggingface"),
     ],
 )
 def test_the_content_decides(content: str, kind: str, tmp_path: Path) -> None:
@@ -51,8 +57,12 @@ def test_what_is_not_known_lists_what_can_be_read(content: str, seen: str, tmp_p
 
 
 def test_every_importer_has_a_name_of_its_own_and_a_line_in_what_can_be_imported() -> None:
-    assert [importer.name for importer in IMPORTERS] == ["table", "curves", "keras", "tensorboard", "mllog"]
-    assert READABLE.splitlines() == ["What can be imported:", *(f"- {importer.reads}" for importer in IMPORTERS)]
+    names = list(dict.fromkeys(importer.name for importer in IMPORTERS))
+    logs = ["keras", "lightning", "timm", "ultralytics", "wandb", "tensorboard", "mllog", "huggingface", "trackio"]
+    assert names == ["table", "curves", *logs]
+    told = [importer for importer in IMPORTERS if importer.reads]
+    assert {importer.name for importer in told} == {*names}
+    assert READABLE.splitlines() == ["What can be imported:", *(f"- {importer.reads}" for importer in told)]
 
 
 def test_a_binary_file_that_mentions_an_mllog_line_is_no_mllog(tmp_path: Path) -> None:
@@ -107,7 +117,7 @@ cells = st.sampled_from(
     ["", "a", "b", "0", "1", "2", "0.5", "68.9", "-1", "nan", "1e400", "x,y", '"', "\x1b", "../a", "\u202e"]
 )
 columns = st.sampled_from(
-    ["name", "workers", "epoch", "val_accuracy", "accuracy", "time_s", "epochs", "loss", "", "new"]
+    ["name", "workers", "epoch", "val_accuracy", "accuracy", "time_s", "epochs", "loss", "", "new", "step", "_step"]
 )
 sheets = st.tuples(
     st.lists(columns, min_size=1), st.lists(st.lists(cells, max_size=8), max_size=6), st.sampled_from(",;\t")
@@ -118,11 +128,20 @@ contents = st.binary(max_size=300) | sheets.map(
 logs = st.lists(
     st.dictionaries(st.sampled_from(["key", "value", "time_ms", "metadata"]), st.none() | st.text() | st.floats())
 )
+histories = st.lists(
+    st.dictionaries(
+        st.sampled_from(["_step", "_runtime", "epoch", "loss", "val/acc", "eval_loss", "train_runtime", "step", "lr"]),
+        st.none() | st.text() | st.floats() | st.integers() | st.dictionaries(st.text(), st.floats()),
+    )
+)
+jsons = histories.map(lambda rows: json.dumps(rows).encode()) | histories.map(
+    lambda rows: json.dumps({"log_history": rows, "num_train_epochs": 3}).encode()
+)
 mllogs = logs.map(lambda lines: "\n".join(f":::MLLOG {json.dumps(line)}" for line in lines).encode())
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=contents | mllogs, is_percent=st.booleans())
+@given(content=contents | mllogs | jsons, is_percent=st.booleans())
 def test_whatever_is_in_the_file_only_our_errors_come_out(content: bytes, is_percent: bool, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     try:

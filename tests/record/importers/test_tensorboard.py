@@ -12,8 +12,8 @@ import pytest
 
 from turnaround.errors import InputError, MissingPartError
 from turnaround.record.importers.read import read_runs
-from turnaround.record.importers.tensorboard import metric_of
 from turnaround.record.importers.values import ImportOptions, Reading
+from turnaround.record.metric_names import metric_of
 
 pytest.importorskip("tensorboard")
 

@@ -14,12 +14,24 @@ from typing import NoReturn, Protocol
 
 from turnaround.errors import InputError
 from turnaround.record.importers.curves import METRICS, import_curves, is_curves, read_curves, with_curves
+from turnaround.record.importers.epoch_tables import is_timm, is_ultralytics, read_timm, read_ultralytics
+from turnaround.record.importers.huggingface import is_huggingface, read_huggingface
 from turnaround.record.importers.keras import is_keras, read_keras
+from turnaround.record.importers.lightning import is_lightning, read_lightning
 from turnaround.record.importers.mllog import is_mllog, read_mllog
 from turnaround.record.importers.sheet import SourceFile, as_text, listed
 from turnaround.record.importers.table import import_table, is_table
 from turnaround.record.importers.tensorboard import is_tensorboard, read_tensorboard
+from turnaround.record.importers.trackio import is_trackio, read_trackio
 from turnaround.record.importers.values import ImportOptions, Reading, SkippedRow
+from turnaround.record.importers.wandb import (
+    is_wandb_csv,
+    is_wandb_json,
+    is_wandb_offline,
+    read_wandb_csv,
+    read_wandb_json,
+    read_wandb_offline,
+)
 from turnaround.record.layout import RunDirectory
 
 MAX_SHOWN = 10
@@ -38,7 +50,7 @@ class Importer:
     name: str
     """Written into the run directory as its `source_format`: never renamed."""
     reads: str
-    """What it reads, in words for the user."""
+    """What it reads, in words for the user; empty where another row of the same name says it."""
     recognises: Callable[[SourceFile], bool]
     """Tells by the content whether the source is of this kind; loads no optional package."""
     read: Read
@@ -75,14 +87,61 @@ IMPORTERS: tuple[Importer, ...] = (
         is_csv=True,
     ),
     Importer(
+        name="lightning",
+        reads="the metrics.csv of Lightning's CSVLogger, with hparams.yaml beside it",
+        recognises=is_lightning,
+        read=read_lightning,
+        is_csv=True,
+    ),
+    Importer(
+        name="timm",
+        reads="the summary.csv of timm's training script, with args.yaml beside it",
+        recognises=is_timm,
+        read=read_timm,
+        is_csv=True,
+    ),
+    Importer(
+        name="ultralytics",
+        reads="the results.csv of an Ultralytics classifier, with args.yaml beside it",
+        recognises=is_ultralytics,
+        read=read_ultralytics,
+        is_csv=True,
+    ),
+    Importer(
+        name="wandb",
+        reads="the history of a W&B run, saved as CSV or JSON: _step, _runtime and what was logged",
+        recognises=is_wandb_csv,
+        read=read_wandb_csv,
+        is_csv=True,
+    ),
+    Importer(
         name="tensorboard",
         reads="a folder of TensorBoard event files (events.out.tfevents...)",
         recognises=is_tensorboard,
         read=read_tensorboard,
     ),
     Importer(name="mllog", reads="an MLPerf log with :::MLLOG lines", recognises=is_mllog, read=read_mllog),
+    Importer(
+        name="huggingface",
+        reads="the trainer_state.json of a Hugging Face Trainer, or the folder it is in",
+        recognises=is_huggingface,
+        read=read_huggingface,
+    ),
+    Importer(name="wandb", reads="", recognises=is_wandb_json, read=read_wandb_json),
+    Importer(
+        name="wandb",
+        reads="the folder of a W&B run that was kept offline (wandb/offline-run-...), where wandb is installed",
+        recognises=is_wandb_offline,
+        read=read_wandb_offline,
+    ),
+    Importer(
+        name="trackio", reads="the database of a trackio project (PROJECT.db)", recognises=is_trackio, read=read_trackio
+    ),
 )
-READABLE = "\n".join(["What can be imported:", *(f"- {importer.reads}" for importer in IMPORTERS)])
+READABLE = "\n".join(["What can be imported:", *(f"- {importer.reads}" for importer in IMPORTERS if importer.reads)])
+# A training program's folder stands for the log in it. The names only say where to look: the content decides.
+LOGS_IN_FOLDERS = ("results.csv", "summary.csv", "metrics.csv", "trainer_state.json")
+LOGS_BELOW = "checkpoint-*/trainer_state.json"
 
 
 def read_runs(path: Path, *, curves: Path | None = None, given: ImportOptions, is_percent: bool = False) -> Reading:
@@ -110,13 +169,31 @@ def describe(item: SkippedRow) -> str:
 
 def recognise(path: Path) -> tuple[Importer, SourceFile]:
     """Return the importer for the file or folder; InputError lists what can be read and says what was seen."""
-    source = SourceFile.load(path)
+    source = _log_of(SourceFile.load(path))
     importer = next((importer for importer in reversed(IMPORTERS) if importer.recognises(source)), None)
     if importer is None:
         _refuse(source)
     if importer.is_csv and not source.sheet.rows:
         raise InputError(f"{path} has a header and no rows: there is nothing to import.")
     return importer, source
+
+
+def _log_of(source: SourceFile) -> SourceFile:
+    """Return the log in a folder of a training program; anything else as it is.
+
+    A log goes before event files beside it: it comes with settings.
+    """
+    path = source.path
+    if source.content is not None or RunDirectory(path).is_run():
+        return source
+    here = [path / name for name in LOGS_IN_FOLDERS]
+    # Of several checkpoints the newest, by its step: its state holds the whole history.
+    below = sorted(path.glob(LOGS_BELOW), key=lambda file: (len(file.parent.name), file.parent.name), reverse=True)
+    for file in (file for file in (*here, *below) if file.is_file()):
+        found = SourceFile.load(file)
+        if any(importer.recognises(found) for importer in reversed(IMPORTERS)):
+            return found
+    return source
 
 
 def _refuse(source: SourceFile) -> NoReturn:

@@ -35,10 +35,6 @@ from turnaround.record.layout import safe_name
 
 EVENT_FILE = re.compile(r".*\.tfevents\..*")
 EVENT_FILE_HEAD = b"brain.Event:"  # in the first record of every event file, which holds the version
-ACCURACY_WORDS = metric_names.single_words(metric_names.ACCURACY)
-TRAIN, VALIDATION = {*metric_names.TRAIN}, {*metric_names.VALIDATION, "evaluation"}
-# Words of series that count steps instead of epochs, or another accuracy than top-1.
-OTHER = {"batch", "iteration", "iterations", "step", "top5", "top", "topk", "k", "5"}
 MAX_DEPTH = 6
 LEADING = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
 ACCURACIES = {"val_accuracy", "train_accuracy"}
@@ -100,7 +96,7 @@ def _runs(path: Path) -> dict[Path, list[Path]]:
     folders = [path] if path.is_file() else sorted(event_folders(path))
     runs: dict[Path, list[Path]] = {}
     for folder in folders:
-        is_part = folder != path and folder.name.casefold() in TRAIN | VALIDATION
+        is_part = folder != path and folder.name.casefold() in metric_names.PARTS
         runs.setdefault(folder.parent if is_part else folder, []).append(folder)
     return runs
 
@@ -118,17 +114,6 @@ def event_folders(path: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
             yield from event_folders(path / entry.name, depth - 1)
 
 
-def metric_of(tag: str, folder: str = "") -> str | None:
-    """train_accuracy, val_accuracy, train_loss or val_loss; None for every other series."""
-    words = set(re.split(r"[^a-z0-9]+", tag.casefold()))
-    what = "accuracy" if words & ACCURACY_WORDS else "loss" if metric_names.LOSS in words else None
-    if what is None or (words & OTHER and "1" not in words):
-        return None
-    if not words & (TRAIN | VALIDATION):
-        words = {folder.casefold()}
-    return f"{'val' if words & VALIDATION else 'train'}_{what}"
-
-
 def _by_metric(folders: list[Path]) -> dict[str, list[ScalarSeries]]:
     """Return the series of a run by what they are, that with the shortest tag first."""
     found: dict[str, list[ScalarSeries]] = {}
@@ -136,7 +121,7 @@ def _by_metric(folders: list[Path]) -> dict[str, list[ScalarSeries]]:
     for folder in folders:
         for series in _scalars(folder):
             tags.append(series.tag)
-            metric = metric_of(series.tag, folder.name)
+            metric = metric_names.metric_of(series.tag, folder.name)
             if metric is not None:
                 found.setdefault(metric, []).append(series)
     if not found:
