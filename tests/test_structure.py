@@ -34,13 +34,14 @@ MAY_IMPORT = {
     "interruptions": set(),
     "recipe": {"optimizers", "interruptions"},
     "recipes": {"recipe"},
-    "record": set(),
+    "patience": set(),
+    "record": {"patience"},
     "recorder": {"record"},
     "adapters": {"recorder"},
     "kernels": set(),
     "children": set(),
     "fruitbowl": {"children"},
-    "data": {"choice", "recipe", "kernels", "children", "fruitbowl"},
+    "data": {"choice", "recipe", "kernels", "children", "fruitbowl", "patience"},
     "check": {"data", "children"},
     "model": {"recipe", "kernels"},
     "workers": {"record"},
@@ -107,7 +108,7 @@ READING_SIDE = (
     "api",
     "worker",
 )
-GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "inputs.py", "inputs_triton.py", "mixing.py"}
+GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "first_read.py", "inputs.py", "inputs_triton.py", "mixing.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
 # Modules of the GPU side's rooms that the reading side shares: they import no torch.
 SHARED = {"turnaround.workers.environment", "turnaround.workers.engines"}

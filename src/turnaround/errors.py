@@ -7,6 +7,7 @@
     │   ├── ModelError                     unknown network, weights that do not fit
     │   ├── RunDirectoryError              not a run, or already another run
     │   ├── StorageError                   not writable
+    │   │   ├── DamagedCacheError              decoded pixels have changed: they are decoded again
     │   │   └── PassingStorageError            it may pass: a training goes on without what it would have saved
     │   │       └── DiskFullError                  not enough space
     │   └── MissingPartError               an optional part is not installed, or no network
@@ -53,6 +54,10 @@ class RunDirectoryError(InputError):
 
 class StorageError(InputError):
     """A disk is full or cannot be written."""
+
+
+class DamagedCacheError(StorageError):
+    """Decoded pixels in the cache are no longer those that were written; nothing was trained on them."""
 
 
 class PassingStorageError(StorageError):

@@ -86,7 +86,9 @@ def test_build_then_reuse(photos: Path, cache: Path) -> None:
     assert first.decode_time_s > 0
     assert seen[-1] == (12, 12)
     assert names_in(cache) == [first.cache_dir.name]
-    assert sorted(path.name for path in first.cache_dir.iterdir()) == sorted(["images.npy", *SMALL_FILES])
+    assert sorted(path.name for path in first.cache_dir.iterdir()) == sorted(
+        ["images.npy", "pixel_sums.npy", *SMALL_FILES]
+    )
 
     os.utime(first.cache_dir, (0, 0))
     again = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False, on_progress=lambda *_: pytest.fail("decoded"))

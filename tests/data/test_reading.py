@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from turnaround import patience
 from turnaround.data import reading as module
 from turnaround.data.folder import scan
 from turnaround.data.pixels import Pixels, open_pixels, prepare
@@ -157,6 +159,27 @@ def test_a_truncated_file_is_named(kept: Pixels, left_rows: float) -> None:
     rows.close()
     assert f"'{path}' cannot be read: it ends before byte" in str(caught.value)
     assert "turnaround resume" in str(caught.value)
+
+
+@pytest.mark.fault(26, "a file server fails for a moment while pixels are read from the cache: read again")
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_fails_for_a_moment(kept: Pixels, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PAUSES_S", (0.0, 0.0, 0.0))
+    preadv, failures = os.preadv, [number] * 3
+
+    def flaky(file: int, buffers: list[np.ndarray], at: int) -> int:
+        if failures:
+            raise OSError(failures.pop(), "for a moment")
+        return preadv(file, buffers, at)
+
+    monkeypatch.setattr(os, "preadv", flaky)
+    rows, num_open = MappedRows(kept), len(os.listdir("/proc/self/fd"))
+    assert np.array_equal(taken(rows, IDS["one"]), kept.images[IDS["one"]])
+    assert (failures, len(os.listdir("/proc/self/fd"))) == ([], num_open)
+    failures += [number] * 4
+    with pytest.raises(StorageError, match="for a moment"):
+        taken(rows, IDS["one"])
+    rows.close()
 
 
 def test_a_disk_that_fails_and_a_file_that_has_gone(kept: Pixels, monkeypatch: pytest.MonkeyPatch) -> None:

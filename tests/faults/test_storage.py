@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import unicodedata
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forking import ForkingLauncher
-from running import request, train
+from running import request, silent, train
 from struck import (
     SETTINGS,
     goes_on_to_the_same_end,
@@ -19,8 +20,13 @@ from struck import (
     newest,
     struck,
 )
+from turnaround import recipes
+from turnaround.data import pixels
+from turnaround.data.pixels import PIXELS
+from turnaround.data.verify import verify_cache
 from turnaround.errors import DiskFullError, ProcessFailedError, RunDirectoryError, StorageError
 from turnaround.launch import lifecycle
+from turnaround.launch.prepare import prepare_images
 from turnaround.record.reader import Run
 
 
@@ -30,6 +36,27 @@ def test_a_flipped_bit(fruit_folder: Path, tmp_path: Path, whole: Run, forking: 
     resumed = goes_on_to_the_same_end(tmp_path / "run", whole, forking)
     (passed_over,) = resumed.machine["passed_over_checkpoints"]
     assert passed_over.startswith("epoch-00001-step-00008 is damaged (weights.safetensors has another SHA-256")
+
+
+@pytest.mark.fault(23, "decoded pixels decay in the cache: said, decoded again, and the training goes on by itself")
+def test_a_flipped_bit_in_the_cache(
+    fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipes.find(str(fruit_folder), [*SETTINGS, f"data.cache={tmp_path / 'cache'}"]).resolved()
+    entry = prepare_images(recipe, cache=tmp_path / "cache", show=silent).pixels.cache_dir
+    with (entry / PIXELS).open("r+b") as file:
+        file.seek(-1, os.SEEK_END)  # of a validation image: the first epoch is trained, not evaluated
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 4]))
+    monkeypatch.setattr(pixels, "_check_pixels", lambda _: None)  # a few are looked at before a run: not this one
+    run = train(fruit_folder, tmp_path / "run", *SETTINGS, f"data.cache={tmp_path / 'cache'}", launcher=forking)
+    (cause,) = run.status.restarts
+    assert "are not those that were written there" in cause
+    assert (run.status.state, run.status.segments) == ("finished", 2)
+    assert identical(run, whole)
+    assert lines(run) == lines(whole)
+    assert all(file.reason == "as_written" for file in verify_cache(entry))
 
 
 FULL = "the disk or your quota is full"

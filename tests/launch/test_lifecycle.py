@@ -26,6 +26,8 @@ def test_a_resume_of_a_finished_run_removes_what_a_killed_launcher_has_left(tmp_
     before = {path: path.read_bytes() for path in directory.path.rglob("*") if path.is_file()}
     directory.logs.mkdir(exist_ok=True)
     directory.start_message.write_text("{}")
+    for path in (directory.heartbeat(0), directory.failure(1), directory.path / ".status.json.7-0123abcd.tmp"):
+        path.write_text("{}")
     lock = RunLock(directory.lock)
     lock.acquire()
     lifecycle.resume(request(directory.path))  # somebody works here: nothing of theirs is touched

@@ -7,12 +7,14 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from analysis.build import Plan, build, rising
 from forking import ForkingLauncher
 from running import traced, train
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError
@@ -175,3 +177,14 @@ def test_what_a_launcher_passes_on_twice_is_one_wish() -> None:
     requests = local._StopSignals(is_alone=False)
     requests.received += [signal.SIGTERM, signal.SIGTERM]
     assert not requests.is_urgent
+
+
+def test_a_finished_run_keeps_nothing_of_a_process_that_was_killed_at_its_very_end(tmp_path: Path) -> None:
+    """Its last word was "finished"; its heartbeat, which it could not remove, says that it still trains."""
+    done = plan(1, build(tmp_path / "run", Plan(accuracy=rising(epochs=3))))
+    done.directory.logs.mkdir(exist_ok=True)
+    write_json(done.directory.heartbeat(0), {"rank": 0}, done.directory.path)
+    processes = local.LocalProcesses(done)
+    processes._process = subprocess.Popen(["false"], start_new_session=True)
+    processes.run(done.message)
+    assert list(done.directory.logs.glob("pulse-*")) == []

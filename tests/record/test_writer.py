@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from turnaround import patience
 from turnaround.errors import PassingStorageError, RunDirectoryError, StorageError
 from turnaround.record import files
 from turnaround.record.files import is_temporary, read_json
@@ -59,7 +60,7 @@ def test_a_new_file_can_be_read_by_the_group(tmp_path):
 )
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
 def test_a_disk_that_refuses_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch, number, words, call):
-    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(patience, "PAUSES_S", (0.0, 0.0, 0.0))
     path = tmp_path / "status.json"
     write_json(path, {"state": "running"})
     before = path.read_bytes()
@@ -159,7 +160,7 @@ def fails(times, number):
 @pytest.fixture
 def impatient(monkeypatch):
     """A file system that fails when a test puts trouble into the list; nobody sleeps between two tries."""
-    monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(patience, "PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(files, "trouble_on_purpose", troubles := [])
     return troubles
 
@@ -212,7 +213,7 @@ def test_a_forgotten_handle_is_opened_again_and_a_half_written_line_taken_back(t
         with pytest.raises(PassingStorageError, match="Stale file handle, 4 times"):
             lines.write({"epoch": 2})
         monkeypatch.undo()
-        monkeypatch.setattr(files, "PAUSES_S", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(patience, "PAUSES_S", (0.0, 0.0, 0.0))
         lines.write({"epoch": 2})
     assert path.read_bytes() == sealed(b'{"epoch":1}') + sealed(b'{"epoch":2}')
 

@@ -9,11 +9,13 @@
     decoders.py   many files at once, by processes with limits of time and memory
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint; what changed since
+    sums.py       checksums of pixels, quick enough for every first read
     verify.py     is a cache what was written? every picture against its digest
     reading.py    rows of pixels from a disk, or decoded when they are needed
     order.py      which sample goes to which worker at which step
     augment.py    whole-batch functions on the device, keyed by (seed, epoch, sample)      needs torch
     mixing.py     mixup and cutmix: pairs of images, and their soft labels                 needs torch
+    first_read.py pixels of the cache against their checksums, once in a process           needs torch
     batches.py    slices, residency (device / host / disk), prefetch, exact evaluation     needs torch
     inputs.py     gather, vary and normalise: what the network takes                       needs torch
     inputs_triton.py   the same as one GPU kernel                                          needs torch

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from turnaround.choice import Choice
+from turnaround.data.first_read import FirstReads
 from turnaround.data.mixing import Labels
 from turnaround.data.order import epoch_order, share_bounds, step_bounds, worker_bounds
 from turnaround.data.pixels import Pixels
@@ -135,10 +136,13 @@ class Batches:
         self._nothing = torch.empty((0, 0, 0, 3), dtype=torch.uint8, device=device)
         self._rows: MappedRows | DecodedRows | None = None
         self._resident: Tensor | None = None
-        if residency in ("disk", "files") or pixels.images is None:
+        self._first_reads = FirstReads(pixels)
+        # Also where the map is host memory: a disk that fails for a moment while a map is first read is SIGBUS, the end
+        # of the process, and a read can be tried again.
+        if pixels.images is None or isinstance(pixels.images, np.memmap):
             self._rows = rows_of(pixels, processes_on_host=processes_on_host)
         # On a CPU the memory map itself is host memory: a copy would be a second one for each process.
-        if residency == "device" or (residency == "host" and (device.type == "cuda" or self._rows)):
+        if residency == "device" or (residency == "host" and (device.type == "cuda" or pixels.images is None)):
             self._resident = self._copied(device if residency == "device" else torch.device("cpu"))
 
     def close(self) -> None:
@@ -220,16 +224,19 @@ class Batches:
             torch.index_select(self._resident, 0, torch.from_numpy(ids), out=images)
         else:
             self._read(ids, images)
+            self._first_reads.check(ids, images)
         # From pinned memory the copy only starts here; `_prefetched` waits for it before the loop gets the batch.
         return images.to(self.device, non_blocking=True), None
 
     def _read(self, ids: npt.NDArray[np.int64], out: Tensor) -> None:
         """Fill `out` from the memory map, by many reads at once, or by decoding files."""
-        if self._rows is not None:
-            self._rows.take(ids, out.numpy())
+        images = self.pixels.images
+        is_in_memory = self.residency == "host" and self._first_reads.are_over(ids)
+        if images is not None and (is_in_memory or self._rows is None):
+            np.take(images, ids, axis=0, out=out.numpy())
         else:
-            assert self.pixels.images is not None
-            np.take(self.pixels.images, ids, axis=0, out=out.numpy())
+            assert self._rows is not None
+            self._rows.take(ids, out.numpy())
 
     def _empty(self, count: int) -> Tensor:
         """Return memory for so many images, pinned for a GPU: only from there is a copy asynchronous."""
@@ -248,6 +255,7 @@ class Batches:
             part = self._empty(len(ids))
             self._read(ids, part)
             copy[start : start + len(ids)].copy_(part)
+            self._first_reads.check(ids, copy[start : start + len(ids)])
         return copy
 
     def _ahead(self, make: Callable[[int], T], numbers: range) -> Iterator[T]:

@@ -37,6 +37,7 @@ from turnaround.data.decode import (
     read_file,
 )
 from turnaround.data.formats.members import IN_ORDER
+from turnaround.data.sums import sums_of
 
 try:
     import resource
@@ -79,6 +80,7 @@ class DecodeResult:
 
     digests: NDArray[np.uint8]  # (N, 16), of the files' bytes
     pixel_digests: NDArray[np.uint8]  # (N, 16), of the pixels: the same for the same picture in another file format
+    pixel_sums: NDArray[np.uint64]  # (N,), of the pixels (sums.py)
     bad: dict[int, str]  # index in files: reason; their pixels and digests are zero
     images_per_s: float  # of all processes while they decode; their start is not in it
 
@@ -104,6 +106,7 @@ class ChunkResult(NamedTuple):
     bad: dict[int, str]  # by place among all files: the reason
     time_s: float
     pixel_digests: tuple[bytes, ...] = ()  # only where the pixels are decoded to be kept or checked
+    pixel_sums: tuple[int, ...] = ()
 
 
 def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progress | None = None) -> DecodeResult:
@@ -118,6 +121,7 @@ def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progr
         num_processes = 1
     digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
     pixel_digests = np.zeros_like(digests)
+    pixel_sums = np.zeros(len(files), np.uint64)
     bad: dict[int, str] = {}
     num_done, time_s = 0, 0.0
     decoded = _in_this_process(target, tasks) if num_processes == 1 else _in_processes(target, tasks, num_processes)
@@ -129,6 +133,7 @@ def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progr
             )
             digests[rows] = as_rows(chunk.digests)
             pixel_digests[rows] = as_rows(list(chunk.pixel_digests))
+            pixel_sums[rows] = chunk.pixel_sums
             bad |= {place if order is None else int(order[place]): reason for place, reason in chunk.bad.items()}
             num_done += count
             time_s += chunk.time_s
@@ -136,7 +141,7 @@ def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progr
                 on_progress(num_done, len(files))
     # time_s adds up over processes that ran side by side.
     rate = num_done * num_processes / max(time_s, 1e-9)
-    return DecodeResult(digests=digests, pixel_digests=pixel_digests, bad=bad, images_per_s=rate)
+    return DecodeResult(digests=digests, pixel_digests=pixel_digests, pixel_sums=pixel_sums, bad=bad, images_per_s=rate)
 
 
 def _reading_order(files: tuple[str, ...]) -> NDArray[np.int64] | None:
@@ -238,7 +243,9 @@ def _decode_chunk(
             for row, picture in zip(task.rows, pixels, strict=False):
                 file.seek(target.offset_bytes + row * picture.nbytes)
                 file.write(picture.data)
-    return chunk._replace(pixel_digests=tuple(digest_of(picture.data) for picture in pixels))
+    return chunk._replace(
+        pixel_digests=tuple(digest_of(picture.data) for picture in pixels), pixel_sums=tuple(sums_of(pixels).tolist())
+    )
 
 
 # --- one picture at a time, from any thread

@@ -6,6 +6,7 @@ Decoding is paid once: the result is a cache entry that every process of this ru
                        labels.npy      (N,) int64
                        digests.npy     (N, 16) uint8, of the files' bytes as they were then
                        pixel_digests.npy   the same of the pixels: equal for one picture in two formats
+                       pixel_sums.npy  (N,) uint64, checksums of the pixels, quick enough for every first read
                        manifest.json   classes, files, split, fingerprint, decode rate, checksums
     CACHE/files-<key>/                 the same without images.npy, when pixels are not kept: every file was decoded
                                        once and checked
@@ -16,7 +17,8 @@ run may be resumed with another cache. How an entry becomes visible as a whole i
 
 An entry is not believed: labels, digests and the manifest are held to their checksums whenever it is opened. The pixels
 are too many for that; before a run they are all compared with their digests when images.npy was written to or copied
-since, and otherwise a few of them, others each time.
+since, and otherwise a few of them, others each time. A process that trains compares each when it first reads it
+(first_read.py).
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from turnaround.data.decoders import DecodeResult, DecodeTarget, Progress, decod
 from turnaround.data.entry import building, locked, publish, remove_leftovers
 from turnaround.data.folder import ImageTable
 from turnaround.errors import DataError, StorageError
+from turnaround.patience import patiently
 
 FORMAT_VERSION = 1
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # what reading a damaged entry can raise
@@ -49,6 +52,7 @@ _LISTED_BAD_IMAGES = 20
 _NAMED_CHANGES = 3
 MANIFEST, PIXELS = "manifest.json", "images.npy"
 ARRAYS = ("labels.npy", "digests.npy", "pixel_digests.npy")  # small enough to be read as a whole
+SUMS = "pixel_sums.npy"  # as small; entries of older versions have none, nor do those without pixels
 _SAMPLED_BYTES = 8 << 20  # of pixels, compared with their digests before every run: about 10 ms
 _SLACK = 1.05  # of the space needed: the manifest, and what others write meanwhile
 _REMEDIES = "Use another directory with --set data.cache=DIR, or smaller images with --set data.size_px=N."
@@ -83,6 +87,13 @@ class Pixels:
     """(N, 16) of the files' bytes when they were decoded."""
     pixel_digests: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, DIGEST_BYTES), np.uint8))
     """(N, 16) of the pixels."""
+    pixel_sums: NDArray[np.uint64] | None = None
+    """(N,) of the pixels (sums.py); old entries do not have them."""
+
+    @property
+    def is_of_cache(self) -> bool:
+        """Whether the pixels come from a file, which may have changed since it was written."""
+        return self.images is not None and len(self.pixel_digests) == len(self.labels)
 
     @property
     def num_bytes(self) -> int:
@@ -148,7 +159,7 @@ def prepare(
 def open_pixels(cache_dir: Path) -> Pixels:
     """Open a finished entry by its path: what a worker process does."""
     try:
-        return _open(cache_dir)
+        return patiently(lambda: _open(cache_dir))
     except _DAMAGED as error:
         raise StorageError(
             f"The pixel cache {str(cache_dir)!r} is missing or damaged ({error}). Start the run again: "
@@ -158,7 +169,7 @@ def open_pixels(cache_dir: Path) -> Pixels:
 
 def _open(entry: Path) -> Pixels:
     """Map the entry, or raise what tells that it is not whole."""
-    for name in (MANIFEST, PIXELS, *ARRAYS):
+    for name in (MANIFEST, PIXELS, SUMS, *ARRAYS):
         # Before it is opened: a pipe would be waited for, a link to a device read without end.
         if os.path.lexists(entry / name) and not stat.S_ISREG((entry / name).lstat().st_mode):
             raise ValueError(f"{name} is not a plain file")
@@ -185,6 +196,7 @@ def _open(entry: Path) -> Pixels:
         skipped=tuple(manifest["skipped"]),
         digests=digests,
         pixel_digests=_open_digests(entry, "pixel_digests.npy", manifest),
+        pixel_sums=_open_sums(entry, manifest) if is_decoded and SUMS in manifest.get("checksums", {}) else None,
         cache_dir=entry,
         from_cache=True,
         decode_time_s=manifest["decode_time_s"],
@@ -210,6 +222,13 @@ def _open_digests(entry: Path, name: str, manifest: dict[str, Any]) -> NDArray[n
     if digests.shape != (len(manifest["files"]), DIGEST_BYTES) or digests.dtype != np.uint8:
         raise ValueError(f"{name} holds {digests.dtype} {digests.shape}")
     return digests
+
+
+def _open_sums(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint64]:
+    sums = _load(entry, SUMS, manifest)
+    if sums.shape != (len(manifest["files"]),) or sums.dtype != np.uint64:
+        raise ValueError(f"{SUMS} holds {sums.dtype} {sums.shape}")
+    return sums
 
 
 def _load(entry: Path, name: str, manifest: dict[str, Any]) -> NDArray[Any]:
@@ -246,13 +265,25 @@ def _check_pixels(pixels: Pixels) -> None:
 
 def _reuse(entry: Path) -> Pixels | None:
     try:
-        found = _open(entry)
+        found = patiently(lambda: _open(entry))
         _check_pixels(found)
     except _DAMAGED:
         return None  # not there, or damaged: it is built again
     with contextlib.suppress(OSError):  # a cache shared read-only is as good
         os.utime(entry)  # the last use, for whoever cleans up
     return found
+
+
+def give_up(entry: Path) -> bool:
+    """Make an entry invisible, so that it is built again; processes that have mapped it keep what they have.
+
+    Return False where that is not ours to do: a cache that is shared read-only.
+    """
+    try:
+        (entry / MANIFEST).unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 def key_of(table: ImageTable, *, size_px: int, skip_bad: bool | None) -> str:
@@ -295,8 +326,11 @@ class _Build:
             np.save(place / "labels.npy", table.labels[keep].astype(np.int64), allow_pickle=False)
             np.save(place / "digests.npy", decoded.digests[keep], allow_pickle=False)
             np.save(place / "pixel_digests.npy", decoded.pixel_digests[keep], allow_pickle=False)
+            if images is not None:
+                np.save(place / SUMS, decoded.pixel_sums[keep], allow_pickle=False)
+            names = ARRAYS if images is None else (*ARRAYS, SUMS)
             manifest = self._manifest(decoded, keep, decode_time_s=time.perf_counter() - started_s)
-            manifest["checksums"] = {name: digest_of((place / name).read_bytes()).hex() for name in ARRAYS}
+            manifest["checksums"] = {name: digest_of((place / name).read_bytes()).hex() for name in names}
             manifest["images_mtime_ns"] = images.stat().st_mtime_ns if images is not None else None
             # As it will be read back: JSON makes lists of tuples.
             manifest["checksum"] = checksum_of(json.loads(json.dumps(manifest)))

@@ -18,6 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from turnaround.children import ChildPool
 from turnaround.data.decoders import CPU_LIMIT_S, ChunkResult, DecoderLimits, DecodeTask, as_rows, blame, decode_rows
 from turnaround.data.pixels import Pixels
 from turnaround.errors import DataError, StorageError
+from turnaround.patience import patiently
 
 READ_THREADS = 8  # more cost small rows more than they gain large ones, see docs/LOG.md
 _RUN_BYTES, _RUN_ROWS = 4 << 20, 1024  # the most that one read asks for; Linux takes 1024 buffers at once
@@ -82,13 +84,17 @@ class MappedRows(_Rows):
         self._row_bytes = int(images[0].nbytes)
         self._run_rows = max(1, min(_RUN_ROWS, _RUN_BYTES // self._row_bytes))
         try:
-            self._file = os.open(self._path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            self._file = patiently(self._open)
         except OSError as error:
             raise self._broken(error) from error
-        if hasattr(os, "posix_fadvise"):  # what follows a row in the file is not what is needed next
-            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
         self._num_threads = num_threads
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="read-rows")
+
+    def _open(self) -> int:
+        descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        if hasattr(os, "posix_fadvise"):  # what follows a row in the file is not what is needed next
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        return descriptor
 
     def _fill(self, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         if not hasattr(os, "preadv"):
@@ -118,11 +124,22 @@ class MappedRows(_Rows):
                     os.posix_fadvise(self._file, at, (stop - start) * self._row_bytes, os.POSIX_FADV_WILLNEED)
             for (start, stop), at in zip(runs, places, strict=True):
                 rows = [out[row] for row in order[start:stop].tolist()]
-                num_read = os.preadv(self._file, rows, at)
-                while num_read < len(rows) * self._row_bytes:  # the system may give less than was asked for
-                    num_read += self._read_on(rows, at, num_read)
+                patiently(partial(self._read_run, rows, at))
         except OSError as error:
             raise self._broken(error) from error
+
+    def _read_run(self, rows: list[Any], at: int) -> None:
+        """Read one stretch; whole again when it is tried again."""
+        try:
+            num_read = os.preadv(self._file, rows, at)
+            while num_read < len(rows) * self._row_bytes:  # the system may give less than was asked for
+                num_read += self._read_on(rows, at, num_read)
+        except OSError as error:
+            if error.errno == errno.ESTALE:  # a file server has forgotten this descriptor, not the file
+                descriptor = self._open()
+                os.dup2(descriptor, self._file, inheritable=False)  # its number stays: other threads are using it
+                os.close(descriptor)
+            raise
 
     def _read_on(self, rows: list[NDArray[np.uint8]], at: int, num_read: int) -> int:
         """Read the rest of a row that was read in part, then as many more as come; return the bytes read."""
@@ -130,7 +147,7 @@ class MappedRows(_Rows):
         rest = [rows[index].reshape(-1)[inside:], *rows[index + 1 :]]
         more = os.preadv(self._file, rest, at + num_read)  # type: ignore[arg-type]
         if not more:
-            raise OSError(errno.EIO, f"it ends before byte {at + num_read + 1}")
+            raise OSError(errno.ENODATA, f"it ends before byte {at + num_read + 1}")
         return more
 
     def _broken(self, error: OSError) -> StorageError:

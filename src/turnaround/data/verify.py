@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from turnaround.data.decode import digest_of
-from turnaround.data.pixels import ARRAYS, MANIFEST, PIXELS, checksum_of
+from turnaround.data.pixels import ARRAYS, MANIFEST, PIXELS, SUMS, checksum_of
 
 MAX_ARRAY_BYTES = 4 << 30
 """Of labels, digests and manifests, which are read whole: 128 million images."""
@@ -68,8 +68,9 @@ def _verify_entry(entry: Path) -> Iterator[CacheFile]:
     except _DAMAGED as error:
         yield CacheFile(MANIFEST, "checksum", str(error))
     checksums = manifest.get("checksums", {})
-    for name in ARRAYS:
-        yield _checked(entry, name, checksums if isinstance(checksums, dict) else {}, is_known=bool(manifest))
+    checksums = checksums if isinstance(checksums, dict) else {}
+    for name in (*ARRAYS, *([SUMS] if SUMS in checksums else [])):  # entries of older versions have no sums
+        yield _checked(entry, name, checksums, is_known=bool(manifest))
     if manifest.get("decoded", True):
         yield _pixels(entry, is_known=bool(manifest))
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from turnaround.data.decoders import DecodeTarget, decode_into
 from turnaround.errors import (
+    DamagedCacheError,
     DivergedError,
     InputError,
     InterruptedRunError,
@@ -34,10 +35,10 @@ from turnaround.launch.automatic import AutomaticChoice, decide
 from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError, StartedProcesses, choose_processes
 from turnaround.launch.early_checks import refuse_early
 from turnaround.launch.handshake import StartMessage, wait_for_directory
-from turnaround.launch.local import LocalLauncher
+from turnaround.launch.local import LocalLauncher, clear_traces
 from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
 from turnaround.launch.restart import Restarts, grown, grown_sentence
-from turnaround.launch.resume_checks import changed_images, refuse_other_code
+from turnaround.launch.resume_checks import changed_images, refuse_other_code, with_epochs
 from turnaround.recipe import Recipe
 from turnaround.record import heartbeat
 from turnaround.record.files import read_json, remove_folder
@@ -46,7 +47,7 @@ from turnaround.record.job import own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
-from turnaround.record.recipe_changes import BATCH_TO_FIT, CHANGES, began_with, recorded_change, refuse_changes
+from turnaround.record.recipe_changes import BATCH_TO_FIT, CHANGES, began_with, refuse_changes
 from turnaround.record.schema import State, Status, TimePart, to_json, utc_now
 from turnaround.record.writer import write_json
 from turnaround.workers.engines import require
@@ -115,7 +116,7 @@ def _start(recipe: Recipe, request: Request) -> Run:
                 _write_status(directory, job_origin.first_status(directory, begun_at_s=begun_at_s))
                 _write_recipe(directory, {**recipe.to_dict(), **facts}, plan)
                 request.announce(recipe, replace(prepared, notes=decision.notes()), plan.processes)
-                _train(processes, plan, prepared, request, workers=recipe.workers.count)
+                _train(processes, plan, prepared, request, recipe)
         except (InputError, KeyboardInterrupt) as error:
             if not directory.epochs.exists():
                 _remove(directory, new_folders, error)
@@ -149,7 +150,7 @@ def _resume(run: Run, request: Request) -> Run:
         )
     recipe = Recipe.from_record(run.recipe)
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
-    recipe, changes = _with_epochs(recipe, run, request.epochs)
+    recipe, changes = with_epochs(recipe, run, request.epochs)
     request = replace(request, device=request.device or _launch_facts(run).get("device"))
     processes = _processes(recipe, request, before=_processes_before(run))
     plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
@@ -177,7 +178,7 @@ def _resume(run: Run, request: Request) -> Run:
         if changed is not None:
             prepared = replace(prepared, notes=(f"Going on with other images: {changed['images']}.",))
         request.announce(recipe, prepared, plan.processes)
-        _train(started, plan, prepared, request, workers=recipe.workers.count)
+        _train(started, plan, prepared, request, recipe)
     return Run.load(directory.path)
 
 
@@ -321,12 +322,10 @@ def _with_images(plan: LaunchPlan, prepared: Prepared) -> StartMessage:
     return plan.message.with_images(pixels.cache_dir, decode_time_s=decode_time_s)
 
 
-def _train(
-    processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, request: Request, *, workers: int
-) -> None:
+def _train(processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, request: Request, recipe: Recipe) -> None:
     """Train to the end or to an error; start again after the failure of a process, as often as was asked for."""
-    directory, restarts, num_restarts = plan.directory, Restarts(plan, workers=workers), 0
-    message = _with_images(plan, prepared)
+    directory, workers, num_restarts, is_rebuilt = plan.directory, recipe.workers.count, 0, False
+    restarts, message = Restarts(plan, workers=workers), _with_images(plan, prepared)
     with ExitStack() as restarted:
         while True:
             try:
@@ -338,19 +337,26 @@ def _train(
                 # Read after the end: process 0 has written epochs and times into it meanwhile.
                 status = Run.load(directory.path).status
                 before, more = plan, grown(plan, workers=workers) if isinstance(error, MoreProcessesError) else None
+                counted = "."
                 # Only the death of a process is worth another start: bad input and divergence would come back.
                 if more is not None:
                     plan, cause = more, f"{error} {grown_sentence(before, more)}"
                 elif isinstance(error, ProcessFailedError) and num_restarts < request.restarts:
                     num_restarts += 1
+                    counted = f": {num_restarts} of {request.restarts}."
                     plan, others = restarts.after(error, plan)
                     cause = " ".join(filter(None, (str(error), others)))
+                elif isinstance(error, DamagedCacheError) and plan.place.is_alone and not is_rebuilt:
+                    # Once: a disk that has damaged what was just written will do it again.
+                    is_rebuilt, cause = True, str(error)
+                    _write_status(directory, _ended(status, error))  # stays, should the images be gone too
+                    prepared = _prepared(recipe, request, cache=prepared.pixels.cache_dir.parent)
+                    changed_images(Run.load(directory.path), prepared, recipe, is_accepted=False)
                 else:
                     _write_status(directory, _ended(status, error))
                     raise
             _write_status(directory, replace(_next_segment(directory, status), restarts=[*status.restarts, cause]))
             _write_recipe(directory, read_json(directory.recipe), plan)
-            counted = "." if more is not None else f": {num_restarts} of {request.restarts}."
             sys.stderr.write(f"{cause}\nStarting again by itself{counted}\n")
             # A new token: a process must not take the message of the start that failed for its own. Decoding takes 0 s
             # now: the first start has counted it.
@@ -405,36 +411,12 @@ def _processes_before(run: Run) -> int | None:
     return None
 
 
-def _with_epochs(recipe: Recipe, run: Run, epochs: int | None) -> tuple[Recipe, list[Any]]:
-    """Return the recipe with the epochs that a resume asks for, and every change on record with this one."""
-    recorded, training, done = run.recipe.get(CHANGES), recipe.training, run.status.epochs_done
-    changes = list(recorded) if isinstance(recorded, list) else []
-    if epochs is None:
-        return recipe, changes
-    if epochs <= done:
-        raise InputError(
-            f"--epochs {epochs}, but {run.path} has {done} epochs behind it already. Ask for more than {done}."
-        )
-    if epochs == training.epochs and run.status.state == "finished":
-        reason = run.status.stopped_early or "It has finished."
-        raise InputError(
-            f"--epochs {epochs} is what {run.path} was asked for before. {reason} Ask for more than {epochs} to go on."
-        )
-    if epochs == training.epochs:
-        return recipe, changes
-    # More epochs were asked for by name: a limit that has run out would end them at once.
-    wanted = {"epochs": epochs, "time_limit_s": None}
-    keys = {f"training.{key}": (getattr(training, key), value) for key, value in wanted.items()}
-    keys = {key: pair for key, pair in keys.items() if pair[0] != pair[1]}
-    change = recorded_change(keys, segment=run.status.segments + 1, after_epoch=done)
-    return recipe.replace("training", **wanted), [*changes, change]
-
-
 def _remove_leftovers(directory: RunDirectory) -> None:
     """Remove what a launcher that was killed after the last epoch has left; a living one keeps its lock."""
     if directory.lock.exists():
         with suppress(TurnaroundError, OSError), RunLock(directory.lock):
             handshake.clear(directory)
+            clear_traces(directory)
 
 
 def _write_status(directory: RunDirectory, status: Status) -> None:

@@ -24,6 +24,7 @@ from turnaround.launch.handshake import StartMessage
 from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
 from turnaround.record.files import open_log
+from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.writer import remove_leftovers
 from turnaround.workers.engines import ENGINES
@@ -61,9 +62,7 @@ class LocalLauncher:
         directory, writes_message = plan.directory, plan.place.rank == 0
         if writes_message:
             # Before any process may start: what an earlier start has left must not be taken for word of this one.
-            remove_leftovers(directory.path, directory.path, directory.logs)
-            failure.clear(directory)
-            heartbeat.clear(directory)
+            clear_traces(directory)
             handshake.write(directory, plan.message)
         processes = LocalProcesses(plan)
         try:
@@ -115,6 +114,8 @@ class LocalProcesses:
         if not plan.directory.is_run():
             raise failure.vanished(plan.directory)
         if _is_done(plan, exit_status):
+            if plan.place.is_alone:  # a process that was killed after its last word could not do it
+                clear_traces(plan.directory)
             return
         go_on = f"Go on with `turnaround resume {shlex.quote(str(plan.directory.path))}`."
         if requests.is_urgent:
@@ -183,6 +184,13 @@ class LocalProcesses:
         with suppress(StorageError):  # a full disk: the training will say so itself
             handshake.write(self.plan.directory, message)
         return message
+
+
+def clear_traces(directory: RunDirectory) -> None:
+    """Remove what only a start that is under way needs: heartbeats, reasons, files that were not finished."""
+    remove_leftovers(directory.path, directory.path, directory.logs)
+    failure.clear(directory)
+    heartbeat.clear(directory)
 
 
 def patience_s(variables: Mapping[str, str] = os.environ) -> float:

@@ -1,4 +1,4 @@
-"""Is a run resumed with the images and the code that it began with? If not, it is refused, or written down."""
+"""Is a run resumed with the images, the code and the epochs that it began with? If not: refused, or written down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnaround.recipe import Recipe
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import other_code
 from turnaround.record.reader import Run
-from turnaround.record.recipe_changes import recorded_change
+from turnaround.record.recipe_changes import CHANGES, recorded_change
 
 FINGERPRINT = "images.fingerprint"
 
@@ -55,3 +55,28 @@ def refuse_other_code(directory: RunDirectory) -> None:
             f"--strict: the code is not that of the last start ({'; '.join(changed)}). Install what it was, or leave "
             "--strict out: the training stays the same, its last bits may not, and the record says what changed."
         )
+
+
+def with_epochs(recipe: Recipe, run: Run, epochs: int | None) -> tuple[Recipe, list[Any]]:
+    """Return the recipe with the epochs that a resume asks for, and every change on record with this one."""
+    recorded, training, done = run.recipe.get(CHANGES), recipe.training, run.status.epochs_done
+    changes = list(recorded) if isinstance(recorded, list) else []
+    if epochs is None:
+        return recipe, changes
+    if epochs <= done:
+        raise InputError(
+            f"--epochs {epochs}, but {run.path} has {done} epochs behind it already. Ask for more than {done}."
+        )
+    if epochs == training.epochs and run.status.state == "finished":
+        reason = run.status.stopped_early or "It has finished."
+        raise InputError(
+            f"--epochs {epochs} is what {run.path} was asked for before. {reason} Ask for more than {epochs} to go on."
+        )
+    if epochs == training.epochs:
+        return recipe, changes
+    # More epochs were asked for by name: a limit that has run out would end them at once.
+    wanted = {"epochs": epochs, "time_limit_s": None}
+    keys = {f"training.{key}": (getattr(training, key), value) for key, value in wanted.items()}
+    keys = {key: pair for key, pair in keys.items() if pair[0] != pair[1]}
+    change = recorded_change(keys, segment=run.status.segments + 1, after_epoch=done)
+    return recipe.replace("training", **wanted), [*changes, change]

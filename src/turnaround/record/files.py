@@ -8,7 +8,7 @@ the only place that opens, lists, replaces or removes anything in a run, for rea
 - only regular files are opened: a FIFO would wait for ever, a device may have no end;
 - nothing is read without a limit on its size.
 
-A network file system may fail for a moment (ESTALE, EIO). What can be done again is (`patiently`); what fails for
+A network file system may fail for a moment (ESTALE, EIO). What can be done again is (patience.py); what fails for
 longer is a PassingStorageError, with which a training goes on as with a full disk.
 """
 
@@ -20,42 +20,25 @@ import re
 import secrets
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from turnaround import patience
 from turnaround.errors import DiskFullError, PassingStorageError, RunDirectoryError, StorageError
+from turnaround.patience import PASSING, patiently
 from turnaround.record.coding import CRC, check_format, parse_object
 
 MAX_FILE_BYTES = 256 * 2**20  # a confusion matrix of 10,000 classes; larger is not ours
 MAX_TENSORS_BYTES = 64 * 2**30  # the largest network of timm has 26 GB in float32; a sparse file may claim any size
 
-PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
-"""Errors of a server that restarts, a handle that it has forgotten, a cable: the same call may work a moment later."""
-PAUSES_S = (0.1, 0.5, 2.0)
-"""Between the tries. A training waits for them, so they are short; what fails for longer is tried again when due."""
 trouble_on_purpose: list[Callable[[], None]] = []
 """Called before every access; training/faults.py puts a function here that raises."""
-
-Value = TypeVar("Value")
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # NOFOLLOW refuses a link in place of the file; NONBLOCK lets the open of a FIFO return, so that fstat can refuse it.
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-def patiently(action: Callable[[], Value]) -> Value:
-    """Return what the action returns; it is called again, after a pause, where a file system fails for a moment."""
-    for pause_s in PAUSES_S:
-        try:
-            return action()
-        except OSError as error:
-            if error.errno not in PASSING:
-                raise
-        time.sleep(pause_s)
-    return action()
 
 
 # --- folders
@@ -319,7 +302,8 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
         full = f"the disk or your quota is full ({_free_text(path)}). Free some space"
         return DiskFullError(f"Cannot {action} {path}: {full}.")
     if number in PASSING and isinstance(error, OSError):
-        tries = f"{error.strerror}, {len(PAUSES_S) + 1} times within {sum(PAUSES_S):.1f} s"
+        pauses_s = patience.PAUSES_S
+        tries = f"{error.strerror}, {len(pauses_s) + 1} times within {sum(pauses_s):.1f} s"
         return PassingStorageError(f"Cannot {action} {path}: {tries}. Look at the disk or the network file system.")
     if number == errno.EROFS:
         reason = "the file system is read-only. Choose a writable directory with --out"

@@ -15,13 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from turnaround.errors import StorageError
+from turnaround.patience import PASSING, patiently
 from turnaround.record.coding import CRC, FORMAT_VERSION, crc_of, parse_line, plain
 from turnaround.record.files import (
-    PASSING,
     is_temporary,
     names_in,
     open_for_appending,
-    patiently,
     read_bytes,
     remove_file,
     replace_file,
