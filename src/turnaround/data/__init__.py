@@ -8,7 +8,8 @@
     decode.py     one file -> pixels, every format and mode handled by a stated rule
     decoders.py   many files at once, by processes with limits of time and memory
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
-    pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint; what changed since
+    pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
+    changes.py    which files were added, removed or changed since a run began
     sums.py       checksums of pixels, quick enough for every first read
     verify.py     is a cache what was written? every picture against its digest
     reading.py    rows of pixels from a disk, or decoded when they are needed

@@ -49,7 +49,6 @@ from turnaround.patience import patiently
 FORMAT_VERSION = 1
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # what reading a damaged entry can raise
 _LISTED_BAD_IMAGES = 20
-_NAMED_CHANGES = 3
 MANIFEST, PIXELS = "manifest.json", "images.npy"
 ARRAYS = ("labels.npy", "digests.npy", "pixel_digests.npy")  # small enough to be read as a whole
 SUMS = "pixel_sums.npy"  # as small; entries of older versions have none, nor do those without pixels
@@ -424,37 +423,3 @@ def _storage_error(cache: Path, error: OSError) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"The disk became full while decoding images into {str(cache)!r}. {_REMEDIES}")
     return StorageError(f"The cache directory {str(cache)!r} cannot be used: {error}. {_REMEDIES}")
-
-
-def changes_since(before_fingerprint: str, now: Pixels) -> str:
-    """Return in words which files were added, removed or changed since a run began; empty when nobody knows any more.
-
-    The run itself keeps only the fingerprint; names and digests of then are in the cache, as long as it is kept.
-    """
-    before = _entry_with(now.cache_dir.parent, before_fingerprint)
-    if before is None:
-        return ""
-    then = dict(zip(before.files, map(bytes, before.digests), strict=True))
-    today = dict(zip(now.files, map(bytes, now.digests), strict=True))
-    names_by_change = {
-        "added": sorted(today.keys() - then.keys()),
-        "removed": sorted(then.keys() - today.keys()),
-        "changed": sorted(name for name in then.keys() & today.keys() if then[name] != today[name]),
-    }
-    phrases = [f"{len(names)} {what} ({_some(names)})" for what, names in names_by_change.items() if names]
-    return ", ".join(phrases) or "the same files in other classes or parts"
-
-
-def _entry_with(cache: Path, fingerprint: str) -> Pixels | None:
-    for manifest in sorted(cache.glob("*/manifest.json")):
-        try:
-            if json.loads(manifest.read_text(encoding="utf-8"))["fingerprint"] == fingerprint:
-                return open_pixels(manifest.parent)
-        except (OSError, ValueError, KeyError, TypeError, StorageError):
-            continue  # damaged, or removed while we looked
-    return None
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED_CHANGES} more" if len(names) > _NAMED_CHANGES else ""
-    return ", ".join(map(repr, names[:_NAMED_CHANGES])) + more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnaround.data.pixels import changes_since
+from turnaround.data.changes import changes_since
 from turnaround.errors import InputError
 from turnaround.launch.prepare import Prepared
 from turnaround.recipe import Recipe
