@@ -83,8 +83,11 @@ MAY_IMPORT = {
         "study",
         "reporting",
         "recorder",
+        "results",
     },
+    "results": {"record", "analysis", "findings", "reporting"},
     "worker": {"children", "launch", "record", "analysis", "reporting"},
+    "worker_server": {"children", "launch", "record", "reporting", "worker"},
     "__main__": {"cli", "errors"},
     "__init__": {"api"},
 }
@@ -106,7 +109,9 @@ READING_SIDE = (
     "reporting",
     "cli",
     "api",
+    "results",
     "worker",
+    "worker_server",
 )
 GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "first_read.py", "inputs.py", "inputs_triton.py", "mixing.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
@@ -117,12 +122,14 @@ SHARED_WITH = ("recipe", "launch", "cli", "recorder", "worker")
 # doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.
 ENTRY_POINT = {
     "worker.py": {"turnaround.training.run"},
+    "worker_server.py": {"turnaround.training.run"},
     "cli/train.py": {"turnaround.training.preview"},
     "cli/classify.py": {"turnaround.use.images", "turnaround.use.predictor"},
     "cli/evaluate.py": {"turnaround.use.evaluate", "turnaround.use.predictor"},
     "cli/export.py": {"turnaround.use.export", "turnaround.use.trained"},
     "cli/serve.py": {"turnaround.use.predictor", "turnaround.use.server"},
-    "api.py": {"turnaround.use.predictor", "turnaround.use.export", "turnaround.use.evaluate"},
+    "api.py": {"turnaround.use.predictor", "turnaround.use.evaluate"},
+    "results.py": {"turnaround.use.predictor", "turnaround.use.export"},
 }
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from turnaround.training.run import Assignment
 
+FORKED_VARIABLE = "TURNAROUND_FORKED"
+"""Set where a fork server has made this process: its start-up is not that of one alone, and the record says so."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     die_with_parent()  # before anything that takes time: imports of seconds follow
@@ -49,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     heartbeat = Heartbeat()
     try:
-        with _without_collections():
+        with without_collections():
             from turnaround.training.run import bench, train
 
         import_time_s = _age_s()
@@ -90,7 +93,7 @@ def _assignment(
     from turnaround.training.run import Assignment, get_ready
 
     began_at_s = time.monotonic() - _age_s()
-    with _without_collections():
+    with without_collections():
         get_ready(message.device, here, network=message.network)
     ready_at_s = time.monotonic()
     complete = handshake.wait(for_images=True)
@@ -100,7 +103,7 @@ def _assignment(
         directory=handshake.directory,
         pixels_dir=Path(complete.pixels_dir),
         device=complete.device,
-        launch=complete.launch,
+        launch="fork server" if FORKED_VARIABLE in os.environ else complete.launch,
         # Clocks of two hosts have nothing to do with each other: elsewhere the program began with this process.
         begun_at_s=complete.begun_at_s if complete.is_of_this_host else began_at_s,
         decode_time_s=complete.waited_s(began_at_s=began_at_s, ready_at_s=ready_at_s),
@@ -116,7 +119,7 @@ def _is_stable(val_accuracy: Sequence[float], num_validation: int) -> bool:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Load code without garbage collections, and leave what was loaded out of all that come later.
 
     Code lives as long as the process does: a collection would walk over all of it and find nothing. Without them

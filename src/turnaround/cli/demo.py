@@ -39,15 +39,16 @@ def demo(
     from turnaround import recipes
     from turnaround.analysis.summary import summarise
     from turnaround.launch.contract import checked_device, choose_processes
+    from turnaround.launch.forked import forking_here
     from turnaround.launch.lifecycle import Request, start
+    from turnaround.launch.local import process_settings
     from turnaround.record.layout import default_run_path
     from turnaround.reporting.terminal import err, preparation, print_json
     from turnaround.reporting.training_display import leave_page
 
-    folder = out or default_run_path(Path("runs"), "demo")
-    console = err()
-    summaries = []
-    for workers in TRAINED + REHEARSED:
+    folder, console = out or default_run_path(Path("runs"), "demo"), err()
+
+    def trained(workers: int) -> RunSummary:
         devices = choose_processes(asked=None, workers=workers, device=checked_device(device))
         processes = 1 if workers in REHEARSED else devices
         is_rehearsal = processes < workers
@@ -62,7 +63,11 @@ def demo(
                 device=device,
                 shows_progress=not json_,
             )
-            summaries.append(summarise(start(recipe, request)))
+            return summarise(start(recipe, request))
+
+    summaries = [trained(workers) for workers in TRAINED]
+    with forking_here(process_settings(1)):  # nobody compares the times of rehearsals: they load their code once
+        summaries += [trained(workers) for workers in REHEARSED]
     if json_:
         print_json([asdict(summary) for summary in summaries])
     else:

@@ -20,6 +20,7 @@ from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.errors import InputError, InterruptedRunError, StorageError, TurnaroundError
 from turnaround.launch import failure, handshake
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, MoreProcessesError, never, usable_cores
+from turnaround.launch.forked import TrainingProcess, forked
 from turnaround.launch.handshake import StartMessage
 from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
@@ -79,7 +80,7 @@ class LocalProcesses:
 
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: TrainingProcess | None = None
         self._grows = False
 
     def start(self) -> None:
@@ -245,16 +246,22 @@ def launcher_of(plan: LaunchPlan) -> str | None:
 
 def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what the processes' environment gets on top of ours; whatever the user has set already stays."""
+    settings = process_settings(plan.processes_here, base)
+    if plan.processes > 1 and plan.place.is_alone:
+        settings |= {k: v for k, v in loopback().items() if k not in base}
+    return settings
+
+
+def process_settings(num_here: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the settings of each of so many processes on this machine, whatever they train."""
     settings = {
         # More threads than cores make every process slower: 2 x 2 on two cores is slower than one process.
-        "OMP_NUM_THREADS": str(max(1, usable_cores() // plan.processes_here)),
+        "OMP_NUM_THREADS": str(max(1, usable_cores() // num_here)),
         # By default torch.distributed.run kills its workers 30 s after it has passed a request on: an evaluation and a
         # checkpoint may take longer.
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(MAX_STOP_S),
         **ALLOCATOR,
     }
-    if plan.processes > 1 and plan.place.is_alone:
-        settings |= loopback()
     if not any(name in base for name in OMP_WAITING):
         # Threads that spin for each other lose whole time slices to any neighbour on their cores; threads that sleep at
         # once halve the speed of an idle machine. So they spin for a while, then sleep (docs/LOG.md has the counts).
@@ -267,11 +274,15 @@ def loopback() -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
-def _start(plan: LaunchPlan) -> subprocess.Popen[bytes]:
+def _start(plan: LaunchPlan) -> TrainingProcess:
     environment = {**os.environ, **settings_for(plan), **plan.environment, LAUNCHER_VARIABLE: str(os.getpid())}
     if plan.place.is_alone:
         environment[handshake.START_VARIABLE] = plan.message.start
     with open_log(plan.directory.process_log, plan.directory.path) as log:
+        if plan.processes == 1 and plan.place.is_alone:
+            run, network = plan.directory.path, plan.message.network
+            if process := forked(run, network=network, environment=environment, log=log):
+                return process
         # What a process prints on purpose (the progress) goes to our stderr, everything else into the log; a group of
         # its own keeps a Ctrl-C in the terminal from reaching the processes before us.
         return subprocess.Popen(

@@ -1,8 +1,9 @@
 """Runs what is missing of a study, on this machine. Enters: the planned runs. Leaves: their run directories.
 
 Every run is a `turnaround train` (or `resume`) of its own, or somebody else's program under a watcher. A run that is
-timed has the machine to itself; rehearsals, whose times nobody uses, share it, one to a GPU. Nothing outlives this
-process, and whatever happens to it, the same command goes on: what was done is read from the directories.
+timed has the machine to itself and starts as it would alone; rehearsals, whose times nobody uses, share it, one to a
+GPU, and are forked from one process that has loaded their code. Nothing outlives this process, and whatever happens to
+it, the same command goes on: what was done is read from the directories.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from turnaround.children import die_with_parent
 from turnaround.errors import InterruptedRunError
+from turnaround.launch.forked import fork_server
+from turnaround.launch.local import process_settings
 from turnaround.recipe import Recipe
 from turnaround.record.files import open_log
 from turnaround.study.plan import PlannedRun
@@ -90,6 +93,9 @@ class Conductor:
     _gpu_of: dict[str, str] = field(default_factory=dict)
     _tried: set[str] = field(default_factory=set)
     _stop_asked: bool = False
+    _open: ExitStack = field(default_factory=ExitStack)
+    _fork_server: dict[str, str] | None = None
+    """The variable by which a training finds the fork server; None before the first rehearsal."""
 
     def run(self) -> list[RunState]:
         """Run the study to its end; raise InterruptedRunError when asked to stop before."""
@@ -110,6 +116,7 @@ class Conductor:
                     time.sleep(POLL_S)
             finally:
                 self._kill()
+                self._open.close()
 
     def states(self) -> list[RunState]:
         """Return the state of every planned run; one that ended without leaving a directory has failed."""
@@ -155,6 +162,8 @@ class Conductor:
             # `_has_room` allows a run only while fewer run than there are GPUs, so one is free.
             free = [gpu for gpu in self.work.gpus if gpu not in self._gpu_of.values()]
             self._gpu_of[name] = environment["CUDA_VISIBLE_DEVICES"] = free[0]
+        if state.planned.is_rehearsal and self.work.program is None:
+            environment |= self._server()
         with open_log(log_of(state.planned, self.work.folder)) as log:
             self._running[name] = subprocess.Popen(
                 self.work.command(state),
@@ -167,6 +176,12 @@ class Conductor:
             )
         # Once in each study command: a run that fails at once would otherwise be started for ever.
         self._tried.add(name)
+
+    def _server(self) -> dict[str, str]:
+        """Return the fork server's variable. The first rehearsal starts it: loading code would disturb timed runs."""
+        if self._fork_server is None:
+            self._fork_server = self._open.enter_context(fork_server(process_settings(1)))
+        return self._fork_server
 
     def _collect(self) -> None:
         for name, process in list(self._running.items()):

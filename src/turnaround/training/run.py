@@ -169,9 +169,14 @@ def get_ready(device: str, place: RankInfo, *, network: str | None) -> None:
         if chosen.type == "cuda":
             torch.zeros(1, device=chosen)
             kernels.unavailable_reason()
+    if network is not None:
+        load_network_code(network)
+
+
+def load_network_code(network: str) -> None:
+    """Load the code of a network; one that is unknown is refused where it is built."""
     with suppress(Exception):
-        if network is not None:
-            load_code(network)
+        load_code(network)
 
 
 def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:

@@ -1,0 +1,173 @@
+"""Training processes that are forked from one which has loaded their code already (turnaround/worker_server.py).
+
+Loading torch and a network takes 3 to 10 s, which is most of a short run. A study of many rehearsals pays that once:
+`fork_server` starts the server, and says by TURNAROUND_FORK_SERVER where it listens; every launcher of ours below finds
+it there. A server that is not there, has ended, or whose environment is another one, is no error: the process is
+started as always.
+
+Only for runs of one process, and for those whose start-up nobody compares: a run that is timed starts as it would
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Protocol
+
+from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
+
+SERVER_VARIABLE = "TURNAROUND_FORK_SERVER"
+"""The path of the server's socket; or `off`, for whoever wants every process to start by itself."""
+OFF = "off"
+SERVER_MODULE = "turnaround.worker_server"
+OWN_PREFIX = "TURNAROUND_"
+READ_LATE = ("CUDA_VISIBLE_DEVICES", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES")
+"""Variables besides our own that nothing has read when the code was loaded: a copy may have others. CUDA reads its own
+when the first GPU is asked for, which the server never does."""
+HEADER_BYTES = 8
+"""The length of the request that follows, big-endian."""
+MAX_LOADING_S = 120.0
+"""The first request waits until the server has loaded its code."""
+MAX_SOCKET_PATH = 107
+"""Bytes of a Unix socket's path on Linux (sun_path of unix(7), less its end)."""
+
+
+class TrainingProcess(Protocol):
+    """What a launcher needs of a process it has started: subprocess.Popen, or a forked one."""
+
+    pid: int
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status, or raise subprocess.TimeoutExpired."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM, unless it has ended."""
+
+
+@contextmanager
+def fork_server(settings: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Keep a server as long as the context is open; yield the variable by which launchers find it.
+
+    `settings` is what a process of one training gets on top of our environment: libraries read it when they load. The
+    server loads its code in the background. Nothing is yielded where processes cannot be forked this way.
+    """
+    if not can_fork() or os.environ.get(SERVER_VARIABLE) == OFF:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="turnaround-", ignore_cleanup_errors=True) as folder:  # ours alone: 0700
+        path = str(Path(folder) / "fork")
+        if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+            yield {}
+            return
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            listening.listen(64)  # who asks before the code is loaded waits here
+            process = subprocess.Popen(
+                [sys.executable, "-m", SERVER_MODULE, str(listening.fileno())],
+                env={**os.environ, **settings, LAUNCHER_VARIABLE: str(os.getpid())},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,  # a Ctrl-C in the terminal must not end it before the runs have saved
+                preexec_fn=die_with_parent,
+            )
+        try:
+            yield {SERVER_VARIABLE: path}
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def forking_here(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let the trainings that this process itself starts be forked: those of a loop, or of a notebook."""
+    before = os.environ.get(SERVER_VARIABLE)
+    with fork_server(settings) as variable:
+        os.environ.update(variable)
+        try:
+            yield
+        finally:
+            os.environ.pop(SERVER_VARIABLE, None)
+            if before is not None:
+                os.environ[SERVER_VARIABLE] = before
+
+
+def can_fork() -> bool:
+    """Return whether this system can: Linux alone tells of the end of a process that is no child (pidfd)."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+def forked(run: Path, *, network: str | None, environment: Mapping[str, str], log: IO[bytes]) -> ForkedProcess | None:
+    """Return a training process of the server that the environment names; None when there is none that fits."""
+    path = environment.get(SERVER_VARIABLE)
+    if not path or path == OFF or not can_fork():
+        return None
+    own = {name: value for name, value in environment.items() if name != SERVER_VARIABLE}
+    request = {"run": str(run), "network": network, "folder": os.getcwd(), "environment": own}
+    text = json.dumps(request).encode()
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(path)
+        connection.settimeout(MAX_LOADING_S)
+        sys.stderr.flush()
+        socket.send_fds(connection, [len(text).to_bytes(HEADER_BYTES, "big")], [sys.stderr.fileno(), log.fileno()])
+        connection.sendall(text)
+        pid = json.loads(_line(connection) or b"{}").get("pid")
+    except (OSError, ValueError):
+        pid = None
+    if not isinstance(pid, int):
+        connection.close()
+        return None
+    return ForkedProcess(pid, connection)
+
+
+class ForkedProcess:
+    """A training process below the server. Closing the connection ends it, so it never outlives this launcher."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self._connection: socket.socket | None = connection
+        self._status: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status as subprocess has it; a server that has gone has killed it."""
+        latest_s = None if timeout is None else time.monotonic() + timeout
+        while self._connection is not None:
+            left_s = None if latest_s is None else max(0.0, latest_s - time.monotonic())
+            if not select.select([self._connection], [], [], left_s)[0]:
+                raise subprocess.TimeoutExpired(SERVER_MODULE, timeout or 0.0)
+            try:
+                answer = json.loads(_line(self._connection) or b"{}")
+            except OSError:
+                answer = {}
+            self._status = int(answer.get("status", -signal.SIGKILL))
+            self._connection.close()
+            self._connection = None
+        assert self._status is not None
+        return self._status
+
+    def terminate(self) -> None:
+        """Ask it to stop. Its number is its own as long as we have not taken its exit status."""
+        if self._connection is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+
+def _line(connection: socket.socket) -> bytes:
+    """Return one line of the server, and leave what comes after it; what there is when the server ends."""
+    text = b""
+    while not text.endswith(b"\n") and (byte := connection.recv(1)):
+        text += byte
+    return text
