@@ -96,7 +96,7 @@ def test_what_a_folder_has_that_is_not_used_is_said(user: User, pictures: Path) 
         (["--epochs", "0"], ["training.epochs must be from 1", "Received: 0"]),
         (["--lr", "-1"], ["training.learning_rate must be from 0", "Received: -1"]),
         (["--size", "4"], ["data.size_px must be from 16 to 1024", "Received: 4"]),
-        (["--log", "wandb"], ["'wandb'", "tensorboard, mlflow"]),
+        (["--log", "comet"], ["'comet'", "tensorboard, mlflow, wandb, trackio"]),
         (["--gpu", "v100"], ["--gpu is for clusters", "--on slurm"]),
         (["--on", "k8s"], ["'k8s'", "local, slurm"]),
         (["--time-limit", "10"], ["a time with its unit", "'10'", "10min"]),

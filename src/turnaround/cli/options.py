@@ -95,7 +95,8 @@ Log = Annotated[
     typer.Option(
         "--log",
         metavar="VIEWER",
-        help="Show the run in another viewer too, while it trains: tensorboard or mlflow; may be repeated.",
+        help="Show the run in another viewer too, while it trains: tensorboard, mlflow, wandb or trackio; may be "
+        "repeated.",
     ),
 ]
 

@@ -225,10 +225,9 @@ class RunDirectory:
         """The folder of TensorBoard's event files."""
         return self.logs / "tensorboard"
 
-    @property
-    def mlflow_note(self) -> Path:
-        """The MLflow server and run that show this one, for a resume."""
-        return self.logs / "mlflow.json"
+    def viewer_note(self, viewer: str) -> Path:
+        """Return the path of the note which run of a viewer shows this one, for a resume."""
+        return self.logs / f"{viewer}.json"
 
     # --- files of which each process, host or job has one
 

@@ -153,7 +153,7 @@ def test_which_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(["tensorboard,mlflow", "mlflow"]) == ("tensorboard", "mlflow")
     with pytest.raises(InputError, match=r"Unknown viewer for --log 'tensorbord'\. Did you mean 'tensorboard'\?"):
         chosen(["tensorbord"])
-    with pytest.raises(InputError, match=r"--log names no viewer\. Valid: tensorboard, mlflow"):
+    with pytest.raises(InputError, match=r"--log names no viewer\. Valid: tensorboard, mlflow, wandb, trackio"):
         chosen([","])
 
 
@@ -214,7 +214,7 @@ def test_tensorboard_knows_what_it_has(tmp_path: Path) -> None:
             ["--on", "slurm", "--log", "tensorboard"],
             "--log tensorboard follows a run of this machine",
         ),
-        (["--log", "wandb"], "Unknown viewer for --log 'wandb'. Valid: tensorboard, mlflow."),
+        (["--log", "comet"], "Unknown viewer for --log 'comet'. Valid: tensorboard, mlflow, wandb, trackio."),
     ],
 )
 def test_the_command_line_refuses(tmp_path: Path, arguments: list[str], message: str) -> None:

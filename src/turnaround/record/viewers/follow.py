@@ -66,8 +66,25 @@ def _mlflow() -> Viewer:
     return MLflow()
 
 
+def _wandb() -> Viewer:
+    from turnaround.record.viewers.trackers import WandB
+
+    return WandB()
+
+
+def _trackio() -> Viewer:
+    from turnaround.record.viewers.trackers import Trackio
+
+    return Trackio()
+
+
 # One row for each viewer: its name, which is that of its package, and what makes it. Imported when it is asked for.
-VIEWERS: dict[str, Callable[[], Viewer]] = {"tensorboard": _tensorboard, "mlflow": _mlflow}
+VIEWERS: dict[str, Callable[[], Viewer]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+    "trackio": _trackio,
+}
 
 
 def chosen(said: Sequence[str]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ class MLflow:
     def _go_on(self, run: Run) -> set[int] | None:
         """Go on with the run that an earlier start has made on this server, if it is still there."""
         try:
-            before = read_json(run.directory.mlflow_note, run.path)
+            before = read_json(run.directory.viewer_note("mlflow"), run.path)
             if before.get("server") != self._server:
                 return None
             self._id = str(before["run_id"])
@@ -74,7 +74,7 @@ class MLflow:
         self._id = made.info.run_id
         settings = [self._param(key, value) for key, value in settings_of(run.recipe).items()]
         self._client.log_batch(self._id, params=settings[:MAX_SETTINGS])
-        write_json(run.directory.mlflow_note, {"server": self._server, "run_id": self._id}, run.path)
+        write_json(run.directory.viewer_note("mlflow"), {"server": self._server, "run_id": self._id}, run.path)
 
     def epoch(self, record: EpochRecord) -> None:
         now_ms = int(time.time() * 1000)
