@@ -34,3 +34,33 @@ def test_a_ctrl_c_that_is_ignored_stays_ignored() -> None:
     done = started("SIG_IGN")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("turnaround ")
+
+
+IN_A_FINALIZER = """
+import os, signal, time
+import turnaround.__main__, turnaround.cli
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+def verb():
+    try:
+        Finalized()
+        time.sleep(30)
+        print("lost")
+    except KeyboardInterrupt:
+        print("heard")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+turnaround.cli.main = verb
+turnaround.__main__.main()
+"""
+
+
+def test_a_ctrl_c_within_a_finalizer_is_heard_and_leaves_no_trace() -> None:
+    """Python prints what a finalizer raises, and forgets it."""
+    command = [sys.executable, "-c", IN_A_FINALIZER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")

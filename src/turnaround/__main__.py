@@ -1,8 +1,10 @@
 """The command `turnaround`, which `python -m turnaround` is too."""
 
+import _thread
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 from turnaround.errors import EXIT_CTRL_C, STOPPED
@@ -17,6 +19,7 @@ def main() -> None:
     from turnaround.cli import main as run_verb
 
     if is_usual:
+        sys.unraisablehook = _not_lost
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run_verb()
@@ -24,6 +27,16 @@ def main() -> None:
         if is_usual:
             # Python takes seconds to put torch away: whoever presses again by then has been told already.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Ask again where Python would print a Ctrl-C and forget it: within a finalizer, or the end of an import."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    again = threading.Timer(0.05, _thread.interrupt_main)  # by then the finalizer is over
+    again.daemon = True
+    again.start()
 
 
 def _end_at_once(signum: int, frame: FrameType | None) -> None:

@@ -37,3 +37,7 @@ def test_a_resume_of_a_finished_run_removes_what_a_killed_launcher_has_left(tmp_
     assert (dead.returncode, directory.lock.exists()) == (-signal.SIGKILL, True)
     assert lifecycle.resume(request(directory.path)).status.state == "finished"
     assert {path: path.read_bytes() for path in directory.path.rglob("*") if path.is_file()} == before
+    # Killed while it wrote the page, after the lock was given back.
+    (directory.path / ".page.html.7-0123abcd.tmp").write_text("<html>")
+    lifecycle.resume(request(directory.path))
+    assert {path: path.read_bytes() for path in directory.path.rglob("*") if path.is_file()} == before

@@ -412,11 +412,13 @@ def _processes_before(run: Run) -> int | None:
 
 
 def _remove_leftovers(directory: RunDirectory) -> None:
-    """Remove what a launcher that was killed after the last epoch has left; a living one keeps its lock."""
-    if directory.lock.exists():
-        with suppress(TurnaroundError, OSError), RunLock(directory.lock):
-            handshake.clear(directory)
-            clear_traces(directory)
+    """Remove what a launcher that was killed after the last epoch has left; a living one keeps its lock.
+
+    Also where there is no lock: the page is written after it was given back, and a second Ctrl-C may interrupt the end.
+    """
+    with suppress(TurnaroundError, OSError), RunLock(directory.lock):
+        handshake.clear(directory)
+        clear_traces(directory)
 
 
 def _write_status(directory: RunDirectory, status: Status) -> None:
