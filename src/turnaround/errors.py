@@ -19,9 +19,18 @@
 A message says what is wrong, what was received, and what to do next.
 """
 
+import os
+from types import FrameType
+
 EXIT_CTRL_C = 130
 """Of a command that a Ctrl-C has ended and that left nothing to resume: as a shell says it of SIGINT, 128 + 2."""
 STOPPED = "Stopped by Ctrl-C."
+
+
+def end_on_ctrl_c(signum: int, frame: FrameType | None) -> None:
+    """Handle SIGINT while nothing has begun that would have to be put away: say it and end."""
+    os.write(2, f"{STOPPED}\n".encode())  # not through sys.stderr, which may be in the middle of a line
+    os._exit(EXIT_CTRL_C)
 
 
 class TurnaroundError(Exception):

@@ -53,7 +53,7 @@ from turnaround.cli.train import train
 from turnaround.cli.verbs import Verb, VerbGroup
 from turnaround.cli.verify import verify
 from turnaround.cli.watch import watch
-from turnaround.errors import EXIT_CTRL_C, STOPPED, TurnaroundError
+from turnaround.errors import TurnaroundError
 
 app = typer.Typer(
     name="turnaround",
@@ -111,6 +111,3 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo("\n".join(map(clean, str(error).split("\n"))), err=True)  # it may quote what others have written
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:  # of older versions of typer: before a verb is known
-        typer.echo(STOPPED, err=True)
-        sys.exit(EXIT_CTRL_C)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import signal
 import typing
 from pathlib import Path
 from typing import Any
 
 import typer.core
 
-from turnaround.errors import EXIT_CTRL_C, STOPPED
+from turnaround.errors import EXIT_CTRL_C, STOPPED, end_on_ctrl_c
 
 PLACEHOLDERS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 """What an option takes, by the type of its value. An option says more with a metavar of its own."""
@@ -144,6 +145,8 @@ class VerbGroup(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb. A Ctrl-C that it has no words of its own for is one line: typer says nothing, or "Aborted"."""
         try:
+            if signal.getsignal(signal.SIGINT) is end_on_ctrl_c:
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # the verb puts away what it has begun
             return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.echo(STOPPED, err=True)
