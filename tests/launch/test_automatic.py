@@ -102,6 +102,20 @@ def test_many_photos_without_trained_weights(tmp_path: Path) -> None:
     assert (found.recipe.model.name, found.recipe.data.size_px) == ("resnet18", 128)
 
 
+def test_without_a_gpu_only_the_last_layer_of_a_trained_network_learns(tmp_path: Path, hub: Path) -> None:
+    download(hub, "mobilenetv2_100.ra_in1k")
+    place = folder(tmp_path / "set", images=1000, side_px=200)
+    found = chosen(place, device="cpu")
+    assert (found.recipe.model.fine_tune, found.recipe.augment.preset) == (False, "none")
+    assert "some 40 times as long" in found.reasons["model.fine_tune"]
+    assert "--set model.fine_tune=true" in found.reasons["model.fine_tune"]
+    assert chosen(place, "model.weights=mobilenetv2_100.safetensors", device="cpu").recipe.model.fine_tune is False
+    asked = chosen(place, "model.fine_tune=true", device="cpu")
+    assert (asked.recipe.model.fine_tune, "model.fine_tune" in asked.reasons) == (True, False)
+    assert chosen(place, "augment.mixup=0.2", device="cpu").recipe.model.fine_tune is True  # it takes no mixed images
+    assert chosen(place, device="mps").recipe.model.fine_tune is True
+
+
 @pytest.mark.parametrize(("images", "fine_tunes"), [(40, False), (1000, True)])
 def test_photos_get_weights_that_were_downloaded_before(
     tmp_path: Path, hub: Path, images: int, fine_tunes: bool

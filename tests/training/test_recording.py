@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,3 +105,18 @@ def test_a_status_without_room_is_written_with_the_next_one(monkeypatch: pytest.
         recorder([], stops=True).set_status()
     with pytest.raises(DiskFullError):
         recorder([]).set_status(state="finished")
+
+
+def test_a_long_training_is_announced_on_the_display(written: list[dict[str, Any]]) -> None:
+    told: list[str] = []
+    made, times = recorder([]), iter(range(0, 1000, 30))
+    nothing = lambda **_: None  # noqa: E731
+    made.progress = SimpleNamespace(note=told.append, epoch_begins=nothing, step_done=nothing)  # type: ignore[assignment]
+    made.step = SimpleNamespace(timer=SimpleNamespace(spans=lambda waits: []))  # type: ignore[assignment]
+    assert made.outlook.now_s is time.monotonic
+    made.outlook.now_s = lambda: float(next(times))
+    made.epoch_begins(epoch=1, steps=100)
+    for _ in range(10):
+        made.step_done(SimpleNamespace(global_size=32))  # type: ignore[arg-type]
+    assert len(told) == 1
+    assert "images/s without a GPU" in told[0]

@@ -26,6 +26,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     saving.py      when a checkpoint is due, and its writing beside the training
     recording.py   what happens in the loop -> the run directory and the progress display
     energy.py      watt-hours of an epoch, over the GPUs of all hosts
+    outlook.py     how long a training will take on a CPU, told after its first steps
     clock.py       where the time goes: parts of the run, and of a sampled step on the device's own timeline
     preview.py     the first training images, before and after their variation
     bench.py       each part of a training alone, and all together: ceilings

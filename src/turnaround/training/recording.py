@@ -20,6 +20,7 @@ from turnaround.record.writer import Lines, write_json
 from turnaround.training.best import BestWeights
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.clock import Clock
+from turnaround.training.outlook import Outlook
 from turnaround.training.plan import EpochPlan
 from turnaround.training.position import TrainingPosition
 from turnaround.training.saving import Saver
@@ -54,6 +55,7 @@ class RunRecorder:
         self.status, self.progress, self.workers = status, progress, plan.workers
         self.deciding_keys = deciding_keys(recipe.to_dict())
         self.is_first = self.workers.rank == 0
+        self.outlook = Outlook(recipe, is_cpu=self.is_first and self.workers.device.type == "cpu")
         self.stops_on_full_disk = recipe.training.stop_on_full_disk
         self.saver = Saver(
             directory.checkpoint,
@@ -100,6 +102,7 @@ class RunRecorder:
 
     def epoch_begins(self, *, epoch: int, steps: int) -> None:
         self.progress.epoch_begins(epoch=epoch, epochs=self.plan.epochs, steps=steps)
+        self.outlook.epoch_begins(epoch=epoch, epochs=self.plan.epochs, steps=steps)
 
     def step_done(self, batch: StepBatch) -> None:
         self.saver.check()  # a write that failed in its thread is raised here, at the next step
@@ -107,6 +110,8 @@ class RunRecorder:
         if self.status.first_step_at is None:
             self.set_status(first_step_at=utc_now())
         self.progress.step_done(images=batch.global_size)
+        if sentence := self.outlook.step_done(images=batch.global_size):
+            self.progress.note(sentence)
 
     def _write_spans(self, *, waits: bool = False) -> None:
         for span in self.step.timer.spans(waits=waits):
