@@ -36,7 +36,7 @@ def recorder(told: list[str], *, stops: bool = False) -> RunRecorder:
     return RunRecorder(
         RunDirectory(Path("runs/a")),
         clock=SimpleNamespace(totals_s=dict),  # type: ignore[arg-type]
-        recipe=Recipe(training=TrainingRecipe(stop_on_full_disk=stops)),
+        recipe=Recipe(training=TrainingRecipe(stop_on_full_disk=stops)).resolved(),
         plan=plan(),
         step=SimpleNamespace(),  # type: ignore[arg-type]
         status=Status(state="running"),
