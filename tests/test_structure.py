@@ -121,7 +121,7 @@ SHARED_WITH = ("recipe", "launch", "cli", "recorder", "worker")
 # The entry point of every training process, and the verbs that ask a trained network, stand on the reading side's
 # doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.
 ENTRY_POINT = {
-    "worker.py": {"turnaround.training.run"},
+    "worker.py": {"turnaround.training.run", "turnaround.training.start_up"},
     "worker_server.py": {"turnaround.training.run"},
     "cli/train.py": {"turnaround.training.preview"},
     "cli/classify.py": {"turnaround.use.images", "turnaround.use.predictor"},

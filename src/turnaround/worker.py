@@ -91,15 +91,22 @@ def _assignment(
 ) -> Assignment | None:
     """Load what can be loaded without images, then wait for them; None when they will never come."""
     from turnaround.training.run import Assignment, get_ready
+    from turnaround.training.start_up import StartUp
 
     began_at_s = time.monotonic() - _age_s()
+    loaded_at_s = began_at_s + import_time_s
     with without_collections():
         get_ready(message.device, here, network=message.network)
     ready_at_s = time.monotonic()
     complete = handshake.wait(for_images=True)
     if complete is None or complete.pixels_dir is None:
         return None
+    start_up = StartUp(complete.begun_at_s if complete.is_of_this_host else began_at_s)
+    for part, at_s in (("command", began_at_s), ("import", loaded_at_s), ("device and network code", ready_at_s)):
+        start_up.ended(part, at_s)
+    start_up.ended("wait for images")
     return Assignment(
+        start_up=start_up,
         directory=handshake.directory,
         pixels_dir=Path(complete.pixels_dir),
         device=complete.device,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from turnaround.cli import doctor as verb
 from turnaround.cli.doctor import network_text
-from turnaround.errors import MissingPartError
+from turnaround.errors import InputError, MissingPartError
+from turnaround.record.reader import Run
+from turnaround.record.writer import write_json
 
 FACTS: dict[str, Any] = {"backend": "gloo", "processes": 4, "hosts": 2, "message_mb": 64, "elapsed_s": 0.128}
 
@@ -31,3 +36,28 @@ def test_processes_that_do_not_meet_are_said(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "PROBE_TIMEOUT_S", 0.2)
     with pytest.raises(MissingPartError, match=r"cannot speak to each other \(no answer within 0.2 s\).*GLOO_SOCKET"):
         verb(json_=False)
+
+
+# --- where the start-up of a run went
+
+
+def test_the_parts_of_a_start_add_up_to_it(trained_run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    verb(start_up=trained_run, json_=True)
+    told = json.loads(capfd.readouterr().out)
+    assert list(told["start_up_s"])[:4] == ["command", "import", "device and network code", "wait for images"]
+    assert told["total_s"] == pytest.approx(sum(told["start_up_s"].values()))
+    # The run's own clock goes on until the first step, and counts decoding apart.
+    time_s = Run.load(trained_run).status.time_s
+    assert 0 < told["total_s"] <= time_s["start_up"] + time_s["decode"] + 0.1
+    verb(start_up=trained_run, json_=False)
+    shown = capfd.readouterr().out
+    assert all(part in shown for part in told["start_up_s"])
+    assert "Loading code took" in shown
+
+
+def test_a_run_without_them_says_so(trained_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained_run, tmp_path / "run")
+    machine = {**Run.load(trained_run).machine, "start_up_s": {"import": "long", "command": float("nan"), "x": True}}
+    write_json(tmp_path / "run" / "machine.json", machine)
+    with pytest.raises(InputError, match=r"run does not say where its start-up went: .* Train one"):
+        verb(start_up=tmp_path / "run")

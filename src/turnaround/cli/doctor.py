@@ -16,7 +16,13 @@ NETWORK_MB = 64
 """As large as the gradients of a small network, and more than a switch buffers."""
 
 
-def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False) -> None:
+def doctor(
+    start_up: Annotated[
+        Path | None,
+        typer.Option("--start-up", metavar="RUN", help="Show where the time before a run's first step went."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> None:
     """Look at this machine: GPUs, versions, disk, processes.
 
     Started on several hosts (srun --nodes=2 --ntasks-per-node=1 turnaround doctor, or by torch.distributed.run) it
@@ -24,6 +30,9 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts a
     """
     from turnaround.reporting.terminal import print_json
 
+    if start_up is not None:
+        _start_up(start_up, json_=json_)
+        return
     if (settings := _started_with_others()) is not None:
         _network(settings, json_=json_)
         return
@@ -34,6 +43,39 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="Print the facts a
         _print(facts)
     if facts["problems"]:
         raise typer.Exit(1)
+
+
+def _start_up(path: Path, *, json_: bool) -> None:
+    """Print the parts of a run's last start, as its record has them."""
+    from rich.table import Table
+
+    from turnaround.errors import InputError
+    from turnaround.record.reader import Run
+    from turnaround.reporting.terminal import out, print_json
+
+    recorded = Run.load(path).machine.get("start_up_s")
+    parts_s = {str(part): s for part, s in recorded.items() if _is_time(s)} if isinstance(recorded, dict) else {}
+    if not parts_s:
+        raise InputError(
+            f"{path} does not say where its start-up went: it was imported, recorded by another program or an earlier "
+            "version, or ended before its first step. Train one: turnaround train SOURCE."
+        )
+    total_s, import_s = sum(parts_s.values()), parts_s.get("import", 0.0)
+    if json_:
+        return print_json({"start_up_s": parts_s, "total_s": total_s})
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("part of the start-up")
+    for title in ("seconds", "share"):
+        table.add_column(title, justify="right")
+    for part, seconds in parts_s.items():
+        table.add_row(part, f"{seconds:.2f}", f"{seconds / total_s if total_s else 0.0:.0%}", style=None)
+    table.add_row("all", f"{total_s:.2f}", "", style="bold")
+    out().print(table)
+    return out().print(f"Loading code took {import_s:.1f} s, everything else {total_s - import_s:.1f} s.")
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
 def _started_with_others() -> dict[str, str] | None:

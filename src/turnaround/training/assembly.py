@@ -49,6 +49,7 @@ from turnaround.training.noise import (
     needs_probe,
 )
 from turnaround.training.schedule import Scaling, choose_scaling
+from turnaround.training.start_up import StartUp
 from turnaround.training.step import Step, StepComponents
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
@@ -216,20 +217,25 @@ def open_batches(core: TrainingCore) -> tuple[Batches, Slicing]:
     return batches, slicing
 
 
-def warm_up(core: TrainingCore) -> Assembly:
+def warm_up(core: TrainingCore, *, start_up: StartUp | None = None) -> Assembly:
     """Do everything that only a first pass does, before the first epoch: compiling, loading and choosing kernels."""
-    workers, backbone = core.workers, core.learner.backbone
+    workers, backbone, start_up = core.workers, core.learner.backbone, start_up or StartUp()
     batches, slicing = open_batches(core)
+    start_up.ended("bring pixels to the device")
     core.network.train_mode()
     if workers.device.type != "cuda":
         feed = _feed(core, batches, slicing)
+        start_up.ended("features of the frozen network" if backbone is not None else "warm up")
         return Assembly(core=core, batches=batches, slicing=slicing, feed=feed, depthwise=None)
     batch = next(batches.steps(slicing, epoch=1))
     depthwise = choose_depthwise_kernels(core, batch)  # before the first pass, which would make a plan with cuDNN
+    start_up.ended("choose kernels")
     feed = _feed(core, batches, slicing)
     if backbone is not None:
+        start_up.ended("features of the frozen network")
         batch = replace(batch, features=backbone(core.inputs.varied(batch, epoch=1)))
     core.step.warm_up(batch)
+    start_up.ended("warm up")  # first passes: compiling, loading kernels, capturing graphs
     return Assembly(core=core, batches=batches, slicing=slicing, feed=feed, depthwise=depthwise)
 
 

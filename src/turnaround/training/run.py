@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import CheckpointSchedule, interval_choice
 from turnaround.training.schedule import Schedule, choose_scaling, make_schedule
+from turnaround.training.start_up import StartUp
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
@@ -70,6 +71,8 @@ class Assignment:
     """Seconds spent waiting for decoding; code that was loaded meanwhile counts as start-up."""
     import_time_s: float = 0.0
     """Seconds from the start of this process until all its code was loaded."""
+    start_up: StartUp = field(default_factory=StartUp)
+    """What was noted of the start so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,30 +100,35 @@ def train(
 
     `is_stable` is the rule of `training.stop = stable`: analysis, which has it, is a room that training does not see.
     """
-    directory = assignment.directory
+    directory, start_up = assignment.directory, assignment.start_up
     record = read_json(directory.recipe)
     recipe = Recipe.from_record(record)
     device = choose_device(assignment.device, place)
     with ExitStack() as open_parts:
         workers = _connected(recipe, place, device.value)
+        start_up.ended("connect")
         telemetry = Telemetry(directory.telemetry(host_name())) if place.local_rank == 0 else None
         if telemetry is not None:
             open_parts.enter_context(telemetry)
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)  # before anything is computed that would only differ later
+        start_up.ended("open pixels")
         there = Place(workers=workers, pixels=pixels, rank=place, device=device)
         if BATCH_TO_FIT in record:
             recipe = _fitted(record, recipe, there, directory, progress)
+            start_up.ended("try the batch")
         open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat, there))
         core = build_core(recipe, workers, pixels, place=place, device=device, heartbeat=heartbeat)
+        start_up.ended("build network and optimizer")
         faults.arm(rank=place.rank, segment=_status(directory).segments)
         faults.strike("start")
         segment = _restore(assignment, core, is_stable)
+        start_up.ended("restore")
         if segment.plan.note is not None:
             progress.warn(segment.plan.note)
         program_s = segment.clock.total_program_s
         open_parts.enter_context(HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=program_s))
-        assembly = warm_up(core)  # after the heartbeat began: compiling takes up to a minute
+        assembly = warm_up(core, start_up=start_up)  # after the heartbeat began: compiling takes up to a minute
         places = _places(workers)
         energy = EpochEnergy(workers, places, telemetry=telemetry, host=host_name())
         _write_machine(assignment, assembly, segment, places)
@@ -301,6 +309,7 @@ def _write_machine(
     # Without the GPU's UUID: who reads a record has no use for a serial number.
     machine["ranks"] = [{key: value for key, value in place.items() if key != GPU} for place in places]
     machine["cost"] = core.cost
+    machine["start_up_s"] = {part: round(seconds, 3) for part, seconds in assignment.start_up.parts_s.items()}
     machine["passed_over_checkpoints"] = segment.passed_over
     machine["changed"] = changed_since(directory.machine, machine, start=segment.status.segments)
     write_json(directory.machine, machine)
