@@ -46,6 +46,7 @@ class Finalized:
         time.sleep(0.01)
 
 def verb():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as cli/verbs.py does when a verb begins
     try:
         Finalized()
         time.sleep(30)
