@@ -53,7 +53,7 @@ def test_a_table_is_taken_over(prices: Console, tmp_path: Path) -> None:
         (["set", "V10", "2"], "Did you mean 'V100'?"),
         (["set", "V100", "2", "--currency", "taler"], "Unknown currency 'taler'"),
         (["set", "V100", "2", "--billing", "day"], "Unknown --billing 'day'"),
-        (["set", "V100", "two"], "two"),
+        (["set", "V100", "two"], "'PRICE'"),
         (["remove", "V100"], "The price table is empty"),
         (["import", "none.csv"], "cannot be read"),
         (["import", "p.csv", "--cloud", "aws"], "--cloud is for SkyPilot's catalog"),
