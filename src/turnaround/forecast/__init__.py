@@ -24,5 +24,7 @@ their figures; turnaround.findings.forecasts has the words.
     predict.py       from the question to the answer
     sweep.py         the laws over a range of workers, for pictures
     next_run.py      the single run that would make the answer surest
+    prior.py         time, memory and epochs of a network that nobody has trained yet
+    estimate.py      an answer from zero runs, from those
     score.py         forecasts that were saved, held against what was measured later
 """

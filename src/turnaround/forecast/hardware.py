@@ -69,7 +69,7 @@ def speed_ratio(
     ours, theirs = precision_of(precision), precision_of(target_precision or precision)
     if source.name == destination.name and ours == theirs:
         return Interval.exact(1.0)
-    rates = [_rate(source, ours), _rate(destination, theirs)]
+    rates = [peak_tflops(source, ours), peak_tflops(destination, theirs)]
     # A sheet without peak rates, as a user may write it, is compared by bandwidth alone.
     arithmetic = 0.0 if None in rates else ARITHMETIC
     before, after = (
@@ -92,8 +92,10 @@ def _bytes(precision: Precision) -> float:
     return 1.0 if precision == "half" else 2.0
 
 
-def _rate(kind: GpuKind, precision: Precision) -> float | None:
-    """Return TFLOPS. torch computes convolutions of fp32 in TF32 where a kind has it; without it TF32 is fp32."""
+def peak_tflops(kind: GpuKind, precision: Precision) -> float | None:
+    """Return the peak rate in TFLOPS; None where the sheet has none.
+
+    torch computes convolutions of fp32 in TF32 where a kind has it; without it TF32 is fp32."""
     if precision == "half":
         return kind.fp16_tflops or kind.fp32_tflops
     return kind.tf32_tflops or kind.fp32_tflops

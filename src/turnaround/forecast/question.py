@@ -22,6 +22,7 @@ FIGURES = (
     "job_time_s",
     "cost",
     "energy_wh",
+    "cost_to_stable",
     "val_accuracy",
 )
 
@@ -172,6 +173,9 @@ class Prediction:
     job_time_s: Interval | None = None
     cost: Interval | None = None
     """Price of the job, all epochs of the recipe."""
+    cost_to_stable: Interval | None = None
+    currency: str | None = None
+    """Of both costs; None where the user has named none."""
     energy_wh: Interval | None = None
     """Energy of the GPUs for the job; None where no run on this kind of GPU has measured its power."""
     energy_to_stable_wh: Interval | None = None

@@ -19,6 +19,7 @@ import numpy as np
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import HOUR_S, device_time_s
 from turnaround.analysis.goals import cost as cost_of_time
+from turnaround.analysis.prices import Price
 from turnaround.errors import InputError
 from turnaround.forecast.interval import Array, Interval, draws, middle_80
 from turnaround.forecast.observations import Overheads, Times, times_by_kind
@@ -122,6 +123,14 @@ def gpu_hours(time_s: float, workers: int) -> float:
 def cost(time_s: Interval, *, workers: int, price_per_hour: float) -> Interval:
     """Return the price of all GPUs for that time, in the price's currency."""
     return time_s.scaled(cost_of_time(1.0, devices=workers, price_per_hour=price_per_hour))
+
+
+def price_interval(time_s: Interval, price: Price | None, *, workers: int) -> Interval | None:
+    """Return what so many GPUs cost for that time, in whole billing units; None where the price is not known."""
+    if price is None:
+        return None
+    low, value, high = (price.cost(end, devices=workers) for end in (time_s.low, time_s.value, time_s.high))
+    return Interval(value=value, low=low, high=high)
 
 
 def per_epoch_overhead(measured: Sequence[Overheads], processes: int) -> Interval:

@@ -21,6 +21,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     schedule.py    the learning rate of every step; scaling with the workers
     choices.py     device, precision, compiling, depthwise kernels, each with its reason
     fitting.py     the largest batch that fits into the memory, tried before the first epoch
+    footprint.py   what a step asks of any GPU: bytes kept by a forward pass, weights
     agreement.py   decisions of all processes together: to stop, to save, that the loss is no number
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
     saving.py      when a checkpoint is due, and its writing beside the training

@@ -28,6 +28,8 @@ from turnaround.training.position import TrainingPosition
 
 ROUNDS = 5
 MIN_STEPS = 4
+ENOUGH_S = 40.0
+"""No further round begins after this time: a network that takes seconds for a step is measured in fewer rounds."""
 MAX_ROUND = 4
 """Times as long as was asked for, where whole periods of the noise scale's measurement need it."""
 NOT_MEASURED = 1
@@ -50,7 +52,10 @@ def measure(assembly: Assembly, *, part_s: float) -> dict[str, Rate]:
     takes = parts.all()
     steps = {name: parts.steps_for_a_round(run) for name, run in takes.items()}
     rates: dict[str, list[float]] = {name: [] for name in takes}
+    begun_s = time.perf_counter()
     for number in range(ROUNDS + 1):
+        if number > 1 and parts.is_enough(time.perf_counter() - begun_s):
+            break
         for name, run in takes.items():
             rate = parts.timed(run, steps[name])
             if number:
@@ -90,6 +95,12 @@ class _BenchParts:
         if self.workers.size > 1:
             runs["all_reduce"] = self.all_reduce
         return {**runs, "training": self.training}
+
+    def is_enough(self, elapsed_s: float) -> bool:
+        """Return whether the rounds have taken long enough: for all processes, process 0's word."""
+        word = torch.tensor([float(elapsed_s > ENOUGH_S)], device=self.workers.device)
+        self.workers.broadcast(word)
+        return bool(word.item())
 
     def timed(self, run: Run, steps: int) -> float:
         """Return the images a second of so many steps."""

@@ -150,13 +150,15 @@ class KeptForBackward:
 
     def __init__(self, weights: Iterator[Tensor]) -> None:
         self._seen = {weight.untyped_storage().data_ptr() for weight in weights}
-        self.num_bytes = 0
+        self.num_bytes = self.num_tensors = self.largest_bytes = 0
 
     def pack(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.num_bytes += storage.nbytes()
+            self.num_tensors += 1
+            self.largest_bytes = max(self.largest_bytes, storage.nbytes())
         return tensor
 
 

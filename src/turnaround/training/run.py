@@ -42,6 +42,7 @@ from turnaround.training.clock import Clock, with_lost
 from turnaround.training.energy import GPU, EpochEnergy, gpu_of
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.fitting import Place, fitting_alone, fitting_batch
+from turnaround.training.footprint import count_footprint
 from turnaround.training.loop import Loop
 from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
@@ -194,6 +195,7 @@ def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
     workers, pixels = _connected(recipe, place, device.value), open_pixels(assignment.pixels_dir)
     _agree(workers, recipe, pixels)
     core = build_core(recipe, workers, pixels, place=place, device=device)
+    footprint = count_footprint(core.network.module, size_px=recipe.size_px)  # before anything is compiled or captured
     begun_s = time.perf_counter()
     assembly = warm_up(core)
     warm_up_s = time.perf_counter() - begun_s
@@ -201,8 +203,14 @@ def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
     if workers.rank == 0:
         choices = recorded(assembly.choices())
         facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": choices, "cost": core.cost}
+        facts |= {"footprint": asdict(footprint), "device": _device_name(workers.device)}
         write_json(assignment.directory.bench, facts)
     workers.close()
+
+
+def _device_name(device: torch.device) -> str:
+    """Return the GPU's name, or the kind of device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _connected(recipe: Recipe, place: RankInfo, device: ProcessDevice) -> Workers:

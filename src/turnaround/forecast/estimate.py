@@ -1,0 +1,358 @@
+"""An answer from zero runs: a few seconds of measurement on this machine -> time, memory and money on others.
+
+    this machine has a GPU   its own step, carried over to other kinds by data sheets (forecast/hardware.py)
+    it has none              the law of counted bytes and FLOPs (forecast/prior.py); a processor's speed says nothing of
+                             a GPU's
+    this machine itself      as measured
+    more workers             the law of published series from one count (forecast/scaling.py)
+    epochs                   a share of those planned, and the law of the global batch (forecast/epochs.py)
+
+Enters: a `TrialFacts` measurement and an `EstimateQuestion`. Leaves: an `Estimate` for each kind and count, the choices
+among them, and the one run that would narrow them most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from turnaround.analysis.gpu_kinds import data_sheet, kind_of
+from turnaround.analysis.prices import Price, PriceTable
+from turnaround.errors import InputError
+from turnaround.forecast import prior
+from turnaround.forecast.epochs import INSIDE
+from turnaround.forecast.hardware import sheet_of, speed_ratio
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.prior import MemoryNeed, NetworkCount
+from turnaround.forecast.question import Prediction
+from turnaround.forecast.step_time import StepObservation, StepTime
+from turnaround.forecast.time_law import Deployment
+from turnaround.forecast.turnaround import TurnaroundParts, gpu_hours, job_time, price_interval
+
+CPU = "CPU"
+GPUS_PER_HOST = 8
+HERE_HALF_WIDTH = 0.25
+"""80 % half-width of the logarithm of an epoch's time on the machine that was measured, besides the spread of the
+measurement's own rounds: other work on the same cores, the first epoch, the noise scale (docs/LOG.md)."""
+MORE_PROCESSES_HALF_WIDTH = 0.25
+"""The same for several processes on the cores where one was measured."""
+MEASURED_HALF_WIDTH = 0.05
+"""The same after a run on the very kind: what is left is the scaling."""
+NEAR_FASTEST = 1.10
+"""Times within a tenth of the fastest are as good for most people; the cheapest of them is the one to take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialFacts:
+    """What a few seconds on this machine have told of a training."""
+
+    job: str
+    network: NetworkCount
+    num_train: int
+    num_validation: int
+    batch: int
+    """Images of a worker in each step."""
+    epochs: int
+    gradient_bytes: float
+    device: str
+    """The kind of GPU that was measured; CPU for processors."""
+    precision: str
+    """The precision that was measured."""
+    gpu_precision: str
+    """The precision that GPUs would compute in."""
+    images_per_s: Interval
+    """Training on one process: the median over rounds, and its extremes."""
+    decode_images_per_s: float
+    cores: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateQuestion:
+    """Kinds and counts to estimate. Checked against the images by `estimate`."""
+
+    gpus: tuple[str, ...]
+    workers: tuple[int, ...]
+    prices: PriceTable = field(default_factory=PriceTable)
+    gpus_per_host: int = GPUS_PER_HOST
+    network: float | None = None
+    """GB/s that an all-reduce gets between hosts; None: not known."""
+
+    def __post_init__(self) -> None:
+        for gpu in self.gpus:
+            if kind_of(gpu) != CPU:
+                sheet_of(gpu)  # raises for a kind that nobody has described
+        if self.gpus_per_host < 1:
+            raise InputError(f"--gpus-per-host must be 1 or more, received {self.gpus_per_host}.")
+        if self.network is not None and not (self.network > 0 and math.isfinite(self.network)):
+            raise InputError(f"--network must be above 0 (GB/s between hosts), received {self.network:g}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """One kind of GPU with one number of workers."""
+
+    prediction: Prediction
+    memory: MemoryNeed
+    price: Price | None = None
+
+    @property
+    def paid(self) -> float | None:
+        """What is paid to a stable accuracy: money where the price is known, else GPU-hours."""
+        p = self.prediction
+        if p.time_to_stable_s is None:
+            return None
+        return gpu_hours(p.time_to_stable_s.value, p.workers) if p.cost_to_stable is None else p.cost_to_stable.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The best among the estimates whose step fits, by their values."""
+
+    fastest: Estimate
+    cheapest: Estimate | None
+    """None where some prices are known and others are not: they cannot be compared."""
+    near_fastest: Estimate | None
+    """The cheapest within a tenth of the fastest."""
+
+
+NarrowingKind = Literal["train there", "rehearse here"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowingRun:
+    """The one run that would narrow the estimate of a configuration most."""
+
+    kind: NarrowingKind
+    workers: int
+    gpu: str
+    """Where it runs."""
+    time_s: Interval
+    cost: float | None
+    width_before: float
+    """Upper over lower end of the time to stable, now and after that run."""
+    width_after: float
+    about: Estimate
+
+
+def estimate(measured: TrialFacts, question: EstimateQuestion) -> list[Estimate]:
+    """Return an estimate for each kind and count that the images allow; InputError where they allow none."""
+    most = measured.num_train // measured.batch
+    counts = [n for n in question.workers if n <= max(most, 1)]
+    if not counts:
+        raise InputError(
+            f"{question.workers[0]:,} workers of {measured.batch} images a step are more than the "
+            f"{measured.num_train:,} training images: an epoch would not have a single step. "
+            f"Ask for at most {max(most, 1):,}, or for fewer images a step (--batch)."
+        )
+    return [
+        _estimate(measured, question, kind, n)
+        for kind in dict.fromkeys(map(kind_of, question.gpus))
+        for n in counts
+        if kind != CPU or n <= measured.cores
+    ]
+
+
+def _estimate(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int) -> Estimate:
+    sheet = None if kind == CPU else sheet_of(kind)
+    hosts = 1 if kind == CPU else math.ceil(workers / question.gpus_per_host)
+    batch, planned = measured.batch, Interval.exact(float(measured.epochs))
+    global_batch = batch * workers
+    epochs = prior.epochs_to_stable(planned=measured.epochs, batch=batch, global_batch=global_batch)
+    parts = _parts(measured, question, kind, workers, hosts)
+    price = question.prices.of(kind)
+    to_stable_s, job_s = job_time(parts, epochs), job_time(parts, planned)
+    prediction = Prediction(
+        job=measured.job,
+        workers=workers,
+        gpu=kind,
+        processes=workers,
+        hosts=hosts,
+        global_batch=global_batch,
+        epochs_planned=measured.epochs,
+        images_per_s=parts.epoch_s.into(measured.num_train),
+        epoch_time_s=parts.epoch_s,
+        epochs_to_stable=epochs,
+        time_to_stable_s=to_stable_s,
+        job_time_s=job_s,
+        cost=price_interval(job_s, price, workers=workers),
+        cost_to_stable=price_interval(to_stable_s, price, workers=workers),
+        currency=price.currency if price else None,
+        reaches_stable=epochs.value <= measured.epochs,
+        kind="forecast" if kind == measured.device else "estimate from data sheets",
+    )
+    precision = measured.precision if kind == CPU else measured.gpu_precision
+    return Estimate(
+        prediction=prediction,
+        memory=prior.memory_need(measured.network, sheet, batch=batch, precision=precision),
+        price=price,
+    )
+
+
+def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int, hosts: int) -> TurnaroundParts:
+    """Return the parts of the turnaround; start-up and decoding are those of a first run."""
+    steps = math.ceil(measured.num_train / (measured.batch * workers))
+    image_s = _image_s(measured, kind)
+    alone = _step_alone_s(measured, kind, image_s)
+    step_s = _on_more(measured, question, alone, workers, hosts) if kind != CPU else alone.scaled(workers)
+    if kind == CPU and workers > 1:  # the cores are shared: a step of N workers takes N times as long
+        step_s = prior.joined(step_s, MORE_PROCESSES_HALF_WIDTH)
+    seen = prior.evaluation_time_s(measured.network, image_s).scaled(measured.num_validation)
+    per_epoch = seen.scaled(1.0 if kind == CPU else 1 / workers)
+    fixed = prior.START_UP_S["CPU" if kind == CPU else "GPU"]
+    num_images = measured.num_train + measured.num_validation
+    # Decoded once, by all cores, behind the start-up; never again where the cache has them.
+    decode_s = num_images / measured.decode_images_per_s
+    fixed = Interval(value=fixed.value + decode_s / 2, low=fixed.low, high=fixed.high + 2 * decode_s)
+    if measured.network.keeps_features:
+        once = prior.evaluation_time_s(measured.network, image_s).scaled(num_images / (1 if kind == CPU else workers))
+        fixed = Interval(value=fixed.value + once.value, low=fixed.low + once.low, high=fixed.high + once.high)
+        per_epoch = Interval(value=0.0, low=0.0, high=0.0)
+    checkpoint = prior.CHECKPOINT_S
+    return TurnaroundParts(
+        epoch_s=step_s.scaled(steps),
+        per_epoch_overhead_s=Interval(
+            value=per_epoch.value + checkpoint.value,
+            low=per_epoch.low + checkpoint.low,
+            high=per_epoch.high + checkpoint.high,
+        ),
+        fixed_overhead_s=fixed,
+    )
+
+
+def _image_s(measured: TrialFacts, kind: str) -> Interval:
+    """Return the time of one training image on one device of the kind."""
+    here = prior.joined(measured.images_per_s.into(1.0), HERE_HALF_WIDTH)
+    if kind == measured.device:
+        return here
+    source = None if measured.device == CPU else data_sheet(measured.device)
+    if source is None:
+        return prior.image_time_s(measured.network, sheet_of(kind), precision=measured.gpu_precision)
+    ratio = speed_ratio(source, sheet_of(kind), precision=measured.precision, target_precision=measured.gpu_precision)
+    return measured.images_per_s.into(1.0).divided_by(ratio)
+
+
+def _step_alone_s(measured: TrialFacts, kind: str, image_s: Interval) -> Interval:
+    """Return the time of a step of one worker; launches are in what was measured on a GPU already."""
+    if kind == measured.device or measured.device != CPU:
+        return image_s.scaled(measured.batch)
+    return prior.step_time_s(measured.network, image_s, batch=measured.batch)
+
+
+def _on_more(measured: TrialFacts, question: EstimateQuestion, alone: Interval, workers: int, hosts: int) -> Interval:
+    """Return the step of so many GPUs: the typical loss of published series, and between hosts an all-reduce."""
+    if workers == 1:
+        return alone
+    law = StepTime().fit([StepObservation(processes=1, time_s=alone.value, images_per_step=measured.batch)])
+    deployment = Deployment(
+        processes=workers,
+        hosts=hosts,
+        gradient_bytes=max(measured.gradient_bytes, 1.0),
+        inter_host_bytes_per_s=None if question.network is None else question.network * 1e9,
+    )
+    return prior.times(alone, law.predict(deployment).scaled(1 / alone.value))
+
+
+# --- choices
+
+
+def choices(estimates: Sequence[Estimate]) -> Choices | None:
+    """Return the fastest, the cheapest, and the cheapest within a tenth of the fastest; None where nothing fits."""
+    able = [e for e in estimates if e.memory.fits != "no" and e.prediction.time_to_stable_s is not None]
+    if not able:
+        return None
+    gpus = [e for e in able if e.prediction.gpu != CPU] or able
+    fastest = min(gpus, key=lambda e: (_time_s(e), e.prediction.workers))
+    is_comparable = len({e.price is None for e in gpus}) == 1
+    near = [e for e in gpus if _time_s(e) <= NEAR_FASTEST * _time_s(fastest)]
+    return Choices(
+        fastest=fastest,
+        cheapest=min(gpus, key=_price_key) if is_comparable else None,
+        near_fastest=min(near, key=_price_key) if is_comparable else None,
+    )
+
+
+def _time_s(one: Estimate) -> float:
+    time_s = one.prediction.time_to_stable_s
+    return math.inf if time_s is None else time_s.value
+
+
+def _price_key(one: Estimate) -> tuple[float, float]:
+    return (math.inf if one.paid is None else one.paid), _time_s(one)
+
+
+# --- what to run
+
+
+def narrowing_run(measured: TrialFacts, question: EstimateQuestion, about: Estimate) -> NarrowingRun | None:
+    """Return the run that narrows the time to stable of one estimate most; None where none does."""
+    now = about.prediction.time_to_stable_s
+    if now is None or now.low <= 0:
+        return None
+    before = now.high / now.low
+    tried = list(_candidates(measured, question, about, before))
+    best = min(tried, key=lambda run: run.width_after, default=None)
+    return best if best is not None and best.width_after < before else None
+
+
+def _candidates(
+    measured: TrialFacts, question: EstimateQuestion, about: Estimate, before: float
+) -> Iterator[NarrowingRun]:
+    """Yield a training on one device of the kind, and a rehearsal of all workers on this machine."""
+    p = about.prediction
+    assert p.epochs_to_stable is not None
+    parts = _parts(measured, question, p.gpu, p.workers, p.hosts)
+    planned = Interval.exact(float(measured.epochs))
+    alone = _estimate(measured, question, p.gpu, 1)
+    timed = _parts(_as_measured(measured, p.gpu, alone), question, p.gpu, p.workers, p.hosts)
+    # Its stable epoch is that of one worker: to more it goes by the law of the batch.
+    share = prior.STABLE_SHARE.value * measured.epochs
+    own = Interval(value=share, low=share * (1 - INSIDE), high=share * (1 + INSIDE))
+    ratio = prior.epochs_to_stable(planned=measured.epochs, batch=measured.batch, global_batch=p.global_batch or 1)
+    epochs = own if p.workers == 1 else _like(ratio, own)
+    there = job_time(timed, epochs)
+    assert alone.prediction.job_time_s is not None
+    yield NarrowingRun(
+        kind="train there",
+        workers=1,
+        gpu=p.gpu,
+        time_s=alone.prediction.job_time_s,
+        cost=None if alone.prediction.cost is None else alone.prediction.cost.value,
+        width_before=before,
+        width_after=there.high / there.low,
+        about=about,
+    )
+    if p.gpu == measured.device and p.workers == 1:
+        return  # a rehearsal of one worker here is that very run
+    value = p.epochs_to_stable.value
+    rehearsed = job_time(parts, Interval(value=value, low=value * (1 - INSIDE), high=value * (1 + INSIDE)))
+    own_parts = _parts(measured, question, measured.device, 1, 1)
+    yield NarrowingRun(
+        kind="rehearse here",
+        workers=p.workers,
+        gpu=measured.device,
+        time_s=job_time(own_parts, planned),
+        cost=None,
+        width_before=before,
+        width_after=rehearsed.high / rehearsed.low,
+        about=about,
+    )
+
+
+def _as_measured(measured: TrialFacts, kind: str, alone: Estimate) -> TrialFacts:
+    """Return the measurement as if a run on one device of the kind had found the estimate's own value."""
+    rate = alone.prediction.images_per_s
+    assert rate is not None, "every estimate has a rate"
+    exact = prior.joined(Interval.exact(rate.value), MEASURED_HALF_WIDTH)
+    return replace(measured, device=kind, images_per_s=exact)
+
+
+def _like(known: Interval, own: Interval) -> Interval:
+    """Return the interval of a law from one batch with the width of what was measured there instead of the prior's."""
+    alone = prior.STABLE_SHARE
+    less = math.log(known.value / known.low) ** 2 - math.log(alone.value / alone.low) ** 2
+    more = math.log(known.high / known.value) ** 2 - math.log(alone.high / alone.value) ** 2
+    low = math.hypot(math.sqrt(max(less, 0.0)), math.log(own.value / own.low))
+    high = math.hypot(math.sqrt(max(more, 0.0)), math.log(own.high / own.value))
+    return Interval(value=known.value, low=known.value * math.exp(-low), high=known.value * math.exp(high))
