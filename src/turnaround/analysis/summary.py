@@ -242,6 +242,11 @@ def job_name(recipe: _Content, *, is_imported: bool) -> str:
     return ", ".join(part for part in (images, network, learns, f"{size_px} px" if size_px else None) if part)
 
 
+def job_of_recipe(recipe: dict[str, Any]) -> str:
+    """Return the job's name that a run of this recipe will have."""
+    return job_name(_Content(Path("recipe"), recipe), is_imported=False)
+
+
 def _exit_code(run: Run) -> int | None:
     program = run.machine.get("program")
     code = program.get("exit_code") if isinstance(program, dict) else None

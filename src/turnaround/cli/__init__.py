@@ -11,6 +11,7 @@ Enters: what a user types. Leaves: text on stdout and stderr, and an exit code o
     import_.py    runs that turnaround did not train become run directories
     report.py     what recorded runs say, side by side
     watch.py      the page of runs while they train
+    estimate.py   time, memory and cost from zero runs
     predict.py    what another number of GPUs, or another kind, would do
     classify.py   what a trained network says of pictures
     evaluate.py   a trained network on other images with known labels
@@ -38,6 +39,7 @@ from turnaround.cli.check import check
 from turnaround.cli.classify import classify
 from turnaround.cli.demo import demo
 from turnaround.cli.doctor import doctor
+from turnaround.cli.estimate import estimate
 from turnaround.cli.evaluate import evaluate
 from turnaround.cli.export import export
 from turnaround.cli.import_ import import_
@@ -75,6 +77,7 @@ VERBS = (
     import_,
     report,
     watch,
+    estimate,
     predict,
     classify,
     evaluate,

@@ -14,6 +14,7 @@ that it hands over as evidence.
     runs.py         runs that failed, and comparisons that are not fair
     evaluation.py   the words for an evaluation on other images
     forecasts.py    the words for forecasts
+    estimates.py    the words for estimates from zero runs, and how they were scored
     forecast_warnings.py  the words for what to mind in them
     queue.py        the words for a cluster's queue: who is ready first
     best.py         which configuration for speed, cost and accuracy

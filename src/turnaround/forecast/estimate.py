@@ -29,7 +29,7 @@ from turnaround.forecast.prior import MemoryNeed, NetworkCount
 from turnaround.forecast.question import Prediction
 from turnaround.forecast.step_time import StepObservation, StepTime
 from turnaround.forecast.time_law import Deployment
-from turnaround.forecast.turnaround import TurnaroundParts, gpu_hours, job_time, price_interval
+from turnaround.forecast.turnaround import FIXED_SCATTER, TurnaroundParts, gpu_hours, job_time, price_interval
 
 CPU = "CPU"
 GPUS_PER_HOST = 8
@@ -70,7 +70,7 @@ class TrialFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateQuestion:
-    """Kinds and counts to estimate. Checked against the images by `estimate`."""
+    """Kinds and counts to estimate. Checked against the images by `estimate_all`."""
 
     gpus: tuple[str, ...]
     workers: tuple[int, ...]
@@ -112,9 +112,10 @@ class Choices:
 
     fastest: Estimate
     cheapest: Estimate | None
-    """None where some prices are known and others are not: they cannot be compared."""
-    near_fastest: Estimate | None
-    """The cheapest within a tenth of the fastest."""
+    """None for several kinds whose prices are not all known: they cannot be compared."""
+    near_fastest: Estimate
+    """The cheapest within a tenth of the fastest; of its own kind where not all prices are known."""
+    is_priced: bool
 
 
 NarrowingKind = Literal["train there", "rehearse here"]
@@ -136,7 +137,7 @@ class NarrowingRun:
     about: Estimate
 
 
-def estimate(measured: TrialFacts, question: EstimateQuestion) -> list[Estimate]:
+def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estimate]:
     """Return an estimate for each kind and count that the images allow; InputError where they allow none."""
     most = measured.num_train // measured.batch
     counts = [n for n in question.workers if n <= max(most, 1)]
@@ -264,12 +265,15 @@ def choices(estimates: Sequence[Estimate]) -> Choices | None:
         return None
     gpus = [e for e in able if e.prediction.gpu != CPU] or able
     fastest = min(gpus, key=lambda e: (_time_s(e), e.prediction.workers))
-    is_comparable = len({e.price is None for e in gpus}) == 1
-    near = [e for e in gpus if _time_s(e) <= NEAR_FASTEST * _time_s(fastest)]
+    # Hours of one kind can be compared without a price, those of two kinds cannot.
+    is_priced = all(e.price is not None for e in gpus)
+    comparable = gpus if is_priced else [e for e in gpus if e.prediction.gpu == fastest.prediction.gpu]
+    near = [e for e in comparable if _time_s(e) <= NEAR_FASTEST * _time_s(fastest)]
     return Choices(
         fastest=fastest,
-        cheapest=min(gpus, key=_price_key) if is_comparable else None,
-        near_fastest=min(near, key=_price_key) if is_comparable else None,
+        cheapest=min(gpus, key=_price_key) if is_priced or len(comparable) == len(gpus) else None,
+        near_fastest=min(near, key=_price_key),
+        is_priced=is_priced,
     )
 
 
@@ -306,6 +310,9 @@ def _candidates(
     planned = Interval.exact(float(measured.epochs))
     alone = _estimate(measured, question, p.gpu, 1)
     timed = _parts(_as_measured(measured, p.gpu, alone), question, p.gpu, p.workers, p.hosts)
+    start_s = timed.fixed_overhead_s.value
+    known = Interval(value=start_s, low=start_s * (1 - FIXED_SCATTER), high=start_s * (1 + FIXED_SCATTER))
+    timed = replace(timed, fixed_overhead_s=known)
     # Its stable epoch is that of one worker: to more it goes by the law of the batch.
     share = prior.STABLE_SHARE.value * measured.epochs
     own = Interval(value=share, low=share * (1 - INSIDE), high=share * (1 + INSIDE))

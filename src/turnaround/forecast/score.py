@@ -7,20 +7,22 @@ then, the forecast is scored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from turnaround.analysis.configurations import ConfigurationRuns
+from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.summary import RunSummary
 from turnaround.analysis.workloads import Survey, survey
 from turnaround.errors import RunDirectoryError
 from turnaround.forecast.interval import Interval
+from turnaround.forecast.observations import times_by_kind
 from turnaround.forecast.predict import measured_figures
 from turnaround.forecast.question import FIGURES, Question
 from turnaround.record.coding import check_format
+from turnaround.record.files import storage_error
 from turnaround.record.growing import read_lines
 from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.record.schema import FORMAT_VERSION, utc_now
@@ -37,6 +39,8 @@ class Score:
     gpu: str
     figure: str
     """The name that `predict --json` gives it."""
+    is_estimate: bool = False
+    """Made before there was any run."""
     forecast: Interval
     measured: float
     """The median over the runs that came after the forecast."""
@@ -74,6 +78,27 @@ def save(folder: Path, question: Question, prediction: dict[str, Any], known: Su
     return path
 
 
+ESTIMATE = "estimate"
+"""Origin of a line that no run stood behind."""
+
+
+def keep_estimates(
+    folder: Path, estimates: Sequence[dict[str, Any]], *, source: str, prices: Mapping[str, float | None]
+) -> Path:
+    """Append estimates from zero runs, as `estimate --json` prints them, to the file of a folder of runs to come."""
+    path = StudyDirectory(folder).forecasts
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error("write", path, error) from error
+    with Lines(path, sync=True) as lines:
+        for prediction in estimates:
+            question = {"origin": ESTIMATE, "source": source, "price": prices.get(prediction["gpu"])}
+            line = {"format": FORMAT_VERSION, "at": utc_now(), "question": question, "prediction": prediction}
+            lines.write({**line, "runs": []})
+    return path
+
+
 def scores(paths: Sequence[Path]) -> list[Score]:
     """Return the scores of the saved forecasts that can be scored, in the order in which they were saved."""
     lines = [line for path in paths for line in saved_in(Path(path))]
@@ -91,6 +116,11 @@ class Saved:
     def prediction(self) -> dict[str, Any]:
         prediction: dict[str, Any] = self.line["prediction"]
         return prediction
+
+    @property
+    def is_estimate(self) -> bool:
+        """True where no run stood behind it."""
+        return bool(self.line["question"].get("origin") == ESTIMATE)
 
     def knew(self, configuration: ConfigurationRuns) -> bool:
         """Return whether a run of this configuration was known when the forecast was made."""
@@ -110,16 +140,14 @@ def saved_in(folder: Path) -> list[Saved]:
 
 def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
     """Score the forecasts; a question that was asked again before it was measured counts once, with its last one."""
-    latest: dict[tuple[Any, ...], tuple[Saved, ConfigurationRuns]] = {}
+    latest: dict[tuple[Any, ...], tuple[Saved, Workload, ConfigurationRuns]] = {}
     for saved in lines:
-        for configuration in _configurations(saved, known):
+        for job, configuration in _configurations(saved, known):
             if not saved.knew(configuration):
-                prediction = saved.prediction
-                latest[prediction["job"], prediction["workers"], prediction["gpu"], configuration.hosts] = (
-                    saved,
-                    configuration,
-                )
-    return [score for saved, configuration in latest.values() for score in _score(saved.line, configuration)]
+                prediction, asked = saved.prediction, saved.is_estimate
+                at = (prediction["job"], prediction["workers"], prediction["gpu"], configuration.hosts, asked)
+                latest[at] = saved, job, configuration
+    return [score for saved, job, configuration in latest.values() for score in _score(saved, job, configuration)]
 
 
 def _places(runs: Iterable[RunSummary], folder: Path) -> set[str]:
@@ -151,9 +179,10 @@ def track_record(each: Sequence[Score]) -> TrackRecord | None:
     )
 
 
-def _score(line: dict[str, Any], configuration: ConfigurationRuns) -> Iterator[Score]:
-    prediction, price = line["prediction"], line["question"].get("price")
-    found = measured_figures(configuration, price if isinstance(price, int | float) else None)
+def _score(saved: Saved, job: Workload, configuration: ConfigurationRuns) -> Iterator[Score]:
+    line, prediction, price = saved.line, saved.prediction, saved.line["question"].get("price")
+    times = times_by_kind(job).get(configuration.gpu) if saved.is_estimate else None
+    found = measured_figures(configuration, price if isinstance(price, int | float) else None, times)
     for figure in FIGURES:
         forecast = _interval(prediction.get(figure))
         if forecast is not None and figure in found and found[figure].value > 0:
@@ -163,23 +192,32 @@ def _score(line: dict[str, Any], configuration: ConfigurationRuns) -> Iterator[S
                 workers=prediction["workers"],
                 gpu=prediction["gpu"],
                 figure=figure,
+                is_estimate=saved.is_estimate,
                 forecast=forecast,
                 measured=found[figure].value,
                 runs=found[figure].count,
             )
 
 
-def _configurations(saved: Saved, known: Survey) -> Iterator[ConfigurationRuns]:
+def _configurations(saved: Saved, known: Survey) -> Iterator[tuple[Workload, ConfigurationRuns]]:
     """Yield the real runs of the configuration asked about; on any number of hosts where none was asked for."""
     prediction, question = saved.prediction, saved.line["question"]
     hosts = question.get("hosts")
     if any(question.get(key) is not None for key in ("batch_per_worker", "precision", "input_limit")):
         return  # another work than the runs of this job
-    for configuration in (c for job in known.workloads if job.name == prediction["job"] for c in job.configurations):
+    named = [job for job in known.workloads if job.name == prediction["job"]]
+    for job, configuration in [(one, c) for one in named for c in one.configurations]:
         at = configuration.key
         is_same = (at.workers, at.gpu, at.hosts) == (prediction["workers"], prediction["gpu"], hosts or at.hosts)
+        is_same = is_same and (not saved.is_estimate or _is_same_work(prediction, configuration))
         if is_same and not at.is_rehearsal:
-            yield configuration
+            yield job, configuration
+
+
+def _is_same_work(prediction: dict[str, Any], configuration: ConfigurationRuns) -> bool:
+    """Return whether runs had the batch and the epochs that an estimate was about: it knew of no others."""
+    planned = {run.epochs_planned for run in configuration.summaries}
+    return configuration.global_batch == prediction.get("global_batch") and planned == {prediction["epochs_planned"]}
 
 
 def _interval(payload: object) -> Interval | None:

@@ -11,6 +11,7 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     preview_page.py   training images before and after their variation, as a page
     bench_text.py   the ceilings of a machine
     prices_text.py  the user's price table
+    estimate_text.py  an estimate from zero runs for the terminal
     forecast_text.py    a forecast for the terminal
     forecast_words.py   its figures and sentences
     progress.py     a training while it runs

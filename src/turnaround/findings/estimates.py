@@ -1,0 +1,137 @@
+"""The words for an estimate from zero runs: what it rests on, what fits, what to run, and how it was scored."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+
+from turnaround.forecast import prior
+from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, NarrowingRun, TrialFacts
+from turnaround.forecast.score import Score
+from turnaround.words import about, counted, hardware, interval, listed, money, number, percent
+
+FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "epoch_time_s": ("an epoch", about),
+    "epochs_to_stable": ("epochs to stable", lambda value: f"{value:.0f}"),
+    "time_to_stable_s": ("time to stable", about),
+    "job_time_s": ("the job", about),
+    "images_per_s": ("images/s", number),
+    "cost": ("cost of the job", money),
+    "cost_to_stable": ("cost to stable", money),
+}
+"""Figures of an estimate that a run scores, and how each is told."""
+
+
+def choice_sentences(best: Choices | None, currency: str | None) -> list[str]:
+    """Return the answer: the fastest, the cheapest, and the cheapest within a tenth of the fastest."""
+    if best is None:
+        return ["No kind that was asked about has the memory for a step: take fewer images a step (--batch)."]
+    told = [f"Fastest to a stable accuracy: {_priced(best.fastest, currency)}."]
+    if best.near_fastest is not best.fastest:
+        what = "Cheapest" if best.is_priced else "Fewest hours"
+        told.append(f"{what} within 10 % of that: {_priced(best.near_fastest, currency)}.")
+    if best.cheapest is None:
+        told.append("Which kind is the cheapest cannot be told without the prices of all (turnaround prices set).")
+    elif best.cheapest not in (best.fastest, best.near_fastest):
+        told.append(f"Cheapest: {_priced(best.cheapest, currency)}.")
+    return told
+
+
+def _priced(one: Estimate, currency: str | None) -> str:
+    p = one.prediction
+    assert p.time_to_stable_s is not None, "only timed estimates are chosen"
+    time = interval(p.time_to_stable_s.value, p.time_to_stable_s.low, p.time_to_stable_s.high)
+    unit = "CPU-hours" if p.gpu == CPU else "GPU-hours"
+    cost = p.cost_to_stable
+    if cost is None:
+        paid = f"{number(one.paid or 0.0, 2)} {unit}"
+    else:
+        paid = f"{money(cost.value)} ({money(cost.low)} to {money(cost.high)}) {currency or ''}".rstrip()
+    return f"{hardware(p.workers, p.gpu, hosts=p.hosts)}, {time}, {paid}"
+
+
+def trial_sentences(trial: TrialFacts) -> Iterator[str]:
+    """Yield what the figures rest on."""
+    rate = number(trial.images_per_s.value)
+    yield (
+        f"measured here ({trial.device}): {rate} images/s of training with {trial.batch} images a step; decoding "
+        f"{number(trial.decode_images_per_s)} images/s; {trial.num_train:,} training and {trial.num_validation:,} "
+        f"validation images, {trial.epochs} epochs"
+    )
+    if trial.device == CPU:
+        yield (
+            "GPUs: no speed of a processor tells that of a GPU, so theirs are counted bytes and FLOPs of the network "
+            "against data sheets: published figures of V100 and A100 lie within a factor of "
+            f"{2.718281828**prior.LAW_HALF_WIDTH:.2f} in 80 % of cases; other kinds have more room"
+        )
+    else:
+        yield f"other kinds: the step measured on {trial.device}, carried over by data sheets"
+    yield (
+        f"more GPUs: losses of published series on NVIDIA's DGX machines, {GPUS_PER_HOST} GPUs a host unless you say "
+        "otherwise; nobody has told the network between hosts, which may be slow"
+    )
+    yield (
+        f"epochs to stable: {percent(prior.STABLE_SHARE.low)} to {percent(prior.STABLE_SHARE.high)} of those planned, "
+        "as in earlier trainings of other data, then the law of the global batch: the widest part of the answer"
+    )
+    if trial.network.is_frozen:
+        yield f"the backbone is frozen: {prior.FROZEN_SPEEDUP.low:g} to {prior.FROZEN_SPEEDUP.high:g} times as fast"
+    yield "without the queue; the input path of another machine is taken as no slower than its GPUs"
+
+
+def memory_sentences(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:
+    """Yield the kinds on which the batch does not surely fit, with the one that does."""
+    by_kind = {e.prediction.gpu: e.memory for e in estimates}
+    for kind, memory in by_kind.items():
+        if memory.fits in ("yes", "not known"):
+            continue
+        low, high = memory.need_bytes.low / 1e9, memory.need_bytes.high / 1e9
+        most = memory.largest_batch
+        instead = f"{counted(most, 'image')} surely fit" if most else "not even one image surely fits"
+        verb = "may not fit" if memory.fits == "perhaps" else "does not fit"
+        yield f"{kind}: a step of {batch} images {verb} ({low:.0f} to {high:.0f} GB); {instead}"
+
+
+def narrowing_text(run: NarrowingRun) -> str:
+    """Return why this run helps, and what it takes."""
+    p = run.about.prediction
+    narrower = f"the interval of {hardware(p.workers, p.gpu)} from a factor of {run.width_before:.1f} between its ends "
+    narrower += f"to {run.width_after:.1f}"
+    time = interval(run.time_s.value, run.time_s.low, run.time_s.high)
+    if run.kind == "train there":
+        where = "here" if run.gpu == CPU else f"on a machine with one {run.gpu}"
+        cost = "" if run.cost is None else f", {money(run.cost)}"
+        return f"a run of one worker {where} ({time}{cost}) measures step and epochs: it narrows {narrower}"
+    return f"a rehearsal of {counted(run.workers, 'worker')} here ({time}) measures the epochs: it narrows {narrower}"
+
+
+def narrowing_command(run: NarrowingRun, source: str) -> str:
+    """Return the command of the run."""
+    processes = "" if run.kind == "train there" and run.gpu != CPU else " --processes 1"
+    return f"turnaround train {shlex.quote(source)} --workers {run.workers}{processes}"
+
+
+def score_sentences(scores: Sequence[Score]) -> list[str]:
+    """Return, for each figure that was estimated before and measured since, both and whether the interval held it."""
+    told = []
+    for score in scores:
+        name, show = FIGURES.get(score.figure, (None, number))
+        if name is None:
+            continue
+        low, high = show(score.forecast.low), show(score.forecast.high)
+        inside = "inside" if score.is_inside else "outside the interval"
+        told.append(
+            f"{score.job}, {hardware(score.workers, score.gpu)}, {name}: estimated {show(score.forecast.value)} "
+            f"({low} to {high}), measured {show(score.measured)}: {inside}"
+        )
+    return told
+
+
+def score_headline(scores: Sequence[Score]) -> str | None:
+    """Return how many measured figures lay inside the intervals of the estimates; None without any."""
+    known = [score for score in scores if score.figure in FIGURES]
+    if not known:
+        return None
+    inside = sum(score.is_inside for score in known)
+    jobs = listed(sorted({score.job for score in known}), 2)
+    return f"estimated before any run ({jobs}): {inside} of {counted(len(known), 'figure')} inside the 80 % interval"

@@ -1,0 +1,99 @@
+"""An estimate from zero runs for the terminal: the answer, a row for each kind and count, what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.text import Text
+
+from turnaround.findings.estimates import choice_sentences, narrowing_text
+from turnaround.forecast.estimate import Estimate
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.turnaround import gpu_hours
+from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
+from turnaround.study.estimate import EstimateReport
+from turnaround.words import UNKNOWN, about, interval, money, number
+
+MAX_ROWS = 64
+"""Of more estimates the powers of two are shown; --json has all."""
+
+Cell = Callable[[Estimate], str | None]
+COLUMNS: tuple[tuple[str, Cell], ...] = (
+    ("\nfits", lambda e: _fits(e)),
+    ("an epoch\n(80 %)", lambda e: _time(e.prediction.epoch_time_s)),
+    ("epochs\nto stable", lambda e: _count(e.prediction.epochs_to_stable)),
+    ("time to stable\n(80 %)", lambda e: _time(e.prediction.time_to_stable_s)),
+    ("\njob", lambda e: None if e.prediction.job_time_s is None else about(e.prediction.job_time_s.value)),
+    ("cost to stable\n(80 %)", lambda e: _money(e.prediction.cost_to_stable)),
+    ("cost\nof job", lambda e: None if e.prediction.cost is None else money(e.prediction.cost.value)),
+    ("GPU-h\nof job", lambda e: _hours(e)),
+)
+"""A column without a single value is left out: a new figure is a row here."""
+
+
+def estimate_lines(report: EstimateReport, width: int) -> Iterator[Text]:
+    """Yield the answer first, then the table, what it rests on, and what to run."""
+    trial = report.trial
+    headline = f"{trial.job}, estimated from zero runs. " + " ".join(choice_sentences(report.choices, report.currency))
+    yield from (Text(line, style="bold") for line in wrapped(clean(headline), width))
+    yield Text()
+    shown = _shown(report.estimates)
+    yield from _table(shown, width)
+    if len(shown) < len(report.estimates):
+        yield Text(f"  {len(report.estimates)} configurations were estimated; --json has them all")
+    yield Text()
+    yield Text("rests on", style="bold")
+    for note in report.notes:
+        yield from map(Text, wrapped(clean(note), width, first="  - "))
+    if report.next_run is not None:
+        yield Text()
+        yield Text("run next", style="bold")
+        yield from map(Text, wrapped(clean(narrowing_text(report.next_run)), width, first="  - "))
+        yield Text(f"    {clean(report.command or '')}")
+
+
+def _shown(estimates: Sequence[Estimate]) -> list[Estimate]:
+    if len(estimates) <= MAX_ROWS:
+        return list(estimates)
+    return [e for e in estimates if e.prediction.workers & (e.prediction.workers - 1) == 0]
+
+
+def _table(shown: Sequence[Estimate], width: int) -> Iterator[Text]:
+    names = TextColumn(
+        heading="\nGPUs", cells=tuple(f"{e.prediction.workers} {clean(e.prediction.gpu)}" for e in shown), is_left=True
+    )
+    columns = []
+    for heading, cell in COLUMNS:
+        cells = [cell(e) for e in shown]
+        if any(one is not None for one in cells):
+            other = "" if cell is COLUMNS[0][1] else UNKNOWN
+            columns.append(TextColumn(heading=heading, cells=tuple(one or other for one in cells)))
+    for part, table in enumerate(tables(names, [columns], width - 2)):
+        if part:
+            yield Text()
+        yield from (Text(f"  {line}".rstrip(), style="bold") for line in table.heading)
+        yield from (Text(f"  {line}".rstrip()) for line in table.rows)
+
+
+def _fits(e: Estimate) -> str | None:
+    """Only where it is in doubt: a column of "yes" says nothing."""
+    return e.memory.fits if e.memory.fits in ("perhaps", "no") else None
+
+
+def _time(forecast: Interval | None) -> str | None:
+    return None if forecast is None else interval(forecast.value, forecast.low, forecast.high)
+
+
+def _count(forecast: Interval | None) -> str | None:
+    return None if forecast is None else f"{forecast.value:.0f} ({forecast.low:.0f}-{forecast.high:.0f})"
+
+
+def _money(forecast: Interval | None) -> str | None:
+    return None if forecast is None else f"{money(forecast.value)} ({money(forecast.low)}-{money(forecast.high)})"
+
+
+def _hours(e: Estimate) -> str | None:
+    """GPU-hours stand in for money where the price is not known."""
+    if e.prediction.cost is not None or e.prediction.job_time_s is None:
+        return None
+    return number(gpu_hours(e.prediction.job_time_s.value, e.prediction.workers), 2)

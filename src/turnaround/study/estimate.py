@@ -1,0 +1,235 @@
+"""An estimate from zero runs: a trial of seconds on this machine, then forecast/estimate.py. Nothing is trained.
+
+Enters: SOURCE with its overrides, and the question. Leaves: an `EstimateReport`; what it says may be kept beside the
+runs that will score it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from turnaround import recipes
+from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.prices import PriceTable, price_table
+from turnaround.analysis.summary import job_of_recipe
+from turnaround.findings.estimates import memory_sentences, narrowing_command, narrowing_text, trial_sentences
+from turnaround.findings.forecasts import Answer
+from turnaround.forecast.estimate import (
+    CPU,
+    Choices,
+    Estimate,
+    EstimateQuestion,
+    NarrowingRun,
+    TrialFacts,
+    choices,
+    estimate_all,
+    narrowing_run,
+)
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.prior import NetworkCount
+from turnaround.forecast.score import keep_estimates
+from turnaround.launch.contract import checked_device
+from turnaround.launch.lifecycle import Request, image_facts, measure
+from turnaround.launch.prepare import Prepared, Show
+from turnaround.recipe import Recipe
+
+USUAL_KINDS = ("t4", "l4", "v100", "a100", "h100")
+TRIAL_S = 2.0
+"""Seconds for each part of the trial: with decoding and start-up the whole answer takes about a minute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateReport:
+    """What can be said of a training that nobody has run."""
+
+    source: str
+    trial: TrialFacts
+    estimates: tuple[Estimate, ...]
+    choices: Choices | None
+    next_run: NarrowingRun | None
+    currency: str | None = None
+
+    @property
+    def command(self) -> str | None:
+        """The command of the run that would narrow the estimate most."""
+        return None if self.next_run is None else narrowing_command(self.next_run, self.source)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the figures rest on, and what to mind."""
+        return [*trial_sentences(self.trial), *memory_sentences(self.estimates, self.trial.batch)]
+
+    def of(self, gpu: str, workers: int) -> Estimate | None:
+        """Return one estimate by its kind, in any spelling, and its number of workers."""
+        found = (e for e in self.estimates if (e.prediction.gpu, e.prediction.workers) == (kind_of(gpu), workers))
+        return next(found, None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `estimate --json` prints."""
+
+        def named(one: Estimate | None) -> dict[str, Any] | None:
+            return None if one is None else {"gpu": one.prediction.gpu, "workers": one.prediction.workers}
+
+        best, run = self.choices, self.next_run
+        return {
+            "source": self.source,
+            "trial": asdict(self.trial),
+            "currency": self.currency,
+            "estimates": [estimate_json(one) for one in self.estimates],
+            "best": None
+            if best is None
+            else {
+                "fastest": named(best.fastest),
+                "cheapest": named(best.cheapest),
+                "cheapest_within_10_percent_of_fastest": named(best.near_fastest),
+            },
+            "next_run": None
+            if run is None
+            else {
+                "command": self.command,
+                "why": narrowing_text(run),
+                "gpu": run.gpu,
+                "workers": run.workers,
+                "time_s": asdict(run.time_s),
+                "cost": run.cost,
+                "width_before": run.width_before,
+                "width_after": run.width_after,
+            },
+            "notes": self.notes,
+        }
+
+
+def estimate_json(one: Estimate) -> dict[str, Any]:
+    """Return the figures of one estimate as `predict --json` names them, and its memory."""
+    memory = {
+        "need_bytes": asdict(one.memory.need_bytes),
+        "fits": one.memory.fits,
+        "largest_batch": one.memory.largest_batch,
+    }
+    return {**Answer.of(one.prediction).as_json(), "memory": memory}
+
+
+def estimate(
+    source: str | os.PathLike[str],
+    *,
+    gpus: Sequence[str] = USUAL_KINDS,
+    workers: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
+    settings: Mapping[str, Any] | None = None,
+    prices: PriceTable | str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    out: str | os.PathLike[str] | None = None,
+) -> EstimateReport:
+    """Estimate time, memory and cost of a training from zero runs: `turnaround estimate`.
+
+    `prices` is a table or its file; without it your own is used. With `out`, the folder of the runs to come, the
+    estimate is kept there and scored by them.
+    """
+    table = prices if isinstance(prices, PriceTable) else price_table(None if prices is None else Path(prices))
+    question = EstimateQuestion(gpus=tuple(gpus), workers=tuple(sorted(set(workers))), prices=table)
+    overrides = [f"{key}={_as_text(value)}" for key, value in (settings or {}).items()]
+    recipe = recipes.find(str(source), [*overrides, "workers.count=1"])
+    report = estimate_recipe(str(source), recipe, question, device=device)
+    if out is not None:
+        keep(report, Path(out))
+    return report
+
+
+def estimate_recipe(
+    source: str,
+    recipe: Recipe,
+    question: EstimateQuestion,
+    *,
+    device: str = "auto",
+    trial_s: float = TRIAL_S,
+    show: Show = lambda what, done, total: None,
+) -> EstimateReport:
+    """Measure a recipe of one worker on this machine, and estimate the kinds and counts of the question."""
+    trial = try_here(recipe, device=device, trial_s=trial_s, show=show)
+    here = EstimateQuestion(
+        gpus=tuple(dict.fromkeys([trial.device, *map(kind_of, question.gpus)])),
+        workers=question.workers,
+        prices=question.prices,
+        gpus_per_host=question.gpus_per_host,
+        network=question.network,
+    )
+    estimates = estimate_all(trial, here)
+    best = choices(estimates)
+    about = None if best is None else best.near_fastest
+    return EstimateReport(
+        source=source,
+        trial=trial,
+        estimates=tuple(estimates),
+        choices=best,
+        next_run=None if about is None else narrowing_run(trial, here, about),
+        currency=question.prices.currency,
+    )
+
+
+def try_here(recipe: Recipe, *, device: str, trial_s: float, show: Show) -> TrialFacts:
+    """Measure each part of the training for some seconds, on one process of this machine; nothing is kept."""
+    found: dict[str, Any] = {}
+
+    def note(recipe: Recipe, prepared: Prepared, processes: int) -> None:
+        found.update(recipe=recipe, images=image_facts(prepared))
+
+    with tempfile.TemporaryDirectory(prefix="turnaround-estimate-") as folder:
+        request = Request(
+            out=Path(folder) / "trial",
+            show=show,
+            processes=1,
+            device=checked_device(device),
+            shows_progress=False,
+            announce=note,
+        )
+        facts = measure(recipe, request, part_s=trial_s)
+    return trial_facts(found["recipe"], found["images"], facts)
+
+
+def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, Any]) -> TrialFacts:
+    """Return what the trial has told, from the resolved recipe, the images and the figures of the bench."""
+    rate, counted, precision = facts["rates"]["training"], facts["footprint"], recipe.training.precision
+    is_frozen = not recipe.model.fine_tune
+    device = kind_of(facts["device"])
+    network = NetworkCount(
+        **counted,
+        forward_flops_per_image=facts["cost"]["forward_flops_per_image"],
+        is_frozen=is_frozen,
+        keeps_features=is_frozen and "input" not in facts["rates"],
+    )
+    return TrialFacts(
+        job=job_of_recipe(recipe.to_dict()),
+        network=network,
+        num_train=images["num_train"],
+        num_validation=images["num_validation"],
+        batch=recipe.batch_per_worker,
+        epochs=recipe.training.num_epochs,
+        gradient_bytes=facts["cost"]["gradient_bytes"],
+        device=CPU if device in ("cpu", "mps") else device,
+        precision=_gpu_precision(facts["choices"]["precision"]["value"]),
+        gpu_precision=_gpu_precision(precision),
+        images_per_s=Interval(value=rate["images_per_s"], low=rate["low"], high=rate["high"]),
+        decode_images_per_s=facts["decode"]["images_per_s"],
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    )
+
+
+def _gpu_precision(name: str) -> str:
+    """Return the precision by a name of data sheets: a GPU left to itself computes in half precision; fp64 has no
+    figures, and is at least as slow as fp32."""
+    return {"auto": "amp", "fp64": "fp32"}.get(name, name)
+
+
+def keep(report: EstimateReport, folder: Path) -> Path:
+    """Keep the estimates of powers of two in the folder of the runs that will score them; return the file."""
+    kept = [e for e in report.estimates if e.prediction.workers & (e.prediction.workers - 1) == 0]
+    prices = {e.prediction.gpu: None if e.price is None else e.price.per_hour for e in kept}
+    return keep_estimates(folder, [estimate_json(one) for one in kept], source=report.source, prices=prices)
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
