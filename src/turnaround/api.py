@@ -8,6 +8,7 @@
     run.export("onnx")                                             a file for other programs, checked
     ta.evaluate("runs/fruit", "new_photos/").accuracy              its network on other images
     ta.report("runs/").findings                                    what stands out among runs
+    ta.estimate("photos/", gpus=["t4", "a100"]).of("t4", 4)        from zero runs: time, memory, cost, with intervals
     ta.predict("runs/", workers=16).epoch_time_s                   what nobody has run yet
     ta.table("runs/")                                              a row for each run: a DataFrame where pandas is here
     ta.resume("runs/fruit", epochs=20)                             go on, or train for longer
@@ -34,6 +35,7 @@ from turnaround.results import AnyPath, EvaluationReport, Report, TrainedRun
 if TYPE_CHECKING:
     from turnaround.check.dataset import Check
     from turnaround.findings.forecasts import Answer
+    from turnaround.study.estimate import EstimateAsked, EstimateReport
 
 __all__ = [
     "EvaluationReport",
@@ -41,6 +43,7 @@ __all__ = [
     "Report",
     "TrainedRun",
     "check_images",
+    "estimate",
     "evaluate",
     "fork_server",
     "load",
@@ -265,6 +268,13 @@ def predict(
     forecaster = fit_forecaster(survey_of(_paths(directories)), question)
     prediction = forecaster.predict(workers)
     return Answer.of(replace(prediction, next_run=next_run(forecaster, prediction)))
+
+
+def estimate(source: AnyPath, **asked: Unpack[EstimateAsked]) -> EstimateReport:
+    """Estimate time, memory and cost from zero runs: `turnaround estimate`. A figure has value, low and high (80 %)."""
+    from turnaround.study import estimate as zero_runs
+
+    return zero_runs.estimate(source, **asked)
 
 
 def _paths(directories: AnyPath | Iterable[AnyPath]) -> list[Path]:

@@ -33,7 +33,8 @@ __all__ = [
 
 UNDER_WAY = ("queued", "running")
 TO_GET_RUNS = (
-    "`turnaround train` records a run, `turnaround import FILE --out DIR` makes run directories of other people's runs."
+    "`turnaround train` records a run, `turnaround import FILE --out DIR` makes run directories of other people's "
+    "runs, and `turnaround estimate SOURCE` answers without any."
 )
 
 

@@ -212,16 +212,18 @@ def _print_text(predictions: Sequence[Prediction], question: Question) -> None:
 
 
 def _print_scores(directories: Sequence[Path], found: Survey) -> None:
-    """Print how good the saved forecasts have been, as far as runs have come since."""
+    """Print how good the saved forecasts and estimates have been, as far as runs have come since."""
     from rich.text import Text
 
     from turnaround.findings.forecasts import track_record_text
     from turnaround.forecast.score import saved_in, scored
-    from turnaround.reporting.terminal import out
+    from turnaround.reporting.estimate_text import score_lines
+    from turnaround.reporting.terminal import out, print_lines
 
-    lines = [line for directory in directories for line in saved_in(directory)]
-    if (text := track_record_text(scored(lines, found))) is not None:
+    scores = scored([line for directory in directories for line in saved_in(directory)], found)
+    if (text := track_record_text([score for score in scores if not score.is_estimate])) is not None:
         out().print(Text(f"\n{text}"))
+    print_lines(out(), score_lines(scores, min(out().width, 100)))
 
 
 def _save(folder: Path, question: Question, predictions: Sequence[Prediction], found: Survey) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from turnaround.analysis.energy import EnergyRates
     from turnaround.analysis.workloads import Survey
     from turnaround.findings import Finding
+    from turnaround.forecast.score import Score
     from turnaround.reporting.page.build import PageOptions
 
 
@@ -43,6 +44,7 @@ def report(
     from turnaround.analysis.energy import EnergyRates
     from turnaround.analysis.workloads import filter_jobs, survey_of
     from turnaround.findings import find_all
+    from turnaround.forecast.score import saved_in, scored
     from turnaround.reporting.terminal import print_json
 
     rates = EnergyRates(electricity=electricity, grid=grid)
@@ -58,12 +60,14 @@ def report(
     if job is not None:
         survey = filter_jobs(survey, job)
     findings = find_all(survey)
+    scores = scored([line for directory in directories for line in saved_in(directory)], survey)
     if json_:
         from turnaround.reporting.survey_json import survey_payload
 
-        print_json(survey_payload(survey, findings))
+        print_json(survey_payload(survey, findings, scores))
     else:
         _print_text(survey, findings, rates)
+        _print_scores(scores)
 
 
 def _write_page(directories: Sequence[Path], out: Path, options: PageOptions) -> None:
@@ -91,3 +95,11 @@ def _print_text(survey: Survey, findings: Sequence[Finding], rates: EnergyRates)
     console = out()
     screen = Screen(width=console.width, glyphs=glyphs_for(console.encoding))
     print_lines(console, survey_lines(survey, findings, screen, rates))
+
+
+def _print_scores(scores: Sequence[Score]) -> None:
+    """Print what was estimated before any run beside what was measured."""
+    from turnaround.reporting.estimate_text import score_lines
+    from turnaround.reporting.terminal import out, print_lines
+
+    print_lines(out(), score_lines(scores, out().width))

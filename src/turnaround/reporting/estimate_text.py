@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.text import Text
 
-from turnaround.findings.estimates import choice_sentences, narrowing_text
+from turnaround.findings.estimates import choice_sentences, narrowing_text, score_headline, score_sentences
 from turnaround.forecast.estimate import Estimate
 from turnaround.forecast.interval import Interval
+from turnaround.forecast.score import Score
 from turnaround.forecast.turnaround import gpu_hours
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
 from turnaround.study.estimate import EstimateReport
@@ -97,3 +98,15 @@ def _hours(e: Estimate) -> str | None:
     if e.prediction.cost is not None or e.prediction.job_time_s is None:
         return None
     return number(gpu_hours(e.prediction.job_time_s.value, e.prediction.workers), 2)
+
+
+def score_lines(scores: Sequence[Score], width: int) -> Iterator[Text]:
+    """Yield what was estimated before any run beside what was measured since; nothing without such scores."""
+    estimated = [score for score in scores if score.is_estimate]
+    headline = score_headline(estimated)
+    if headline is None:
+        return
+    yield Text()
+    yield from (Text(line, style="bold") for line in wrapped(clean(headline), width))
+    for sentence in score_sentences(estimated):
+        yield from map(Text, wrapped(clean(sentence), width, first="  - "))

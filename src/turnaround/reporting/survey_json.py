@@ -13,11 +13,13 @@ from turnaround.analysis.workloads import Survey
 from turnaround.findings import Finding
 from turnaround.findings.bottlenecks import why
 from turnaround.findings.runs import gap_text, left_out_text
+from turnaround.forecast.score import Score
 from turnaround.reporting.comparison_table import figures
 
 
-def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return runs one by one, jobs with their configurations, findings, and what was left out."""
+def survey_payload(survey: Survey, findings: Sequence[Finding], scores: Sequence[Score] = ()) -> dict[str, Any]:
+    """Return runs one by one, jobs with their configurations, findings, what was left out, and estimates from before
+    any run beside what was measured."""
     return {
         "runs": [asdict(run) for job in survey.workloads for c in job.configurations for run in c.summaries],
         "jobs": [_job(job) for job in survey.workloads],
@@ -25,6 +27,7 @@ def survey_payload(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any
         "left_out": [{"directory": item.directory, "reason": left_out_text(item)} for item in survey.left_out],
         "running": list(survey.running),
         "notes": [gap_text(gap) for gap in survey.gaps],
+        "estimates": [{**asdict(score), "is_inside": score.is_inside} for score in scores if score.is_estimate],
     }
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from turnaround import recipes
 from turnaround.analysis.gpu_kinds import kind_of
@@ -39,6 +39,7 @@ from turnaround.launch.prepare import Prepared, Show
 from turnaround.recipe import Recipe
 
 USUAL_KINDS = ("t4", "l4", "v100", "a100", "h100")
+USUAL_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 TRIAL_S = 2.0
 """Seconds for each part of the trial: with decoding and start-up the whole answer takes about a minute."""
 
@@ -114,28 +115,36 @@ def estimate_json(one: Estimate) -> dict[str, Any]:
     return {**Answer.of(one.prediction).as_json(), "memory": memory}
 
 
-def estimate(
-    source: str | os.PathLike[str],
-    *,
-    gpus: Sequence[str] = USUAL_KINDS,
-    workers: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
-    settings: Mapping[str, Any] | None = None,
-    prices: PriceTable | str | os.PathLike[str] | None = None,
-    device: str = "auto",
-    out: str | os.PathLike[str] | None = None,
-) -> EstimateReport:
-    """Estimate time, memory and cost of a training from zero runs: `turnaround estimate`.
+class EstimateAsked(TypedDict, total=False):
+    """What may be asked besides SOURCE."""
 
-    `prices` is a table or its file; without it your own is used. With `out`, the folder of the runs to come, the
-    estimate is kept there and scored by them.
-    """
+    gpus: Sequence[str]
+    """Kinds of GPU; this machine's own device is always among them. Default: USUAL_KINDS."""
+    workers: Sequence[int]
+    """Default: powers of two up to 64."""
+    settings: Mapping[str, Any]
+    """Keys of the recipe."""
+    prices: PriceTable | str | os.PathLike[str]
+    """A table or its file. Default: the user's own."""
+    device: str
+    out: str | os.PathLike[str]
+    """The folder of the runs to come: the estimate is kept there and scored by them."""
+
+
+def estimate(source: str | os.PathLike[str], **asked: Unpack[EstimateAsked]) -> EstimateReport:
+    """Estimate time, memory and cost of a training from zero runs, as `turnaround estimate` does."""
+    prices = asked.get("prices")
     table = prices if isinstance(prices, PriceTable) else price_table(None if prices is None else Path(prices))
-    question = EstimateQuestion(gpus=tuple(gpus), workers=tuple(sorted(set(workers))), prices=table)
-    overrides = [f"{key}={_as_text(value)}" for key, value in (settings or {}).items()]
+    question = EstimateQuestion(
+        gpus=tuple(asked.get("gpus", USUAL_KINDS)),
+        workers=tuple(sorted(set(asked.get("workers", USUAL_COUNTS)))),
+        prices=table,
+    )
+    overrides = [f"{key}={_as_text(value)}" for key, value in asked.get("settings", {}).items()]
     recipe = recipes.find(str(source), [*overrides, "workers.count=1"])
-    report = estimate_recipe(str(source), recipe, question, device=device)
-    if out is not None:
-        keep(report, Path(out))
+    report = estimate_recipe(str(source), recipe, question, device=asked.get("device", "auto"))
+    if "out" in asked:
+        keep(report, Path(asked["out"]))
     return report
 
 

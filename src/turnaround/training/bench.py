@@ -28,8 +28,9 @@ from turnaround.training.position import TrainingPosition
 
 ROUNDS = 5
 MIN_STEPS = 4
-ENOUGH_S = 40.0
-"""No further round begins after this time: a network that takes seconds for a step is measured in fewer rounds."""
+ENOUGH_S = 20.0
+"""No further round begins after this time and twice what was asked for: a network that takes seconds for a step is
+measured in fewer rounds."""
 MAX_ROUND = 4
 """Times as long as was asked for, where whole periods of the noise scale's measurement need it."""
 NOT_MEASURED = 1
@@ -54,7 +55,7 @@ def measure(assembly: Assembly, *, part_s: float) -> dict[str, Rate]:
     rates: dict[str, list[float]] = {name: [] for name in takes}
     begun_s = time.perf_counter()
     for number in range(ROUNDS + 1):
-        if number > 1 and parts.is_enough(time.perf_counter() - begun_s):
+        if number > 1 and parts.agreed(time.perf_counter() - begun_s) > ENOUGH_S + 2 * part_s * len(takes):
             break
         for name, run in takes.items():
             rate = parts.timed(run, steps[name])
@@ -96,11 +97,11 @@ class _BenchParts:
             runs["all_reduce"] = self.all_reduce
         return {**runs, "training": self.training}
 
-    def is_enough(self, elapsed_s: float) -> bool:
-        """Return whether the rounds have taken long enough: for all processes, process 0's word."""
-        word = torch.tensor([float(elapsed_s > ENOUGH_S)], device=self.workers.device)
-        self.workers.broadcast(word)
-        return bool(word.item())
+    def agreed(self, value: float) -> float:
+        """Return process 0's value on every process: all take the same number of steps and rounds."""
+        told = torch.tensor([value], device=self.workers.device, dtype=torch.float32)
+        self.workers.broadcast(told)
+        return float(told.item())
 
     def timed(self, run: Run, steps: int) -> float:
         """Return the images a second of so many steps."""
@@ -113,7 +114,14 @@ class _BenchParts:
         return images / (time.perf_counter() - start)
 
     def steps_for_a_round(self, run: Run) -> int:
-        """Return how many steps a round has: all processes take the same number, process 0's."""
+        """Return how many steps a round has, the same on all processes."""
+        # A frozen backbone computes several steps at once: fewer would pay for all of them.
+        backbone = None if self.feed.keeps_training else self.backbone
+        least = 1 if backbone is None else backbone.steps_at_once
+        run(least)  # allocates, and tries kernels
+        per_step_s = self.agreed(self.batch.global_size / self.timed(run, least))
+        if per_step_s * least > self.round_s:
+            return least  # one pass is a round: more would take minutes
         run(MIN_STEPS)
         per_step_s = self.batch.global_size / self.timed(run, MIN_STEPS)
         most = max(MIN_STEPS, self.steps_per_epoch - 1)  # the last step of an epoch is smaller
@@ -121,9 +129,7 @@ class _BenchParts:
         if run == self.training:  # as many measured steps in every round as training has on average
             whole = -(-wanted // self.noise_every) * self.noise_every
             wanted = whole if whole * per_step_s < MAX_ROUND * self.round_s else wanted
-        steps = torch.tensor([min(most, wanted)], device=self.workers.device)
-        self.workers.broadcast(steps)
-        return int(steps.item())
+        return round(self.agreed(min(most, wanted)))
 
     def augmentation(self, steps: int) -> int:
         for _ in range(steps):
