@@ -99,7 +99,7 @@ def test_imported_runs(turnaround: Callable[..., Done], lab: Path) -> None:
 
 def test_json_for_programs(turnaround: Callable[..., Done], lab: Path) -> None:
     result = parsed(turnaround("report", "lab", "--json"))
-    assert list(result) == ["runs", "jobs", "findings", "left_out", "running", "notes"]
+    assert list(result) == ["runs", "jobs", "findings", "left_out", "running", "notes", "estimates"]
     assert [run["name"] for run in result["runs"]] == ["four", "five", "one", "two", "three"]
     assert [job["name"] for job in result["jobs"]] == ["fruit, fine-tuned", "photos, frozen"]
     one = next(run for run in result["runs"] if run["name"] == "one")
