@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,26 +12,34 @@ from turnaround.cli.options import Batch, Device, Epochs, Model, Pretrained, Set
 EXIT_CTRL_C = 130
 
 
+if TYPE_CHECKING:
+    from turnaround.study.estimate import EstimateReport
+
+Kinds = Annotated[
+    str, typer.Option("--gpu", metavar="KINDS", help="Kinds of GPU: t4,v100. This machine is always among them.")
+]
+Counts = Annotated[str, typer.Option(help="How many, one on each GPU: 16, a list 1,2,4 or a range 1-64.")]
+Prices = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="A price table, CSV or TOML. Default: turnaround prices."),
+]
+Network = Annotated[
+    float | None, typer.Option(help="GB/s that an all-reduce gets between hosts. Default: not known, maybe slow.")
+]
+Folder = Annotated[
+    Path,
+    typer.Option("--out", metavar="DIR", help="The folder of runs that will score the estimate: it is kept there."),
+]
+
+
 def estimate(
     source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="KINDS", help="Kinds of GPU: t4,v100. This machine is always among them.")
-    ] = "t4,l4,v100,a100,h100",
-    workers: Annotated[
-        str, typer.Option(help="How many workers, one on each GPU: 16, 1,2,4 or a range 1-64.")
-    ] = "1-64",
-    prices: Annotated[
-        Path | None,
-        typer.Option("--prices", metavar="FILE", help="A price table, CSV or TOML. Default: turnaround prices."),
-    ] = None,
+    gpu: Kinds = "t4,l4,v100,a100,h100",
+    workers: Counts = "1-64",
+    prices: Prices = None,
     gpus_per_host: Annotated[int, typer.Option(help="GPUs of a host.")] = 8,
-    network: Annotated[
-        float | None, typer.Option(help="GB/s that an all-reduce gets between hosts. Default: not known, maybe slow.")
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option("--out", metavar="DIR", help="The folder of runs that will score the estimate: it is kept there."),
-    ] = Path("runs"),
+    network: Network = None,
+    out: Folder = Path("runs"),
     keep: Annotated[bool, typer.Option(help="Keep the estimate, to be scored by later runs.")] = True,
     device: Device = "auto",
     set_: Set = None,
@@ -56,9 +64,7 @@ def estimate(
     from turnaround.errors import InputError, InterruptedRunError
     from turnaround.forecast.estimate import EstimateQuestion
     from turnaround.launch.contract import checked_device
-    from turnaround.reporting.estimate_text import estimate_lines
-    from turnaround.reporting.terminal import err, preparation, print_json, print_lines
-    from turnaround.reporting.terminal import out as stdout
+    from turnaround.reporting.terminal import err, preparation, print_json
     from turnaround.study.estimate import estimate_recipe
     from turnaround.study.estimate import keep as keep_estimate
 
@@ -84,8 +90,14 @@ def estimate(
     path = keep_estimate(report, out) if keep else None
     if json_:
         print_json(report.as_json())
-        return
-    terminal = stdout()
-    print_lines(terminal, estimate_lines(report, min(terminal.width, 120)))
+    else:
+        _print(report, path)
+
+
+def _print(report: EstimateReport, path: Path | None) -> None:
+    from turnaround.reporting.estimate_text import estimate_lines
+    from turnaround.reporting.terminal import err, out, print_lines
+
+    print_lines(out(), estimate_lines(report, min(out().width, 120)))
     if path is not None:
-        console.print(f"kept in {path}: runs in {out} will score it", markup=False)
+        err().print(f"kept in {path}: later runs beside it will score it", markup=False)
