@@ -230,6 +230,8 @@ class AskedBesides(TypedDict, total=False):
     gpus_per_host: int
     network: float
     """GB/s that an all-reduce gets between hosts."""
+    interruptions_per_h: float
+    """How often one host is taken away."""
     electricity: float
     """Price of one kWh."""
     grid: float

@@ -73,6 +73,8 @@ class Plan:
     cold_time_s: float | None = None
     evaluation_time_s: float = 0.5
     time_s: Mapping[str, float] = field(default_factory=dict)
+    saves: int | None = None
+    segments: int = 1
     submitted_at: str | None = None
     job: JobStatus | None = None
     """The job of a cluster that it was."""
@@ -190,6 +192,8 @@ def _status(plan: Plan) -> Status:
         submitted_at=plan.submitted_at,
         started_at=plan.started_at,
         job=plan.job,
+        saves=plan.saves,
+        segments=plan.segments,
         ended_at=plan.ended_at,
         epochs_done=count,
         time_s={**time_s, "program": sum(time_s.values())},  # type: ignore[arg-type]

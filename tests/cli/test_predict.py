@@ -303,3 +303,33 @@ def test_a_cluster_that_does_not_answer(
 
     monkeypatch.setattr(Slurm, "start_estimate_s", silent)
     refused(predict(lab, "--workers", "1-32", "--gpu", "V100", "--on", "slurm"), "Slurm does not answer.")
+
+
+# --- machines that are taken away
+
+
+def test_on_spot_machines(
+    predict: Callable[..., Done], lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNAROUND_CONFIG", str(tmp_path))
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\n[V100]\nprice = 2.48\nspot_price = 0.74\n')
+    asked = (lab, "--workers", "16", "--gpu", "V100", "--price", "2.48", "--interruptions", "12/day")
+    said = words(predict(*asked).out)
+    assert "With 0.5 interruptions of the job an hour: about " in said
+    assert "at the spot price, " in said
+    assert "job of 30 epochs, interrupted" in said
+    found = json.loads(predict(*asked, "--json").out)
+    assert found["interrupted"]["per_h"] == 0.5
+    assert found["interrupted"]["is_spot"] is True
+    assert found["interrupted"]["cost"]["value"] < found["cost"]["value"]
+    assert found["interrupted"]["job_time_s"]["value"] > found["job_time_s"]["value"]
+    several = words(predict(lab, "--workers", "4-16", "--gpu", "V100", "--interruptions", "2/h").out)
+    assert "job, inter-" in several
+    assert "to save so often: --set training.checkpoint_every_s=auto" in several
+    refused(predict(lab, "--workers", "4", "--interruptions", "often"), "--interruptions takes a rate with its unit")
+
+
+def test_without_a_rate_nothing_is_said_of_interruptions(predict: Callable[..., Done], lab: str) -> None:
+    said = predict(lab, "--workers", "4-16", "--gpu", "V100").out
+    assert "inter-" not in said
+    assert "interruptions" not in said

@@ -40,6 +40,10 @@ InputLimit = Annotated[float | None, typer.Option(help="Images/s that the input 
 Network = Annotated[
     float | None, typer.Option(help="GB/s that an all-reduce gets between hosts. Default: not known, maybe slow.")
 ]
+Interruptions = Annotated[
+    str | None,
+    typer.Option("--interruptions", metavar="RATE", help="How often a host is taken away (spot): 0.5/h, 3/day."),
+]
 Electricity = Annotated[float | None, typer.Option(help="Price of one kWh, in any currency.")]
 Grid = Annotated[float | None, typer.Option(help="kg of CO2e emitted for one kWh of your electricity.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the forecast as JSON on stdout.")]
@@ -66,6 +70,7 @@ def predict(
     precision: Precision = None,
     input_limit: InputLimit = None,
     network: Network = None,
+    interruptions: Interruptions = None,
     electricity: Electricity = None,
     grid: Grid = None,
     json_: AsJson = False,
@@ -77,10 +82,12 @@ def predict(
     [bold]turnaround predict runs/ --workers 1-32 --price 2.48[/bold]  fastest and cheapest
     [bold]turnaround predict runs/ --workers 16 --gpu A100[/bold]      of another kind
     [bold]turnaround predict runs/ --workers 1-32 --on slurm[/bold]    with the queue: ready when?
+    [bold]turnaround predict runs/ --workers 8 --interruptions 0.5/h[/bold]  on spot machines
     """
     from turnaround.analysis.workloads import survey_of
     from turnaround.forecast.predict import fit_forecaster
     from turnaround.forecast.question import Question
+    from turnaround.interruptions import rate_per_h
 
     counts = asked_workers(workers)
     question = Question(
@@ -95,12 +102,13 @@ def predict(
         precision=precision,
         input_limit=input_limit,
         network=network,
+        interruptions_per_h=rate_per_h(interruptions, flag="--interruptions") if interruptions is not None else None,
         electricity=electricity,
         grid=grid,
     )
     flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     found = survey_of(directories)
-    forecaster = fit_forecaster(found, question)
+    forecaster = _with_spot_price(fit_forecaster(found, question))
     queue = _queue(flags)
     forecaster = queue.placed(forecaster) if queue else forecaster
     _tell(found)
@@ -113,6 +121,19 @@ def predict(
         _print_scores(directories, found)
     if save:
         _save(directories[0], forecaster.question, [p for p in predictions if p.workers in counts], found)
+
+
+def _with_spot_price(forecaster: Forecaster) -> Forecaster:
+    """Return the forecaster with the user's spot price of its GPU, where one is known and machines are taken away."""
+    from dataclasses import replace
+
+    from turnaround.analysis.prices import price_table
+
+    question = forecaster.question
+    price = price_table().of(forecaster.laws.gpu) if question.interruptions_per_h is not None else None
+    if price is None or price.spot_per_hour is None:
+        return forecaster
+    return replace(forecaster, question=replace(question, spot_price=price.spot_per_hour))
 
 
 def _queue(flags: ClusterFlags) -> ClusterQueue | None:

@@ -17,6 +17,7 @@ that it hands over as evidence.
     estimates.py    the words for estimates from zero runs, and how they were scored
     forecast_warnings.py  the words for what to mind in them
     queue.py        the words for a cluster's queue: who is ready first
+    interruptions.py  the words for machines that are taken away
     best.py         which configuration for speed, cost and accuracy
 """
 

@@ -19,6 +19,7 @@ their figures; turnaround.findings.forecasts has the words.
     turnaround.py    both laws together: time to stable, job time, cost; the best number of GPUs
     queue.py         how long a job waits in a cluster's queue, and when its result is there
     energy.py        the energy of that time, from the power that runs measured
+    preemption.py    the time and the money that interruptions cost; how often to save
     question.py      the question and its answer, as values
     caveats.py       what a reader must mind in one forecast
     predict.py       from the question to the answer

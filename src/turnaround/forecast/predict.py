@@ -18,6 +18,7 @@ from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.laws import Asked, Laws, epochs_planned, fit_laws
 from turnaround.forecast.observations import Observations, Times, kinds_by_counts, observe
+from turnaround.forecast.preemption import with_interruptions
 from turnaround.forecast.question import Against, Prediction, Question
 from turnaround.forecast.remarks import (
     Assumption,
@@ -53,6 +54,9 @@ class Forecaster:
 
     def predict(self, workers: int) -> Prediction:
         """Forecast all figures, without the next run to do, which forecast/next_run.py adds."""
+        return with_interruptions(self._undisturbed(workers), self.laws, self.question)
+
+    def _undisturbed(self, workers: int) -> Prediction:
         hosts, assumed = self._hosts(workers)
         laws, question = self.laws, self.question
         parts, seen = laws.parts(workers, hosts), laws.observations

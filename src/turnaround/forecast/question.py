@@ -13,6 +13,7 @@ from turnaround.forecast.hardware import precision_of
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.remarks import Remarks
 from turnaround.forecast.turnaround import gpu_hours, training_time
+from turnaround.interruptions import MAX_PER_H
 
 FIGURES = (
     "images_per_s",
@@ -65,6 +66,10 @@ class Question:
     """Images per second that the input path of one host can give at most."""
     network: float | None = None
     """GB/s that an all-reduce gets between hosts; None: not known."""
+    interruptions_per_h: float | None = None
+    """How often one host is taken away; None: never, as far as anybody has said."""
+    spot_price: float | None = None
+    """Price of one GPU for one hour on such machines; None: not known."""
     electricity: float | None = None
     """Price of one kWh."""
     grid: float | None = None
@@ -98,6 +103,9 @@ class Question:
         ):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{flag} must be above 0 ({unit}), received {value:g}.")
+        rate = self.interruptions_per_h
+        if rate is not None and not 0 <= rate <= MAX_PER_H:
+            raise InputError(f"Interruptions an hour must be from 0 to {MAX_PER_H:g}, received {rate:g}.")
         if self.precision is not None:
             precision_of(self.precision)  # raises for one that nobody knows
         if self.target is not None and not 0 < self.target < 1:
@@ -156,6 +164,43 @@ class QueueForecast:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InterruptionCosts:
+    """What an interruption and the defence against it cost, as the runs tell."""
+
+    start_s: Interval
+    """From the start of the program to its first step, and what the first epoch takes more than others."""
+    pause_s: Interval
+    """Training waits so long for one checkpoint."""
+    wait_s: Interval
+    """For another machine; 0 where no run has waited for one."""
+    is_pause_measured: bool = False
+    is_wait_measured: bool = False
+    lost_s: float | None = None
+    """Work that was done again after each interruption of the runs; None where there was none."""
+    interruptions_seen: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterruptedForecast:
+    """The same job on machines that are taken away. Times are None where it would hardly ever get anywhere."""
+
+    per_h: float
+    """Interruptions of the job an hour: those of all its hosts."""
+    checkpoint_every_s: float | None
+    """Seconds of work between checkpoints that cost the least; None without interruptions."""
+    interruptions: float | None
+    """Of the job, on average."""
+    job_time_s: Interval | None
+    time_to_stable_s: Interval | None
+    usual_job_time_s: Interval | None
+    """Saving every 60 s instead."""
+    cost: Interval | None
+    """Of the job, at the spot price where one is known, else at the price; waits for machines are not paid."""
+    is_spot: bool
+    costs: InterruptionCosts
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The answer. A figure that nothing is known about is None."""
 
@@ -200,6 +245,8 @@ class Prediction:
     against: Against | None = None
     queue: QueueForecast | None = None
     """None where no cluster was asked."""
+    interrupted: InterruptedForecast | None = None
+    """None where no rate of interruptions was given."""
     next_run: NextRun | None = None
 
     def best_known(self, figure: str) -> float | None:

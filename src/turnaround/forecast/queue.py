@@ -151,8 +151,9 @@ def with_queue(prediction: Prediction, law: WaitLaw, *, estimated_s: float | Non
     """Return the prediction with its time in the queue, and with the time from now until its result is there."""
     gpu = None if prediction.gpu == "CPU" else prediction.gpu
     wait_s = law.predict(gpus=prediction.workers, gpu=gpu, estimated_s=estimated_s)
-    is_to_stable = prediction.time_to_stable_s is not None
-    time_s = prediction.time_to_stable_s or prediction.job_time_s
+    times = prediction.interrupted or prediction  # with interruptions, where they were asked about
+    is_to_stable = times.time_to_stable_s is not None
+    time_s = times.time_to_stable_s or times.job_time_s
     queue = QueueForecast(
         wait_s=wait_s,
         estimated_wait_s=estimated_s,

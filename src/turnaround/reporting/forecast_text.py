@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from turnaround.findings.forecasts import Answer
+from turnaround.findings.interruptions import interruptions_notes, interruptions_text
 from turnaround.findings.queue import queue_notes, ready_text
 from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Prediction, Question
@@ -27,6 +28,8 @@ def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tupl
     """Yield the answer first, then the figures, what they rest on, what was assumed, what to mind, what to run next."""
     yield from _ready_lines([p], width)
     yield from ((line, "bold") for line in _wrapped(headline(p, question), width))
+    if (said := interruptions_text(p)) is not None:
+        yield from ((line, "bold") for line in _wrapped(said, width))
     rows = figure_rows(p, question)
     if rows:
         yield "", ""
@@ -36,6 +39,7 @@ def answer_lines(p: Prediction, question: Question, width: int) -> Iterator[tupl
     answer = Answer.of(p)
     sections = (
         ("based on", answer.rests_on),
+        ("interruptions", list(interruptions_notes(p))),
         ("queue", list(queue_notes([p], question.cluster or "the cluster")) if p.queue else []),
         ("assumed", [*answer.assumed, *answer.left_open]),
         ("caveats", list(answer.warnings)),
@@ -70,6 +74,7 @@ def range_lines(predictions: Sequence[Prediction], question: Question, width: in
     warnings = list(dict.fromkeys(warning for answer in (first, last) for warning in answer.warnings))
     for name, sentences in (
         ("based on", last.basis),
+        ("interruptions", list(interruptions_notes(predictions[-1]))),
         ("queue", list(queue_notes(predictions, question.cluster or "the cluster")) if has_queue else []),
         ("assumed", [*last.assumed, *last.left_open]),
         ("caveats", warnings),
@@ -87,8 +92,21 @@ def _range_headings(question: Question, gpu: str, *, has_queue: bool) -> list[tu
     paid = "cost" if question.price else "GPU-h" if gpu != "CPU" else "CPU-h"
     queue = ("queue", "in") if has_queue else ("", "")
     return [
-        ("", "in the" * has_queue, "ready" * has_queue, "an", "epochs", "time", "", paid, "", ""),
-        ("workers", *queue, "epoch", "to stable", "to stable", "job", "of job", "accuracy", ""),
+        (
+            "",
+            "in the" * has_queue,
+            "ready" * has_queue,
+            "an",
+            "epochs",
+            "time",
+            "",
+            "job, inter-",
+            "cost,",
+            paid,
+            "",
+            "",
+        ),
+        ("workers", *queue, "epoch", "to stable", "to stable", "job", "rupted", "too", "of job", "accuracy", ""),
     ]
 
 
@@ -104,6 +122,7 @@ def _range_row(p: Prediction, best: Best | None, *, has_stable: bool) -> tuple[s
         "-" if epochs is None else f"{epochs:.0f}{late}",
         range_text(p, "time_to_stable_s"),
         time_text(p, "job_time_s") if has_stable else range_text(p, "job_time_s"),
+        *_interrupted_cells(p),
         paid or "-",
         accuracy_text(p.best_known("val_accuracy")),
         _marks(p.workers, best),
@@ -118,6 +137,18 @@ def _queue_cells(p: Prediction) -> tuple[str, str]:
     return (
         UNKNOWN if wait_s is None else about(wait_s.value),
         UNKNOWN if ready_s is None else interval(ready_s.value, ready_s.low, ready_s.high),
+    )
+
+
+def _interrupted_cells(p: Prediction) -> tuple[str, str]:
+    """The job's time and cost on machines that are taken away; empty where nobody asked about such."""
+    found = p.interrupted
+    if found is None:
+        return "", ""
+    time_s, price = found.job_time_s, found.cost
+    return (
+        UNKNOWN if time_s is None else interval(time_s.value, time_s.low, time_s.high),
+        money(price.value) if price is not None else "",
     )
 
 
@@ -189,7 +220,7 @@ def _table(rows: Sequence[tuple[str, ...]], width: int, headings: int = 1) -> It
     names, *columns = (
         TextColumn(heading="\n".join(cells[:headings]), cells=cells[headings:], is_left=number in (0, last))
         for number, cells in enumerate(zip(*rows, strict=True))
-        if any(cells)
+        if any(cells[headings:])
     )
     for part, table in enumerate(tables(names, [columns], width - 2)):
         if part:

@@ -1,0 +1,182 @@
+"""Trainings on machines that are taken away: the time and the money that interruptions cost, and how often to save.
+
+An interruption loses what was done since the last checkpoint; then the job waits for a machine, starts again and goes
+on. Interruptions come at random, at a rate for each host; any host that is lost interrupts the job. On average (work in
+k intervals x with a checkpoint c after each, start s, rate r):
+
+    paid = (e^(r (s + x + c)) - 1) / r + (k - 1) e^(r s) (e^(r (x + c)) - 1) / r        time = paid + r paid x wait
+
+The interval is the middle 80 % of simulated jobs, whose work, start, pause and wait are drawn from their own intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from turnaround.analysis.configurations import ConfigurationRuns
+from turnaround.forecast.interval import NUM_DRAWS, SEED, Array, Interval, draws, middle_80
+from turnaround.forecast.laws import Laws, epochs_planned
+from turnaround.forecast.question import InterruptedForecast, InterruptionCosts, Prediction, Question
+from turnaround.forecast.turnaround import TurnaroundParts, cost, fixed_overhead, job_time, per_epoch_overhead
+from turnaround.interruptions import HOUR_S, USUAL_EVERY_S, best_interval_s
+from turnaround.record.reader import Run
+
+UNKNOWN_PAUSE_S = Interval(value=1.0, low=0.1, high=10.0)
+"""Pause of a checkpoint that no run has measured: some MB to some GB copied to host memory. A judgement."""
+PAUSE_SCATTER = 0.3
+"""Least relative 80 % half-width of pauses and waits, from run to run. A judgement."""
+HOPELESS = 5.0
+"""Mean times between interruptions that a start and one interval may take: with more, fewer than 1 % of the starts save
+anything, and no forecast of such a job means much."""
+MANY = 300.0
+"""Interruptions from which on their number hardly scatters: the mean stands for all jobs then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """A job with interruptions."""
+
+    time_s: Interval
+    """With the waits for machines."""
+    paid_s: Interval
+    """Without them."""
+    count: float
+    """Interruptions on average."""
+
+
+def expected_paid_s(work_s: float, costs: tuple[float, float], *, every_s: float, per_h: float) -> float:
+    """Return the mean time on machines; `costs` are those of a start and of a checkpoint, in seconds."""
+    start_s, pause_s = costs
+    full, rest_s = divmod(work_s, every_s) if every_s < work_s else (0.0, work_s)
+    rate = per_h / HOUR_S
+    if rate <= 0:
+        return start_s + work_s + (full + (rest_s > 0)) * pause_s
+    # The last interval is shorter; the first one is begun by a start, the others only after an interruption.
+    lengths_s = [every_s] * (full > 0) + [rest_s] * (rest_s > 0)
+    counts = [full] * (full > 0) + [1.0] * (rest_s > 0)
+    again = math.exp(rate * start_s)
+    each = [again * math.expm1(rate * (length_s + pause_s)) / rate for length_s in lengths_s]
+    first = math.expm1(rate * (start_s + lengths_s[0] + pause_s)) / rate
+    return first + math.fsum(n * time_s for n, time_s in zip(counts, each, strict=True)) - each[0]
+
+
+def interrupted(work_s: Interval, costs: InterruptionCosts, *, every_s: float, per_h: float) -> Interrupted | None:
+    """Return the time of a job of so much work; None where it would hardly ever get anywhere."""
+    rate, start_s, pause_s = per_h / HOUR_S, costs.start_s.value, costs.pause_s.value
+    every_s = min(every_s, work_s.value)
+    if rate * (start_s + every_s + pause_s) > HOPELESS:
+        return None
+    value_s = expected_paid_s(work_s.value, (start_s, pause_s), every_s=every_s, per_h=per_h)
+    count = rate * value_s
+    drawn = draws([work_s, costs.start_s, costs.pause_s, costs.wait_s])
+    if count > MANY:
+        scale = value_s / (start_s + work_s.value)
+        paid, counts = scale * (drawn[0] + drawn[1]), rate * scale * (drawn[0] + drawn[1])
+    else:
+        paid, counts = _simulated(drawn, every_s=every_s, rate=rate)
+    return Interrupted(
+        time_s=middle_80(paid + counts * drawn[3], value_s + count * costs.wait_s.value),
+        paid_s=middle_80(paid, value_s),
+        count=count,
+    )
+
+
+def _simulated(drawn: Sequence[Array], *, every_s: float, rate: float) -> tuple[Array, Array]:
+    """Return seconds on machines and interruptions of NUM_DRAWS jobs, each with its own work, start and pause."""
+    rng = np.random.default_rng(SEED)
+    work, start, pause = drawn[0], drawn[1], drawn[2]
+    paid, counts, done = np.zeros(NUM_DRAWS), np.zeros(NUM_DRAWS), np.zeros(NUM_DRAWS)
+    alive = np.arange(NUM_DRAWS)
+    while len(alive):
+        left = work[alive] - done[alive]
+        needed = start[alive] + left + np.ceil(left / every_s) * pause[alive]
+        until = rng.exponential(1 / rate, len(alive)) if rate > 0 else np.full(len(alive), np.inf)
+        paid[alive] += np.minimum(needed, until)
+        lost = alive[until < needed]
+        # Whole intervals, each with its checkpoint: what came after the last one is done again.
+        saved = np.floor(np.maximum(until[until < needed] - start[lost], 0) / (every_s + pause[lost]))
+        done[lost] = np.minimum(done[lost] + saved * every_s, work[lost])
+        counts[lost] += 1
+        alive = lost
+    return paid, counts
+
+
+def costs_in(laws: Laws) -> InterruptionCosts:
+    """Return what the runs tell of starts, checkpoints, waits for machines, and of work that was lost."""
+    times = laws.times
+    runs = [run for c in (times.configurations if times else ()) for run in _own_runs(c)]
+    pauses = [pause_s for run in runs if (pause_s := _pause_s(run)) is not None]
+    waits = [r.job.requeued_s / (r.job.starts - 1) for run in runs if (r := run.status).job and r.job.starts > 1]
+    losses = [(run.status.time_s["lost"], run.status.segments - 1) for run in runs if _has_lost(run)]
+    interruptions = sum(count for _, count in losses)
+    return InterruptionCosts(
+        start_s=fixed_overhead(times.overheads) if times else Interval.exact(0.0),
+        pause_s=_spread(pauses) if pauses else UNKNOWN_PAUSE_S,
+        wait_s=_spread(waits) if waits else Interval.exact(0.0),
+        is_pause_measured=bool(pauses),
+        is_wait_measured=bool(waits),
+        lost_s=math.fsum(lost_s for lost_s, _ in losses) / interruptions if interruptions else None,
+        interruptions_seen=interruptions,
+    )
+
+
+def _own_runs(configuration: ConfigurationRuns) -> list[Run]:
+    return [run for summary, run in configuration.members if not summary.is_imported]
+
+
+def _has_lost(run: Run) -> bool:
+    lost_s = run.status.time_s.get("lost", 0.0)
+    return run.status.segments > 1 and 0 < lost_s < math.inf
+
+
+def _pause_s(run: Run) -> float | None:
+    """Return the mean pause of a run's checkpoints; None where it has none, or nobody counted them."""
+    total_s, saves = run.status.time_s.get("checkpoint", math.nan), run.status.saves
+    return total_s / saves if saves and 0 <= total_s < math.inf else None
+
+
+def _spread(values: Sequence[float]) -> Interval:
+    value = median(values)
+    around = Interval(value=value, low=value * (1 - PAUSE_SCATTER), high=value * (1 + PAUSE_SCATTER))
+    return around.reaching(low=min(values), high=max(values))
+
+
+def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -> Prediction:
+    """Return the prediction with the time and the cost on machines that are taken away at the rate of the question."""
+    parts = laws.parts(prediction.workers, prediction.hosts)
+    if question.interruptions_per_h is None or parts is None or laws.times is None:
+        return prediction
+    costs, per_h = costs_in(laws), question.interruptions_per_h * prediction.hosts
+    every_s = best_interval_s(pause_s=costs.pause_s.value, per_h=per_h)
+    overheads = [replace(each, checkpoint_s=0.0) for each in laws.times.overheads]
+    work = TurnaroundParts(
+        epoch_s=parts.epoch_s,
+        per_epoch_overhead_s=per_epoch_overhead(overheads, prediction.workers),
+        fixed_overhead_s=Interval.exact(0.0),
+    )
+    all_epochs, epochs = epochs_planned(laws.observations), prediction.epochs_to_stable
+    job, stable, usual = (
+        interrupted(job_time(work, each), costs, every_s=interval_s, per_h=per_h) if each is not None else None
+        for each, interval_s in ((all_epochs, every_s), (epochs, every_s), (all_epochs, USUAL_EVERY_S))
+    )
+    price = question.spot_price or question.price
+    paid = cost(job.paid_s, workers=prediction.workers, price_per_hour=price) if job and price else None
+    return replace(
+        prediction,
+        interrupted=InterruptedForecast(
+            per_h=per_h,
+            checkpoint_every_s=every_s if math.isfinite(every_s) else None,
+            interruptions=job.count if job else None,
+            job_time_s=job.time_s if job else None,
+            time_to_stable_s=stable.time_s if stable else None,
+            usual_job_time_s=usual.time_s if usual else None,
+            cost=paid,
+            is_spot=question.spot_price is not None,
+            costs=costs,
+        ),
+    )
