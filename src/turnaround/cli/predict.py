@@ -109,11 +109,7 @@ def predict(
     flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     found = survey_of(directories)
     forecaster = _with_spot_price(fit_forecaster(found, question))
-    queue = _queue(flags)
-    forecaster = queue.placed(forecaster) if queue else forecaster
-    _tell(found)
-    predictions = _predictions(forecaster, counts)
-    predictions = queue.with_queue(predictions, found) if queue else predictions
+    forecaster, predictions = _answered(forecaster, _queue(flags), counts, found)
     if json_:
         _print_json(predictions)
     else:
@@ -142,6 +138,16 @@ def _queue(flags: ClusterFlags) -> ClusterQueue | None:
 
     cluster = flags.cluster()
     return None if cluster is None else ClusterQueue.ask(cluster, flags.wishes)
+
+
+def _answered(
+    forecaster: Forecaster, queue: ClusterQueue | None, counts: Sequence[int], found: Survey
+) -> tuple[Forecaster, list[Prediction]]:
+    """Return the forecaster as the cluster places its workers, and its predictions, with the queue where there is one."""
+    forecaster = queue.placed(forecaster) if queue else forecaster
+    _tell(found)
+    predictions = _predictions(forecaster, counts)
+    return forecaster, queue.with_queue(predictions, found) if queue else predictions
 
 
 def _predictions(forecaster: Forecaster, counts: Sequence[int]) -> list[Prediction]:
