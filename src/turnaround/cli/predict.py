@@ -143,7 +143,7 @@ def _queue(flags: ClusterFlags) -> ClusterQueue | None:
 def _answered(
     forecaster: Forecaster, queue: ClusterQueue | None, counts: Sequence[int], found: Survey
 ) -> tuple[Forecaster, list[Prediction]]:
-    """Return the forecaster as the cluster places its workers, and its predictions, with the queue where there is one."""
+    """Return the forecaster as the cluster places its workers, and its predictions, with the queue if there is one."""
     forecaster = queue.placed(forecaster) if queue else forecaster
     _tell(found)
     predictions = _predictions(forecaster, counts)
