@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from kill_plan import STARTING, STEPS_PER_EPOCH, Case, Strike, kind_of, planned
+from kill_plan import STARTING, STEPS_PER_EPOCH, Case, Strike, is_of_python, kind_of, planned
 from soak_evidence import SETTINGS, curve, largest_difference
 
 from turnaround import fruitbowl
@@ -141,9 +141,7 @@ class Training:
         if orphans := self._orphans():
             self._problem(f"left behind {orphans}")
             self._end_all(signal.SIGKILL)
-        # Python's own, while it still imports: there is nobody yet to say it better.
-        is_early = strike is not None and strike.event == "command" and text.rstrip().endswith("KeyboardInterrupt")
-        if "Traceback (most recent call last)" in text and not is_early:
+        if "Traceback (most recent call last)" in text and not is_of_python(text):
             self._problem(f"shows a traceback: {text[text.index('Traceback') :][-1500:]}")
         if status != 0 and struck is None:
             self._problem(f"failed although nothing had happened to it: {text.strip()[-1500:]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,3 +85,12 @@ def kind_of(words: Sequence[str]) -> str | None:
     if WORKER_MODULE in words:
         return "worker"
     return "decoder" if any("spawn_main" in word for word in words) else None
+
+
+def is_of_python(text: str) -> bool:
+    """Whether what a command printed ends with a Ctrl-C of Python's own start: nobody is there yet to say it better.
+
+    The only frames of ours are those of the files that are loaded before `main` can listen.
+    """
+    frames = re.findall(r'File "[^"]*/turnaround/([^"]+)"', text[text.index("Traceback") :])
+    return text.rstrip().endswith("KeyboardInterrupt") and {*frames} <= {"__init__.py", "__main__.py", "errors.py"}

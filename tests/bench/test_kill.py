@@ -58,6 +58,20 @@ def test_every_kind_of_victim_is_known_by_the_command_that_starts_it(kill: Modul
     assert kill.plan.kind_of([sys.executable, "-c", "from multiprocessing.resource_tracker import main"]) is None
 
 
+@pytest.mark.parametrize(
+    ("frames", "is_pythons"),
+    [
+        (["<frozen runpy>", "/usr/lib/python3.11/warnings.py"], True),
+        (["<frozen runpy>", "/src/turnaround/__main__.py", "/src/turnaround/errors.py"], True),
+        (["<frozen runpy>", "/src/turnaround/__main__.py", "/src/turnaround/cli/train.py"], False),
+    ],
+)
+def test_a_ctrl_c_while_python_starts_is_pythons_own(frames: list[str], is_pythons: bool, kill: ModuleType) -> None:
+    lines = ["Traceback (most recent call last):", *(f'  File "{frame}", line 1, in <module>' for frame in frames)]
+    assert kill.plan.is_of_python("\n".join([*lines, "KeyboardInterrupt\n"])) is is_pythons
+    assert not kill.plan.is_of_python("\n".join([*lines, "ValueError: x\n"]))
+
+
 @pytest.fixture
 def training(kill: ModuleType, trained_run: Path, tmp_path: Path) -> object:
     """A training that has ended, beside the undisturbed one."""

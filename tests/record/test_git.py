@@ -247,3 +247,18 @@ def test_without_git_the_commit_is_still_known(repository, tmp_path, monkeypatch
     commit = git(repository, "rev-parse", "HEAD")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(repository) == {"commit": commit, "dirty": None}
+
+
+@pytest.mark.fault(3, "the folder of a process that was killed while git ran goes at the next start; others stay")
+def test_folders_of_killed_processes_go(repository, tmp_path, monkeypatch):
+    places = tmp_path / "tmp"
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    names = [f"turnaround-git-{dead.pid}-abc_d123", f"turnaround-git-{os.getpid()}-abcd1234", "turnaround-git-abcd1234"]
+    for name in names:
+        (places / name / "refs").mkdir(parents=True)
+    (places / f"turnaround-git-{dead.pid}-linked00").symlink_to(repository)
+    monkeypatch.setattr(git_module.tempfile, "tempdir", str(places))
+    assert git_state(repository)["dirty"] is False
+    assert sorted(path.name for path in places.iterdir()) == sorted([*names[1:], f"turnaround-git-{dead.pid}-linked00"])
+    assert (repository / "file").exists()

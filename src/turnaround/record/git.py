@@ -8,8 +8,10 @@ borrows the index and the objects: git never opens the repository's settings, ho
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_PREFIX = "turnaround-git-"
 GIT_TIMEOUT_S = 2.0
 """A commit is worth a moment of waiting, not a hung network file system."""
 _MAX_FILE_BYTES = 64 * 2**20  # packed-refs of a repository with a million refs; any other file is far smaller
@@ -164,7 +167,8 @@ def _converts_content(repository: Repository) -> bool:
 
 def _git(repository: Repository, commit: str | None, *arguments: str) -> str | None:
     """Return what git prints about the index and the work tree; None when it fails, hangs or is not installed."""
-    with tempfile.TemporaryDirectory(prefix="turnaround-git-", ignore_cleanup_errors=True) as folder:
+    _remove_leftovers()
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         git_dir = Path(folder)
         try:
             # A git directory of our own around the objects and the index of theirs: git then reads no settings of a
@@ -183,6 +187,18 @@ def _git(repository: Repository, commit: str | None, *arguments: str) -> str | N
         except (OSError, ValueError, subprocess.SubprocessError):
             return None
     return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
+
+
+def _remove_leftovers() -> None:
+    """Remove the directories of processes that were killed while git ran."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(tempfile.gettempdir()):
+            owner = re.fullmatch(rf"{_PREFIX}(\d+)-\w+", entry.name)
+            # The folder is everybody's: only directories of this user, and no links.
+            if owner is None or not entry.is_dir(follow_symlinks=False) or entry.stat().st_uid != os.getuid():
+                continue
+            if not Path(f"/proc/{owner[1]}").exists() and Path("/proc/self").exists():
+                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _environment(repository: Repository, git_dir: Path) -> dict[str, str]:
