@@ -9,6 +9,7 @@ import gc
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,6 +62,16 @@ def pytest_xdist_auto_num_workers() -> int:
     Twelve are enough: the longest file takes a twelfth of all, and each has torch loaded twice, once to be forked.
     """
     return min(12, max(1, 3 * num_cpus() // 2))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The one that starts the test processes of pytest-xdist has the forking parent of all of them."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="turnaround-tests-")
+        parent = ForkingParent(Path(folder.name))
+        parent.share()
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(parent.close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

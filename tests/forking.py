@@ -33,12 +33,21 @@ def command_that_starts(python: str) -> list[str]:
     return [sys.executable, "-c", COMMAND, python]
 
 
+SHARED = "TURNAROUND_TESTS_FORKING_PARENT"
+"""The socket of the one that all test processes of pytest-xdist share: loading it takes 8 s of computing."""
+
+
 class ForkingParent:
     """The process that forks, from the first question for its Python on."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+
+    def share(self) -> None:
+        """Start it now, for all test processes that are started from here on."""
+        os.environ[SHARED] = f"turnaround-tests-{os.getpid()}"
+        self._process = self._started(os.environ[SHARED])
 
     @property
     def python(self) -> str:
@@ -51,11 +60,14 @@ class ForkingParent:
         return self._program("with-agent")
 
     def _program(self, kind: str) -> str:
-        path, name = self._folder / kind / "python", f"turnaround-tests-{os.getpid()}"
-        if self._process is None or self._process.poll() is not None:  # somebody may have ended it
+        own, shared = f"turnaround-tests-{os.getpid()}", os.environ.get(SHARED, "")
+        name = shared if shared and f"@{shared}\n" in Path("/proc/net/unix").read_text() else own
+        path = self._folder / kind / name / "python"
+        is_alive = self._process is not None and self._process.poll() is None  # somebody may have ended it
+        if name == own and not is_alive:
             self._process = self._started(name)
         if not path.exists():
-            path.parent.mkdir()
+            path.parent.mkdir(parents=True)
             words = shlex.join([sys.executable, "-IS", str(TESTS / "forked.py"), name, str(path), kind])
             path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
             path.chmod(0o700)
