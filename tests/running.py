@@ -25,7 +25,7 @@ from turnaround.record.reader import Run
 
 TESTS = Path(__file__).parent
 EXACT = (
-    "data.size_px=32",
+    "data.size_px=16",
     "model.name=small",
     "training.optimizer=adamw",
     "workers.count=4",

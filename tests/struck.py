@@ -20,7 +20,7 @@ from turnaround.record.reader import Run
 from turnaround.training import checkpoint
 
 SETTINGS = (
-    "data.size_px=32",
+    "data.size_px=16",
     "workers.count=2",
     "training.batch_per_worker=8",
     "training.epochs=2",

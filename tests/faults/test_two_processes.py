@@ -108,7 +108,7 @@ def test_the_launcher_of_two_is_stopped(fruit_folder: Path, tmp_path: Path, monk
 def test_out_of_memory_on_one_of_two(fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
     fault, out = "kind=oom,step=7,rank=1", tmp_path / "run"
     error = struck(fault, fruit_folder, out, TrainingError, processes=2, launcher=forking)
-    assert "out of memory at step 7 (batch_per_worker = 8, 1 worker on this process, 32 px)" in str(error)
+    assert "out of memory at step 7 (batch_per_worker = 8, 1 worker on this process, 16 px)" in str(error)
     assert "--set training.batch_per_worker=4" in str(error)
     assert not isinstance(error, ProcessFailedError)  # it would happen again: never started again by itself
 

@@ -24,9 +24,11 @@ from turnaround.training.checkpoint import load_tensors
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 NEW_KEYS = ("training.patience", "training.stop", "training.time_limit_s")
+# At 16 px the statistics of batch norm alone, which come with every epoch, change answers.
+STEADY = (*EXACT, "data.size_px=32")
 # A rate of 0 leaves the weights as they are: no epoch is better than the first.
-STANDS_STILL = (*EXACT, "training.learning_rate=0", "training.epochs=5", "training.patience=2", "training.ema=0.9")
-IMPATIENT = (*EXACT, "training.learning_rate=0.01", "training.epochs=8", "training.patience=1", "training.ema=0.9")
+STANDS_STILL = (*STEADY, "training.learning_rate=0", "training.epochs=5", "training.patience=2", "training.ema=0.9")
+IMPATIENT = (*STEADY, "training.learning_rate=0.01", "training.epochs=8", "training.patience=1", "training.ema=0.9")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def test_all_processes_stop_alike_with_the_same_weights(
 
 
 def test_stable_ends_a_run_on_two_processes(fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
-    settings = (*EXACT, "training.learning_rate=0", "training.epochs=9", "training.stop=stable")
+    settings = (*STEADY, "training.learning_rate=0", "training.epochs=9", "training.stop=stable")
     run = train(fruit_folder, tmp_path / "run", *settings, processes=2, launcher=forking)
     assert run.status.stopped_early == "Stopped early after epoch 7 of 9: the validation accuracy is stable."
     assert len(run.epochs) == 7

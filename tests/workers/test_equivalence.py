@@ -39,7 +39,8 @@ SHARED = (
     "augment.brightness=0.2",
 )
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
-# 158 training images make nine steps of 16 and one of 14.
+# 158 training images make nine steps of 16 and one of 14. At 16 px the batch norm of a worker's few images multiplies
+# rounding errors too much for the tests with the smallest batches, which take 32 px therefore.
 NETWORKS = {
     "with batch norm": {
         "cpu": ("model.name=small", "data.size_px=32"),
@@ -127,10 +128,12 @@ def test_same_steps_and_weights_in_float32(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_same_weights_in_float64_after_twenty_steps(network: str, device: str, run_on: RunOn) -> None:
-    settings = (*NETWORKS[network][device], "training.epochs=2", "training.precision=fp64")
+def test_same_weights_in_float64(network: str, device: str, run_on: RunOn) -> None:
+    """After twenty steps; a CPU takes half a second for one of the ConvNeXt, and has ten of it."""
+    epochs = 1 if (network, device) == ("without batch norm", "cpu") else 2
+    settings = (*NETWORKS[network][device], f"training.epochs={epochs}", "training.precision=fp64")
     runs = {n: run_on(n, *settings, device=device) for n in (1, 2, 4)}
-    assert [e.steps for e in runs[1].epochs] == [10, 10]
+    assert [e.steps for e in runs[1].epochs] == [10] * epochs
     for processes in (2, 4):
         assert largest_difference(weights(runs[1]), weights(runs[processes])) < 1e-12
         assert [e.val_accuracy for e in runs[processes].epochs] == [e.val_accuracy for e in runs[1].epochs]
@@ -153,7 +156,7 @@ def test_a_frozen_backbone_is_the_same_training_too(
     save_file({name: tensor.contiguous() for name, tensor in network.module.state_dict().items()}, backbone)
     frozen = ("model.name=small", f"model.weights={backbone}", "model.fine_tune=false")
     settings = (*frozen, "training.epochs=2", "training.precision=fp64")
-    runs = {n: run_on(n, *settings, *augment, "data.size_px=32") for n in (1, 2)}
+    runs = {n: run_on(n, *settings, *augment, "data.size_px=16") for n in (1, 2)}
     assert runs[1].machine["choices"]["features"]["value"] == features
     assert largest_difference(weights(runs[1]), weights(runs[2])) < 1e-12
     assert [e.val_accuracy for e in runs[1].epochs] == [e.val_accuracy for e in runs[2].epochs]
@@ -163,12 +166,12 @@ def test_muon_is_the_same_training_too(run_on: RunOn) -> None:
     """It orthogonalises in bf16, but after the gradients were averaged: every process computes the same update."""
     if find_spec("timm") is None:  # not imported: the forked processes have it
         pytest.skip("no timm here")
-    muon = ("training.optimizer=muon", "training.learning_rate=0.002", "data.size_px=32")
+    muon = ("training.optimizer=muon", "training.learning_rate=0.002", "data.size_px=16")
     # Two steps an epoch: a core takes 0.4 s for the bf16 products of one.
-    few = ("workers.count=2", "training.batch_per_worker=40", "training.epochs=2")
+    few = ("workers.count=2", "training.batch_per_worker=40", "training.epochs=1")
     settings = (*muon, *few, "training.precision=fp64")
     one, two = run_on(1, *settings), run_on(2, *settings)
-    assert [e.steps for e in one.epochs] == [2, 2]
+    assert [e.steps for e in one.epochs] == [2]
     assert largest_difference(weights(one), weights(two)) < 1e-12
     assert [e.val_accuracy for e in one.epochs] == [e.val_accuracy for e in two.epochs]
 
@@ -183,7 +186,7 @@ def test_mixed_images_of_weighed_classes_are_the_same_training_too(
     for picture in sorted(rare.iterdir())[8:]:
         picture.unlink()
     mixed = ("augment.mixup=0.4", "augment.cutmix=1", "augment.cutout=0.4", "augment.crop=0.4", "augment.colour=0.3")
-    exact = ("training.epochs=1", "training.precision=fp64", "data.size_px=32", "data.holdout=0.2")
+    exact = ("training.epochs=1", "training.precision=fp64", "data.size_px=16", "data.holdout=0.2")
     settings = {
         "mixed": (*SHARED, *exact, *mixed, "training.label_smoothing=0.1"),
         "weighed": (*SHARED, *exact, "training.class_weights=balanced"),
@@ -201,7 +204,7 @@ def test_mixed_images_of_weighed_classes_are_the_same_training_too(
 
 def test_unequal_shares_are_the_same_training_too(run_on: RunOn) -> None:
     """3 processes host 1, 1 and 2 of 4 workers, and 7 images a worker leave a smaller last step."""
-    settings = ("training.batch_per_worker=7", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
+    settings = ("training.batch_per_worker=7", "training.epochs=1", "training.precision=fp64", "data.size_px=16")
     one, three = run_on(1, *settings), run_on(3, *settings)
     assert one.epochs[0].images == 158
     assert largest_difference(weights(one), weights(three)) < 1e-12
@@ -224,7 +227,7 @@ def test_drift_between_processes_stays_within_the_spread_of_seeds(
 ) -> None:
     def losses(processes: int, seed: int) -> list[float]:
         settings = (
-            *("workers.count=2", "training.batch_per_worker=8", "training.epochs=3", "data.size_px=32"),
+            *("workers.count=2", "training.batch_per_worker=8", "training.epochs=2", "data.size_px=16"),
             *("model.name=small", "training.learning_rate=0.01", f"training.seed={seed}", "data.holdout=0.2"),
         )
         out = tmp_path / f"{processes}-{seed}"
