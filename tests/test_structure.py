@@ -124,6 +124,7 @@ ENTRY_POINT = {
     "worker.py": {"turnaround.training.run", "turnaround.training.start_up"},
     "worker_server.py": {"turnaround.training.run"},
     "cli/train.py": {"turnaround.training.preview"},
+    "cli/check.py": {"turnaround.use.label_check", "turnaround.use.predictor"},
     "cli/classify.py": {"turnaround.use.images", "turnaround.use.predictor"},
     "cli/evaluate.py": {"turnaround.use.evaluate", "turnaround.use.predictor"},
     "cli/export.py": {"turnaround.use.export", "turnaround.use.trained"},

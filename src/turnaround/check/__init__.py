@@ -10,6 +10,7 @@ Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unread
     pairs.py        the three above together: near-duplicates
     groups.py       links -> groups; a hold-out that keeps each group on one side
     dataset.py      all of it for a folder, and what is wrong with its contents and classes
+    labels.py       labels that networks contradict which have not seen the images: confident learning
     thumbnails.py   small pictures for a page
 """
 

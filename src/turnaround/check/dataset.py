@@ -117,7 +117,7 @@ def split_by_photo(check: Check, *, holdout: float, seed: int) -> dict[str, str]
 def check_table(table: ImageTable, *, cache: Path | None = None, show: Show = silent) -> Check:
     """Check as `check_folder` does, for files that are known already."""
     pixels = _small_copies(table, cache or default_cache(), show)
-    rows = _rows_in_table(table, pixels)
+    rows = rows_in_table(table, pixels)
     bad = _bad(table, pixels, set(rows.tolist()))
     # After decoding, which has limits of time: what was decoded has a header that can be read as quickly.
     readable = {int(row): table.files[row] for row in rows.tolist()}
@@ -161,8 +161,8 @@ def _headers(table: ImageTable, readable: dict[int, str], show: Show) -> list[he
     return [by_row.get(row, headers.Header()) for row in range(len(table.files))]
 
 
-def _rows_in_table(table: ImageTable, pixels: Pixels) -> NDArray[np.int64]:
-    # The cache skips what it cannot decode: row k of the pixels is row rows[k] of the table.
+def rows_in_table(table: ImageTable, pixels: Pixels) -> NDArray[np.int64]:
+    """Return the row in the table of each row of the pixels: the cache skips what it cannot decode."""
     kept = set(pixels.files)
     return np.array([row for row, name in enumerate(table.files) if name in kept], np.int64)
 

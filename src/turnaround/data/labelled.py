@@ -47,7 +47,7 @@ def labelled_images(source: Path, *, run: Path) -> LabelledImages:
         raise DataError(f"There is no folder and no table {str(source)!r}. Give a folder of class folders, or a CSV.")
     if source.suffix.lower().lstrip(".") in IMAGE_EXTENSIONS and source.is_file():
         raise DataError(f"{str(source)!r} is one image, and nothing says what it shows. {_to_classify(run, source)}")
-    samples = formats.samples_of(source, any_file=True)
+    samples = formats.samples_of(source, to_evaluate=True)
     return _from_folder(source, run) if samples is None else _from_samples(samples)
 
 

@@ -8,6 +8,7 @@ Enters: a recipe and a `Request`. Leaves: a finished run, or one error that name
     early_checks.py  network, weights file and device: what would stop a training later, said before
     resume_checks.py  a resume with other images or another version: refused, or written down
     prepare.py     the images of a recipe, scanned, checked and decoded before anything is trained
+    folds.py       one training for each fold of the images
     contract.py    what a launcher must do
     job_origin.py  what a run brings along from its time in the queue of a cluster
     local.py       this machine: torch.distributed.run, nothing outlives the launcher

@@ -57,7 +57,7 @@ def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
         cache=cache,
         on_progress=lambda done: show("drawing images", done, data.images),
     )
-    table = _table(recipe, folder, cache=cache, show=show)
+    table = split_table(recipe, folder, cache=cache, show=show)
     # Found before anything is decoded: the same rule decides the steps of every epoch.
     step_bounds(num_images=table.num_train, global_batch=recipe.global_batch, workers=recipe.workers.count)
     table = replace(table, warnings=(*table.warnings, *_large_batch(recipe, table.num_train)))
@@ -77,7 +77,7 @@ def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
     return Prepared(table=table, pixels=pixels, copies=copies)
 
 
-def _table(recipe: Recipe, folder: Path, *, cache: Path, show: Show) -> ImageTable:
+def split_table(recipe: Recipe, folder: Path, *, cache: Path, show: Show) -> ImageTable:
     """Return the files of the folder in the two parts that the recipe asks for."""
     data, seed = recipe.data, recipe.training.seed
     if data.split_by_photo is None:

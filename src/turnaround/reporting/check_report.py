@@ -17,6 +17,7 @@ from turnaround.words import counted, percent
 
 EXAMPLES = 3
 """Files named for each kind of problem on the terminal."""
+EXAMPLES_OF_LABELS = 10
 MAX_FILES = 12
 """Files shown of a group or of an oddity on the page."""
 KINDS = {"exact": "exact copies", "near": "the same picture, saved or lit differently", "augmented": "altered copies"}
@@ -25,6 +26,7 @@ ADVICE = {
     "--set data.split_by_photo=split.json; or remove the copies.",
     "contradiction": "Decide which class is right, and remove the others.",
     "bad": "Repair or remove them, or train without them: --set data.skip_bad=true.",
+    "label": "Look at them (--page FILE.html has the pictures): some are wrong, others only unusual.",
     "copies": "With this split they do no harm to the accuracy; with another one they may be torn apart.",
 }
 
@@ -59,6 +61,7 @@ def _paragraphs(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
         listed = [f"{one['file']}: {one['reason']}" for one in payload["bad"]]
         yield "bold red", f"problem: {_images(len(listed))} cannot be read.", _some(listed), ADVICE["bad"]
     yield from _copies(payload)
+    yield from _labels(payload)
     for sentence in payload["warnings"]:
         yield "yellow", f"caution: {sentence}", [], ""
     for one in payload["odd"]:
@@ -114,6 +117,33 @@ def _copies(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
             yield "yellow", sentence, _some([_example(one) for one in groups]), ADVICE["copies"]
 
 
+def _labels(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
+    """Yield the labels that are contradicted, the least probable first."""
+    labels = payload.get("labels")
+    if labels is None:
+        return
+    if labels["note"]:
+        yield "yellow", f"caution: {labels['note']}", [], ""
+    suspects, asked = labels["suspects"], f"{_images(labels['num_asked'])} asked about"
+    if not suspects:
+        yield "green", f"No label is contradicted by {labels['by']} ({asked}; {labels['method']}).", [], ""
+        return
+    yield (
+        "yellow",
+        f"caution: {counted(len(suspects), 'label')} contradicted by {labels['by']} ({asked}; {labels['method']}).",
+        _some([suspect_words(one) for one in suspects], num=EXAMPLES_OF_LABELS),
+        ADVICE["label"],
+    )
+
+
+def suspect_words(one: Payload) -> str:
+    """Return what stands under the picture of a contradicted label."""
+    return (
+        f"{one['file']}: labelled {one['label']} ({percent(one['label_probability'], 1)}), looks like "
+        f"{one['suggested']} ({percent(one['suggested_probability'])})"
+    )
+
+
 def _example(one: Payload) -> str:
     """Return two files of a group, on different sides or under different classes where there are such."""
     files, link = one["files"], one["links"][0]
@@ -124,9 +154,9 @@ def _example(one: Payload) -> str:
     return f"{link['files'][0]} = {link['files'][1]}{': ' if link['change'] else ''}{link['change']}{more}"
 
 
-def _some(listed: list[str]) -> list[str]:
-    more = len(listed) - EXAMPLES
-    return [*listed[:EXAMPLES], *([f"and {more:,} more"] if more > 0 else [])]
+def _some(listed: list[str], num: int = EXAMPLES) -> list[str]:
+    more = len(listed) - num
+    return [*listed[:num], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _images(num: int) -> str:
@@ -154,6 +184,7 @@ def check_page(payload: Payload, pictures: Mapping[str, str], *, most_groups: in
             **payload,
             sections=[(heading, [_page_group(one) for one in some]) for heading, some in sections.items()],
             pictures=pictures,
+            suspects=[(one["file"], suspect_words(one)) for one in payload.get("labels", {}).get("suspects", ())],
             most_groups=most_groups,
             most_files=MAX_FILES,
             css=css,

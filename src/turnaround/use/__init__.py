@@ -7,6 +7,7 @@ Leaves: classes with their probabilities; files in other formats, each checked a
     images.py      what a person hands over -> squares of pixels, by the rules of training
     predictor.py   squares -> classes with probabilities, in batches
     evaluate.py    a network on other images with known labels
+    label_check.py  out-of-sample probabilities: of a run, or of classifiers trained in folds
     graph.py       network and preprocessing as one module: bytes in, logits out
     formats.py     that module as ONNX, TorchScript, torch.export; the weights as safetensors
     export.py      one such file, held against the trained network on pictures, and put in its place

@@ -92,10 +92,10 @@ def is_source(source: Path) -> bool:
     return os.path.exists(source) or (bool(_PATTERN.search(str(source))) and bool(_expanded(source)))
 
 
-def samples_of(source: Path, *, any_file: bool = False) -> Samples | None:
-    """Return the samples; None for a folder of class folders. `any_file`: a file of another name is taken for CSV."""
+def samples_of(source: Path, *, to_evaluate: bool = False) -> Samples | None:
+    """Return the samples; None for a folder of class folders. `to_evaluate`: see tables.read_table."""
     try:
-        return _samples_of(source, any_file=any_file)
+        return _samples_of(source, to_evaluate=to_evaluate)
     except PermissionError as error:
         raise DataError(f"No permission to read {error.filename!r}. Ask its owner.") from error
     except OSError as error:
@@ -104,7 +104,7 @@ def samples_of(source: Path, *, any_file: bool = False) -> Samples | None:
         ) from error
 
 
-def _samples_of(source: Path, *, any_file: bool) -> Samples | None:
+def _samples_of(source: Path, *, to_evaluate: bool) -> Samples | None:
     if os.path.isdir(source):
         row = next((row for row in FORMATS if row.takes_folder(source)), None)
         return None if row is None else row.read(source, source, _files_in(source, row.suffixes))
@@ -116,8 +116,8 @@ def _samples_of(source: Path, *, any_file: bool) -> Samples | None:
             return None  # folder.scan says what is wrong with it
     suffixes = {file.suffix.lower() for file in files}
     row = next((row for row in FORMATS if suffixes <= set(row.suffixes)), None)
-    if row is None and any_file:
-        row = next(row for row in FORMATS if ".csv" in row.suffixes)
+    if to_evaluate and (row is None or row.read is _one_table) and len(files) == 1:
+        return tables.read_table(files[0], allows_outside=True)  # a file of any other name is taken for CSV
     if row is None:
         raise DataError(
             f"{source} is no source of images: {', '.join(sorted(suffixes))} is none of {', '.join(SUFFIXES)}. Give "

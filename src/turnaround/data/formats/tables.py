@@ -43,14 +43,22 @@ Row = tuple[str, Mapping[str, Any]]
 """Where it stands ("line 7"), and its cells by heading."""
 
 
-def read_table(path: Path) -> Samples:
-    """Read a table whose kind its suffix tells; any other file is taken for CSV."""
+def read_table(path: Path, *, allows_outside: bool = False) -> Samples:
+    """Read a table whose kind its suffix tells; any other file is taken for CSV.
+
+    Files outside the table's folder are good enough to be evaluated on. What is trained on must have the same name on
+    every machine: the hold-out and the fingerprint follow from it.
+    """
     rows = _json_lines(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
-    return samples_of_rows(path, rows)
+    return samples_of_rows(path, rows, allows_outside=allows_outside)
 
 
 def samples_of_rows(
-    path: Path, rows: Iterable[Row], *, known_labels: Callable[[str, str], str] | None = None
+    path: Path,
+    rows: Iterable[Row],
+    *,
+    known_labels: Callable[[str, str], str] | None = None,
+    allows_outside: bool = False,
 ) -> Samples:
     """Return the samples that the rows name. `known_labels` turns a cell into the name of a class."""
     samples = Samples(source=path, root=path.parent)
@@ -67,14 +75,14 @@ def samples_of_rows(
         if not file or not label:
             received = ",".join(_text(cell) for cell in cells.values())[:80]
             raise DataError(f"{where}: the file or the label is missing. Received: {received!r}")
-        name = _name_below(base, file, where=where)
+        name = _name_below(base, file, where=where, allows_outside=allows_outside)
         if name in seen:
             raise DataError(f"{where}: {name!r} is there already, in {seen[name]}. Name it once.")
         seen[name] = place
         if known_labels is not None:
             label = known_labels(label, where)
         told = part_of(part, where=where) if columns[2] is not None else UNTOLD
-        status = _status(base + name)
+        status = _status(os.path.join(base, name))
         if status is None:
             missing.append(f"{name!r} ({place})")
             continue
@@ -106,13 +114,15 @@ def columns_of(path: Path, headings: Sequence[str]) -> tuple[str, str, str | Non
     return file, label, next((plain[name] for name in SPLIT_COLUMNS if name in plain), None)
 
 
-def _name_below(base: str, file: str, *, where: str) -> str:
+def _name_below(base: str, file: str, *, where: str, allows_outside: bool) -> str:
     """Return the file's path below the table's folder: what lies elsewhere has another name on every machine."""
     if _ADDRESS.match(file):
         raise DataError(
             f"{where}: {file[:80]!r} is an address, and nothing is fetched. Download the images, and name the files."
         )
     whole = os.path.normpath(os.path.join(base, file.replace("\\", "/") if "/" not in file else file))
+    if not whole.startswith(base) and allows_outside:
+        return file
     if not whole.startswith(base):
         raise DataError(
             f"{where}: {file[:80]!r} lies outside the table's folder, {base!r}. Put the table into a folder above all "
