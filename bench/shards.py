@@ -1,4 +1,4 @@
-"""What do many images in tar shards take? Tiny shards are made, then scanned, split, ordered and read, with peak memory.
+"""What do many images in tar shards take? Tiny shards are made, scanned, split, ordered and read, with peak memory.
 
     python bench/shards.py [--images 1000000] [--in-shard 10000] [--epoch-images 20000] [--classes 1000]
 
@@ -46,7 +46,9 @@ def make(folder: Path, *, num_images: int, in_shard: int, num_classes: int) -> N
             for k in range(first, min(first + in_shard, num_images)):
                 data = BytesIO()
                 Image.fromarray(rng.integers(0, 255, (16, 16, 3), np.uint8)).save(data, "JPEG", quality=50)
-                file.write(member(f"{k:08}.jpg", data.getvalue()) + member(f"{k:08}.cls", str(k % num_classes).encode()))
+                file.write(
+                    member(f"{k:08}.jpg", data.getvalue()) + member(f"{k:08}.cls", str(k % num_classes).encode())
+                )
             file.write(bytes(2 * BLOCK))
 
 
