@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+PROPOSAL = "proposal"
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +18,27 @@ if TYPE_CHECKING:
     from turnaround.findings import Finding
     from turnaround.forecast.score import Score
     from turnaround.reporting.page.build import PageOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalFlags:
+    """The flags that only a proposal has."""
+
+    workers: int | None
+    gpu: str | None
+    trainings: int | None
+    figures: Path | None
+
+    def refuse(self) -> None:
+        """Refuse what would have no effect."""
+        from turnaround.errors import InputError
+
+        given = next((name for name, value in vars(self).items() if value is not None), None)
+        if given is not None:
+            raise InputError(
+                f"--{given} is about a proposal: add --for proposal --out proposal.html, or leave it out. "
+                "turnaround predict answers questions about numbers and kinds of GPUs."
+            )
 
 
 def report(
@@ -33,12 +57,26 @@ def report(
     ] = None,
     electricity: Annotated[float | None, typer.Option(help="Price of one kWh, in any currency.")] = None,
     grid: Annotated[float | None, typer.Option(help="kg of CO2e emitted for one kWh of your electricity.")] = None,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="proposal", help="Write a compute-time proposal on two printed pages instead."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Of the proposal: how many GPUs. Default: beyond which more gain below 5 %.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="Of the proposal: which kind of GPU. Default: most measured.")] = None,
+    trainings: Annotated[int | None, typer.Option(help="Of the proposal: how many trainings. Default: 1.")] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="FOLDER", help="Of the proposal: each figure as SVG and CSV, there."),
+    ] = None,
     pictures: Annotated[bool, typer.Option(help="Show example images of confused classes on the page.")] = True,
 ) -> None:
     """Compare runs: tables, charts, and what stands out.
 
     [bold]turnaround report runs/[/bold]                   every run below a folder
     [bold]turnaround report runs/ --out page.html[/bold]   the same as a page, to hand in
+    [bold]turnaround report runs/ --for proposal --out proposal.html[/bold]
     [bold]turnaround report runs/a runs/b --json[/bold]    two runs, for a program
     """
     from turnaround.analysis.energy import EnergyRates
@@ -48,6 +86,13 @@ def report(
     from turnaround.reporting.terminal import print_json
 
     rates = EnergyRates(electricity=electricity, grid=grid)
+    asked = ProposalFlags(workers=workers, gpu=gpu, trainings=trainings, figures=figures)
+    if for_ is not None:
+        _check_for(for_, out, has_json=json_)
+        assert out is not None, "checked just before"
+        _write_proposal(directories, out, asked, job=job, price=price, rates=rates)
+        return
+    asked.refuse()
     if out is not None:
         from turnaround.reporting.page.build import PageOptions
 
@@ -79,6 +124,49 @@ def _write_page(directories: Sequence[Path], out: Path, options: PageOptions) ->
     Question(workers=1, price=options.price)  # refuses a price that is none
     write_page(directories, out=out, options=options)
     err().print(f"page: {out}", markup=False)
+
+
+def _check_for(what: str, out: Path | None, *, has_json: bool) -> None:
+    from turnaround.errors import InputError, one_of
+
+    if what != PROPOSAL:
+        raise InputError(one_of("--for", what, (PROPOSAL,)))
+    if out is None or has_json:
+        raise InputError(f"--for {PROPOSAL} writes a page: add --out proposal.html, and leave --json out.")
+
+
+def _write_proposal(
+    directories: Sequence[Path],
+    out: Path,
+    asked: ProposalFlags,
+    *,
+    job: str | None,
+    price: float | None,
+    rates: EnergyRates,
+) -> None:
+    import shlex
+    import sys
+
+    from turnaround.analysis.workloads import survey_of
+    from turnaround.findings import find_all
+    from turnaround.forecast.proposal import make_proposal
+    from turnaround.forecast.question import Question
+    from turnaround.record.files import replace_file
+    from turnaround.reporting.page.build import refuse_target
+    from turnaround.reporting.proposal import ProposalOptions, proposal_page, write_figures
+    from turnaround.reporting.terminal import err
+
+    question = Question(workers=1 if asked.workers is None else asked.workers, gpu=asked.gpu, job=job, price=price)
+    refuse_target(out)
+    survey = survey_of(directories)
+    trainings = 1 if asked.trainings is None else asked.trainings
+    proposal = make_proposal(survey, question, workers=asked.workers, trainings=trainings)
+    options = ProposalOptions(price=price, rates=rates, command=shlex.join(["turnaround", *sys.argv[1:]]))
+    replace_file(out, proposal_page(proposal, find_all(survey), options).encode("utf-8", "replace"))
+    err().print(f"proposal: {out}", markup=False)
+    if asked.figures is not None:
+        written = write_figures(proposal, asked.figures)
+        err().print(f"figures: {', '.join(str(path) for path in written)}", markup=False)
 
 
 def _refuse_without_page(flag: str) -> None:

@@ -18,6 +18,7 @@ that it hands over as evidence.
     forecast_warnings.py  the words for what to mind in them
     queue.py        the words for a cluster's queue: who is ready first
     interruptions.py  the words for machines that are taken away
+    proposal.py     the words of a compute-time proposal
     best.py         which configuration for speed, cost and accuracy
 """
 

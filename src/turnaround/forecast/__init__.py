@@ -24,6 +24,7 @@ their figures; turnaround.findings.forecasts has the words.
     caveats.py       what a reader must mind in one forecast
     predict.py       from the question to the answer
     sweep.py         the laws over a range of workers, for pictures
+    proposal.py      strong and weak scaling, accuracy at scale and the request of a compute-time proposal
     next_run.py      the single run that would make the answer surest
     prior.py         time, memory and epochs of a network that nobody has trained yet
     estimate.py      an answer from zero runs, from those

@@ -18,6 +18,8 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     study_text.py   a study while it runs
     survey_text.py  what all runs say, for the terminal: jobs, findings, what was left out
     survey_json.py  the same for programs
+    proposal.py     a compute-time proposal on two printed pages, with its figures as SVG and CSV
+    svg_chart.py    values with intervals against workers, as SVG
     notebook.py     runs as tables for pandas, and as html in a notebook
     comparison_table.py  the comparison table of one job
     charts.py       curves and bars in text, and those of one job
