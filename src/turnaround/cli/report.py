@@ -10,6 +10,31 @@ import typer
 
 PROPOSAL = "proposal"
 
+For = Annotated[
+    str | None,
+    typer.Option("--for", metavar="proposal", help="Write a compute-time proposal on two printed pages instead."),
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Of the proposal: how many GPUs. Default: beyond which more gain below 5 %.")
+]
+Kind = Annotated[str | None, typer.Option(help="Of the proposal: which kind of GPU. Default: most measured.")]
+Trainings = Annotated[int | None, typer.Option(help="Of the proposal: how many trainings. Default: 1.")]
+Figures = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="FOLDER", help="Of the proposal: each figure as SVG and CSV, there."),
+]
+Job = Annotated[
+    str | None,
+    typer.Option("--job", metavar="NAME", help="Only jobs of this name, or with this word in their name."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="PAGE.html", help="Write one page with pictures, which needs nothing else."),
+]
+Price = Annotated[
+    float | None, typer.Option(help="Of one GPU for one hour, in any currency: for the costs on the page.")
+]
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -43,33 +68,17 @@ class ProposalFlags:
 
 def report(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Runs, or folders of runs.")],
-    job: Annotated[
-        str | None,
-        typer.Option("--job", metavar="NAME", help="Only jobs of this name, or with this word in their name."),
-    ] = None,
+    job: Job = None,
     json_: Annotated[bool, typer.Option("--json", help="Print runs, jobs and findings as JSON on stdout.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="PAGE.html", help="Write one page with pictures, which needs nothing else."),
-    ] = None,
-    price: Annotated[
-        float | None, typer.Option(help="Of one GPU for one hour, in any currency: for the costs on the page.")
-    ] = None,
+    out: Out = None,
+    price: Price = None,
     electricity: Annotated[float | None, typer.Option(help="Price of one kWh, in any currency.")] = None,
     grid: Annotated[float | None, typer.Option(help="kg of CO2e emitted for one kWh of your electricity.")] = None,
-    for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="proposal", help="Write a compute-time proposal on two printed pages instead."),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Of the proposal: how many GPUs. Default: beyond which more gain below 5 %.")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="Of the proposal: which kind of GPU. Default: most measured.")] = None,
-    trainings: Annotated[int | None, typer.Option(help="Of the proposal: how many trainings. Default: 1.")] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option("--figures", metavar="FOLDER", help="Of the proposal: each figure as SVG and CSV, there."),
-    ] = None,
+    for_: For = None,
+    workers: Workers = None,
+    gpu: Kind = None,
+    trainings: Trainings = None,
+    figures: Figures = None,
     pictures: Annotated[bool, typer.Option(help="Show example images of confused classes on the page.")] = True,
 ) -> None:
     """Compare runs: tables, charts, and what stands out.
