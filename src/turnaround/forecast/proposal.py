@@ -61,7 +61,7 @@ class AccuracyPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ResourceRequest:
     """The resources that are asked for."""
 
     prediction: Prediction
@@ -94,7 +94,7 @@ class Proposal:
     forecaster: Forecaster
     points: tuple[ScalingPoint, ...]
     accuracies: tuple[AccuracyPoint, ...]
-    request: Request
+    request: ResourceRequest
 
 
 def make_proposal(survey: Survey, question: Question, *, workers: int | None, trainings: int = 1) -> Proposal:
@@ -118,7 +118,7 @@ def make_proposal(survey: Survey, question: Question, *, workers: int | None, tr
             f"The runs of {job.name!r} do not say how many epochs a training has, so its GPU-hours cannot be told. "
             "Complete the table that was imported (column epochs)."
         )
-    request = Request(
+    request = ResourceRequest(
         prediction=prediction, trainings=trainings, time_s=time_s, is_measured="job_time_s" in prediction.measured
     )
     ahead = replace(forecaster, question=replace(forecaster.question, workers=prediction.workers))
