@@ -42,6 +42,7 @@ class Macro(NamedTuple):
 
 def macro(results: Iterable[ClassResult]) -> Macro:
     """Return the macro figures of the classes."""
+    # A record of an earlier version has no `num_predicted`: its precision is unknown, which is not 0.
     counted = [one for one in results if one.num_images and one.num_predicted is not None]
     if not counted:
         return Macro(None, None, None)
@@ -58,6 +59,7 @@ def completed(evaluation: Evaluation) -> Evaluation:
     is_known = all(one.num_predicted is not None for one in evaluation.per_class)
     if is_known or not is_square(matrix) or len(matrix) != len(evaluation.per_class):
         return evaluation
+    # confusion[true][predicted]: rows are what the images show, columns what the network said.
     predicted = [sum(column) for column in zip(*matrix, strict=True)]
     results = [
         class_result(one.name, num_images=sum(row), num_predicted=taken, num_right=row[place])

@@ -183,6 +183,7 @@ class FollowedRun:
 
     def _find_parts(self, folder: int) -> None:
         """Find the files that processes and hosts have of their own: named by number and by host."""
+        # By what lies in the folder, not by what machine.json says, which is written later.
         names = os.listdir(folder)
         for rank in self.directory.span_ranks(names):
             if rank not in self.spans and len(self.spans) < MAX_PARTS:
@@ -200,6 +201,7 @@ class FollowedRun:
     def _look_alive(self) -> bool:
         """Check the lock; return whether the run turned out to be dead, or alive again."""
         before = self.cause_of_end
+        # A finished run is not asked for its lock: a study of hundreds of them is looked at every second.
         self.is_held = self.state in (None, *UNDER_WAY) and _is_held(self.directory)
         if self.is_held or self.state not in UNDER_WAY or self._waits_in_a_queue():
             self._alone_since_s = self.cause_of_end = None
@@ -220,6 +222,7 @@ class FollowedRun:
         try:
             with folder_below(self.root, (*self.parts, self.directory.logs.name)) as logs:
                 before, ranks = self.heartbeats, self.directory.heartbeat_ranks(os.listdir(logs))[:MAX_PARTS]
+                # Those that are there, and no others: a process that comes to its end removes its file.
                 self.heartbeats = {rank: before.get(rank) or self._heartbeat_file(rank) for rank in ranks}
                 for file in self.heartbeats.values():
                     file.look(logs)

@@ -59,11 +59,14 @@ class Telemetry:
             return None
         energies = probes.energies()
         used = [energies.get(probes.index_of.get(uuid, -1)) for uuid in used_by]
+        # All of them or none: the sum of some GPUs would be told as the energy of the run.
         known = [energy.joules for energy in used if energy is not None]
         return sum(known) if len(known) == len(used) else None
 
     def _run(self) -> None:
         try:
+            # No fsync: a sample is not worth waiting for a disk, perhaps the one that training reads from. But each
+            # line is handed over at once, for those who watch.
             with Lines(self._path, sync=False, max_lines=1) as lines, nvml_session(self._nvml) as nvml:
                 start_s = time.monotonic()
                 self._probes = _Probes(lines, nvml)
@@ -128,6 +131,7 @@ class _Probes:
     def _ask(self, what: str, question: Callable[[], Any]) -> Any:
         try:
             return question()
+        # Of any kind: NVML raises errors of its own, psutil others, and a driver that is being replaced yet others.
         except Exception as error:
             self._note(what, f"{type(error).__name__}: {error}")
             return None

@@ -70,6 +70,7 @@ class Cells:
         if text is None:
             return None
         plain = self._with_points(text)
+        # `float` alone would take "1_000", "infinity" and digits of other scripts.
         value = float(plain) if NUMBER.fullmatch(plain.casefold()) else float("inf")
         if abs(value) == float("inf"):
             self._wrong(column, "a number")
@@ -103,6 +104,7 @@ class Cells:
         return value
 
     def _with_points(self, text: str) -> str:
+        # Two commas separate thousands, whatever the other cells do: "1,234,567" stays what it is, and is refused.
         return text.replace(",", ".") if self.has_decimal_commas and text.count(",") == 1 else text
 
     def count(self, column: str, *, low: int = 1, high: int = 2**53) -> int | None:
@@ -163,6 +165,7 @@ class AccuracyScale:
                 f"{source}: no value of {column} is above 1 (the largest is {max(known):g}): these are fractions "
                 "already. Leave --percent out."
             )
+        # Of a curve in percent the first epochs may be below 1, but not half of them; final accuracies are all above.
         is_whole_column = 2 * len(above) > len(known) if self.is_curve else len(above) == len(known)
         if not self.is_percent and above and is_whole_column and max(above) <= 100:
             raise InputError(

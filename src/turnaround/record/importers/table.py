@@ -77,6 +77,7 @@ def read_table(sheet: Sheet, *, is_percent: bool = False) -> Reading:
     ]
     shares = AccuracyScale(is_percent=is_percent, is_curve=False)
     for column in ACCURACIES:
+        # Before any row is taken: a column in percent would be left out row by row, each with the same reason.
         shares.check_column(column, (_cells(sheet, row).number(column) for row in sheet.rows), sheet.source)
     taken = _Taken([], [], notes, {})
     for row in sheet.rows:
@@ -108,6 +109,7 @@ def _time_columns(sheet: Sheet) -> dict[str, TimeColumn]:
     for column in sheet.columns:
         match = TIME_COLUMN.fullmatch(column)
         unit = match[2] if match is not None else ""
+        # These match without the word time, "epochs" as an epoch in seconds: they are a name and counts.
         if match is None or column in ("job", "epoch", "epochs") or (unit and unit not in UNITS_S):
             continue
         found[f"{match[1]}_time_s"].append(TimeColumn(column, UNITS_S.get(unit, 1.0)))
@@ -176,6 +178,7 @@ def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale, times: d
         train_accuracy=shares.fraction(accuracies["train_accuracy"]),
         val_accuracy=shares.fraction(accuracies["val_accuracy"]),
     )
+    # A cell that could not be read is None or 1 here: what it contradicts would only confuse.
     if not cells.problems:
         cells.problems.extend(_contradictions(run))
     cells.raise_problems()

@@ -158,6 +158,7 @@ def epoch_record(
         val_loss=loss[1],
         val_accuracy=accuracy[1],
         epoch_time_s=time_s,
+        # Unknown is not a number and never 0: analysis leaves it out, while a 0 would be a measured standstill.
         images_per_s=math.nan if images is None else images / time_s,
         learning_rate=learning_rate,
         images=images,

@@ -84,6 +84,8 @@ class PageView:
 
 def job_key(name: str) -> str:
     """Return the part of a block's id that stands for a job: it stays when jobs are added before it."""
+    # A checksum of the name instead of its place or the name itself: the live page replaces blocks by id, and names of
+    # others may hold anything. Names of folders need not be UTF-8, hence surrogatepass.
     return f"job-{crc32(name.encode('utf-8', 'surrogatepass')):08x}"
 
 
@@ -161,6 +163,7 @@ def _job_blocks(view: PageView, job: Workload) -> Iterator[Block]:
     answer = _answer_of(view, job) if len(view.survey.workloads) > 1 else None
     yield Block(id=f"{key}/heading", html=piece("job_heading", job=job, answer=answer))
     figures = figures_of(job, forecasters, price=view.price)
+    # In view without a click: what carries the answer. The browser draws a folded figure only when it is opened.
     first = key_figures(figures)
     if first:
         html = piece("section_heading", text="Key charts")
@@ -204,6 +207,7 @@ def _folded(block_id: str, heading: str, inside: Sequence[Block], note: str = ""
 
 def _findings(view: PageView, job: Workload, key: str) -> Block:
     findings = [finding for finding in view.findings if finding.job == job.name]
+    # `sort` is stable: within a severity the order of the registry in findings/ stays.
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     shown = [(finding, evidence_text(finding.evidence)) for finding in findings]
     html = piece("findings", findings=shown, short=SHORT_EVIDENCE)
@@ -239,6 +243,7 @@ def _mistakes(view: PageView, job: Workload, key: str) -> Iterator[Block]:
         mistakes=shown,
         pictures=view.mistakes.get(job.name, {}),
         run=best.summary.name,
+        # `top1` is a share of whole images: the product is a whole number but for its last bit.
         num_wrong=best.evaluation.num_images - round(best.evaluation.top1 * best.evaluation.num_images),
         is_live=view.is_live,
     )
@@ -263,6 +268,7 @@ def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
     by_gpu = []
     for forecaster in view.forecasters.get(job.name, ()):
         predictions = [forecaster.predict(count) for count in asked_counts(forecaster)]
+        # Of the largest number of workers, which lies furthest from what was measured.
         last = Answer.of(predictions[-1])
         grounds = {
             "Based on": last.rests_on,

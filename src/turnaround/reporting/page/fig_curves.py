@@ -63,6 +63,7 @@ def curve_figure(job: Workload, quantity: Quantity) -> Figure | None:
     drawn = [one for one in known if one.series.index in chosen]
     count = len(drawn)
     shaded = _most_overfit([one for place, one in enumerate(drawn) if not is_drawn(place, count)])
+    # Plotly draws in the order of its list: the shaded gap comes first, so that every line lies above it.
     traces = [*_gap(shaded)] if shaded is not None else []
     for place, one in enumerate(drawn):
         traces += [trace | is_drawn(place, count) for trace in _traces(one, quantity, is_single=count == 1)]
@@ -99,6 +100,7 @@ def _traces(one: _Drawn, quantity: Quantity, *, is_single: bool) -> Iterator[Tra
     for role, band in (("validation", one.validation), ("train", one.train)):
         if band is None:
             continue
+        # One entry of the legend for each configuration: its training line comes and goes with it (legendgroup).
         is_named = is_single or role == "validation" or one.validation is None
         if band.runs > 1:
             yield _band_trace(band, one.series) | group
@@ -121,6 +123,7 @@ def _line(series: Series, band: Band, role: str, quantity: Quantity) -> Trace:
     values = numbers(spread.value for spread in band.spreads)
     return {
         "type": "scatter",
+        # A line through a single epoch would be invisible.
         "mode": "lines" if len(values) > 1 else "markers",
         "x": list(band.epochs),
         "y": values,
@@ -151,6 +154,7 @@ def _area(
     return {
         "type": "scatter",
         "mode": "lines",
+        # There along the upper edge and back along the lower one: one trace, so a click on the legend hides all of it.
         "x": [*epochs, *reversed(epochs)],
         "y": [*high, *reversed(low)],
         "fill": "toself",
@@ -193,6 +197,8 @@ def _overfit_since(series: Series) -> float | None:
     verdict, stable = series.configuration.overfitting, series.configuration.stable
     if verdict.kind not in ("harmful", "over-confident", "memorising"):
         return None
+    # Only a fall of the validation accuracy has a first epoch of its own; a network that is over-confident or learns by
+    # heart overfits, as far as a curve can tell, once its accuracy has stopped growing.
     return verdict.since_epoch if verdict.kind == "harmful" else stable.epoch or 1.0
 
 
@@ -219,6 +225,7 @@ def _stable_mark(series: Series, band: Band | None) -> Iterator[Trace]:
     if stable.epoch is None or band is None:
         return
     nearest = min(zip(band.epochs, band.spreads, strict=True), key=lambda pair: abs(pair[0] - (stable.epoch or 0)))
+    # The level of the plateau was fitted to all epochs; a stated epoch has no fit, and lies on the line.
     height = stable.level if stable.level is not None and stable.method != "stated" else nearest[1].value
     is_bound = stable.status == "not yet stable"
     yield {
@@ -289,6 +296,7 @@ def _any_rehearsal(drawn: Sequence[_Drawn]) -> bool:
 
 def _alt(drawn: Sequence[_Drawn], quantity: Quantity) -> str:
     said = []
+    # A screen reader reads it as one sentence: eight configurations are about as many as can be listened to.
     for one in drawn[:8]:
         if one.validation is not None:
             last = one.validation.spreads[-1].value

@@ -57,6 +57,7 @@ def groups_of(job: Workload, forecasters: Sequence[Forecaster]) -> list[ScalingG
 
 def _is_learnt_from(forecaster: Forecaster, configurations: Sequence[ConfigurationRuns]) -> bool:
     times = forecaster.laws.times
+    # A law that was carried over from another kind of GPU has no measured points here to lie beside.
     return times is not None and not forecaster.laws.is_carried_over and times.configurations[0] in configurations
 
 
@@ -81,6 +82,7 @@ def scaling_figures(job: Workload, forecasters: Sequence[Forecaster]) -> list[Fi
     groups = groups_of(job, forecasters)
     counts = {c.workers for group in groups for c in group.configurations}
     counts |= {point.workers for group in groups for point in group.points}
+    # One number of workers is a point, and no curve.
     if len(counts) < 2:
         return []
     several = any(len(group.configurations) > 1 for group in groups)
@@ -141,6 +143,7 @@ def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
         ideal=lambda group, workers: 1.0,
     )
     traces = scaling_traces(groups, curve, TimeUnit(name="", seconds=1.0), percent)
+    # From 0, or losses would look larger than they are; a little room above the ideal 100 % and the highest point.
     top = max([1.1, *(value * 1.08 for value in heights(traces))])
     return Figure(
         id="efficiency",
@@ -173,6 +176,7 @@ def _time_to_stable(groups: Sequence[ScalingGroup]) -> Figure | None:
         measured=_measured_to_stable,
         law=lambda point: point.prediction.time_to_stable_s,
     )
+    # With the upper ends: the unit of the axis must suit the band as well as the line.
     ends = [end for g in with_law for p in g.points if (f := curve.law(p)) for end in (f.value, f.high)]
     unit = TimeUnit.of(ends)
     traces = scaling_traces(with_law, curve, unit, duration)

@@ -37,6 +37,7 @@ def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
     by_case = {id(series.configuration): series for series in series_of(job)}
     shown = [_to_stable(goal, job) if goal.basis == "stable" else goal for goal in goals(job)]
     by_goal = [(goal, [(by_case[id(one.configuration)], one) for one in goal.reached]) for goal in shown]
+    # The time of the whole job depends on the epochs that somebody asked for: drawn where nothing better is known.
     drawn = [(goal, rows) for goal, rows in by_goal if goal.basis != "job"] or by_goal
     figures = [_time_figure(goal, rows) for goal, rows in drawn if len(rows) > 1]
     several = next(((goal, rows) for goal, rows in by_goal if len(rows) > 1), None)
@@ -74,6 +75,7 @@ def _time_figure(goal: Goal, rows: Sequence[Row]) -> Figure:
     shown = _shown(rows)
     unit = TimeUnit.of(end for _, one in shown for end in (one.value_s, one.high_s))
     names = [series.name for series, _ in shown]
+    # A lower bound is no shortest time, however short: known times come before it.
     first = min(shown, key=lambda row: (row[1].is_lower_bound, row[1].value_s))
     traces = _bars(
         shown,
