@@ -1,7 +1,7 @@
 """How good are the answers about the queue? On a real Slurm whose queue is kept filled; nothing is trained.
 
-    python bench/queue_answers.py --jobs 30 [--seed 1] [--out first.json]      as root; about 12 minutes, hardly any computing
-    python bench/queue_answers.py --jobs 30 --seed 2 --earlier first.json      other jobs, answered with what those have taught
+    python bench/queue_answers.py --jobs 30 [--seed 1] [--out first.json]     as root; 12 minutes, hardly any computing
+    python bench/queue_answers.py --jobs 30 --seed 2 --earlier first.json     answered with what those have taught
 
 Others' jobs come all the time, each with a time limit that it does not use up. Every few seconds one job of ours is
 asked about (`sbatch --test-only`) and then submitted. The answer is that of `turnaround predict --on slurm` at that
