@@ -50,8 +50,10 @@ def test_a_training_through_it(turnaround: Console, queue: ShellQueue, fruit_fol
     dry = turnaround(*words, "--dry-run")
     assert dry.out.startswith("#!/bin/bash\n")
     assert list((tmp_path / "queue").iterdir()) == []
-    done = turnaround(*words)
+    done = turnaround(*words, "--notify", f"tee {tmp_path / 'SECRET'}")
     assert done.code == 0, done.err
+    assert json.loads((tmp_path / "SECRET").read_text())["event"] == "finished"  # told by whoever follows the job
+    assert not any(b"SECRET" in file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file())
     assert "Job 1: 1 host with 1 process. Its script is" in done.err
     assert "turnaround resume" in done.err
     assert "--on shell" in done.err
@@ -81,7 +83,8 @@ def test_requeued_cancelled_and_submitted_again(
     # Epochs of four steps: two before there is time to requeue, and two after that before there is time to cancel.
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,step=9,ms=1000;kind=slow,segment=2,step=17,ms=1000")
     long = ("--set", "training.epochs=12", "--set", "training.checkpoint_every_s=0")
-    done = turnaround("train", fruit_folder, *QUICK, *long, "--on", "shell", "--out", "run", "--no-wait", "--json")
+    alone = ("--no-wait", "--json", "--notify", f"tee -a {tmp_path / 'SECRET'}")  # nobody follows: the job tells it
+    done = turnaround("train", fruit_folder, *QUICK, *long, "--on", "shell", "--out", "run", *alone)
     assert (done.code, json.loads(done.out)["job_id"]) == (0, "1")
     directory = RunDirectory(tmp_path / "run")
 
@@ -103,6 +106,8 @@ def test_requeued_cancelled_and_submitted_again(
     assert (status.segments, status.job.starts, status.job.requeued_s > 0) == (2, 2, True)
     queue.cancel("1")
     waits_for(lambda: queue.state("1").is_over)
+    assert '"event": "interrupted"' in (tmp_path / "SECRET").read_text()
+    assert not any(b"SECRET" in file.read_bytes() for file in directory.path.rglob("*") if file.is_file())
     done = turnaround("resume", "run", "--on", "shell")
     assert done.code == 0, done.err
     assert "Job 2 goes on with" in done.err

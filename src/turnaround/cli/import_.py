@@ -45,7 +45,7 @@ def import_(
 
     [bold]turnaround import runs.csv --out runs/lab[/bold]   a table, one row a run
     [bold]turnaround import training.log --workers 4 --gpu V100 --out runs/keras[/bold]
-    [bold]turnaround import runs/classify/train --gpu T4 --out runs/yolo[/bold]   Ultralytics' own folder
+    [bold]turnaround import runs/classify/train --out runs/yolo[/bold]   Ultralytics
     """
     from turnaround.analysis.summary import summarise
     from turnaround.record.importers.read import read_runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from turnaround.errors import InputError, StorageError, one_of
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster, Wishes
+    from turnaround.record.notify import Notifier
 
 Processes = Annotated[
     int | None, typer.Option(help="Processes that host them: they decide the speed. Default: the devices here.")
@@ -97,6 +99,27 @@ Log = Annotated[
         metavar="VIEWER",
         help="Show the run in another viewer too, while it trains: tensorboard, mlflow, wandb or trackio; may be "
         "repeated.",
+    ),
+]
+
+Notify = Annotated[
+    str | None,
+    typer.Option(
+        "--notify",
+        metavar="COMMAND|URL",
+        envvar="TURNAROUND_NOTIFY",
+        show_envvar=False,
+        help="When it ends or fails: run this command, or post JSON to this https:// address. Never recorded.",
+    ),
+]
+NotifyIdle = Annotated[
+    str | None,
+    typer.Option(
+        "--notify-idle",
+        metavar="TIME",
+        envvar="TURNAROUND_NOTIFY_IDLE",
+        show_envvar=False,
+        help="With --notify: also when a GPU has idled for so long: 10min.",
     ),
 ]
 
@@ -238,6 +261,19 @@ def seconds_of(text: str, *, flag: str) -> float:
     if not total_s:
         raise InputError(f"{flag} takes a time with its unit: 90s, 10min, 2h, 1h30min. Received: {text!r}.")
     return total_s
+
+
+def notifier_of(notify: str | None, notify_idle: str | None) -> Notifier | None:
+    """Return who is to be told; None where nobody asked. What this command starts does not tell it again."""
+    from turnaround.record.notify import IDLE_VARIABLE, VARIABLE, Notifier
+
+    for name in (VARIABLE, IDLE_VARIABLE):
+        os.environ.pop(name, None)
+    if notify is None:
+        if notify_idle is not None:
+            raise InputError(f"--notify-idle {notify_idle} says when, and nothing says whom: add --notify COMMAND|URL.")
+        return None
+    return Notifier(notify, idle_s=None if notify_idle is None else seconds_of(notify_idle, flag="--notify-idle"))
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnaround.cli.options import ClusterFlags, Log, MoreEpochs, On, Restarts
+from turnaround.cli.options import ClusterFlags, Log, MoreEpochs, Notify, NotifyIdle, On, Restarts, notifier_of
+
+if TYPE_CHECKING:
+    from turnaround.launch.clusters.contract import Cluster
+    from turnaround.record.notify import Notifier
 
 OtherProcesses = Annotated[int | None, typer.Option(help="Another number of processes. Default: as many as before.")]
 OtherEngine = Annotated[
@@ -35,6 +39,8 @@ def resume(
     accept_data_change: AcceptDataChange = False,
     strict: Strict = False,
     log: Log = None,
+    notify: Notify = None,
+    notify_idle: NotifyIdle = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
     on: On = "local",
 ) -> None:
@@ -44,7 +50,6 @@ def resume(
     [bold]turnaround resume runs/x --epochs 40[/bold]    more epochs than the recipe asked for
     [bold]turnaround resume runs/x --on slurm[/bold]     follow its job, or submit it again
     """
-    from turnaround.launch.clusters.follow import rejoin
     from turnaround.launch.clusters.submission import refuse_if_queued
     from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request
@@ -56,16 +61,15 @@ def resume(
     from turnaround.reporting.training_display import print_result, run_display
     from turnaround.workers.environment import place
 
-    console, viewers = err(), chosen(log or ())
+    console, viewers, notifier = err(), chosen(log or ()), notifier_of(notify, notify_idle)
     if cluster := ClusterFlags(on=on).cluster():
         flags = {"processes": processes, "engine": engine, "epochs": epochs, "restarts": restarts}
         checks = {"accept-data-change": accept_data_change, "strict": strict}
         _refuse_other_flags(**flags, **checks, log=",".join(viewers))
-        rejoin(directory, cluster, (lambda line: None) if json_ else lambda line: console.print(line, markup=False))
-        return print_result(Run.load(directory), as_json=json_)
+        return _rejoin(directory, cluster, notifier, as_json=json_)
     refuse_if_queued(RunDirectory(directory))
     here, before = place(), Run.load(directory).status
-    with run_display(directory, viewers, here=here, is_quiet=json_) as (show, announced):
+    with run_display(directory, viewers, here=here, is_quiet=json_, notifier=notifier) as (show, announced):
         request = Request(
             out=directory,
             show=show,
@@ -89,6 +93,21 @@ def resume(
             markup=False,
         )
     return print_result(run, as_json=json_)
+
+
+def _rejoin(directory: Path, cluster: Cluster, notifier: Notifier | None, *, as_json: bool) -> None:
+    from turnaround.launch.clusters.follow import rejoin
+    from turnaround.record.notify import notified
+    from turnaround.record.reader import Run
+    from turnaround.reporting.terminal import err
+    from turnaround.reporting.training_display import print_result
+
+    console = err()
+    tell = (lambda line: None) if as_json else lambda line: console.print(line, markup=False)
+    with notified(directory, notifier, tell=tell) as begin:
+        begin()
+        rejoin(directory, cluster, tell)
+    return print_result(Run.load(directory), as_json=as_json)
 
 
 def _refuse_other_flags(**flags: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +26,8 @@ from turnaround.cli.options import (
     LearningRate,
     Model,
     More,
+    Notify,
+    NotifyIdle,
     NoWait,
     On,
     Partition,
@@ -36,6 +38,7 @@ from turnaround.cli.options import (
     StudySource,
     Time,
     WorkerCounts,
+    notifier_of,
     overrides_of,
 )
 
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
     from turnaround.launch.clusters.contract import Cluster
     from turnaround.recipe import Recipe
+    from turnaround.record.notify import Notifier
     from turnaround.study.lifecycle import Conductor, Work
     from turnaround.study.on_cluster import ClusterConductor
     from turnaround.study.plan import PlannedRun
@@ -68,6 +72,8 @@ def study(
     size: Size = None,
     budget: Budget = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try runs again that have failed.")] = False,
+    notify: Notify = None,
+    notify_idle: NotifyIdle = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the planned runs, and do nothing.")] = False,
     on: On = "local",
     gpu: Gpus = None,
@@ -88,9 +94,10 @@ def study(
     [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold]
     """
     from turnaround.launch.contract import checked_device
-    from turnaround.study.lifecycle import Conductor, Work
+    from turnaround.study.lifecycle import Work
     from turnaround.study.plan import counts
 
+    notifier = notifier_of(notify, notify_idle)
     keys = {"epochs": epochs, "batch": batch, "lr": lr, "model": model, "size": size}
     flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, cancel)
     asked = _Asked(
@@ -114,33 +121,35 @@ def study(
         budget_gpu_s=_budget_s(budget) if budget else None,
     )
     if cluster := flags.cluster():
-        _study_there(work, subject, cluster, flags, is_dry=dry_run)
-    elif dry_run:
-        _print_plan(Conductor(work, subject.planned))
-    else:
-        _carry_out(Conductor(work, subject.planned), subject)
+        return _study_there(work, subject, cluster, flags, is_dry=dry_run, notifier=notifier)
+    return _study_here(work, subject, is_dry=dry_run, notifier=notifier)
 
 
-def _carry_out(conductor: Conductor, subject: Subject) -> None:
+def _study_here(work: Work, subject: Subject, *, is_dry: bool, notifier: Notifier | None) -> None:
     from turnaround.record.lock import RunLock
     from turnaround.reporting.terminal import err
     from turnaround.reporting.training_display import page_on_failure
+    from turnaround.study.lifecycle import Conductor
     from turnaround.study.state import agree_with_before
 
-    work = conductor.work
+    conductor = Conductor(work, subject.planned)
+    if is_dry:
+        return _print_plan(conductor)
     subject.refuse_if_missing(work.folder)
     subject.refuse_early(device=work.device)
     agree_with_before(work.folder, subject.compared, subject.planned)
     with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
         subject.prepare()
-        with shown(conductor):
+        with _told_of(work.folder, notifier), shown(conductor):
             conductor.run()
     if conductor.left_out:
         err().print(f"The budget does not pay for: {'; '.join(conductor.left_out)}.")
-    tell_end(work.folder, conductor)
+    return tell_end(work.folder, conductor)
 
 
-def _study_there(work: Work, subject: Subject, cluster: Cluster, flags: ClusterFlags, *, is_dry: bool) -> None:
+def _study_there(
+    work: Work, subject: Subject, cluster: Cluster, flags: ClusterFlags, *, is_dry: bool, notifier: Notifier | None
+) -> None:
     """Plan over GPU kinds and hosts, check everything, then submit what is missing and follow it."""
     from turnaround.errors import InputError
     from turnaround.launch.clusters.follow import inventory_of
@@ -175,9 +184,11 @@ def _study_there(work: Work, subject: Subject, cluster: Cluster, flags: ClusterF
     agree_with_before(work.folder, subject.compared, conductor.planned)
     with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
         if flags.no_wait:
+            if notifier is not None:
+                notifier.hand_on()
             conductor.submit()
             return console.print("Submitted. The same command without --no-wait follows the jobs.")
-        with shown(conductor):
+        with _told_of(work.folder, notifier), shown(conductor):
             conductor.run()
     if conductor.left_out:
         console.print(f"The budget does not pay for: {'; '.join(conductor.left_out)}.")
@@ -342,6 +353,13 @@ def _prepare(recipe: Recipe) -> None:
     with tempfile.TemporaryDirectory() as temporary, preparation(err()) as show:
         cache = cache_root(recipe, temporary=Path(temporary))
         prepare_images(decide(recipe, cache=cache, device="auto").recipe.resolved(), cache=cache, show=show)
+
+
+def _told_of(folder: Path, notifier: Notifier | None) -> AbstractContextManager[None]:
+    from turnaround.record.notify import study_notified
+    from turnaround.reporting.terminal import err
+
+    return study_notified(folder, notifier, tell=lambda note: err().print("note:", note, markup=False))
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from turnaround.cli.options import (
     Log,
     Model,
     More,
+    Notify,
+    NotifyIdle,
     NoWait,
     On,
     Partition,
@@ -34,6 +36,7 @@ from turnaround.cli.options import (
     Size,
     Time,
     TimeLimit,
+    notifier_of,
     overrides_of,
     refuse_no_page,
     refuse_unwritable,
@@ -43,7 +46,10 @@ from turnaround.cli.options import (
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster, TrainingJob
     from turnaround.recipe import Recipe
+    from turnaround.record.notify import Notifier
     from turnaround.workers.environment import RankInfo
+
+    ToldOf = tuple[tuple[str, ...], Notifier | None]
 
 SHOWN_IMAGES = 24
 """On the page of --show-batch, each twice: some 200 kB."""
@@ -70,6 +76,8 @@ def train(
         bool, typer.Option("--private", help="Leave host names and command lines out of the record.")
     ] = False,
     log: Log = None,
+    notify: Notify = None,
+    notify_idle: NotifyIdle = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and do nothing.")] = False,
     show_batch: ShowBatch = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout; no progress.")] = False,
@@ -96,7 +104,7 @@ def train(
     from turnaround.record.viewers.follow import chosen
     from turnaround.workers.environment import place
 
-    here, viewers = place(), chosen(log or ())
+    here, viewers, notifier = place(), chosen(log or ()), notifier_of(notify, notify_idle)
     keys = {"workers": workers, "engine": engine, "epochs": epochs, "batch": batch, "lr": lr, "model": model}
     keys |= {"size": size}
     overrides = overrides_of(set_, keys, no_cache=no_cache, time_limit=time_limit, pretrained=pretrained)
@@ -110,22 +118,22 @@ def train(
     if cluster := flags.cluster():
         _refuse_on_cluster(cluster, recipe, restarts=restarts, here=here, viewers=viewers, private=private)
         training = _training(recipe, source, overrides, target, processes=processes, device=checked_device(device))
-        return _train_there(training, cluster, flags, is_dry=dry_run, as_json=json_)
+        return _train_there(training, cluster, flags, is_dry=dry_run, as_json=json_, notifier=notifier)
     if dry_run:
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
-    wishes = {"processes": processes, "device": checked_device(device), "restarts": restarts}
-    wishes |= {"is_private": private}
-    return _train_here(recipe, target, here=here, viewers=viewers, as_json=json_, wishes=wishes)
+    wishes = {"processes": processes, "device": checked_device(device), "restarts": restarts, "is_private": private}
+    return _train_here(recipe, target, here=here, told=(viewers, notifier), as_json=json_, wishes=wishes)
 
 
 def _train_here(
-    recipe: Recipe, target: Path, *, here: RankInfo, viewers: tuple[str, ...], as_json: bool, wishes: dict[str, Any]
+    recipe: Recipe, target: Path, *, here: RankInfo, told: ToldOf, as_json: bool, wishes: dict[str, Any]
 ) -> None:
-    """Train on this machine; `wishes` are fields of the request."""
+    """Train on this machine; `wishes` are fields of the request, `told` who else hears of it."""
     from turnaround.launch.lifecycle import Request, start
     from turnaround.reporting.training_display import print_result, run_display
 
-    with run_display(target, viewers, here=here, is_quiet=as_json) as (show, announced):
+    viewers, notifier = told
+    with run_display(target, viewers, here=here, is_quiet=as_json, notifier=notifier) as (show, announced):
         run = start(
             recipe,
             Request(out=target, show=show, place=here, shows_progress=not as_json, announce=announced, **wishes),
@@ -219,10 +227,19 @@ def _training(
     return TrainingJob(words=tuple(words), out=target, processes=count, device=device)
 
 
-def _train_there(training: TrainingJob, cluster: Cluster, flags: ClusterFlags, *, is_dry: bool, as_json: bool) -> None:
+def _train_there(
+    training: TrainingJob,
+    cluster: Cluster,
+    flags: ClusterFlags,
+    *,
+    is_dry: bool,
+    as_json: bool,
+    notifier: Notifier | None,
+) -> None:
     """Train as a job of a cluster; a dry run prints its script, which can be submitted as it is."""
     from turnaround.launch.clusters.follow import follow, inventory_of, submit_checked
     from turnaround.record.layout import RunDirectory
+    from turnaround.record.notify import notified
     from turnaround.record.reader import Run
     from turnaround.reporting.terminal import err, print_json
     from turnaround.reporting.training_display import print_result
@@ -235,10 +252,14 @@ def _train_there(training: TrainingJob, cluster: Cluster, flags: ClusterFlags, *
         return typer.echo(cluster.script(job), nl=False)
     console = err()
     tell = (lambda line: None) if as_json else lambda line: console.print(line, markup=False)
+    if notifier is not None and flags.no_wait:
+        notifier.hand_on()
     job_id = submit_checked(job, cluster, inventory, tell)
     if flags.no_wait:
         return print_json({"directory": str(job.directory), "job_id": job_id}) if as_json else None
-    follow(RunDirectory(job.directory), job_id, cluster, tell)
+    with notified(job.directory, notifier, tell=tell) as notify:
+        notify()
+        follow(RunDirectory(job.directory), job_id, cluster, tell)
     return print_result(Run.load(job.directory), as_json=as_json)
 
 

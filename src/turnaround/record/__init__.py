@@ -26,6 +26,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     energy.py      joules of the GPUs of this host, by their counter or by their power over time
     telemetry.py   a thread that samples CPU, memory and GPUs once a second
     importers/     other people's tables and logs become run directories
+    notify.py      a word when a run ends, fails, or leaves a GPU idle
     viewers/       a run in TensorBoard, MLflow, W&B or trackio, while it trains
 
 The format itself is described, for other programs, in docs/record-format.md.

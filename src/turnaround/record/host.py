@@ -7,13 +7,17 @@ its name: it comes from a number that the system draws anew at every boot.
 
 import hashlib
 import os
+import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 VARIABLE = "TURNAROUND_PRIVATE"
+NOTIFY_FLAG, LEFT_OUT = "--notify", "..."
+REFERENCE = re.compile(r"\$(\w+|\{\w+\})")
+"""A name of the environment, which is no secret itself."""
 
 
 def is_private() -> bool:
@@ -49,5 +53,20 @@ def host_name() -> str:
 
 
 def command_line() -> list[str]:
-    """Return the command of this process; nothing where the record is private."""
-    return [] if is_private() else list(sys.argv)
+    """Return the command of this process, without what may be a secret; nothing where the record is private."""
+    return [] if is_private() else without_secrets(sys.argv)
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Return a command line whose addresses and commands after --notify are left out; a bare $NAME tells nothing."""
+    said, is_next = [], False
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if is_next:
+            said.append(word if REFERENCE.fullmatch(word) else LEFT_OUT)
+        elif name == NOTIFY_FLAG and has_value and not REFERENCE.fullmatch(value):
+            said.append(f"{NOTIFY_FLAG}={LEFT_OUT}")
+        else:
+            said.append(word)
+        is_next = word == NOTIFY_FLAG and not is_next
+    return said

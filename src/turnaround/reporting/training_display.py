@@ -20,6 +20,7 @@ from turnaround.analysis.workloads import survey_runs
 from turnaround.errors import InterruptedRunError, TrainingError
 from turnaround.findings import find_all
 from turnaround.record.layout import RunDirectory
+from turnaround.record.notify import notified
 from turnaround.record.reader import Run, find_runs
 from turnaround.record.viewers.follow import followed
 from turnaround.reporting.run_text import run_end
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from turnaround.data.decoders import Show
     from turnaround.launch.prepare import Prepared
     from turnaround.recipe import Recipe
+    from turnaround.record.notify import Notifier
     from turnaround.workers.environment import RankInfo
 
 MAX_NOTES = 10
@@ -38,23 +40,27 @@ MAX_NOTES = 10
 
 @contextmanager
 def run_display(
-    target: Path, viewers: tuple[str, ...], *, here: RankInfo, is_quiet: bool
+    target: Path, viewers: tuple[str, ...], *, here: RankInfo, is_quiet: bool, notifier: Notifier | None = None
 ) -> Iterator[tuple[Show, Callable[[Recipe, Prepared, int], None]]]:
-    """Show a training: bars while it is prepared, other viewers while it trains, a page when it fails.
+    """Show a training: bars while it is prepared, other viewers while it trains, a page when it fails; tell its end.
 
     Yields what shows the preparation, and what is to be called when the run is ours and begins.
     """
     console, is_first = err(), here.rank == 0
+
+    def tell(note: str) -> None:
+        console.print("note:", note, markup=False)
+
     with (
+        notified(target, notifier if is_first else None, tell=tell) as notify,
         page_on_failure(target, is_quiet=is_quiet, is_first=is_first),
         preparation(console, quiet=is_quiet) as show,
-        followed(
-            target, viewers if is_first else (), tell=lambda note: console.print("note:", note, markup=False)
-        ) as follow,
+        followed(target, viewers if is_first else (), tell=tell) as follow,
     ):
 
         def announced(recipe: Recipe, prepared: Prepared, processes: int) -> None:
             follow()
+            notify()
             if not is_quiet:
                 announce(console, recipe, prepared, processes)
 
