@@ -85,6 +85,14 @@ def test_what_is_not_known_is_not_zero(tmp_path: Path) -> None:
     assert unknown("odd", two, machine={"ranks": [{"host": "node1", "device": "cuda"}]}) == "GPUs not told"
 
 
+@pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])
+def test_amounts_that_cannot_be_are_not_believed(tmp_path: Path, wrong: float) -> None:
+    run = run_with(tmp_path / "a", {"node1": [counted(10.0, 3600.0), counted(20.0, wrong)]})
+    assert run_energy(run).wh == 1.0
+    powered = [sample(1.0, gpu(power_w=100.0)), sample(2.0, gpu(power_w=wrong))]
+    assert run_energy(run_with(tmp_path / "b", {"node1": powered})).wh == pytest.approx(100 / 3600)
+
+
 def test_programs_of_others_and_counters_that_began_again_are_noticed(tmp_path: Path) -> None:
     alone = [counted(float(t), 60.0 * t, compute_processes=1) for t in range(1, 40)]
     visited = [counted(float(t), 60.0 * t, compute_processes=2, energy_resets=1) for t in range(40, 50)]

@@ -149,7 +149,7 @@ def _used(start: Sequence[TelemetrySample], devices: Sequence[str]) -> dict[int,
 
 def _gpu_part(start: Sequence[TelemetrySample], index: int, num_processes: int) -> _GpuPart | None:
     seen = [(sample.time_s, gpu) for sample in start for gpu in sample.gpus if gpu.index == index]
-    counted = [(time_s, gpu) for time_s, gpu in seen if gpu.energy_j is not None and math.isfinite(gpu.energy_j)]
+    counted = [(time_s, gpu) for time_s, gpu in seen if _is_amount(gpu.energy_j) and _is_amount(time_s)]
     is_shared = _share_of_others([gpu for _, gpu in seen], num_processes) > SHARED_FROM
     if counted:
         time_s, last = counted[-1]
@@ -160,7 +160,7 @@ def _gpu_part(start: Sequence[TelemetrySample], index: int, num_processes: int) 
             is_shared=is_shared,
             resets=last.energy_resets,
         )
-    powered = [(time_s, gpu.power_w) for time_s, gpu in seen if gpu.power_w is not None and gpu.power_w >= 0]
+    powered = [(t, w) for t, gpu in seen if (w := gpu.power_w) is not None and _is_amount(w) and _is_amount(t)]
     if not powered:
         return None
     # Trapezia between samples; before the first one its own power counts.
@@ -168,6 +168,11 @@ def _gpu_part(start: Sequence[TelemetrySample], index: int, num_processes: int) 
     between = itertools.pairwise(powered)
     joules = first_s * first_w + sum((a_w + b_w) / 2 * (b_s - a_s) for (a_s, a_w), (b_s, b_w) in between)
     return _GpuPart(joules=joules, time_s=powered[-1][0], source="watts", is_shared=is_shared, resets=0)
+
+
+def _is_amount(value: float | None) -> bool:
+    """False for what no GPU can have told: the record is a file of others."""
+    return value is not None and 0 <= value < math.inf
 
 
 def _share_of_others(gpus: Sequence[GpuSample], num_processes: int) -> float:
@@ -208,14 +213,14 @@ class EnergyRates:
 
 def epoch_energy_wh(epochs: Sequence[EpochRecord]) -> float | None:
     """Return the median energy of an epoch; None unless every epoch has one."""
-    known = [epoch.energy_wh for epoch in epochs if epoch.energy_wh is not None and math.isfinite(epoch.energy_wh)]
+    known = [wh for epoch in epochs if (wh := epoch.energy_wh) is not None and _is_amount(wh)]
     return median(known) if known and len(known) == len(epochs) else None
 
 
 def energy_to_epoch_wh(energy: RunEnergy, epochs: Sequence[EpochRecord], epoch: float) -> float | None:
     """Return the energy from the start to the end of an epoch, which may lie between two: the epochs until there, and
     what the run used outside of its epochs. None where an epoch's energy is not known."""
-    known = [record.energy_wh for record in epochs if record.energy_wh is not None]
+    known = [wh for record in epochs if (wh := record.energy_wh) is not None and _is_amount(wh)]
     if energy.wh is None or not known or len(known) != len(epochs) or epoch > len(known):
         return None
     whole, part = int(epoch), epoch - int(epoch)
