@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import sys
@@ -17,13 +18,14 @@ from forking import ForkingLauncher
 from running import request
 from struck import SETTINGS, struck
 from turnaround import recipes
-from turnaround.errors import InputError, ProcessFailedError
+from turnaround.errors import InputError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle
 from turnaround.launch.resume_checks import refuse_other_code
 from turnaround.record import machine
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.writer import write_json
+from turnaround.reporting.page.build import write_page
 
 
 @pytest.mark.fault(30, "`resume --accept-data-change`: goes on with other images, and the record keeps what changed")
@@ -98,21 +100,38 @@ def texts(value: Any) -> Iterator[str]:
         yield from texts(inner)
 
 
-def test_a_private_run_names_no_host_and_no_command(
+def test_a_private_run_names_no_host_no_command_and_no_folder(
     fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["turnaround", "train", "a-very-private-word"])
-    out = tmp_path / "run"
-    recipe = recipes.find(str(fruit_folder), [*SETTINGS, "training.epochs=1"])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TURNAROUND_FAULT", "kind=raise,segment=2,step=14")
+    out, images = tmp_path / "anna-the-secret-user" / "run", tmp_path / "anna-the-secret-user" / "my photos"
+    shutil.copytree(fruit_folder, images)
+    recipe = recipes.find(str(images), [*SETTINGS, "training.epochs=1", f"data.cache={tmp_path / 'anna' / 'cache'}"])
     lifecycle.start(recipe, replace(request(out, launcher=forking), is_private=True))
-    run = lifecycle.resume(replace(request(out, launcher=forking), epochs=2))  # stays private without being asked
-    assert run.status.segments == 2
+    asked = replace(request(out, launcher=forking), epochs=2)
+    with pytest.raises(ProcessFailedError):
+        lifecycle.resume(asked)  # stays private without being asked
+    write_page([out], out=out / "page.html")
+    # Torn away from where it began, a run can be looked at, and not resumed.
+    (tmp_path / "state").rename(tmp_path / "elsewhere")
+    with pytest.raises(RunDirectoryError, match="This run is private: where its images lie is only known to the user"):
+        lifecycle.resume(replace(asked, epochs=None))
+    (tmp_path / "elsewhere").rename(tmp_path / "state")
+    run = lifecycle.resume(replace(asked, epochs=None))
+    write_page([out], out=out / "page.html")
+    assert (run.status.state, run.status.segments) == ("finished", 3)
+    assert "TURNAROUND_PRIVATE_PLACES" not in os.environ
     for path in filter(Path.is_file, out.rglob("*")):
-        assert b"a-very-private-word" not in path.read_bytes(), path
+        content = path.read_bytes()
+        for word in ("a-very-private-word", "anna-the-secret-user", str(tmp_path), str(Path.home()) + "/"):
+            assert word.encode() not in content, (path, word)
         # By whole values: the name of a host may be as short as two letters, and be part of any word.
         if path.suffix in (".json", ".jsonl"):
             lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
             assert socket.gethostname() not in {text for line in lines for text in texts(json.loads(line))}, path
+    assert run.recipe["data"]["source"] == "my photos"
     assert run.machine["hostname"].startswith("host-")
     assert run.machine["hostname"] == run.machine["ranks"][0]["host"]
     assert run.machine["command"] == run.recipe["command"] == []

@@ -13,7 +13,7 @@ from typing import Any
 
 from turnaround import errors
 from turnaround.errors import ProcessFailedError, RunDirectoryError, StorageError, TurnaroundError
-from turnaround.record import heartbeat
+from turnaround.record import heartbeat, places
 from turnaround.record.files import read_json, remove_file
 from turnaround.record.host import host_name
 from turnaround.record.layout import RunDirectory
@@ -53,7 +53,7 @@ def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, s
         "host": host_name(),
         "step": step,
         "kind": type(error).__name__ if expected else None,
-        "message": message,
+        "message": places.said(message),
         "is_lost_connection": lost and not expected,
         "at_s": time.time(),
     }

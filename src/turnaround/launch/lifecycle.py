@@ -40,7 +40,7 @@ from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
 from turnaround.launch.restart import Restarts, grown, grown_sentence
 from turnaround.launch.resume_checks import changed_images, refuse_other_code, with_epochs
 from turnaround.recipe import Recipe
-from turnaround.record import heartbeat
+from turnaround.record import heartbeat, places
 from turnaround.record.files import read_json, remove_folder
 from turnaround.record.host import command_line, is_private, private
 from turnaround.record.job import own_job
@@ -148,7 +148,7 @@ def _resume(run: Run, request: Request) -> Run:
         raise InputError(
             f"{request.out} is the record of another program, which alone can go on with it: start that program again."
         )
-    recipe = Recipe.from_record(run.recipe)
+    recipe = Recipe.from_record(places.found(run.recipe))
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
     recipe, changes = with_epochs(recipe, run, request.epochs)
     request = replace(request, device=request.device or _launch_facts(run).get("device"))
@@ -355,7 +355,9 @@ def _train(processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, re
                 else:
                     _write_status(directory, _ended(status, error))
                     raise
-            _write_status(directory, replace(_next_segment(directory, status), restarts=[*status.restarts, cause]))
+            _write_status(
+                directory, replace(_next_segment(directory, status), restarts=[*status.restarts, places.said(cause)])
+            )
             _write_recipe(directory, read_json(directory.recipe), plan)
             sys.stderr.write(f"{cause}\nStarting again by itself{counted}\n")
             # A new token: a process must not take the message of the start that failed for its own. Decoding takes 0 s
@@ -385,7 +387,7 @@ def _ended(status: Status, error: TurnaroundError) -> Status:
         DivergedError: "diverged",
         InterruptedRunError: "interrupted",
     }
-    return replace(status, state=states.get(type(error), "failed"), cause=str(error), ended_at=utc_now())
+    return replace(status, state=states.get(type(error), "failed"), cause=places.said(str(error)), ended_at=utc_now())
 
 
 def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchPlan) -> None:
@@ -393,7 +395,7 @@ def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchP
     facts: dict[str, Any] = {"processes": plan.processes, "device": plan.message.device}
     facts |= {} if plan.wanted is None else {"wanted": plan.wanted}
     facts |= {"private": True} if is_private() else {}
-    write_json(directory.recipe, {**recipe, LAUNCH: facts})
+    write_json(directory.recipe, places.hidden({**recipe, LAUNCH: facts}))
 
 
 def _launch_facts(run: Run) -> dict[str, Any]:

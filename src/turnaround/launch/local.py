@@ -25,7 +25,9 @@ from turnaround.launch.handshake import StartMessage
 from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
 from turnaround.record.files import open_log
+from turnaround.record.host import is_private
 from turnaround.record.layout import RunDirectory
+from turnaround.record.places import clear_log
 from turnaround.record.reader import Run
 from turnaround.record.writer import remove_leftovers
 from turnaround.workers.engines import ENGINES
@@ -73,6 +75,8 @@ class LocalLauncher:
             processes.end()
             if writes_message:
                 handshake.clear(directory)
+            if plan.place.is_alone and is_private():
+                clear_log(directory.process_log, directory.path)
 
 
 class LocalProcesses:

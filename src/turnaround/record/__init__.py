@@ -21,6 +21,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     folder.py      a folder of runs while they come and go
     machine.py     what the run ran on: host, GPUs, versions, commit
     host.py        this host and this command as a record names them; a code where it is private
+    places.py      where the images of a private run lie: kept beside its record, not in it
     git.py         the commit of a repository, read without running what it names
     gpus.py        the GPUs of this process, asked through NVML
     energy.py      joules of the GPUs of this host, by their counter or by their power over time

@@ -1,8 +1,8 @@
 """This host and this command as a record names them; a code and nothing where the record is private.
 
-`turnaround train --private`, or TURNAROUND_PRIVATE=1 for every run: host names become codes, and command lines are left
-out. The code is the same for all processes of a host, so that a record still tells hosts apart, and says nothing about
-its name: it comes from a number that the system draws anew at every boot.
+`turnaround train --private`, or TURNAROUND_PRIVATE=1 for all runs: host names become codes; command lines are left out,
+and folders too (places.py). The code is the same for all processes of a host, so that a record still tells hosts apart,
+and says nothing about its name: it comes from a number that the system draws anew at every boot.
 """
 
 import hashlib
@@ -18,6 +18,8 @@ VARIABLE = "TURNAROUND_PRIVATE"
 NOTIFY_FLAG, LEFT_OUT = "--notify", "..."
 REFERENCE = re.compile(r"\$(\w+|\{\w+\})")
 """A name of the environment, which is no secret itself."""
+PLACES_VARIABLE = "TURNAROUND_PRIVATE_PLACES"
+"""Tells the processes of a private run where its images lie (places.py)."""
 
 
 def is_private() -> bool:
@@ -28,16 +30,18 @@ def is_private() -> bool:
 @contextmanager
 def private(is_wanted: bool = True) -> Iterator[None]:
     """Keep names out of what this process, and those that it starts, write meanwhile."""
-    before = os.environ.get(VARIABLE)
+    before = {name: os.environ.get(name) for name in (VARIABLE, PLACES_VARIABLE)}
+    os.environ.pop(PLACES_VARIABLE, None)  # another run's
     if is_wanted:
         os.environ[VARIABLE] = "1"
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def host_name() -> str:

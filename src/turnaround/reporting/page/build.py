@@ -5,23 +5,26 @@ Enters: folders of runs and what the page is to have. Leaves: a PageView, its ht
 
 from __future__ import annotations
 
+import html
 import os
 import shlex
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.workloads import Survey, filter_jobs, survey_of
-from turnaround.errors import StorageError
+from turnaround.errors import RunDirectoryError, StorageError
 from turnaround.findings import find_all
 from turnaround.forecast.score import saved_in, scored
 from turnaround.forecast.sweep import forecasters_of
-from turnaround.record.files import open_for_reading, replace_file
+from turnaround.record.files import open_for_reading, read_json, replace_file
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import installed_version
+from turnaround.record.reader import find_runs
 from turnaround.reporting.page.blocks import PageView, page_blocks
 from turnaround.reporting.page.examples import PagePictures, example_pictures
 from turnaround.reporting.page.render import GENERATOR, render_page
@@ -49,8 +52,26 @@ def write_page(directories: Sequence[Path], *, out: Path, options: PageOptions |
     survey = survey_of(directories)
     survey = filter_jobs(survey, options.job) if options.job is not None else survey
     text = page_html(page_view(survey, directories, options=options, out=out))
+    if any(_is_private(run) for directory in directories for run in find_runs(directory)):
+        text = _without_folders(text, [*directories, out])
     replace_file(out, text.encode("utf-8", "replace"))
     return out
+
+
+def _is_private(run: Path) -> bool:
+    with suppress(RunDirectoryError):
+        launch = read_json(RunDirectory(run).recipe).get("launch")
+        return isinstance(launch, dict) and launch.get("private") is True
+    return False
+
+
+def _without_folders(text: str, paths: Sequence[Path]) -> str:
+    """Return the page without the folders around its runs, which commands to copy would name."""
+    around = {str(folder) for path in paths for folder in (path.parent, path.absolute().parent, path.resolve().parent)}
+    for folder in sorted({*around, os.getcwd(), os.path.expanduser("~")} - {".", os.sep}, key=len, reverse=True):
+        for written in (folder, html.escape(folder)):
+            text = text.replace(f"{written}{os.sep}", "")
+    return text
 
 
 def page_html(view: PageView) -> str:
