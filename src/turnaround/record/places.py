@@ -42,7 +42,7 @@ def hidden(record: dict[str, Any]) -> dict[str, Any]:
         with suppress(StorageError, OSError):  # a home that cannot be written: the run trains, and a resume says it
             _keep(known)
     names = {key: Path(path).name for key, path in paths.items()}
-    told = {key: _without_paths(record[key]) for key in ("images", "automatic") if key in record}
+    told: dict[str, Any] = {key: _without_paths(record[key]) for key in ("images", "automatic") if key in record}
     launch = {"launch": {**record.get("launch", {}), PLACES: known["token"]}} if known else {}
     return {**_with_values(record, names), **told, **launch}
 
