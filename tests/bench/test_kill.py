@@ -129,3 +129,8 @@ def test_what_is_left_over_is_named(training: object) -> None:
     (training.cache / "building-host-7-abc").mkdir(parents=True)  # type: ignore[attr-defined]
     (training.home / "tmp" / "x").touch()  # type: ignore[attr-defined]
     assert training._leftovers() == ["tmp/x", "cache/building-host-7-abc"]  # type: ignore[attr-defined]
+
+
+def test_no_benchmark_hides_a_module_of_python() -> None:
+    """Whoever starts one of them has its folder first in the path: a `queue.py` there would stop all others."""
+    assert {path.stem for path in BENCH.glob("*.py")} & sys.stdlib_module_names == set()
