@@ -152,7 +152,7 @@ def test_an_edited_recipe(fruit_folder: Path, tmp_path: Path, whole: Run, forkin
         "learning_rate was 0.001, is 0.5",
         "epochs was 2, is 3",
         "flip was True, is False",
-        "size_px was 32, is 48",
+        "size_px was 16, is 48",
     ):
         assert change in str(caught.value)
     assert "checkpoint_every_steps" not in str(caught.value)  # how often it is saved may change
