@@ -26,6 +26,12 @@ from turnaround.launch.contract import LaunchPlan
 
 TESTS = Path(__file__).parent
 COMMAND = "import sys; sys.executable = sys.argv.pop(1); from turnaround.cli import main; main()"
+WITHOUT_TIMM = """
+import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "timm"]:
+    del sys.modules[name]
+"""
+"""At the head of a program that tells whether timm is loaded: a forking parent has loaded it."""
 
 
 def command_that_starts(python: str) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from forking import ForkingLauncher
+from forking import WITHOUT_TIMM, ForkingLauncher, ForkingParent
 from running import largest_difference, request, traced, train, weights
 from turnaround.errors import DivergedError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle
@@ -256,15 +256,15 @@ def test_without_a_usable_checkpoint_it_does_not_start_over(
     assert lines(Run.load(out)) == lines(whole)  # the curve that was recorded is still there
 
 
-def test_getting_ready_loads_the_code_of_the_network_alone() -> None:
+def test_getting_ready_loads_the_code_of_the_network_alone(forking_parent: ForkingParent) -> None:
     pytest.importorskip("timm")
-    code = (
-        "import sys\nfrom turnaround.training.run import get_ready\n"
+    code = WITHOUT_TIMM + (
+        "from turnaround.training.run import get_ready\n"
         "from turnaround.workers.environment import RankInfo\n"
         "for network in (None, 'small', 'resnet18'):\n"
         "    get_ready('cpu', RankInfo(), network=network); print('timm' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([forking_parent.python, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False", "True"]
 
 
