@@ -333,3 +333,24 @@ def test_without_a_rate_nothing_is_said_of_interruptions(predict: Callable[..., 
     said = predict(lab, "--workers", "4-16", "--gpu", "V100").out
     assert "inter-" not in said
     assert "interruptions" not in said
+
+
+# --- the user's prices
+
+
+def test_prices_by_kind_and_the_cheapest_within_a_tenth(predict: Callable[..., Done], lab: str, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("kind,price,billing unit,currency\nV100,2.48,hour,EUR\n")
+    done = predict(lab, "--workers", "16", "--gpu", "V100", "--prices", "p.csv")
+    assert "at a cost of 39.68 EUR" in words(done.out)  # a begun hour of 16 is paid
+    assert "cost of the job, 2.48 EUR per GPU-hour" in words(done.out)
+    result = json.loads(predict(lab, "--workers", "1-32", "--gpu", "V100", "--prices", "p.csv", "--json").out)
+    last = result["predictions"][-1]
+    assert (last["currency"], last["cost_to_stable"]["value"]) == ("EUR", pytest.approx(32 * 2.48))
+    times = {p["workers"]: p["time_to_stable_s"]["value"] for p in result["predictions"]}
+    near = result["best"]["near_fastest"]
+    assert times[near] <= 1.1 * times[result["best"]["fastest"]]
+    told = words(predict(lab, "--workers", "1-32", "--gpu", "V100", "--prices", "p.csv").out)
+    assert "Cheapest within 10 % of the fastest:" in told
+    other = predict(lab, "--workers", "16", "--job", "fruit", "--prices", "p.csv", "--json")
+    assert json.loads(other.out)["cost"] is None  # T4 has no price
+    refused(predict(lab, "--workers", "16", "--prices", "none.csv"), "The price table 'none.csv' cannot be read")

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnaround.analysis.prices import Price
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.observations import Overheads
 from turnaround.forecast.turnaround import (
     TurnaroundParts,
     best_of,
-    cost,
     fixed_overhead,
     job_time,
     per_epoch_overhead,
+    price_interval,
 )
 
 
@@ -71,7 +72,9 @@ def test_share_below_is_a_probability() -> None:
 
 
 def test_cost_is_all_gpus_for_the_time() -> None:
-    paid = cost(Interval(value=3600, low=1800, high=7200), workers=16, price_per_hour=2.5)
+    paid = price_interval(Interval(value=3600, low=1800, high=7200), Price(per_hour=2.5), workers=16)
+    assert paid is not None
+    assert price_interval(None, Price(per_hour=2.5), workers=16) is None
     assert (paid.low, paid.value, paid.high) == (20, 40, 80)
 
 

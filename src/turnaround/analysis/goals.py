@@ -27,11 +27,6 @@ def device_time_s(time_s: float, devices: int) -> float:
     return devices * time_s
 
 
-def cost(time_s: float, *, devices: int, price_per_hour: float) -> float:
-    """Return the price of all devices for that time, in the price's currency."""
-    return device_time_s(time_s, devices) * price_per_hour / HOUR_S
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reached:
     """One configuration on its way to the goal."""

@@ -32,6 +32,10 @@ On = Annotated[
     str, typer.Option("--on", metavar="CLUSTER", help="Ask slurm when it would start, and for the GPUs of a host.")
 ]
 Price = Annotated[float | None, typer.Option(help="Of one GPU for one hour, in any currency.")]
+Prices = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="A price table, CSV or TOML. Default: turnaround prices."),
+]
 Job = Annotated[str | None, typer.Option("--job", metavar="NAME", help="Which job, by its name or a part of it.")]
 Target = Annotated[float | None, typer.Option(help="A validation accuracy to reach, 0 to 1.")]
 Batch = Annotated[int | None, typer.Option(help="Images of a worker in each step. Default: as in the runs.")]
@@ -64,6 +68,7 @@ def predict(
     time: Time = None,
     slurm: More = None,
     price: Price = None,
+    prices: Prices = None,
     job: Job = None,
     target: Target = None,
     batch_per_worker: Batch = None,
@@ -84,6 +89,7 @@ def predict(
     [bold]turnaround predict runs/ --workers 1-32 --on slurm[/bold]    with the queue: ready when?
     [bold]turnaround predict runs/ --workers 8 --interruptions 0.5/h[/bold]  on spot machines
     """
+    from turnaround.analysis.prices import price_table
     from turnaround.analysis.workloads import survey_of
     from turnaround.forecast.predict import fit_forecaster
     from turnaround.forecast.question import Question
@@ -96,6 +102,7 @@ def predict(
         hosts=hosts,
         gpus_per_host=gpus_per_host,
         price=price,
+        prices=price_table(prices).prices,
         job=job,
         target=target,
         batch_per_worker=batch_per_worker,
@@ -123,10 +130,8 @@ def _with_spot_price(forecaster: Forecaster) -> Forecaster:
     """Return the forecaster with the user's spot price of its GPU, where one is known and machines are taken away."""
     from dataclasses import replace
 
-    from turnaround.analysis.prices import price_table
-
     question = forecaster.question
-    price = price_table().of(forecaster.laws.gpu) if question.interruptions_per_h is not None else None
+    price = question.prices.get(forecaster.laws.gpu) if question.interruptions_per_h is not None else None
     if price is None or price.spot_per_hour is None:
         return forecaster
     return replace(forecaster, question=replace(question, spot_price=price.spot_per_hour))

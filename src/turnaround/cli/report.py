@@ -35,6 +35,11 @@ Price = Annotated[
     float | None, typer.Option(help="Of one GPU for one hour, in any currency: for the costs on the page.")
 ]
 
+Prices = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="A price table for the page. Default: turnaround prices."),
+]
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,6 +77,7 @@ def report(
     json_: Annotated[bool, typer.Option("--json", help="Print runs, jobs and findings as JSON on stdout.")] = False,
     out: Out = None,
     price: Price = None,
+    prices: Prices = None,
     electricity: Annotated[float | None, typer.Option(help="Price of one kWh, in any currency.")] = None,
     grid: Annotated[float | None, typer.Option(help="kg of CO2e emitted for one kWh of your electricity.")] = None,
     for_: For = None,
@@ -89,6 +95,7 @@ def report(
     [bold]turnaround report runs/a runs/b --json[/bold]    two runs, for a program
     """
     from turnaround.analysis.energy import EnergyRates
+    from turnaround.analysis.prices import price_table
     from turnaround.analysis.workloads import filter_jobs, survey_of
     from turnaround.findings import find_all
     from turnaround.forecast.score import saved_in, scored
@@ -105,11 +112,14 @@ def report(
     if out is not None:
         from turnaround.reporting.page.build import PageOptions
 
-        _write_page(directories, out, PageOptions(job=job, price=price, rates=rates, has_pictures=pictures))
+        table = price_table(prices)
+        options = PageOptions(job=job, price=price, prices=table, rates=rates, has_pictures=pictures)
+        _write_page(directories, out, options)
         if not json_:
             return
-    elif price is not None or not pictures:
-        _refuse_without_page("--price" if price is not None else "--no-pictures")
+    elif price is not None or prices is not None or not pictures:
+        given = "--price" if price is not None else "--prices" if prices is not None else "--no-pictures"
+        _refuse_without_page(given)
     survey = survey_of(directories)
     if job is not None:
         survey = filter_jobs(survey, job)

@@ -29,7 +29,14 @@ from turnaround.forecast.prior import MemoryNeed, NetworkCount
 from turnaround.forecast.question import Prediction
 from turnaround.forecast.step_time import StepObservation, StepTime
 from turnaround.forecast.time_law import Deployment
-from turnaround.forecast.turnaround import FIXED_SCATTER, TurnaroundParts, gpu_hours, job_time, price_interval
+from turnaround.forecast.turnaround import (
+    FIXED_SCATTER,
+    NEAR_FASTEST,
+    TurnaroundParts,
+    gpu_hours,
+    job_time,
+    price_interval,
+)
 
 CPU = "CPU"
 GPUS_PER_HOST = 8
@@ -40,8 +47,6 @@ MORE_PROCESSES_HALF_WIDTH = 0.25
 """The same for several processes on the cores where one was measured."""
 MEASURED_HALF_WIDTH = 0.05
 """The same after a run on the very kind: what is left is the scaling."""
-NEAR_FASTEST = 1.10
-"""Times within a tenth of the fastest are as good for most people; the cheapest of them is the one to take."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,14 +98,14 @@ def _next_run(forecaster: Forecaster, candidate: Candidate, reason: NextRunReaso
     gpus = 1 if candidate.is_rehearsal else candidate.workers
     time_s = _time_s(forecaster.laws, gpus)
     hours = None if time_s is None else gpu_hours(time_s.value, gpus)
-    price = forecaster.question.price
+    price = forecaster.question.price_of(forecaster.laws.gpu)
     return NextRun(
         workers=candidate.workers,
         is_rehearsal=candidate.is_rehearsal,
         reason=reason,
         time_s=time_s,
         gpu_hours=hours,
-        cost=hours * price if hours is not None and price else None,
+        cost=price.cost(time_s.value, devices=gpus) if time_s is not None and price else None,
         width_before=None,
         width_after=None,
     )

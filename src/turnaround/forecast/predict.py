@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
-from turnaround.analysis.goals import cost as measured_cost
 from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.caveats import Caveats
@@ -37,7 +37,14 @@ from turnaround.forecast.remarks import (
     SettingsKept,
     TimesBasis,
 )
-from turnaround.forecast.turnaround import Best, TurnaroundParts, best_of, cost, job_time, measured_time_to_stable
+from turnaround.forecast.turnaround import (
+    Best,
+    TurnaroundParts,
+    best_of,
+    job_time,
+    measured_time_to_stable,
+    price_interval,
+)
 
 GPUS_PER_HOST, MOST_GPUS_PER_HOST = 8, 16
 """GPUs of a usual host, and of the largest (DGX-2, p2.16xlarge): more are never taken as standing on one host."""
@@ -65,7 +72,7 @@ class Forecaster:
         job_s = job_time(parts, all_epochs) if parts and all_epochs else None
         measured = self._measured(workers)
         stable_s = job_time(parts, epochs) if parts and epochs else None
-        watts, rates = self._watts(workers, hosts), question.rates
+        watts, rates, price = self._watts(workers, hosts), question.rates, question.price_of(laws.gpu)
         job_wh = energy_wh(job_s, watts, workers=workers)
         missing = (Missing(what="energy"),) if rates.is_given and job_wh is None else ()
         return Prediction(
@@ -81,7 +88,9 @@ class Forecaster:
             epochs_to_stable=epochs,
             time_to_stable_s=stable_s,
             job_time_s=job_s,
-            cost=cost(job_s, workers=workers, price_per_hour=question.price) if job_s and question.price else None,
+            cost=price_interval(job_s, price, workers=workers),
+            cost_to_stable=price_interval(stable_s, price, workers=workers),
+            currency=price.currency if price else None,
             energy_wh=job_wh,
             energy_to_stable_wh=energy_wh(stable_s, watts, workers=workers),
             electricity_cost=job_wh.scaled(rates.electricity / 1000) if job_wh and rates.electricity else None,
@@ -161,7 +170,9 @@ class Forecaster:
         hosts = self.question.hosts if self.question.gpus_per_host is None else self._hosts(workers)[0]
         configuration = measured_configuration(self.laws, workers, hosts)
         return (
-            measured_figures(configuration, self.question.price, self.laws.times) if configuration is not None else {}
+            measured_figures(configuration, self.question.price_of(self.laws.gpu), self.laws.times)
+            if configuration is not None
+            else {}
         )
 
 
@@ -320,7 +331,7 @@ def measured_configuration(laws: Laws, workers: int, hosts: int | None) -> Confi
 
 
 def measured_figures(
-    configuration: ConfigurationRuns, price: float | None = None, times: Times | None = None
+    configuration: ConfigurationRuns, price: Price | None = None, times: Times | None = None
 ) -> dict[str, Spread]:
     """Return the measurements of a configuration, by the names of a prediction's figures; unknown ones are left out.
     `times`: those it is among, for the time to stable."""
@@ -337,14 +348,19 @@ def measured_figures(
         "epochs_to_stable": epochs,
         "time_to_stable_s": Spread.of([] if to_stable_s is None else [to_stable_s.value]),
         "job_time_s": job_s,
-        "cost": Spread.of([measured_cost(job_s.value, devices=configuration.workers, price_per_hour=price)])
-        if job_s and price
-        else None,
+        "cost": _cost(job_s, configuration, price),
+        "cost_to_stable": _cost(to_stable_s, configuration, price),
         "energy_wh": configuration.energy_wh,
         "energy_to_stable_wh": configuration.energy_to_stable_wh,
         "val_accuracy": configuration.final_val_accuracy,
     }
     return {name: spread for name, spread in found.items() if spread is not None}
+
+
+def _cost(time_s: Spread | Interval | None, configuration: ConfigurationRuns, price: Price | None) -> Spread | None:
+    if time_s is None or price is None:
+        return None
+    return Spread.of([price.cost(time_s.value, devices=configuration.workers)])
 
 
 def _basis(laws: Laws) -> Iterator[Basis]:

@@ -19,10 +19,17 @@ from statistics import median
 import numpy as np
 
 from turnaround.analysis.configurations import ConfigurationRuns
+from turnaround.analysis.prices import Price
 from turnaround.forecast.interval import NUM_DRAWS, SEED, Array, Interval, draws, middle_80
 from turnaround.forecast.laws import Laws, epochs_planned
 from turnaround.forecast.question import InterruptedForecast, InterruptionCosts, Prediction, Question
-from turnaround.forecast.turnaround import TurnaroundParts, cost, fixed_overhead, job_time, per_epoch_overhead
+from turnaround.forecast.turnaround import (
+    TurnaroundParts,
+    fixed_overhead,
+    job_time,
+    per_epoch_overhead,
+    price_interval,
+)
 from turnaround.interruptions import HOUR_S, USUAL_EVERY_S, best_interval_s
 from turnaround.record.reader import Run
 
@@ -164,8 +171,8 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
         interrupted(job_time(work, each), costs, every_s=interval_s, per_h=per_h) if each is not None else None
         for each, interval_s in ((all_epochs, every_s), (epochs, every_s), (all_epochs, USUAL_EVERY_S))
     )
-    price = question.spot_price or question.price
-    paid = cost(job.paid_s, workers=prediction.workers, price_per_hour=price) if job and price else None
+    price = Price(per_hour=question.spot_price) if question.spot_price else question.price_of(laws.gpu)
+    paid = price_interval(job.paid_s, price, workers=prediction.workers) if job else None
     return replace(
         prediction,
         interrupted=InterruptedForecast(

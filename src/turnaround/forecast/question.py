@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from turnaround.analysis.configurations import Spread
 from turnaround.analysis.energy import EnergyRates
+from turnaround.analysis.prices import Price
 from turnaround.errors import InputError
 from turnaround.forecast.hardware import precision_of
 from turnaround.forecast.interval import Interval
@@ -54,6 +56,8 @@ class Question:
     """The cluster that tells them, in words; None: the user does."""
     price: float | None = None
     """Price of one GPU for one hour."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """The user's prices by kind of GPU: for whichever kind answers, where no `price` is given."""
     job: str | None = None
     """A job's name, or a part of it."""
     target: float | None = None
@@ -79,6 +83,10 @@ class Question:
     def rates(self) -> EnergyRates:
         """What was said of the electricity."""
         return EnergyRates(electricity=self.electricity, grid=self.grid)
+
+    def price_of(self, gpu: str) -> Price | None:
+        """Return what an hour of this kind costs; None where nobody has said."""
+        return self.prices.get(gpu) if self.price is None else Price(per_hour=self.price)
 
     def __post_init__(self) -> None:
         EnergyRates(electricity=self.electricity, grid=self.grid)  # refuses what is no rate

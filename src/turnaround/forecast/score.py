@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.prices import Price
 from turnaround.analysis.summary import RunSummary
 from turnaround.analysis.workloads import Survey, survey
 from turnaround.errors import RunDirectoryError
@@ -182,7 +183,8 @@ def track_record(each: Sequence[Score]) -> TrackRecord | None:
 def _score(saved: Saved, job: Workload, configuration: ConfigurationRuns) -> Iterator[Score]:
     line, prediction, price = saved.line, saved.prediction, saved.line["question"].get("price")
     times = times_by_kind(job).get(configuration.gpu) if saved.is_estimate else None
-    found = measured_figures(configuration, price if isinstance(price, int | float) else None, times)
+    paid = Price(per_hour=price) if isinstance(price, int | float) and price > 0 else None
+    found = measured_figures(configuration, paid, times)
     for figure in FIGURES:
         forecast = _interval(prediction.get(figure))
         if forecast is not None and figure in found and found[figure].value > 0:

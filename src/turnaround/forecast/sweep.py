@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
+from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.interval import Interval
@@ -34,7 +35,9 @@ class SweepPoint:
         return not self.is_measured and self.workers & (self.workers - 1) == 0
 
 
-def forecasters_of(job: Workload, *, price: float | None = None) -> tuple[Forecaster, ...]:
+def forecasters_of(
+    job: Workload, *, price: float | None = None, prices: Mapping[str, Price] | None = None
+) -> tuple[Forecaster, ...]:
     """Fit one forecaster for each kind of GPU that was timed, with the job's common target; without times one for
     epochs and accuracy; nothing where there is nothing to learn from."""
     target = job.target if job.target is not None and 0 < job.target < 1 else None
@@ -42,7 +45,7 @@ def forecasters_of(job: Workload, *, price: float | None = None) -> tuple[Foreca
     forecasters = []
     gpus: list[str | None] = [*kinds] or [None]
     for gpu in gpus:
-        question = Question(workers=1, gpu=gpu, price=price, target=target)
+        question = Question(workers=1, gpu=gpu, price=price, prices=prices or {}, target=target)
         try:
             forecasters.append(fit_forecaster(Survey(workloads=(job,)), question))
         except InputError:  # nothing to learn from: the pictures then have what was measured

@@ -18,7 +18,6 @@ import numpy as np
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import HOUR_S, device_time_s
-from turnaround.analysis.goals import cost as cost_of_time
 from turnaround.analysis.prices import Price
 from turnaround.errors import InputError
 from turnaround.forecast.interval import Array, Interval, draws, middle_80
@@ -28,6 +27,8 @@ Quantity = TypeVar("Quantity", float, Array)
 
 WORTH_IT = 0.05
 """Gain in time below which more GPUs buy nothing."""
+NEAR_FASTEST = 1.10
+"""Times within a tenth of the fastest are as good for most people: the cheapest of them is the one to take."""
 FIXED_SCATTER = 0.2
 """Least relative 80 % half-width of start-up and the like, from run to run. A judgement: no published series has these
 parts."""
@@ -120,14 +121,9 @@ def gpu_hours(time_s: float, workers: int) -> float:
     return device_time_s(time_s, workers) / HOUR_S
 
 
-def cost(time_s: Interval, *, workers: int, price_per_hour: float) -> Interval:
-    """Return the price of all GPUs for that time, in the price's currency."""
-    return time_s.scaled(cost_of_time(1.0, devices=workers, price_per_hour=price_per_hour))
-
-
-def price_interval(time_s: Interval, price: Price | None, *, workers: int) -> Interval | None:
-    """Return what so many GPUs cost for that time, in whole billing units; None where the price is not known."""
-    if price is None:
+def price_interval(time_s: Interval | None, price: Price | None, *, workers: int) -> Interval | None:
+    """Return what so many GPUs cost for that time, in whole billing units; None where time or price is not known."""
+    if price is None or time_s is None:
         return None
     low, value, high = (price.cost(end, devices=workers) for end in (time_s.low, time_s.value, time_s.high))
     return Interval(value=value, low=low, high=high)
@@ -167,6 +163,8 @@ class Best:
     """Fewest GPU-hours."""
     enough: int
     """The fewest workers beyond which the time falls by less than 5 %."""
+    near_fastest: int
+    """Fewest GPU-hours within a tenth of the fastest."""
     by: str
     """The time that was compared: "time to stable" or "job time"."""
 
@@ -179,6 +177,9 @@ def best_of(times_s: dict[int, float], *, by: str) -> Best | None:
     return Best(
         fastest=fastest,
         cheapest=min(times_s, key=lambda n: (n * times_s[n], n)),
+        near_fastest=min(
+            (n for n in times_s if times_s[n] <= NEAR_FASTEST * times_s[fastest]), key=lambda n: (n * times_s[n], n)
+        ),
         enough=min(n for n in times_s if n <= fastest and times_s[n] * (1 - WORTH_IT) <= times_s[fastest]),
         by=by,
     )

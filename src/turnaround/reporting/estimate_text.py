@@ -13,7 +13,7 @@ from turnaround.forecast.score import Score
 from turnaround.forecast.turnaround import gpu_hours
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
 from turnaround.study.estimate import EstimateReport
-from turnaround.words import UNKNOWN, about, interval, money, number
+from turnaround.words import UNKNOWN, about, energy, interval, money, number
 
 MAX_ROWS = 64
 """Of more estimates the powers of two are shown; --json has all."""
@@ -28,6 +28,7 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("cost to stable\n(80 %)", lambda e: _money(e.prediction.cost_to_stable)),
     ("cost\nof job", lambda e: None if e.prediction.cost is None else money(e.prediction.cost.value)),
     ("GPU-h\nof job", lambda e: _hours(e)),
+    ("energy\nof job", lambda e: None if e.prediction.energy_wh is None else energy(e.prediction.energy_wh.value)),
 )
 """A column without a single value is left out: a new figure is a row here."""
 

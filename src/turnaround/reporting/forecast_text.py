@@ -89,7 +89,7 @@ def _ready_lines(predictions: Sequence[Prediction], width: int) -> Iterator[tupl
 
 
 def _range_headings(question: Question, gpu: str, *, has_queue: bool) -> list[tuple[str, ...]]:
-    paid = "cost" if question.price else "GPU-h" if gpu != "CPU" else "CPU-h"
+    paid = "cost" if question.price_of(gpu) else "GPU-h" if gpu != "CPU" else "CPU-h"
     queue = ("queue", "in") if has_queue else ("", "")
     return [
         (
@@ -192,6 +192,8 @@ def _best_in_words(predictions: Sequence[Prediction], best: Best | None) -> str:
         f"{first.job}: fastest {what} {timed(best.fastest, within.fastest)}, "
         f"cheapest {timed(best.cheapest, within.cheapest)}."
     )
+    if best.near_fastest not in (best.fastest, best.cheapest):
+        answer += f" Cheapest within 10 % of the fastest: {timed(best.near_fastest, ())}."
     if best.enough < best.fastest:
         answer += f" Beyond {hardware(best.enough, first.gpu)} more gain less than 5 %."
     return answer

@@ -66,7 +66,7 @@ def _time_clauses(p: Prediction) -> Iterator[str]:
     if p.job_time_s is not None:
         yield f"{about(p.job_time_s.value)} for {p.epochs_planned} epochs"
     if p.cost is not None:
-        yield f"at a cost of {money(p.cost.value)}"
+        yield f"at a cost of {money(p.cost.value)} {p.currency or ''}".rstrip()
 
 
 def _stable_sentence(p: Prediction) -> str:
@@ -98,7 +98,8 @@ def _target_sentence(p: Prediction, target: float) -> str:
 
 def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, str]]:
     """Return name, value, interval, and what was measured."""
-    price = f", {question.price:g} per GPU-hour" if question.price else ""
+    paid = question.price_of(p.gpu)
+    price = f", {paid.per_hour:g} {paid.currency or ''} per GPU-hour".replace("  ", " ") if paid else ""
     job = f"job of {p.epochs_planned} epochs"
     rows: list[tuple[str, str, Interval | None, Callable[[float], str]]] = [
         ("epoch_time_s", "an epoch", p.epoch_time_s, about),
@@ -113,6 +114,7 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
         ("interrupted_s", f"{job}, interrupted", p.interrupted.job_time_s if p.interrupted else None, about),
         ("interrupted_cost", "cost, interrupted", p.interrupted.cost if p.interrupted else None, money),
         ("cost", f"cost of the job{price}", p.cost, money),
+        ("cost_to_stable", "cost to stable", p.cost_to_stable, money),
         ("energy_wh", "energy of the GPUs", p.energy_wh, energy),
         ("energy_to_stable_wh", "energy to stable", p.energy_to_stable_wh, energy),
         ("electricity_cost", f"electricity, {question.electricity or 0:g} per kWh", p.electricity_cost, money),

@@ -9,6 +9,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising
 from reporting.page.figure_study import figure, job_in, study_job, traces
 from turnaround.analysis.configurations import Workload
+from turnaround.analysis.prices import Price, PriceTable
 from turnaround.analysis.workloads import survey
 from turnaround.forecast.sweep import forecasters_of
 from turnaround.reporting.page.fig_scaling import scaling_figures
@@ -105,3 +106,15 @@ def test_what_is_not_yet_stable_is_hatched_and_not_the_shortest(tmp_path: Path) 
 def test_one_configuration_is_no_comparison(tmp_path: Path) -> None:
     build(tmp_path / "r", Plan())
     assert time_figures(job_in(tmp_path), price=None) == []
+
+
+def test_a_table_of_prices_makes_money_of_every_kind(lab: dict[str, Workload]) -> None:
+    job = lab["caltech256, frozen"]
+    table = PriceTable(prices={"T4": Price(per_hour=0.4), "V100": Price(per_hour=2.5)}, currency="EUR")
+    *_, cost = time_figures(job, price=table)
+    *_, hours = time_figures(job, price=None)
+    assert cost.layout["xaxis"]["title"]["text"] == "cost (EUR)"
+    assert "Your prices for one hour: T4 0.4, V100 2.5 EUR." in cost.caption
+    assert cost.data != hours.data
+    *_, unpriced = time_figures(job, price=PriceTable(prices={"T4": Price(per_hour=0.4)}))
+    assert unpriced.data == hours.data  # money and hours are not compared

@@ -11,6 +11,7 @@ from zlib import crc32
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.confusion import best_evaluated, confused_pairs
 from turnaround.analysis.energy import EnergyRates
+from turnaround.analysis.prices import PriceTable
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import SEVERITIES, Finding
 from turnaround.findings.energy import rated_lines
@@ -72,8 +73,8 @@ class PageView:
     """Pictures of the surest mistakes, by the job's name and by file."""
     notes: tuple[str, ...] = ()
     """Sentences about what could not be shown."""
-    price: float | None = None
-    """The price of one GPU for one hour."""
+    price: float | PriceTable | None = None
+    """The price of one GPU for one hour, or the prices by kind."""
     rates: EnergyRates = field(default_factory=EnergyRates)
     """What a kWh costs and emits."""
     command: str = ""

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from turnaround.analysis.energy import EnergyRates
+from turnaround.analysis.prices import PriceTable, prices_file
 from turnaround.analysis.workloads import Survey, filter_jobs, survey_of
 from turnaround.errors import RunDirectoryError, StorageError
 from turnaround.findings import find_all
@@ -38,6 +39,8 @@ class PageOptions:
     """Only jobs of this name, or with this word in it."""
     price: float | None = None
     """The price of one GPU for one hour."""
+    prices: PriceTable = field(default_factory=PriceTable)
+    """The user's prices by kind of GPU, where no `price` is given."""
     rates: EnergyRates = field(default_factory=EnergyRates)
     """What a kWh costs and emits."""
     has_pictures: bool = True
@@ -84,6 +87,7 @@ def page_view(
 ) -> PageView:
     """Return everything the page tells of these runs: findings, forecasts and how past ones did, example pictures."""
     options = options or PageOptions()
+    prices = options.prices.prices
     pictures = example_pictures(survey) if options.has_pictures else PagePictures()
     forecast = survey.workloads if options.has_forecasts else ()
     return PageView(
@@ -91,12 +95,12 @@ def page_view(
         title=_title(directories),
         now=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         findings=tuple(find_all(survey)),
-        forecasters={job.name: forecasters_of(job, price=options.price) for job in forecast},
+        forecasters={job.name: forecasters_of(job, price=options.price, prices=prices) for job in forecast},
         scores=tuple(scored([line for directory in directories for line in saved_in(directory)], survey)),
         thumbnails=pictures.by_class,
         mistakes=pictures.by_file,
         notes=tuple(pictures.notes),
-        price=options.price,
+        price=options.price if options.price is not None else options.prices,
         rates=options.rates,
         command=_command(directories, options, out) if out is not None else "",
         version=installed_version(),
@@ -151,6 +155,9 @@ def _title(directories: Sequence[Path]) -> str:
 def _command(directories: Sequence[Path], options: PageOptions, out: Path) -> str:
     flags = ["--job", options.job] if options.job is not None else []
     flags += ["--price", f"{options.price:g}"] if options.price is not None else []
+    # The user's own table is found again by itself.
+    named = options.prices.file if options.prices.file != prices_file() else None
+    flags += ["--prices", str(named)] if named is not None else []
     for flag, rate in (("--electricity", options.rates.electricity), ("--grid", options.rates.grid)):
         flags += [flag, f"{rate:g}"] if rate is not None else []
     flags += [] if options.has_pictures else ["--no-pictures"]

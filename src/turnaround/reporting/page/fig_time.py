@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.goals import Goal, Reached, goals
+from turnaround.analysis.prices import PriceTable
 from turnaround.forecast.turnaround import measured_times_to_stable
 from turnaround.reporting.page.fig_common import (
     MAX_BARS,
@@ -32,7 +33,7 @@ Row = tuple[Series, Reached]
 SMALL_COST_S = 360.0  # 0.1 GPU-hours: below, costs are told in GPU-seconds
 
 
-def time_figures(job: Workload, *, price: float | None) -> list[Figure]:
+def time_figures(job: Workload, *, price: float | PriceTable | None) -> list[Figure]:
     """Return the times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest."""
     by_case = {id(series.configuration): series for series in series_of(job)}
     shown = [_to_stable(goal, job) if goal.basis == "stable" else goal for goal in goals(job)]
@@ -187,15 +188,21 @@ def _bars(
     return traces
 
 
-def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | None) -> Figure:
+def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | PriceTable | None) -> Figure:
     shown = _shown(rows)
     names = [series.name for series, _ in shown]
     kinds = {series.configuration.gpu for series, _ in shown}
     device = "process" if kinds & {"CPU", "unknown"} else "GPU"
-    unit = cost_unit([one.device_s(one.high_s or one.value_s) for _, one in shown], device, price)
+    table = _all_priced(price, kinds) if isinstance(price, PriceTable) else None
+    told = None if isinstance(price, PriceTable) else price
+    unit = cost_unit([one.device_s(one.high_s or one.value_s) for _, one in shown], device, told)
+    if table is not None:
+        unit = TimeUnit(name=table.currency or "money", seconds=1.0)
 
     def of(one: Reached, time_s: float | None) -> float | int | None:
         device_s = one.device_s(time_s)
+        if table is not None and time_s is not None and (own := table.of(one.configuration.gpu)) is not None:
+            return number(own.cost(time_s, devices=one.configuration.processes))
         return None if device_s is None else number(device_s / unit.seconds)
 
     values = [of(one, one.value_s) for _, one in shown]
@@ -204,6 +211,9 @@ def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | None) -> Fig
     )
     cheapest = min(zip(names, values, shown, strict=True), key=lambda row: (row[2][1].is_lower_bound, row[1] or 0))
     several_kinds = f"An hour of {' and of '.join(sorted(kinds))} does not cost the same." if len(kinds) > 1 else ""
+    if table is not None:
+        each = (f"{kind} {own.per_hour:g}" for kind in sorted(kinds) if (own := table.of(kind)) is not None)
+        several_kinds = f"Your prices for one hour: {', '.join(each)} {table.currency or ''}".rstrip() + "."
     return Figure(
         id="cost",
         section="time",
@@ -225,6 +235,11 @@ def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | None) -> Fig
             height=bar_height(names), xaxis=axis(f"cost ({unit.name})", rangemode="tozero"), yaxis=bar_axis(names)
         ),
     )
+
+
+def _all_priced(table: PriceTable, kinds: Collection[str]) -> PriceTable | None:
+    """Return the table where it has every kind: bars in money and bars in hours cannot be compared."""
+    return table if all(table.of(kind) is not None for kind in kinds) else None
 
 
 def cost_unit(device_s: Sequence[float | None], device: str, price: float | None) -> TimeUnit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnaround.analysis.configurations import Workload
+from turnaround.analysis.prices import PriceTable
 from turnaround.forecast.predict import Forecaster
 from turnaround.reporting.page.fig_classes import class_figures
 from turnaround.reporting.page.fig_common import Figure
@@ -51,7 +52,7 @@ def key_figures(figures: Sequence[Figure]) -> list[Figure]:
 
 
 def figures_of(
-    job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | None = None
+    job: Workload, forecasters: Sequence[Forecaster] = (), *, price: float | PriceTable | None = None
 ) -> tuple[Figure, ...]:
     """Return the pictures of one job that have something to show, section by section."""
     found: list[Figure | None] = [
