@@ -43,6 +43,7 @@ LONGEST = (
     *("analysis/test_stable.py", "analysis/test_overfit.py", "data/test_inputs.py", "check/test_before_training.py"),
     *("faults/test_one_process.py", "cli/test_serve.py", "bench/test_soak.py", "bench/test_side_by_side.py"),
     *("cli/test_bench.py", "bench/test_forecast_bench.py", "training/test_noise.py", "adapters/test_torch_ddp.py"),
+    *("test_api.py", "launch/test_resume_checks.py"),
 )
 """The files that take longest: `make test` begins with them, so that none is left when there is nothing else to do."""
 
@@ -59,7 +60,7 @@ HAS_BROWSER = CHROMIUM is not None and find_spec("playwright") is not None
 def pytest_xdist_auto_num_workers() -> int:
     """Three test processes on two cores: those that wait for a training to stop, or to fall silent, need none.
 
-    Twelve are enough: the longest file takes a twelfth of all, and each has torch loaded twice, once to be forked.
+    Twelve are enough: the longest file takes a twelfth of all, and each has torch loaded.
     """
     return min(12, max(1, 3 * num_cpus() // 2))
 
