@@ -87,7 +87,8 @@ def test_a_missing_token_is_a_page_for_a_browser_and_json_for_a_program(accept: 
     rules = Rules(verb="watch", policy="default-src 'none'", needs_token=None)
     status, headers, text = asyncio.run(asked(Guard(nothing, OPENED, rules), accept))
     assert status == 401
-    assert "The token is missing or wrong. Open the address that `turnaround watch` has printed." in text
+    command = "`turnaround watch`" if accept == "application/json" else "<code>turnaround watch</code>"
+    assert f"The token is missing or wrong. Open the address that {command} has printed." in text
     assert headers["content-security-policy"].startswith("default-src 'none'")
     if accept == "application/json":
         assert headers["content-type"] == accept

@@ -39,6 +39,12 @@ def error(status: int, reason: str, **headers: str) -> JSONResponse:
     return JSONResponse({"error": reason}, status_code=status, headers=headers)
 
 
+def _with_code(text: str) -> str:
+    """Return a sentence as html; what stands between backticks, a command, as code."""
+    parts = text.split("`")
+    return "".join(f"<code>{escape(part)}</code>" if place % 2 else escape(part) for place, part in enumerate(parts))
+
+
 def refusal(asked: Headers, status: int, reason: str, **headers: str) -> Response:
     """Return a refusal as a page for a browser that opens one, as JSON for everybody else."""
     if "text/html" not in asked.get("accept", ""):
@@ -51,7 +57,7 @@ def refusal(asked: Headers, status: int, reason: str, **headers: str) -> Respons
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{title} · turnaround</title><link rel="icon" href="data:,"><style>{css}</style></head>'
         '<body><header class="bar"><div><span class="mark">turnaround</span></div></header>'
-        f"<main class='refused'><h1>{title}</h1><p>{escape(reason)}</p></main></body></html>"
+        f"<main class='refused'><h1>{title}</h1><p>{_with_code(reason)}</p></main></body></html>"
     )
     policy = f"default-src 'none'; img-src data:; style-src {style_hash(css)}; frame-ancestors 'none'"
     return HTMLResponse(text, status_code=status, headers={**headers, POLICY: policy})
