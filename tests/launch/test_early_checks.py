@@ -32,10 +32,18 @@ def test_names_that_training_takes(name: str) -> None:
     refuse(name=name)  # tv_resnet50 is an old name, which timm still knows
 
 
-def test_an_unknown_name_has_neighbours() -> None:
+def test_old_names_are_those_of_timm() -> None:
+    registry = pytest.importorskip("timm.models._registry")
+    for name in registry._deprecated_models:
+        refuse(name=name)
+
+
+@pytest.mark.parametrize(("name", "near"), [("resnet5O", "resnet50"), ("resnet", "resnet")])
+def test_an_unknown_name_has_neighbours(name: str, near: str) -> None:
+    """A family of networks is no network, although timm's files are full of its name."""
     pytest.importorskip("timm")
-    with pytest.raises(ModelError, match=r"Unknown model.name 'resnet5O'. Did you mean .*resnet50"):
-        refuse(name="resnet5O")
+    with pytest.raises(ModelError, match=rf"Unknown model.name '{name}'. Did you mean .*{near}"):
+        refuse(name=name)
 
 
 def test_weights_whose_name_is_no_network(tmp_path: Path) -> None:

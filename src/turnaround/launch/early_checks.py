@@ -90,7 +90,7 @@ def _refuse_network(name: str, *, weights: str) -> None:
     """Refuse a name that stands nowhere in timm's own files; without timm, training says what is missing."""
     names = timm_names()
     architecture = name.partition(".")[0]  # resnet50.a1_in1k: a network, and which of its weights
-    if name in (*OWN_NETWORKS, AUTO) or not names or architecture in names or _is_mentioned(architecture):
+    if name in (*OWN_NETWORKS, AUTO) or not names or architecture in names or _is_old_name(architecture):
         return
     if Path(weights).name.partition(".")[0] == name:  # what auto makes of a weights file (automatic.py)
         raise ModelError(
@@ -112,9 +112,9 @@ def timm_names() -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-def _is_mentioned(architecture: str) -> bool:
-    """Tell whether timm's files quote the name: old names, which it still takes, stand in tables."""
-    return f"'{architecture}'" in _timm_source() or f'"{architecture}"' in _timm_source()
+def _is_old_name(architecture: str) -> bool:
+    """Tell whether timm's tables of deprecated names have it: it still takes them. A family's name (resnet) is none."""
+    return re.search(rf"""['"]{re.escape(architecture)}['"]\s*:\s*['"]""", _timm_source()) is not None
 
 
 @cache
