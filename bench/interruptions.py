@@ -39,7 +39,7 @@ from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 
-EPOCHS, STEP_MS = 40, 150
+EPOCHS, STEP_MS = 20, 150
 SETTINGS = ("data.images=120", "data.size_px=16", "model.name=small", f"training.epochs={EPOCHS}")
 """Three steps an epoch."""
 MAX_STARTS = 40
@@ -75,8 +75,8 @@ class Bench:
             stderr=log,
         )
 
-    def undisturbed(self, number: int) -> None:
-        run = self.folder / "undisturbed" / f"run-{number}"
+    def undisturbed(self, name: int | str) -> None:
+        run = self.folder / ("undisturbed" if isinstance(name, int) else "unused") / f"run-{name}"
         run.parent.mkdir(exist_ok=True)
         status = self.command(run, f"kind=slow,ms={STEP_MS}", resumes=False).wait()
         assert status == 0, (self.folder / f"{run.name}.log").read_text()[-2000:]
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--trainings", type=int, default=10)
     parser.add_argument("--undisturbed", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=3)
-    parser.add_argument("--per-h", type=float, default=150.0, help="interruptions an hour; an hour is long here")
+    parser.add_argument("--per-h", type=float, default=60.0, help="interruptions an hour; an hour is long here")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -156,6 +156,7 @@ def main() -> None:
         try:
             bench = Bench(python=parent.python, folder=folder, per_h=options.per_h)
             with ThreadPoolExecutor(options.parallel) as pool:
+                bench.undisturbed("warm-up")  # waits until torch is loaded: no start after it does
                 list(pool.map(bench.undisturbed, range(options.undisturbed)))
                 question = Question(workers=1, interruptions_per_h=options.per_h)
                 forecast = fit_forecaster(survey_of([folder / "undisturbed"]), question).predict(1)
