@@ -99,7 +99,9 @@ class Bench:
                 assert record.status.segments == segment
                 # Until the training's own end: the page that is written afterwards is no part of the job.
                 ended_s = datetime.fromisoformat(str(record.status.ended_at)).timestamp()
-                return Outcome(interruptions=start, time_s=time_s + ended_s - began_s, saves=record.status.saves or 0)
+                time_s += ended_s - began_s
+                print(f"training {number}: {start} interruptions, {time_s:.0f} s", file=sys.stderr, flush=True)
+                return Outcome(interruptions=start, time_s=time_s, saves=record.status.saves or 0)
             time_s += time.time() - began_s
         raise AssertionError(f"{run} did not end within {MAX_STARTS} starts")
 

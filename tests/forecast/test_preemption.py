@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from forecast.conftest import real
+from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import survey_of
 from turnaround.errors import InputError
 from turnaround.findings.interruptions import interruptions_notes, interruptions_text
@@ -102,7 +103,7 @@ def test_what_the_runs_tell(tmp_path: Path) -> None:
     assert (found.wait_s.value, found.is_wait_measured) == (120.0, True)
     assert (found.lost_s, found.interruptions_seen) == (45.0, 2)
     assert found.start_s.value >= 30
-    p = asked(tmp_path, interruptions_per_h=2.0, price=3.0, spot_price=1.0)
+    p = asked(tmp_path, interruptions_per_h=2.0, prices={"H200": Price(per_hour=3.0, spot_per_hour=1.0)})
     assert p.interrupted is not None
     assert p.interrupted.job_time_s is not None
     assert p.job_time_s is not None

@@ -115,7 +115,7 @@ def predict(
     )
     flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     found = survey_of(directories)
-    forecaster = _with_spot_price(fit_forecaster(found, question))
+    forecaster = fit_forecaster(found, question)
     forecaster, predictions = _answered(forecaster, _queue(flags), counts, found)
     if json_:
         _print_json(predictions)
@@ -124,17 +124,6 @@ def predict(
         _print_scores(directories, found)
     if save:
         _save(directories[0], forecaster.question, [p for p in predictions if p.workers in counts], found)
-
-
-def _with_spot_price(forecaster: Forecaster) -> Forecaster:
-    """Return the forecaster with the user's spot price of its GPU, where one is known and machines are taken away."""
-    from dataclasses import replace
-
-    question = forecaster.question
-    price = question.prices.get(forecaster.laws.gpu) if question.interruptions_per_h is not None else None
-    if price is None or price.spot_per_hour is None:
-        return forecaster
-    return replace(forecaster, question=replace(question, spot_price=price.spot_per_hour))
 
 
 def _queue(flags: ClusterFlags) -> ClusterQueue | None:

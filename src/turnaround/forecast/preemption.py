@@ -171,8 +171,8 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
         interrupted(job_time(work, each), costs, every_s=interval_s, per_h=per_h) if each is not None else None
         for each, interval_s in ((all_epochs, every_s), (epochs, every_s), (all_epochs, USUAL_EVERY_S))
     )
-    price = Price(per_hour=question.spot_price) if question.spot_price else question.price_of(laws.gpu)
-    paid = price_interval(job.paid_s, price, workers=prediction.workers) if job else None
+    spot = _spot_price(question.prices.get(laws.gpu))
+    paid = price_interval(job.paid_s, spot or question.price_of(laws.gpu), workers=prediction.workers) if job else None
     return replace(
         prediction,
         interrupted=InterruptedForecast(
@@ -183,7 +183,13 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
             time_to_stable_s=stable.time_s if stable else None,
             usual_job_time_s=usual.time_s if usual else None,
             cost=paid,
-            is_spot=question.spot_price is not None,
+            is_spot=spot is not None,
             costs=costs,
         ),
     )
+
+
+def _spot_price(price: Price | None) -> Price | None:
+    """Return what the same GPU costs on machines that may be taken away; None where that is not known."""
+    spot = price.spot_per_hour if price else None
+    return replace(price, per_hour=spot) if price and spot is not None else None

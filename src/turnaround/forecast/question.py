@@ -72,8 +72,6 @@ class Question:
     """GB/s that an all-reduce gets between hosts; None: not known."""
     interruptions_per_h: float | None = None
     """How often one host is taken away; None: never, as far as anybody has said."""
-    spot_price: float | None = None
-    """Price of one GPU for one hour on such machines; None: not known."""
     electricity: float | None = None
     """Price of one kWh."""
     grid: float | None = None
