@@ -86,7 +86,7 @@ def predict(
     [bold]turnaround predict runs/ --workers 16[/bold]                 one answer
     [bold]turnaround predict runs/ --workers 1-32 --price 2.48[/bold]  fastest and cheapest
     [bold]turnaround predict runs/ --workers 16 --gpu A100[/bold]      of another kind
-    [bold]turnaround predict runs/ --workers 1-32 --on slurm[/bold]    with the queue: ready when?
+    [bold]turnaround predict runs/ --workers 1-32 --on slurm[/bold]    with the queue
     [bold]turnaround predict runs/ --workers 8 --interruptions 0.5/h[/bold]  on spot machines
     """
     from turnaround.analysis.prices import price_table
