@@ -86,6 +86,7 @@ def test_a_measured_configuration_shows_what_was_measured(lab: Path) -> None:
         "time_to_stable_s": 1167.0,
         "job_time_s": 1387.0,
         "cost": round(8 * 1387 / 3600, 4),
+        "cost_to_stable": round(8 * 1167 / 3600, 4),
         "val_accuracy": 0.6719,
     }
 
