@@ -41,8 +41,11 @@ from turnaround.forecast.turnaround import (
 CPU = "CPU"
 GPUS_PER_HOST = 8
 HERE_HALF_WIDTH = 0.25
-"""80 % half-width of the logarithm of an epoch's time on the machine that was measured, besides the spread of the
-measurement's own rounds: other work on the same cores, the first epoch, the noise scale (docs/LOG.md)."""
+"""80 % half-width of the logarithm of an epoch's time on the GPU that was measured, besides the spread of the
+measurement's own rounds. A judgement: no run has scored it."""
+SHARED_HALF_WIDTH = 1.0
+"""The same on processors. Three trials and runs on two cores shared with others (a load of 25) were apart by factors of
+3.0, 2.5 and 1.1: other work comes and goes between a trial and a run (docs/LOG.md)."""
 MORE_PROCESSES_HALF_WIDTH = 0.25
 """The same for several processes on the cores where one was measured."""
 MEASURED_HALF_WIDTH = 0.05
@@ -70,6 +73,8 @@ class TrialFacts:
     images_per_s: Interval
     """Training on one process: the median over rounds, and its extremes."""
     decode_images_per_s: float
+    backbone_images_per_s: Interval | None = None
+    """The one pass of a frozen backbone whose features are kept; None for other networks."""
     cores: int
 
 
@@ -212,7 +217,7 @@ def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers:
     decode_s = num_images / measured.decode_images_per_s
     fixed = Interval(value=fixed.value + decode_s / 2, low=fixed.low, high=fixed.high + 2 * decode_s)
     if measured.network.keeps_features:
-        once = prior.evaluation_time_s(measured.network, image_s).scaled(num_images / (1 if kind == CPU else workers))
+        once = _pass_s(measured, kind, image_s).scaled(num_images / (1 if kind == CPU else workers))
         fixed = Interval(value=fixed.value + once.value, low=fixed.low + once.low, high=fixed.high + once.high)
         per_epoch = Interval(value=0.0, low=0.0, high=0.0)
     checkpoint = prior.CHECKPOINT_S
@@ -229,7 +234,7 @@ def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers:
 
 def _image_s(measured: TrialFacts, kind: str) -> Interval:
     """Return the time of one training image on one device of the kind."""
-    here = prior.joined(measured.images_per_s.into(1.0), HERE_HALF_WIDTH)
+    here = prior.joined(measured.images_per_s.into(1.0), _here_half_width(measured))
     if kind == measured.device:
         return here
     source = None if measured.device == CPU else data_sheet(measured.device)
@@ -237,6 +242,18 @@ def _image_s(measured: TrialFacts, kind: str) -> Interval:
         return prior.image_time_s(measured.network, sheet_of(kind), precision=measured.gpu_precision)
     ratio = speed_ratio(source, sheet_of(kind), precision=measured.precision, target_precision=measured.gpu_precision)
     return measured.images_per_s.into(1.0).divided_by(ratio)
+
+
+def _pass_s(measured: TrialFacts, kind: str, image_s: Interval) -> Interval:
+    """Return the time of one image in the one pass of a backbone whose features are kept: as measured, here."""
+    rate = measured.backbone_images_per_s
+    if kind == measured.device and rate is not None:
+        return prior.joined(rate.into(1.0), _here_half_width(measured))
+    return prior.evaluation_time_s(measured.network, image_s)
+
+
+def _here_half_width(measured: TrialFacts) -> float:
+    return SHARED_HALF_WIDTH if measured.device == CPU else HERE_HALF_WIDTH
 
 
 def _step_alone_s(measured: TrialFacts, kind: str, image_s: Interval) -> Interval:

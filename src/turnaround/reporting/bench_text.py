@@ -17,6 +17,7 @@ PARTS = {
     "input": "input alone: batches as the network takes them",
     "augmentation": "augmentation alone",
     "all_reduce": "exchange of gradients alone",
+    "backbone": "frozen backbone: its one pass over the images",
     "model": "model alone: its steps, no input",
     "training": "training",
 }

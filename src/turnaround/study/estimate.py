@@ -201,14 +201,14 @@ def try_here(recipe: Recipe, *, device: str, trial_s: float, show: Show) -> Tria
 
 def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, Any]) -> TrialFacts:
     """Return what the trial has told, from the resolved recipe, the images and the figures of the bench."""
-    rate, counted, precision = facts["rates"]["training"], facts["footprint"], recipe.training.precision
+    rates, counted, precision = facts["rates"], facts["footprint"], recipe.training.precision
     is_frozen = not recipe.model.fine_tune
     device = kind_of(facts["device"])
     network = NetworkCount(
         **counted,
         forward_flops_per_image=facts["cost"]["forward_flops_per_image"],
         is_frozen=is_frozen,
-        keeps_features=is_frozen and "input" not in facts["rates"],
+        keeps_features="backbone" in rates,
     )
     return TrialFacts(
         job=job_of_recipe(recipe.to_dict()),
@@ -221,10 +221,15 @@ def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, A
         device=CPU if device in ("cpu", "mps") else device,
         precision=_gpu_precision(facts["choices"]["precision"]["value"]),
         gpu_precision=_gpu_precision(precision),
-        images_per_s=Interval(value=rate["images_per_s"], low=rate["low"], high=rate["high"]),
+        images_per_s=_rate(rates["training"]),
+        backbone_images_per_s=_rate(rates["backbone"]) if "backbone" in rates else None,
         decode_images_per_s=facts["decode"]["images_per_s"],
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
+
+
+def _rate(rate: Mapping[str, float]) -> Interval:
+    return Interval(value=rate["images_per_s"], low=rate["low"], high=rate["high"])
 
 
 def _gpu_precision(name: str) -> str:

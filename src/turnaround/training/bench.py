@@ -4,6 +4,7 @@ Enters: an `Assembly`. Leaves: images/s by part, over all processes, with their 
 
     augmentation   the same batch varied and normalised again and again
     input          the batches of an epoch as the network takes them, without a network
+    backbone       a frozen network whose features are kept: its one pass over the images, in place of the two above
     model          the network's steps on images that are there already: what training could reach at most
     all_reduce     as many bytes as the gradients have, averaged over the processes
     training       the real thing
@@ -93,6 +94,7 @@ class _BenchParts:
         runs: dict[str, Run] = {"augmentation": self.augmentation, "input": self.input, "model": self.model}
         if self.feed.keeps_training:  # then training takes no images in
             del runs["augmentation"], runs["input"]
+            runs["backbone"] = self.frozen_pass
         if self.workers.size > 1:
             runs["all_reduce"] = self.all_reduce
         return {**runs, "training": self.training}
@@ -142,6 +144,12 @@ class _BenchParts:
             self.inputs.varied(batch, epoch=self.epoch)
             images += batch.global_size
         return images
+
+    def frozen_pass(self, steps: int) -> int:
+        assert self.backbone is not None, "features are kept of a frozen backbone"
+        for _ in range(steps):
+            self.backbone(self.inputs.varied(self.batch, epoch=1))
+        return steps * self.batch.global_size
 
     def model(self, steps: int) -> int:
         for batch in itertools.islice(self._replayed(), steps):
