@@ -161,6 +161,20 @@ def test_a_truncated_file_is_named(kept: Pixels, left_rows: float) -> None:
     assert "turnaround resume" in str(caught.value)
 
 
+def test_without_room_for_shared_memory_that_is_what_is_named(
+    fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = scan(fruit_folder, holdout=0.2, seed=0)
+    pixels = prepare(table, size_px=SIZE_PX, cache=tmp_path, skip_bad=False, keeps_pixels=False)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module.children.SPAWN, "RawArray", refuse)
+    with pytest.raises(StorageError, match=r"no room for .* of shared memory, in /dev/shm .*TMPDIR=DIR turnaround"):
+        DecodedRows(pixels, num_processes=1)
+
+
 @pytest.mark.fault(26, "a file server fails for a moment while pixels are read from the cache: read again")
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
 def test_a_disk_that_fails_for_a_moment(kept: Pixels, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
