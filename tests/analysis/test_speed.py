@@ -55,3 +55,16 @@ def test_more_epochs_are_no_hindrance_for_times(tmp_path: Path) -> None:
     (job,) = survey([tmp_path]).workloads
     baselines = {speedup.baseline.workers for speedup in speedups(job).values()}
     assert baselines == {1}
+
+
+def test_a_configuration_is_not_faster_than_itself(tmp_path: Path) -> None:
+    """Of other epochs, but of the same hardware and batch: the ratio of their times is noise."""
+    build(tmp_path / "one", Plan(workers=1, epoch_time_s=20))
+    build(tmp_path / "short", Plan(workers=1, epoch_time_s=11, accuracy=(0.1, 0.2, 0.3)))
+    (job,) = survey([tmp_path]).workloads
+    assert len(job.configurations) == 2
+    (only,) = speedups(job).values()
+    assert only.speedup.value == 1.0
+    build(tmp_path / "two", Plan(workers=2, epoch_time_s=11))
+    (job,) = survey([tmp_path]).workloads
+    assert sorted(configuration.workers for configuration in speedups(job)) == [1, 2]

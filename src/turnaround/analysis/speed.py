@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import Configuration, ConfigurationRuns, Spread, Workload
@@ -39,7 +39,17 @@ class Speedup:
 
 def speedups(job: Workload) -> dict[Configuration, Speedup]:
     """Return the speed-up of every configuration with times; the baseline has the fewest workers of its kind of GPU."""
-    return {c.key: speedup_of(group[0], c) for group in comparable_in_time(job) for c in group}
+    return {
+        c.key: speedup_of(group[0], c)
+        for group in comparable_in_time(job)
+        for c in group
+        if c is group[0] or not _is_its_twin(group[0], c)
+    }
+
+
+def _is_its_twin(baseline: ConfigurationRuns, configuration: ConfigurationRuns) -> bool:
+    """Tell whether both are one configuration as far as time goes, with other epochs: their ratio is noise."""
+    return replace(baseline.key, settings=()) == replace(configuration.key, settings=())
 
 
 def job_speedups(job: Workload) -> dict[Configuration, Spread]:
