@@ -309,7 +309,7 @@ def test_what_is_not_a_number_is_not_shown() -> None:
 
 def test_the_same_for_programs(tmp_path: Path) -> None:
     payload = survey_payload(imported(tmp_path), [finding()])
-    assert list(payload) == ["runs", "jobs", "findings", "left_out", "running", "notes"]
+    assert list(payload) == ["runs", "jobs", "findings", "left_out", "running", "notes", "estimates"]
     assert [run["name"] for run in payload["runs"]] == ["five", "six", "one", "two", "three", "four"]
     assert list(payload["findings"][0]) == ["id", "severity", "text", "evidence", "next", "job"]
     _, photos = payload["jobs"]
