@@ -3,7 +3,7 @@
 The pixels of a picture as 64-bit words, each mixed with its own upper half, times fixed odd numbers, added up modulo
 2 ** 64. Both steps can be undone, so a change within one word is always found; others are missed once in about 2 ** 32.
 That is enough for what decays, not against whoever writes into a cache on purpose: they write its checksums too.
-Integers only, so numpy and torch on any device agree. 3.4 GB/s of one core, where BLAKE2b does 0.5 to 0.7 (docs/LOG.md).
+Integers only, so numpy and torch on any device agree. 3.4 GB/s of a core, where BLAKE2b does 0.5 (docs/LOG.md).
 """
 
 from __future__ import annotations
