@@ -90,23 +90,11 @@ def _ready_lines(predictions: Sequence[Prediction], width: int) -> Iterator[tupl
 
 def _range_headings(question: Question, gpu: str, *, has_queue: bool) -> list[tuple[str, ...]]:
     paid = "cost" if question.price_of(gpu) else "GPU-h" if gpu != "CPU" else "CPU-h"
-    queue = ("queue", "in") if has_queue else ("", "")
+    queue = (("in the", "ready"), ("queue", "in")) if has_queue else (("", ""), ("", ""))
+    interrupted = ("interrupted", "interrupted")
     return [
-        (
-            "",
-            "in the" * has_queue,
-            "ready" * has_queue,
-            "an",
-            "epochs",
-            "time",
-            "",
-            "job, inter-",
-            "cost,",
-            paid,
-            "",
-            "",
-        ),
-        ("workers", *queue, "epoch", "to stable", "to stable", "job", "rupted", "too", "of job", "accuracy", ""),
+        ("", *queue[0], "an", "epochs", "time", "", *interrupted, paid, "", ""),
+        ("workers", *queue[1], "epoch", "to stable", "to stable", "job", "job", "cost", "of job", "accuracy", ""),
     ]
 
 
