@@ -67,7 +67,7 @@ def step(what: str, folder: Path) -> dict[str, float]:
         table = scan(folder, holdout=0.1, seed=0)
         started_s = time.perf_counter()
         keeps = what == "decode once, kept"
-        pixels = prepare(table, size_px=16, cache=folder / "cache", skip_bad=False, keeps_pixels=keeps)
+        pixels = prepare(table, size_px=16, cache=folder.with_name("cache"), skip_bad=False, keeps_pixels=keeps)
         if what == "epoch, decoded when needed":
             started_s = time.perf_counter()
             rows = rows_of(pixels)
@@ -93,10 +93,12 @@ def main() -> None:
         return
     whole, epoch = ("imports", "scan, split", "order of an epoch"), ("decode once, kept", "epoch, decoded when needed")
     for num_images, steps in ((given.images, whole), (given.epoch_images, epoch)):
-        with tempfile.TemporaryDirectory() as folder:
-            make(Path(folder), num_images=num_images, in_shard=given.in_shard, num_classes=given.classes)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "shards"
+            folder.mkdir()
+            make(folder, num_images=num_images, in_shard=given.in_shard, num_classes=given.classes)
             for what in steps:
-                command = [sys.executable, __file__, "--step", what, folder]
+                command = [sys.executable, __file__, "--step", what, str(folder)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 print(f"{num_images:>9,} images  {what:<28} {json.loads(done.stdout.splitlines()[-1])}", flush=True)
 

@@ -88,7 +88,7 @@ def test_a_run_that_saw_everything(check: Check, trained_run: Path, fruit_folder
 
 
 def test_folds_without_weights_are_trained(
-    check: Check, fruit_folder: Path, forking: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fruit_folder: Path, forking: object, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from turnaround.launch import folds, lifecycle
 
@@ -98,8 +98,13 @@ def test_folds_without_weights_are_trained(
         return lifecycle.start(recipe, replace(request, launcher=forking))  # type: ignore[arg-type]
 
     monkeypatch.setattr(folds, "start", start)
-    settings = ("model.name=small", "model.weights=none", "data.size_px=16", "training.epochs=2")
-    _, out, _ = check(fruit_folder, "--folds", "2", "--json", *(word for one in settings for word in ("--set", one)))
+    settings = ("model.name=small", "model.weights=none", "data.size_px=16", "training.epochs=1")
+    words = [word for one in settings for word in ("--set", one)]
+    arguments = ["turnaround", "check", str(fruit_folder), "--folds", "2", "--json", *words, "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit):
+        cli.main()
+    out = capfd.readouterr().out
     labels = json.loads(out)["labels"]
     assert labels["num_asked"] == 240
     assert labels["by"] == "2 trainings of small, each without the images that it was asked about"
