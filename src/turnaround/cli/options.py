@@ -15,7 +15,7 @@ import typer
 from turnaround.errors import InputError, StorageError, one_of
 
 if TYPE_CHECKING:
-    from turnaround.launch.clusters.contract import Cluster, Wishes
+    from turnaround.launch.clusters.contract import Cluster, FileWriter, Wishes
     from turnaround.record.notify import Notifier
 
 Processes = Annotated[
@@ -173,7 +173,14 @@ Budget = Annotated[
 
 PANEL = "On a Slurm cluster (always the same: ~/.config/turnaround/slurm.toml)"
 
-On = Annotated[str, typer.Option("--on", metavar="WHERE", help="Who does the work: local (this machine) or slurm.")]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="WHERE",
+        help="Who does the work: local (this machine) or slurm; skypilot and kubernetes: print the file for it.",
+    ),
+]
 Gpu = Annotated[
     str | None,
     typer.Option("--gpu", metavar="KIND", help="The kind of GPU, as the cluster calls it.", rich_help_panel=PANEL),
@@ -210,7 +217,11 @@ Time = Annotated[
 More = Annotated[
     list[str] | None,
     typer.Option(
-        "--slurm", metavar="KEY=VALUE", help="Any other key of slurm.toml: cpus_per_gpu=8.", rich_help_panel=PANEL
+        "--slurm",
+        "--job",
+        metavar="KEY=VALUE",
+        help="Any other key of slurm.toml: cpus_per_gpu=8; of a written file: image=..., shared=/mnt, volume=NAME.",
+        rich_help_panel=PANEL,
     ),
 ]
 NoWait = Annotated[
@@ -292,10 +303,10 @@ class ClusterFlags:
     """True when the jobs of a study are to be cancelled."""
 
     def __post_init__(self) -> None:
-        from turnaround.launch.clusters import CLUSTERS
+        from turnaround.launch.clusters import CLUSTERS, WRITTEN
 
-        if self.on not in (LOCAL, *CLUSTERS):
-            raise InputError(one_of("--on", self.on, (LOCAL, *CLUSTERS)))
+        if self.on not in (LOCAL, *CLUSTERS, *WRITTEN):
+            raise InputError(one_of("--on", self.on, (LOCAL, *CLUSTERS, *WRITTEN)))
         values = {
             "gpu": self.gpu,
             "hosts": self.hosts,
@@ -308,14 +319,22 @@ class ClusterFlags:
         }
         given = [name for name, value in values.items() if value is not None]
         if self.on == LOCAL and given:
-            clusters = " or ".join(f"--on {name}" for name in CLUSTERS)
+            clusters = " or ".join(f"--on {name}" for name in (*CLUSTERS, *WRITTEN))
             raise InputError(f"--{given[0]} is for clusters: add {clusters}, or leave it out.")
+        if self.on in WRITTEN and self.no_wait:
+            raise InputError(f"--no-wait: --on {self.on} prints a file and waits for nothing. Leave it out.")
 
     def cluster(self) -> Cluster | None:
         """Return who does the work; None for this machine."""
         from turnaround.launch.clusters import cluster_named
 
         return None if self.on == LOCAL else cluster_named(self.on)
+
+    def target(self) -> Cluster | FileWriter | None:
+        """Return who does the work, or writes the file of it; None for this machine."""
+        from turnaround.launch.clusters import WRITTEN, writer_named
+
+        return writer_named(self.on) if self.on in WRITTEN else self.cluster()
 
     @property
     def wishes(self) -> Wishes:

@@ -44,7 +44,7 @@ from turnaround.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from turnaround.launch.clusters.contract import Cluster, TrainingJob
+    from turnaround.launch.clusters.contract import Cluster, FileWriter, TrainingJob
     from turnaround.recipe import Recipe
     from turnaround.record.notify import Notifier
     from turnaround.workers.environment import RankInfo
@@ -115,7 +115,7 @@ def train(
     recipe = recipe if here.is_alone else _under_a_launcher(recipe, here, out=out, overrides=overrides)
     target = out or default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
     flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait)
-    if cluster := flags.cluster():
+    if cluster := flags.target():
         _refuse_on_cluster(cluster, recipe, restarts=restarts, here=here, viewers=viewers, private=private)
         training = _training(recipe, source, overrides, target, processes=processes, device=checked_device(device))
         return _train_there(training, cluster, flags, is_dry=dry_run, as_json=json_, notifier=notifier)
@@ -187,7 +187,13 @@ def _show_batch(recipe: Recipe, path: Path, *, is_here: bool, device: str, as_js
 
 
 def _refuse_on_cluster(
-    cluster: Cluster, recipe: Recipe, *, restarts: int, here: RankInfo, viewers: tuple[str, ...], private: bool
+    cluster: Cluster | FileWriter,
+    recipe: Recipe,
+    *,
+    restarts: int,
+    here: RankInfo,
+    viewers: tuple[str, ...],
+    private: bool,
 ) -> None:
     from turnaround.errors import InputError
 
@@ -229,7 +235,7 @@ def _training(
 
 def _train_there(
     training: TrainingJob,
-    cluster: Cluster,
+    cluster: Cluster | FileWriter,
     flags: ClusterFlags,
     *,
     is_dry: bool,
@@ -237,6 +243,8 @@ def _train_there(
     notifier: Notifier | None,
 ) -> None:
     """Train as a job of a cluster; a dry run prints its script, which can be submitted as it is."""
+    from turnaround.errors import InputError
+    from turnaround.launch.clusters.contract import FileWriter
     from turnaround.launch.clusters.follow import follow, inventory_of, submit_checked
     from turnaround.record.layout import RunDirectory
     from turnaround.record.notify import notified
@@ -244,6 +252,10 @@ def _train_there(
     from turnaround.reporting.terminal import err, print_json
     from turnaround.reporting.training_display import print_result
 
+    if isinstance(cluster, FileWriter):
+        if notifier is not None:
+            raise InputError(f"--notify: export TURNAROUND_NOTIFY where {cluster.title} runs it, not in its file.")
+        return typer.echo(cluster.text(training, flags.wishes), nl=False)
     inventory = inventory_of(cluster, is_dry=is_dry)
     job = cluster.job(training, flags.wishes, inventory)
     if is_dry:

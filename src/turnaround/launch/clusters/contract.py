@@ -9,6 +9,7 @@ for all clusters: submission.py, follow.py, job_status.py, study/on_cluster.py. 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -126,6 +127,15 @@ class JobStart:
     starts: int
     """1 for the first, one more at each requeue."""
     hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileWriter:
+    """A cluster for which a file is written that its own tools submit and start again; nothing of it is followed."""
+
+    name: str
+    title: str
+    text: Callable[[TrainingJob, Wishes], str]
 
 
 class ClusterJob(Protocol):
