@@ -73,7 +73,8 @@ def run_with(*accuracies: float | None, top5: float | None = None) -> Run:
     evaluation = Evaluation(
         epoch=3, num_images=1200, top1=0.9, top5=top5, loss=1.0, classes=[], per_class=per_class, confusion=[]
     )
-    return cast(Run, SimpleNamespace(evaluation=evaluation if accuracies else None, machine={"workers": 1}, epochs=[]))
+    known = evaluation if accuracies else None
+    return cast(Run, SimpleNamespace(evaluation=known, machine={"workers": 1}, epochs=[], imported=None))
 
 
 def test_the_metrics_of_classes_in_one_line() -> None:
