@@ -44,6 +44,7 @@ def test_from_zero_runs_to_a_score(
     assert found["estimates"][-1]["memory"]["fits"] == "yes"
     assert found["best"]["fastest"]["gpu"] == "T4"
     assert found["next_run"]["command"].startswith("turnaround train ")
+    assert " --set data.size_px=32" in found["next_run"]["command"]  # the training that was estimated
     assert (tmp_path / "runs" / "forecasts.jsonl").is_file()
 
     trained = ("--device", "cpu", "--size", "32", "--batch", "16", "--model", "small", "--epochs", "2")

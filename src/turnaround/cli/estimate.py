@@ -58,6 +58,8 @@ def estimate(
 
     [bold]turnaround estimate photos/ --gpu t4,a100 --workers 1-16[/bold]
     """
+    from dataclasses import replace
+
     from turnaround import recipes
     from turnaround.analysis.prices import price_table
     from turnaround.cli.predict import asked_workers
@@ -79,7 +81,8 @@ def estimate(
         network=network,
     )
     keys = {"workers": 1, "epochs": epochs, "batch": batch, "model": model, "size": size}
-    recipe = recipes.find(source, overrides_of(set_, keys, pretrained=pretrained))
+    settings = overrides_of(set_, keys, pretrained=pretrained)
+    recipe = recipes.find(source, settings)
     where, console = checked_device(device), err()
     with preparation(console, quiet=json_) as show:
         try:
@@ -87,6 +90,7 @@ def estimate(
         except InterruptedRunError:
             console.print("Stopped. An estimate keeps nothing to go on with: start it again.")
             raise typer.Exit(EXIT_CTRL_C) from None
+    report = replace(report, settings=tuple(settings))
     path = keep_estimate(report, out) if keep else None
     if json_:
         print_json(report.as_json())

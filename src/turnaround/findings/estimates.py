@@ -105,10 +105,11 @@ def narrowing_text(run: NarrowingRun) -> str:
     return f"a rehearsal of {counted(run.workers, 'worker')} here ({time}) measures the epochs: it narrows {narrower}"
 
 
-def narrowing_command(run: NarrowingRun, source: str) -> str:
-    """Return the command of the run."""
+def narrowing_command(run: NarrowingRun, source: str, settings: Sequence[str] = ()) -> str:
+    """Return the command of the run, with the settings that the estimate was about."""
     processes = "" if run.kind == "train there" and run.gpu != CPU else " --processes 1"
-    return f"turnaround train {shlex.quote(source)} --workers {run.workers}{processes}"
+    keys = "".join(f" --set {shlex.quote(each)}" for each in settings if not each.startswith("workers."))
+    return f"turnaround train {shlex.quote(source)} --workers {run.workers}{processes}{keys}"
 
 
 def score_sentences(scores: Sequence[Score]) -> list[str]:

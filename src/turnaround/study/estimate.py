@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -54,11 +54,13 @@ class EstimateReport:
     choices: Choices | None
     next_run: NarrowingRun | None
     currency: str | None = None
+    settings: tuple[str, ...] = ()
+    """Keys of the recipe that were set, each as SECTION.KEY=VALUE."""
 
     @property
     def command(self) -> str | None:
         """The command of the run that would narrow the estimate most."""
-        return None if self.next_run is None else narrowing_command(self.next_run, self.source)
+        return None if self.next_run is None else narrowing_command(self.next_run, self.source, self.settings)
 
     @property
     def notes(self) -> list[str]:
@@ -143,6 +145,7 @@ def estimate(source: str | os.PathLike[str], **asked: Unpack[EstimateAsked]) -> 
     overrides = [f"{key}={_as_text(value)}" for key, value in asked.get("settings", {}).items()]
     recipe = recipes.find(str(source), [*overrides, "workers.count=1"])
     report = estimate_recipe(str(source), recipe, question, device=asked.get("device", "auto"))
+    report = replace(report, settings=tuple(overrides))
     if "out" in asked:
         keep(report, Path(asked["out"]))
     return report
