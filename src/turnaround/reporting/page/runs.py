@@ -139,8 +139,8 @@ def _figures(run: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def _energy(run: RunSummary, used: RunEnergy) -> Iterator[tuple[str, str]]:
-    """Yield the energy of a run on GPUs; nothing of one that others have told of."""
-    if not run.is_imported and used.unknown != "no GPU":
+    """Yield the energy of a run on GPUs; nothing of a rehearsal, nor of one that others have told of."""
+    if not run.is_imported and not run.is_rehearsal and used.unknown != "no GPU":
         yield "energy of the GPUs", energy_text(used)
 
 
