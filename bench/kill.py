@@ -6,9 +6,9 @@
 Starts `turnaround train` on one or two processes, with a cold or a warm cache, and sends KILL, TERM, INT, HUP or STOP
 and CONT to the command, its group, torch.distributed.run, a process of the training or a decoder; half of them while it
 starts. Then `turnaround resume RUN`, without flags, until it has finished. It must end with the weights and the curve
-of an undisturbed training to the bit, on as many processes as it began with, with the same files and no others; no
-process may be left 10 s after its command, no command may hang or show a traceback, and one that nothing happened to
-must not fail.
+of an undisturbed training to the bit, on as many processes as it began with; no process may be left 10 s after its
+command, no command may hang or show a traceback, and one that nothing happened to must not fail. A file too many or too
+few is printed as UNTIDY, and fails with --tidy only: nothing of the training is lost by it.
 
 What is sent to whom, and after which event (a file that appears, a step, a checkpoint that is being written), is a pure
 function of the seed and the number of the training. A problem is printed with the command that repeats its training.
@@ -74,6 +74,8 @@ class Tally:
     while_starting: int = 0
     longest_start_s: float = 0.0
     problems: list[str] = field(default_factory=list)
+    untidy: list[str] = field(default_factory=list)
+    """Files too many or too few, where nothing of a training was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +112,10 @@ class Training:
             if self._start(strike) == 0 and self._state() == "finished" and self.out.page.exists():
                 break
         self.tally.trainings += 1
-        problems = [*self._differences(), *(f"{path} is left over" for path in self._leftovers())]
+        problems, untidy = list(self._differences()), list(self._untidy())
         for problem in problems:
             self._problem(problem)
+        self.tally.untidy += [self._told(text) for text in untidy]
         self.tally.same_to_the_bit += not problems
         if not problems:
             shutil.rmtree(self.home)
@@ -297,8 +300,13 @@ class Training:
             yield f"differs by {difference:g}, on {run.machine.get('processes')} processes"
         elif curve(run) != curve(whole) or run.evaluation != whole.evaluation:
             yield "has the same weights and another record"
-        elif files := _files(run.directory) ^ _files(whole.directory):
+
+    def _untidy(self) -> Iterator[str]:
+        """Files too many or too few, of a training that has lost nothing."""
+        whole = RunDirectory(self.shared.folder / f"undisturbed-{self.case.processes}")
+        if files := _files(self.out) ^ _files(whole):
             yield f"has other files than an undisturbed training: {sorted(files)}"
+        yield from (f"{path} is left over" for path in self._leftovers())
 
     def _leftovers(self) -> list[str]:
         places = (self.home / "tmp", self.cache if self.case.is_cold else self.home / "none", self.home)
@@ -311,8 +319,11 @@ class Training:
         ]
 
     def _problem(self, text: str) -> None:
+        self.tally.problems.append(self._told(text))
+
+    def _told(self, text: str) -> str:
         said = "\n  ".join([*map(str, self.case.strikes), *self.log])
-        self.tally.problems.append(f"case {self.case.number} {text}\n  {said}")
+        return f"case {self.case.number} {text}\n  {said}"
 
 
 def _kinds(pid: int) -> dict[str, list[int]]:
@@ -359,8 +370,9 @@ def shown(tally: Tally, *, repeat: str) -> str:
             f"trainings    {tally.trainings} in {tally.starts} starts, {tally.same_to_the_bit} equal to the bit",
             f"strikes      {sum(tally.struck.values())}, of these {tally.while_starting} while it started ({kinds})",
             f"longest      {tally.longest_start_s:.0f} s for one start",
+            *(f"UNTIDY {text}" for text in tally.untidy),
             *(f"PROBLEM {problem}" for problem in tally.problems),
-            *([f"Repeat with: {repeat} --case N"] if tally.problems else []),
+            *([f"Repeat with: {repeat} --case N"] if tally.problems or tally.untidy else []),
         ]
     )
 
@@ -375,6 +387,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=120.0, help="a start that takes longer is a hang")
     parser.add_argument("--most-processes", type=int, choices=(1, 2), default=2, help="of one training")
     parser.add_argument("--within-steps", action="store_true", help="only KILL, only of processes that are in a step")
+    parser.add_argument("--tidy", action="store_true", help="fail for a file too many or too few too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -412,7 +425,7 @@ def main() -> int:
     words = [word for word in sys.argv[1:] if not word.startswith("--json")]
     repeat = " ".join(["python bench/kill.py", *words, *([] if "--seed" in words else ["--seed", str(options.seed)])])
     print(json.dumps(vars(tally)) if options.json else shown(tally, repeat=repeat))
-    return 1 if tally.problems or not tally.trainings else 0
+    return 1 if tally.problems or (options.tidy and tally.untidy) or not tally.trainings else 0
 
 
 if __name__ == "__main__":
