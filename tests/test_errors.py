@@ -16,6 +16,7 @@ EXIT_CODES = {
     "ModelError": 2,
     "RunDirectoryError": 2,
     "StorageError": 2,
+    "DamagedCacheError": 2,
     "PassingStorageError": 2,
     "DiskFullError": 2,
     "MissingPartError": 2,

@@ -13,7 +13,7 @@ def test_garbage_is_collected_again_once_the_code_is_loaded() -> None:
     frozen, kept = gc.get_freeze_count(), []
 
     def load() -> None:
-        with worker._without_collections():
+        with worker.without_collections():
             kept.append({"is collected": gc.isenabled()})
             raise ImportError
 

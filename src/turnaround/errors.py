@@ -19,8 +19,13 @@
 A message says what is wrong, what was received, and what to do next.
 """
 
+from __future__ import annotations
+
 import os
-from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 EXIT_CTRL_C = 130
 """Of a command that a Ctrl-C has ended and that left nothing to resume: as a shell says it of SIGINT, 128 + 2."""
@@ -99,7 +104,7 @@ class InterruptedRunError(TurnaroundError):
     exit_code = 75
 
 
-def one_of(what: str, received: object, valid: "list[str] | tuple[str, ...]") -> str:
+def one_of(what: str, received: object, valid: list[str] | tuple[str, ...]) -> str:
     """Return the sentence for an unknown name: what was received, the nearest valid name, and all of them."""
     import difflib
 

@@ -56,6 +56,8 @@ OF_OTHER_THINGS = {
     "check": "images",
     "train": "images, recipes, caches",
     "bench": "recipes",
+    "estimate": "images and recipes, by the code of bench; forecasts.jsonl, by that of predict",
+    "prices": "a table that the user names: tests/cli/test_prices.py",
     "study": "studies, recipes",
     "import": "logs",
     "doctor": "the folder that it is called in: tests/record/test_git.py",

@@ -79,9 +79,12 @@ CALLS = re.compile(
     r"^(open|os\.(open|replace|rename|remove|unlink|link|truncate)|shutil\.(rmtree|copy\w*|move))$"
     r"|\.(open|read_text|read_bytes|write_text|write_bytes|unlink|rename|touch|hardlink_to|symlink_to)$"
 )
-NOT_PATHS = re.compile(r"^(RunDirectory|Image|PIL\.Image|webbrowser)\.open$|^Path\(f?'/proc/")
+NOT_PATHS = re.compile(
+    r"^(RunDirectory|Image|PIL\.Image|webbrowser)\.open$|^urllib\.request\.build_opener|^Path\(f?'/proc/"
+)
 ELSEWHERE = {
     "analysis/gpu_kinds.py": "the user's table of GPU kinds, and ours in the package",
+    "analysis/prices.py": "the user's table of prices",
     "launch/clusters/slurm/probe.py": "the file of a probe, in a folder of its own",
     "launch/clusters/slurm/settings.py": "the user's settings of a cluster",
     "launch/early_checks.py": "the user's weights file, and timm's own source",
