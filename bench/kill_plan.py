@@ -92,5 +92,5 @@ def is_of_python(text: str) -> bool:
 
     The only frames of ours are those of the files that are loaded before `main` can listen.
     """
-    frames = re.findall(r'File "[^"]*/turnaround/([^"]+)"', text[text.index("Traceback") :])
+    frames = re.findall(r'File "[^"]*/src/turnaround/([^"]+)"', text[text.index("Traceback") :])
     return text.rstrip().endswith("KeyboardInterrupt") and {*frames} <= {"__init__.py", "__main__.py", "errors.py"}

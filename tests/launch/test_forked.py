@@ -33,6 +33,7 @@ def listening() -> Iterator[dict[str, str]]:
     """The variable of one server for all tests here; threads and allocator are those of a training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PYTEST_VARIABLE, "forked")
+        patch.delenv(SERVER_VARIABLE, raising=False)
         with fork_server(process_settings(1)) as variable:
             yield variable
 
@@ -41,7 +42,8 @@ def listening() -> Iterator[dict[str, str]]:
 def server(listening: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> psutil.Process:
     """The server, which every training of the test finds."""
     monkeypatch.setenv(SERVER_VARIABLE, listening[SERVER_VARIABLE])
-    return next(each for each in psutil.Process().children() if forked.SERVER_MODULE in each.cmdline())
+    children = (each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE)
+    return next(each for each in children if forked.SERVER_MODULE in each.cmdline())
 
 
 @pytest.fixture

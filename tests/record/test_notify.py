@@ -29,6 +29,12 @@ open(sys.argv[1], "ab").write(b"\\n".join([*heard, b""]))
 NOTICE = Notice(event="finished", text="run: finished.", name="run", directory="/runs/run")
 
 
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of these tests is on this machine: nobody stands in between."""
+    monkeypatch.setenv("no_proxy", "*")
+
+
 def saving(file: Path) -> str:
     """A command that appends what it hears to the file."""
     script = file.with_suffix(".py")

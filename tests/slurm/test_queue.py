@@ -34,7 +34,9 @@ def filled(cluster: Cluster, tmp_path: Path) -> Cluster:
     (tmp_path / "fill.sh").write_text("#!/bin/bash\nsleep 600\n")
     asked = ("--gres=gpu:v100:2", "--nodelist=n4", "--time=60", "--output=/dev/null")
     job_id = cluster.run("sbatch", "--parsable", *asked, str(tmp_path / "fill.sh"))
+    latest_s = time.monotonic() + 240
     while client.job_state(job_id).is_waiting:
+        assert time.monotonic() < latest_s, "a job that fits on an idle node does not start"
         time.sleep(0.1)
     return cluster
 

@@ -14,6 +14,8 @@ from turnaround.record.gpus import Nvml, ask
 from turnaround.record.schema import EnergySource
 
 JOULES_PER_WH = 3600.0
+MAX_WATTS = 2000.0
+"""No GPU draws more (a B200 has a limit of 1,000 W): a counter that went back and shows more did not begin at 0."""
 LOCK_TIMEOUT_S = 1.0
 """A hung driver holds the sampling thread inside a question: whoever else asks goes on without an answer after this."""
 
@@ -39,13 +41,12 @@ class EnergyMeter:
         self._gpus = {index: _Gpu(nvml, handle, now_s()) for index, handle in gpus}
 
     def read(self) -> dict[int, GpuEnergy]:
-        """Return the energy by NVML's number of the GPU; one that tells neither counter nor power is left out."""
+        """Return the energy by NVML's number of the GPU; one that tells neither counter nor power now is left out."""
         if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
             return {}
         try:
-            for gpu in self._gpus.values():
-                gpu.update(self._now_s())
-            return {index: gpu.energy for index, gpu in self._gpus.items() if gpu.energy is not None}
+            answered = {index: gpu for index, gpu in self._gpus.items() if gpu.update(self._now_s())}
+            return {index: gpu.energy for index, gpu in answered.items() if gpu.energy is not None}
         finally:
             self._lock.release()
 
@@ -62,33 +63,37 @@ class _Gpu:
         source: EnergySource = "watts" if self._counter_mj is None else "counter"
         self.energy = GpuEnergy(joules=0.0, source=source) if is_known else None
 
-    def update(self, now_s: float) -> None:
+    def update(self, now_s: float) -> bool:
+        """Ask once more; return whether there was an answer. What was used without one is in the next."""
         if self._counter_mj is not None:
-            self._add_counted()
-        elif self._watts is not None:
-            self._add_integrated(now_s)
+            return self._add_counted(now_s)
+        return self._watts is not None and self._add_integrated(now_s)
 
-    def _add_counted(self) -> None:
-        """Add what the counter has counted since the last answer; one that is missing is in the next."""
+    def _add_counted(self, now_s: float) -> bool:
+        """Add what the counter has counted since the last answer."""
         counter_mj = self._read_counter()
         if counter_mj is None or self.energy is None or self._counter_mj is None:
-            return
-        # A counter that went back began again at 0: all that it shows was used since then.
-        is_reset = counter_mj < self._counter_mj
-        used_mj = counter_mj if is_reset else counter_mj - self._counter_mj
-        self._counter_mj = counter_mj
+            return False
+        used_mj, is_reset = counter_mj - self._counter_mj, False
+        if used_mj < 0:
+            # One that began again at 0 shows what was used since; one that only stepped back says nothing.
+            is_reset = counter_mj / 1000 <= MAX_WATTS * (now_s - self._at_s)
+            used_mj = counter_mj if is_reset else 0.0
+        self._counter_mj, self._at_s = counter_mj, now_s
         self.energy = GpuEnergy(
             joules=self.energy.joules + used_mj / 1000, source="counter", resets=self.energy.resets + is_reset
         )
+        return True
 
-    def _add_integrated(self, now_s: float) -> None:
+    def _add_integrated(self, now_s: float) -> bool:
         """Add the trapezium between the last known power and this one."""
         watts = self._read_watts()
         if watts is None or self.energy is None or self._watts is None:
-            return
+            return False
         used_j = (watts + self._watts) / 2 * (now_s - self._at_s)
         self._watts, self._at_s = watts, now_s
         self.energy = GpuEnergy(joules=self.energy.joules + used_j, source="watts")
+        return True
 
     def _read_counter(self) -> float | None:
         return _number(ask(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)))

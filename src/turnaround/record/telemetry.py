@@ -95,7 +95,7 @@ class _Probes:
         # The first answer of cpu_percent has nothing to compare with and is always 0.
         self._ask("CPU use", psutil.cpu_percent)
         self._gpus = [] if nvml is None else self._ask("list of GPUs", lambda: visible_gpus(nvml)) or []
-        self.index_of = {uuid_of(nvml, handle): index for index, handle in self._gpus}
+        self.index_of = {uuid: index for index, handle in self._gpus if (uuid := uuid_of(nvml, handle))}
         """NVML's number of each GPU, by its UUID."""
         self._energy = EnergyMeter(nvml, self._gpus)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from turnaround.record.energy import JOULES_PER_WH
-from turnaround.record.gpus import nvml_session, uuid_of, visible_gpus
+from turnaround.record.gpus import ask, nvml_session, uuid_of, visible_gpus
 from turnaround.record.telemetry import Telemetry
 from turnaround.training.checkpoint import Manifest
 from turnaround.workers.contract import Workers
@@ -79,6 +79,6 @@ def gpu_of(device: torch.device) -> str | None:
     if uuid is not None:
         return f"GPU-{uuid}"
     with nvml_session() as nvml:  # a build of torch that does not tell: by its place among the visible ones
-        gpus = visible_gpus(nvml) if nvml is not None else []
+        gpus = ask(lambda: visible_gpus(nvml)) or [] if nvml is not None else []
         position = device.index or 0
         return uuid_of(nvml, gpus[position][1]) if position < len(gpus) else None

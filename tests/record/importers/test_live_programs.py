@@ -12,7 +12,7 @@ import pytest
 from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.values import ImportedRun, ImportOptions
 
-pytestmark = pytest.mark.frameworks
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]  # theirs are theirs
 
 LOGGED = """
 for epoch in range(3):
