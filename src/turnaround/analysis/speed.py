@@ -43,13 +43,15 @@ def speedups(job: Workload) -> dict[Configuration, Speedup]:
         c.key: speedup_of(group[0], c)
         for group in comparable_in_time(job)
         for c in group
-        if c is group[0] or not _is_its_twin(group[0], c)
+        if not is_its_twin(group[0], c)
     }
 
 
-def _is_its_twin(baseline: ConfigurationRuns, configuration: ConfigurationRuns) -> bool:
-    """Tell whether both are one configuration as far as time goes, with other epochs: their ratio is noise."""
-    return replace(baseline.key, settings=()) == replace(configuration.key, settings=())
+def is_its_twin(baseline: ConfigurationRuns, configuration: ConfigurationRuns) -> bool:
+    """Tell whether another is the baseline as far as time goes, with other epochs: the ratio is noise."""
+    return configuration is not baseline and replace(baseline.key, settings=()) == replace(
+        configuration.key, settings=()
+    )
 
 
 def job_speedups(job: Workload) -> dict[Configuration, Spread]:

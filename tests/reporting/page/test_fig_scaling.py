@@ -102,6 +102,16 @@ def test_repeats_have_their_spread(tmp_path: Path) -> None:
     assert "the median of up to 3 runs, with the lowest and the highest" in shown.caption
 
 
+def test_a_configuration_has_no_speed_up_over_itself_with_other_epochs(tmp_path: Path) -> None:
+    build(tmp_path / "one", Plan(workers=1, epoch_time_s=20))
+    build(tmp_path / "short", Plan(workers=1, epoch_time_s=11, accuracy=(0.1, 0.2, 0.3)))
+    build(tmp_path / "two", Plan(workers=2, epoch_time_s=11))
+    figures = scaling_figures(job_in(tmp_path), ())
+    for name in ("speed-up", "efficiency"):
+        (measured,) = traces(figure(figures, name), "measured")
+        assert measured["x"] == [1, 2]
+
+
 def test_other_settings_are_a_group_of_their_own(tmp_path: Path) -> None:
     for workers in (1, 2):
         for compiled in (True, False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
-from turnaround.analysis.speed import comparable_in_time, ideal_time_s, speedup_of
+from turnaround.analysis.speed import Speedup, comparable_in_time, ideal_time_s, is_its_twin, speedup_of
 from turnaround.findings.forecast_warnings import hardware_label
 from turnaround.findings.forecasts import assumption_text
 from turnaround.forecast.interval import Interval
@@ -116,7 +116,9 @@ def _epoch_time(groups: Sequence[ScalingGroup]) -> Figure:
 
 def _speedup(groups: Sequence[ScalingGroup]) -> Figure:
     curve = LawCurve(
-        measured=lambda group, configuration: speedup_of(group.baseline, configuration).speedup,
+        measured=lambda group, configuration: (
+            speed.speedup if (speed := _speedup_over(group.baseline, configuration)) is not None else None
+        ),
         law=lambda point: point.speedup,
         ideal=lambda group, workers: workers / group.baseline.workers,
     )
@@ -136,9 +138,15 @@ def _speedup(groups: Sequence[ScalingGroup]) -> Figure:
     )
 
 
+def _speedup_over(baseline: ConfigurationRuns, configuration: ConfigurationRuns) -> Speedup | None:
+    return None if is_its_twin(baseline, configuration) else speedup_of(baseline, configuration)
+
+
 def _efficiency(groups: Sequence[ScalingGroup]) -> Figure:
     curve = LawCurve(
-        measured=lambda group, configuration: speedup_of(group.baseline, configuration).efficiency,
+        measured=lambda group, configuration: (
+            speed.efficiency if (speed := _speedup_over(group.baseline, configuration)) is not None else None
+        ),
         law=lambda point: point.efficiency,
         ideal=lambda group, workers: 1.0,
     )
