@@ -15,8 +15,8 @@ from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
 from turnaround.study.estimate import EstimateReport
 from turnaround.words import UNKNOWN, about, energy, interval, money, number
 
-MAX_ROWS = 64
-"""Of more estimates the powers of two are shown; --json has all."""
+MAX_ROWS = 20
+"""A screen. Of more estimates the powers of two are shown; --json has all."""
 
 Cell = Callable[[Estimate], str | None]
 COLUMNS: tuple[tuple[str, Cell], ...] = (
