@@ -49,7 +49,7 @@ def verb():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as cli/verbs.py does when a verb begins
     try:
         Finalized()
-        time.sleep(30)
+        time.sleep(0.5)
         print("lost")
     except KeyboardInterrupt:
         print("heard")
