@@ -48,8 +48,9 @@ class _Fork:
 class Server:
     """The loop: requests, ends of processes, ends of launchers."""
 
-    def __init__(self, listening: socket.socket) -> None:
-        self._listening = listening
+    def __init__(self, listening: socket.socket, began_with: Mapping[str, str]) -> None:
+        """`began_with` is the environment before anything was loaded, which may have added to it."""
+        self._listening, self._began_with = listening, began_with
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, None)
 
@@ -70,7 +71,7 @@ class Server:
         try:
             connection.settimeout(REQUEST_S)
             request, files = _received(connection)
-            if reason := _refusal(request):
+            if reason := _refusal(request["environment"], self._began_with):
                 connection.sendall(_line({"refused": reason}))
                 connection.close()
                 return
@@ -129,8 +130,9 @@ class Server:
                 os.dup2(file, number)
                 os.close(file)
             os.chdir(request["folder"])
+            added = {name: value for name, value in os.environ.items() if name not in self._began_with}
             os.environ.clear()
-            os.environ.update(request["environment"], **{worker.FORKED_VARIABLE: "1"})
+            os.environ.update({**added, **request["environment"], worker.FORKED_VARIABLE: "1"})
             signal.signal(signal.SIGINT, signal.default_int_handler)
             if sys.stdout is not None:
                 sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
@@ -163,9 +165,8 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return json.loads(text), files
 
 
-def _refusal(request: Mapping[str, Any]) -> str | None:
+def _refusal(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
     """Return why a copy of this process would not be what a new one is: libraries read most variables when loaded."""
-    theirs, ours = request["environment"], os.environ
     differing = {name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name)}
     others = sorted(name for name in differing if name not in READ_LATE and not name.startswith(OWN_PREFIX))
     return f"another environment: {', '.join(others)}" if others else None
@@ -177,10 +178,9 @@ def _load(network: str | None = None) -> None:
         import turnaround.launch.failure
         import turnaround.record.heartbeat
         import turnaround.reporting.progress  # noqa: F401
-        from turnaround.training.run import load_network_code
+        from turnaround.training.run import load_late_code
 
-        if network is not None:
-            load_network_code(network)
+        load_late_code(network)
 
 
 def _line(answer: Mapping[str, Any]) -> bytes:
@@ -190,8 +190,9 @@ def _line(answer: Mapping[str, Any]) -> bytes:
 def main(listening: int) -> NoReturn:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launchers: each run saves what it has
+    began_with = dict(os.environ)
     _load()
-    Server(socket.socket(fileno=listening)).serve()
+    Server(socket.socket(fileno=listening), began_with).serve()
 
 
 if __name__ == "__main__":
