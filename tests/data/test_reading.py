@@ -189,7 +189,9 @@ def test_a_disk_that_fails_for_a_moment(kept: Pixels, number: int, monkeypatch: 
     monkeypatch.setattr(os, "preadv", flaky)
     rows, num_open = MappedRows(kept), len(os.listdir("/proc/self/fd"))
     assert np.array_equal(taken(rows, IDS["one"]), kept.images[IDS["one"]])
-    assert (failures, len(os.listdir("/proc/self/fd"))) == ([], num_open)
+    assert failures == []
+    # Fewer, when a file that an earlier test has dropped is collected meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= num_open
     failures += [number] * 4
     with pytest.raises(StorageError, match="for a moment"):
         taken(rows, IDS["one"])
