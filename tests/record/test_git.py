@@ -262,3 +262,24 @@ def test_folders_of_killed_processes_go(repository, tmp_path, monkeypatch):
     assert git_state(repository)["dirty"] is False
     assert sorted(path.name for path in places.iterdir()) == sorted([*names[1:], f"turnaround-git-{dead.pid}-linked00"])
     assert (repository / "file").exists()
+
+
+def test_folders_that_another_process_removes_meanwhile_do_not_keep_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr(git_module.tempfile, "gettempdir", lambda: str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    leftovers = [tmp_path / f"{git_module._PREFIX}{ended.pid}-{number}" for number in range(8)]
+    for folder in leftovers:
+        folder.mkdir()
+    remove, removed = git_module.shutil.rmtree, []
+
+    def remove_beside_another_process(path, ignore_errors):
+        if not removed:
+            for folder in [folder for folder in leftovers if str(folder) != path][::2]:
+                folder.rmdir()
+        removed.append(path)
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(git_module.shutil, "rmtree", remove_beside_another_process)
+    git_module._remove_leftovers()
+    assert list(tmp_path.iterdir()) == []

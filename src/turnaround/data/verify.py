@@ -50,7 +50,8 @@ def _is_entry(path: Path) -> bool:
 
 def _folders(path: Path) -> list[Path]:
     try:
-        return sorted(Path(entry.path) for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
+        with os.scandir(path) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return []
 

@@ -103,7 +103,8 @@ def _no_source(source: str, path: Path) -> str:
         return (
             f"There is no folder {source!r}: {str(there)!r} is there, but nothing of that name in it. Check the path."
         )
-    folders = [entry.name for entry in os.scandir(path.parent) if entry.is_dir()]
+    with os.scandir(path.parent) as entries:
+        folders = [entry.name for entry in entries if entry.is_dir()]
     near = difflib.get_close_matches(source, [*names(), *folders], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return (

@@ -191,14 +191,18 @@ def _git(repository: Repository, commit: str | None, *arguments: str) -> str | N
 
 def _remove_leftovers() -> None:
     """Remove the directories of processes that were killed while git ran."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(tempfile.gettempdir()):
+    if not Path("/proc/self").exists():  # nothing here tells whether the owner lives
+        return
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
             owner = re.fullmatch(rf"{_PREFIX}(\d+)-\w+", entry.name)
-            # The folder is everybody's: only directories of this user, and no links.
-            if owner is None or not entry.is_dir(follow_symlinks=False) or entry.stat().st_uid != os.getuid():
+            if owner is None or Path(f"/proc/{owner[1]}").exists():
                 continue
-            if not Path(f"/proc/{owner[1]}").exists() and Path("/proc/self").exists():
-                shutil.rmtree(entry.path, ignore_errors=True)
+            # The folder is everybody's: only directories of this user, and no links. Another process may remove
+            # an entry between the listing and the look at it; the entries after it are still ours to look at.
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _environment(repository: Repository, git_dir: Path) -> dict[str, str]:

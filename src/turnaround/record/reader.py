@@ -273,7 +273,8 @@ def find_runs(path: Path) -> list[Path]:
 
 def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
     try:
-        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_dir()]
+        with os.scandir(folder) as listed:
+            entries = [entry for entry in listed if not entry.name.startswith(".") and entry.is_dir()]
     except OSError:
         return
     for entry in entries:

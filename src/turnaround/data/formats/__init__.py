@@ -137,7 +137,9 @@ def _files_in(place: Path, suffixes: tuple[str, ...]) -> list[Path]:
     waiting = [place]
     while waiting:
         here = waiting.pop()
-        for entry in sorted(os.scandir(here), key=lambda entry: entry.name):
+        with os.scandir(here) as listed:
+            entries = sorted(listed, key=lambda entry: entry.name)
+        for entry in entries:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():

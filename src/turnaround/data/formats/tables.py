@@ -207,7 +207,7 @@ def _table_text(path: Path) -> str:
 
 def metadata_files(folder: Path) -> list[Path]:
     """Return the metadata files of an image folder: its own, or those of its parts."""
-    names = {entry.name.lower(): entry.name for entry in os.scandir(folder)}
+    names = {name.lower(): name for name in os.listdir(folder)}
     parts = [folder / names[part] for part in ("train", *VALIDATION_NAMES) if part in names]
     own, *others = [
         [path for name in METADATA_NAMES if (path := place / name).is_file() and _names_labels(path)][:1]

@@ -104,7 +104,8 @@ def _runs(path: Path) -> dict[Path, list[Path]]:
 def event_folders(path: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
     """Yield the folders at and below `path` that hold event files; links are not followed."""
     try:
-        entries = list(os.scandir(path))
+        with os.scandir(path) as listed:
+            entries = list(listed)
     except OSError:
         return
     if any(EVENT_FILE.fullmatch(entry.name) and entry.is_file() for entry in entries):
