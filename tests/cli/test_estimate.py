@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import turnaround
 from console import Console
+from forecast.test_estimate import HERE
 from forking import ForkingParent
+from turnaround.errors import InputError
+from turnaround.launch.clusters.contract import NoAnswerError
+from turnaround.launch.clusters.slurm.cluster import Slurm
+from turnaround.launch.clusters.slurm.inventory import parse
 
 QUICK = ("--device", "cpu", "--seconds", "0.05", "--size", "32", "--batch", "16", "--model", "small", "--epochs", "2")
 
@@ -101,3 +107,104 @@ def test_a_folder_without_runs_names_the_estimate(
     done = Console(monkeypatch, capsys)("predict", str(tmp_path), "--workers", "4")
     assert (done.code, done.out) == (2, "")
     assert "`turnaround estimate SOURCE` answers without any" in words(done.err)
+
+
+# --- with the queue of a cluster
+
+
+@pytest.fixture
+def on_slurm(
+    fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Console:
+    """Four nodes with four V100 each: up to four GPUs at once, more tonight. The trial is one of ResNet-50."""
+    nodes = "\n".join(f"gpu*|n{number}|gpu:v100:4|8|1000|infinite|idle" for number in range(4))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TURNAROUND_CONFIG", str(tmp_path / "no-settings"))
+    monkeypatch.setattr(Slurm, "require", lambda self: None)
+    monkeypatch.setattr(Slurm, "inventory", lambda self: parse(nodes))
+    monkeypatch.setattr(Slurm, "past_waits", lambda self: [])
+    monkeypatch.setattr(Slurm, "start_estimate_s", lambda self, job: 0.0 if job.processes <= 4 else 400_000.0)
+    monkeypatch.setattr("turnaround.study.estimate.try_here", lambda recipe, **asked: HERE)
+    return Console(monkeypatch, capsys, always=("estimate", str(fruit_folder), "--on", "slurm", "--no-keep"))
+
+
+def test_few_gpus_now_are_ready_before_many_tonight(on_slurm: Console) -> None:
+    said = words((done := on_slurm("--workers", "1,2,4,8,16,32")).out)
+    assert done.code == 0, done.err
+    assert said.startswith("4 V100, which would start at once, are ready before 16 V100, which would wait about ")
+    assert "a stable accuracy in about " in said
+    assert "ready in" in said
+    assert "no job here has shown how rough" in said
+    assert "no start of 32 workers on Slurm: 8 hosts are asked for, but partition gpu has 4 that fit" in said
+    assert "on hosts as Slurm has; " in said
+    assert "without the queue" not in said
+    assert {line.split()[1] for line in done.out.splitlines() if line[2:3].isdigit()} == {"CPU", "V100"}  # its kinds
+
+
+def test_the_queue_as_json(on_slurm: Console) -> None:
+    found = json.loads(on_slurm("--workers", "1-32", "--gpu", "t4,v100", "--json").out)
+    by_case = {(e["gpu"], e["workers"]): e for e in found["estimates"]}
+    four, sixteen = by_case["V100", 4], by_case["V100", 16]
+    assert (four["hosts"], sixteen["hosts"], by_case["T4", 16]["hosts"]) == (1, 4, 2)  # four GPUs a host as it has
+    assert (four["queue"]["estimated_wait_s"], sixteen["queue"]["estimated_wait_s"]) == (0, 400_000)
+    for e in (four, sixteen):
+        ready, wait, time = e["queue"]["ready_s"], e["queue"]["wait_s"], e["time_to_stable_s"]
+        assert ready["value"] == pytest.approx(wait["value"] + time["value"])
+        assert ready["low"] < ready["value"] < ready["high"]
+    assert by_case["V100", 32]["queue"]["refused"].startswith("8 hosts are asked for")
+    assert by_case["V100", 3]["queue"] is by_case["T4", 4]["queue"] is by_case["CPU", 1]["queue"] is None
+    assert (found["queue"]["cluster"], found["queue"]["ready_first"]) == ("Slurm", {"gpu": "V100", "workers": 4})
+    assert found["queue"]["why_left_out"] is None
+    assert "Slurm has no T4: times without a queue" in found["queue"]["notes"]
+
+
+@pytest.mark.parametrize("question", ["inventory", "past_waits", "start_estimate_s"])
+def test_a_cluster_that_does_not_answer_loses_no_estimate(
+    question: str, on_slurm: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(self: Slurm, *about: object) -> float:
+        raise NoAnswerError("Slurm does not answer: its controller may be down. Try again later.")
+
+    monkeypatch.setattr(Slurm, question, silent)
+    done = on_slurm("--gpu", "v100", "--workers", "1,4")
+    said = words(done.out)
+    assert done.code == 0, done.err
+    assert said.startswith("Without the queue: Slurm does not answer: its controller may be down. Try again later.")
+    assert "Fastest to a stable accuracy: 4 V100" in said
+    assert "ready in" not in said
+    found = json.loads(on_slurm("--gpu", "v100", "--workers", "1,4", "--json").out)
+    assert found["queue"]["why_left_out"].startswith("Slurm does not answer")
+    assert [e["queue"] for e in found["estimates"]] == [None] * len(found["estimates"])
+    assert found["best"]["fastest"] == {"gpu": "V100", "workers": 4}
+
+
+def test_what_no_cluster_could_start_is_refused_before_the_trial(
+    on_slurm: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*about: object, **asked: object) -> None:
+        raise AssertionError("nothing is measured for it")
+
+    monkeypatch.setattr("turnaround.study.estimate.try_here", measured)
+    for more, told in (
+        (("--gpu", "a100,t4"), "Slurm has no A100 or T4: it has v100. Ask about one of these with --gpu, or leave"),
+        (("--gpus-per-host", "2"), "--on slurm asks the cluster what --gpus-per-host tells: give one of the two."),
+        (("--partition", "gpus"), "Unknown partition 'gpus'. Did you mean 'gpu'?"),
+        (("--workers", "64"), "16 hosts are asked for, but partition gpu has 4 that fit. Ask for fewer."),
+        (("--on", "skypilot"), "--on skypilot writes the file of one training and follows nothing"),
+        (("--on", "local", "--partition", "gpu"), "--partition is for clusters"),
+    ):
+        done = on_slurm(*more)
+        assert (done.code, done.out) == (2, "")
+        assert told in words(done.err)
+
+
+def test_the_queue_from_python(on_slurm: Console, fruit_folder: Path) -> None:
+    report = turnaround.estimate(fruit_folder, workers=[4, 16], on="slurm", partition="gpu")
+    four = report.of("v100", 4)
+    assert four is not None
+    assert four.prediction.queue is not None
+    assert four.prediction.queue.estimated_wait_s == 0
+    assert [(p.gpu, p.workers) for p in report.queued] == [("V100", 4), ("V100", 16)]
+    with pytest.raises(InputError, match="Unknown partition 'gpus'"):
+        turnaround.estimate(fruit_folder, on="slurm", partition="gpus")

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import turnaround
 from analysis.build import LAB, import_table
 from console import Console, Done
+from forecast.test_estimate import HERE
 from slurm.cluster import Cluster
 from turnaround.errors import InputError
 from turnaround.forecast.queue import CYCLE_S
@@ -61,6 +63,26 @@ def test_two_gpus_now_before_four_in_an_hour(filled: Cluster, predict: Callable[
     assert LIMIT_S - 2 * CYCLE_S < answers[4]["estimated_wait_s"] <= LIMIT_S + CYCLE_S  # as the limit says
     assert answers[4]["wait_s"]["low"] < answers[4]["wait_s"]["value"] < LIMIT_S  # jobs end before their limit
     assert "4 hosts are asked for, but partition gpu has 2 that fit" in answers[8]["refused"]
+    assert filled.run("squeue", "-h", "-o", "%A") == before  # nothing was submitted
+
+
+def test_an_estimate_from_zero_runs_asks_the_same_queue(
+    filled: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNAROUND_CONFIG", str(tmp_path / "no-settings"))
+    monkeypatch.setattr("turnaround.study.estimate.try_here", lambda recipe, **asked: HERE)
+    before = filled.run("squeue", "-h", "-o", "%A")
+    report = turnaround.estimate("fruitbowl", gpus=["v100"], workers=[2, 4, 8], on="slurm")
+    waits = {p.workers: p.queue for p in (e.prediction for e in report.estimates) if p.gpu == "V100"}
+    two, four, eight = (waits[n] for n in (2, 4, 8))
+    assert two is not None
+    assert four is not None
+    assert eight is not None
+    assert two.estimated_wait_s is not None
+    assert four.estimated_wait_s is not None
+    assert two.estimated_wait_s < CYCLE_S
+    assert LIMIT_S - 2 * CYCLE_S < four.estimated_wait_s <= LIMIT_S + CYCLE_S
+    assert "4 hosts are asked for, but partition gpu has 2 that fit" in (eight.refused or "")
     assert filled.run("squeue", "-h", "-o", "%A") == before  # nothing was submitted
 
 

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnaround.cli.options import Batch, Device, Epochs, Model, Pretrained, Set, Size, overrides_of
+from turnaround.cli.options import (
+    LOCAL,
+    Account,
+    Batch,
+    ClusterFlags,
+    Device,
+    Epochs,
+    Model,
+    More,
+    Partition,
+    Pretrained,
+    Set,
+    Size,
+    Time,
+    overrides_of,
+)
 
 EXIT_CTRL_C = 130
 
 
 if TYPE_CHECKING:
-    from turnaround.study.estimate import EstimateReport
+    from turnaround.study.estimate import AskedCluster, EstimateReport
 
 Kinds = Annotated[
-    str, typer.Option("--gpu", metavar="KINDS", help="Kinds of GPU: t4,v100. This machine is always among them.")
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="KINDS",
+        help="Kinds of GPU: t4,v100. This machine is always among them. Default: t4,l4,v100,a100,h100; with --on, "
+        "those of the cluster.",
+    ),
+]
+GpusPerHost = Annotated[int | None, typer.Option(help="GPUs of a host. Default: 8; with --on, as the cluster has.")]
+On = Annotated[
+    str, typer.Option("--on", metavar="CLUSTER", help="Ask slurm when it would start, and for the GPUs of a host.")
 ]
 Counts = Annotated[str, typer.Option(help="How many, one on each GPU: 16, a list 1,2,4 or a range 1-64.")]
 Prices = Annotated[
@@ -34,10 +61,15 @@ Folder = Annotated[
 
 def estimate(
     source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
-    gpu: Kinds = "t4,l4,v100,a100,h100",
+    gpu: Kinds = None,
     workers: Counts = "1-64",
     prices: Prices = None,
-    gpus_per_host: Annotated[int, typer.Option(help="GPUs of a host.")] = 8,
+    gpus_per_host: GpusPerHost = None,
+    on: On = LOCAL,
+    partition: Partition = None,
+    account: Account = None,
+    time: Time = None,
+    slurm: More = None,
     network: Network = None,
     out: Folder = Path("runs"),
     keep: Annotated[bool, typer.Option(help="Keep the estimate, to be scored by later runs.")] = True,
@@ -57,45 +89,74 @@ def estimate(
     with wide, honest intervals; then the one run that would narrow them most.
 
     [bold]turnaround estimate photos/ --gpu t4,a100 --workers 1-16[/bold]
+    [bold]turnaround estimate photos/ --workers 1-16 --on slurm[/bold]    with the queue
     """
     from dataclasses import replace
 
     from turnaround import recipes
     from turnaround.analysis.prices import price_table
     from turnaround.cli.predict import asked_workers
-    from turnaround.errors import InputError, InterruptedRunError
-    from turnaround.forecast.estimate import EstimateQuestion
+    from turnaround.errors import InputError
+    from turnaround.forecast.estimate import GPUS_PER_HOST, EstimateQuestion
     from turnaround.launch.contract import checked_device
     from turnaround.reporting.terminal import err, preparation, print_json
-    from turnaround.study.estimate import estimate_recipe
+    from turnaround.study.estimate import estimate_recipe, placed, usual_kinds, with_queue
     from turnaround.study.estimate import keep as keep_estimate
 
-    kinds = tuple(kind for part in gpu.split(",") if (kind := part.strip()))
-    if not kinds:
-        raise InputError(f"--gpu takes kinds of GPU, with commas: t4,v100,a100. Received: {gpu!r}.")
+    flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
+    if on != LOCAL and gpus_per_host is not None:
+        raise InputError(f"--on {on} asks the cluster what --gpus-per-host tells: give one of the two.")
+    cluster = _asked(flags)
     question = EstimateQuestion(
-        gpus=kinds,
+        gpus=usual_kinds(cluster) if gpu is None else _kinds(gpu),
         workers=tuple(asked_workers(workers)),
         prices=price_table(prices),
-        gpus_per_host=gpus_per_host,
+        gpus_per_host=GPUS_PER_HOST if gpus_per_host is None else gpus_per_host,
         network=network,
     )
+    question = placed(question, cluster)
     keys = {"workers": 1, "epochs": epochs, "batch": batch, "model": model, "size": size}
     settings = overrides_of(set_, keys, pretrained=pretrained)
     recipe = recipes.find(source, settings)
-    where, console = checked_device(device), err()
-    with preparation(console, quiet=json_) as show:
-        try:
-            report = estimate_recipe(source, recipe, question, device=where, trial_s=seconds, show=show)
-        except InterruptedRunError:
-            console.print("Stopped. An estimate keeps nothing to go on with: start it again.")
-            raise typer.Exit(EXIT_CTRL_C) from None
-    report = replace(report, settings=tuple(settings))
+    where = checked_device(device)
+    with preparation(err(), quiet=json_) as show, _nothing_to_go_on_with():
+        report = estimate_recipe(source, recipe, question, device=where, trial_s=seconds, show=show)
+    report = replace(with_queue(report, cluster, question, out), settings=tuple(settings))
     path = keep_estimate(report, out) if keep else None
     if json_:
         print_json(report.as_json())
     else:
         _print(report, path)
+
+
+@contextmanager
+def _nothing_to_go_on_with() -> Iterator[None]:
+    """Say so when the trial is interrupted, and end as Ctrl-C does."""
+    from turnaround.errors import InterruptedRunError
+    from turnaround.reporting.terminal import err
+
+    try:
+        yield
+    except InterruptedRunError:
+        err().print("Stopped. An estimate keeps nothing to go on with: start it again.")
+        raise typer.Exit(EXIT_CTRL_C) from None
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    from turnaround.errors import InputError
+
+    kinds = tuple(kind for part in text.split(",") if (kind := part.strip()))
+    if not kinds:
+        raise InputError(f"--gpu takes kinds of GPU, with commas: t4,v100,a100. Received: {text!r}.")
+    return kinds
+
+
+def _asked(flags: ClusterFlags) -> AskedCluster | None:
+    """Return what the cluster has, or why it does not answer; None for this machine, which has no queue."""
+    from turnaround.study.estimate import AskedCluster
+
+    cluster = flags.cluster()
+    return None if cluster is None else AskedCluster.ask(cluster, flags.wishes)
 
 
 def _print(report: EstimateReport, path: Path | None) -> None:

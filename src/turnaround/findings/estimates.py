@@ -50,8 +50,8 @@ def _priced(one: Estimate, currency: str | None) -> str:
     return f"{hardware(p.workers, p.gpu, hosts=p.hosts)}, {time}, {paid}"
 
 
-def trial_sentences(trial: TrialFacts) -> Iterator[str]:
-    """Yield what the figures rest on."""
+def trial_sentences(trial: TrialFacts, cluster: str | None = None) -> Iterator[str]:
+    """Yield what the figures rest on; `cluster`: who told the queue and the GPUs of a host."""
     rate = number(trial.images_per_s.value)
     yield (
         f"measured here ({trial.device}): {rate} images/s of training with {trial.batch} images a step; decoding "
@@ -66,9 +66,10 @@ def trial_sentences(trial: TrialFacts) -> Iterator[str]:
         )
     else:
         yield f"other kinds: the step measured on {trial.device}, carried over by data sheets"
+    each = f"{GPUS_PER_HOST} GPUs a host unless you say otherwise" if cluster is None else f"on hosts as {cluster} has"
     yield (
-        f"more GPUs: losses of published series on NVIDIA's DGX machines, {GPUS_PER_HOST} GPUs a host unless you say "
-        "otherwise; nobody has told the network between hosts, which may be slow"
+        f"more GPUs: losses of published series on NVIDIA's DGX machines, {each}; nobody has told the network between "
+        "hosts, which may be slow"
     )
     yield (
         f"epochs to stable: {percent(prior.STABLE_SHARE.low)} to {percent(prior.STABLE_SHARE.high)} of those planned, "
@@ -76,7 +77,8 @@ def trial_sentences(trial: TrialFacts) -> Iterator[str]:
     )
     if trial.network.is_frozen:
         yield f"the backbone is frozen: {prior.FROZEN_SPEEDUP.low:g} to {prior.FROZEN_SPEEDUP.high:g} times as fast"
-    yield "without the queue; the input path of another machine is taken as no slower than its GPUs"
+    queue = "" if cluster else "without the queue; "
+    yield f"{queue}the input path of another machine is taken as no slower than its GPUs"
 
 
 def memory_sentences(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:

@@ -45,9 +45,23 @@ def queue_notes(predictions: Sequence[Prediction], cluster: str) -> Iterator[str
     if not known:
         yield f"{cluster} does not say when such a job would start, and no earlier job is known: the queue is left out"
     refused = [p for p in predictions if p.queue is not None and p.queue.refused is not None]
-    if refused and refused[0].queue is not None:
-        counts = listed([p.workers for p in refused])
-        yield f"no start of {counts} workers on {cluster}: {refused[0].queue.refused}"
+    is_one_kind = len({p.gpu for p in predictions}) == 1
+    for gpu in dict.fromkeys(p.gpu for p in refused):
+        of_kind = [p for p in refused if p.gpu == gpu]
+        assert of_kind[0].queue is not None, "only queues refuse"
+        counts = f"{listed([p.workers for p in of_kind])} {'workers' if is_one_kind else gpu}"
+        yield f"no start of {counts} on {cluster}: {of_kind[0].queue.refused}"
+
+
+def absent_kinds(gpus: Sequence[str], cluster: str) -> Iterator[str]:
+    """Yield which kinds have no queue, since the cluster does not have them."""
+    if gpus:
+        yield f"{cluster} has no {' or '.join(gpus)}: times without a queue"
+
+
+def silence_text(why: str) -> str:
+    """Return the message of a cluster that has not answered a question which has an answer without it."""
+    return f"Without the queue: {why}"
 
 
 def _error_text(queue: QueueForecast, ratio: Interval, cluster: str) -> str:

@@ -14,7 +14,7 @@ among them, and the one run that would narrow them most.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -88,6 +88,14 @@ class EstimateQuestion:
     gpus_per_host: int = GPUS_PER_HOST
     network: float | None = None
     """GB/s that an all-reduce gets between hosts; None: not known."""
+    cluster_gpus_per_host: Mapping[str, int] = field(default_factory=dict)
+    """By kind, of those that a cluster was asked about: they go before `gpus_per_host`."""
+    queued_gpus: tuple[str, ...] = ()
+    """The kinds whose queue is asked for."""
+
+    def hosts(self, kind: str, workers: int) -> int:
+        """Return the hosts of so many workers; processors are those of this machine."""
+        return 1 if kind == CPU else math.ceil(workers / self.cluster_gpus_per_host.get(kind, self.gpus_per_host))
 
     def __post_init__(self) -> None:
         for gpu in self.gpus:
@@ -167,7 +175,7 @@ def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estim
 
 def _estimate(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int) -> Estimate:
     sheet = None if kind == CPU else sheet_of(kind)
-    hosts = 1 if kind == CPU else math.ceil(workers / question.gpus_per_host)
+    hosts = question.hosts(kind, workers)
     batch, planned = measured.batch, Interval.exact(float(measured.epochs))
     global_batch = batch * workers
     epochs = prior.epochs_to_stable(planned=measured.epochs, batch=batch, global_batch=global_batch)

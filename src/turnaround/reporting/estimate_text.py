@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 
 from rich.text import Text
 
 from turnaround.findings.estimates import choice_sentences, narrowing_text, score_headline, score_sentences
+from turnaround.findings.queue import ready_text, silence_text
 from turnaround.forecast.estimate import Estimate
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.score import Score
 from turnaround.forecast.turnaround import gpu_hours
+from turnaround.reporting.forecast_words import queue_cells
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
 from turnaround.study.estimate import EstimateReport
 from turnaround.words import UNKNOWN, about, energy, interval, money, number
@@ -21,6 +24,8 @@ MAX_ROWS = 20
 Cell = Callable[[Estimate], str | None]
 COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("\nfits", lambda e: _fits(e)),
+    ("in the\nqueue", lambda e: queue_cells(e.prediction)[0] or None),
+    ("ready in\n(80 %)", lambda e: queue_cells(e.prediction)[1] or None),
     ("an epoch\n(80 %)", lambda e: _time(e.prediction.epoch_time_s)),
     ("epochs\nto stable", lambda e: _count(e.prediction.epochs_to_stable)),
     ("time to stable\n(80 %)", lambda e: _time(e.prediction.time_to_stable_s)),
@@ -36,6 +41,11 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
 def estimate_lines(report: EstimateReport, width: int) -> Iterator[Text]:
     """Yield the answer first, then the table, what it rests on, and what to run."""
     trial = report.trial
+    if report.cluster is not None and report.cluster.why_silent is not None:
+        silent = silence_text(report.cluster.why_silent)
+        yield from (Text(line, style="yellow") for line in wrapped(clean(silent), width))
+    if (ready := ready_text(report.queued, datetime.now())) is not None:
+        yield from (Text(line, style="bold") for line in wrapped(clean(ready), width))
     headline = f"{trial.job}, estimated from zero runs. " + " ".join(choice_sentences(report.choices, report.currency))
     yield from (Text(line, style="bold") for line in wrapped(clean(headline), width))
     yield Text()
@@ -44,9 +54,11 @@ def estimate_lines(report: EstimateReport, width: int) -> Iterator[Text]:
     if len(shown) < len(report.estimates):
         yield Text(f"  {len(report.estimates)} configurations were estimated; --json has them all")
     yield Text()
-    yield Text("rests on", style="bold")
-    for note in report.notes:
-        yield from map(Text, wrapped(clean(note), width, first="  - "))
+    for name, notes in (("queue", report.queue_notes), ("rests on", report.notes)):
+        if notes:
+            yield Text(name, style="bold")
+        for note in notes:
+            yield from map(Text, wrapped(clean(note), width, first="  - "))
     if report.next_run is not None:
         yield Text()
         yield Text("run next", style="bold")

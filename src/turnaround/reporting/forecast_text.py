@@ -16,11 +16,12 @@ from turnaround.reporting.forecast_words import (
     figure_rows,
     headline,
     next_in_words,
+    queue_cells,
     range_text,
     time_text,
 )
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
-from turnaround.words import UNKNOWN, about, hardware, interval, money
+from turnaround.words import UNKNOWN, hardware, interval, money
 from turnaround.words import accuracy as accuracy_text
 
 
@@ -105,7 +106,7 @@ def _range_row(p: Prediction, best: Best | None, *, has_stable: bool) -> tuple[s
     epochs, late = p.best_known("epochs_to_stable"), "*" if _is_late(p) else " "
     return (
         f"{p.workers} run" if p.kind == "measured" else f"{p.workers}    ",
-        *_queue_cells(p),
+        *queue_cells(p),
         time_text(p, "epoch_time_s"),
         "-" if epochs is None else f"{epochs:.0f}{late}",
         range_text(p, "time_to_stable_s"),
@@ -114,17 +115,6 @@ def _range_row(p: Prediction, best: Best | None, *, has_stable: bool) -> tuple[s
         paid or "-",
         accuracy_text(p.best_known("val_accuracy")),
         _marks(p.workers, best),
-    )
-
-
-def _queue_cells(p: Prediction) -> tuple[str, str]:
-    """The wait, and the time until the result is there; empty where no cluster was asked."""
-    if p.queue is None:
-        return "", ""
-    wait_s, ready_s = p.queue.wait_s, p.queue.ready_s
-    return (
-        UNKNOWN if wait_s is None else about(wait_s.value),
-        UNKNOWN if ready_s is None else interval(ready_s.value, ready_s.low, ready_s.high),
     )
 
 

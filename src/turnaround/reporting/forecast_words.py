@@ -196,3 +196,14 @@ def next_in_words(p: Prediction) -> tuple[str, str] | None:
     costs = f" ({run.gpu_hours:.2g} {unit}{price})" if run.gpu_hours is not None else ""
     why = next_run_text(run)
     return f"{what}{costs}: {why[0].lower()}{why[1:]}", f"turnaround train SOURCE {options}"
+
+
+def queue_cells(p: Prediction) -> tuple[str, str]:
+    """Return the wait, and the time until the result is there; empty where no cluster was asked."""
+    if p.queue is None:
+        return "", ""
+    wait_s, ready_s = p.queue.wait_s, p.queue.ready_s
+    return (
+        UNKNOWN if wait_s is None else about(wait_s.value),
+        UNKNOWN if ready_s is None else interval(ready_s.value, ready_s.low, ready_s.high),
+    )

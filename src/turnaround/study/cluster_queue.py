@@ -1,7 +1,7 @@
 """Asks a cluster when jobs of several sizes would start. Nothing is submitted.
 
-Enters: a forecaster or its predictions, and the user's wishes. Leaves: the same with the cluster's GPUs of a host, and
-with the queue.
+Enters: a forecaster, the question of an estimate or their predictions, and the user's wishes. Leaves: the same with the
+cluster's GPUs of a host, and with the queue.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.gpu_kinds import data_sheet, kind_of
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
+from turnaround.forecast.estimate import EstimateQuestion
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction, QueueForecast
 from turnaround.forecast.queue import Wait, WaitLaw, waits_in, with_queue
-from turnaround.launch.clusters.contract import Cluster, NoAnswerError, TrainingJob, Wishes
+from turnaround.launch.clusters.contract import Cluster, ClusterJob, NoAnswerError, TrainingJob, Wishes
 
 MAX_ASKED = 20
 """Numbers of workers that the cluster is asked about: each question makes its controller plan anew."""
@@ -48,33 +49,54 @@ class ClusterQueue:
             raise InputError(f"--on {self.cluster.name} asks the cluster what {told} tells: give one of the two.")
         if gpu == PROCESSORS:
             return forecaster
-        there = self.cluster.gpus_per_host(self.inventory)
-        each = there.get(self._named(gpu) or ANY_KIND)
-        if each is None:
-            has = f"it has {', '.join(sorted(there))}" if there else "it has no GPUs"
-            raise InputError(
-                f"{self.cluster.title} has no {gpu}: {has}. Ask about one of these with --gpu, or leave --on out."
-            )
+        each = self._gpus_per_host([gpu])[gpu]
         return replace(forecaster, question=replace(question, gpus_per_host=each, cluster=self.cluster.title))
 
-    def with_queue(self, predictions: Sequence[Prediction], known: Survey) -> list[Prediction]:
+    def placed_estimate(self, question: EstimateQuestion) -> EstimateQuestion:
+        """Return the question with as many GPUs on each host as the cluster has, for the kinds that it has.
+
+        InputError where it has none of them, or where the user's wishes fit no job on it.
+        """
+        kinds = tuple(dict.fromkeys(map(kind_of, question.gpus)))
+        each = self._gpus_per_host([kind for kind in kinds if kind != PROCESSORS])
+        asked = tuple(kind for kind in kinds if kind in each or kind == PROCESSORS)
+        refused = [why for kind in asked if (why := self._why_never(kind, question.workers[0])) is not None]
+        if len(refused) == len(asked):  # a partition that is not there is told before anything is measured
+            raise InputError(refused[0])
+        return replace(question, queued_gpus=asked, cluster_gpus_per_host=each)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of GPU that the cluster names and that have a data sheet."""
+        there = self.cluster.gpus_per_host(self.inventory)
+        return tuple(dict.fromkeys(kind_of(name) for name in there if data_sheet(name) is not None))
+
+    def with_queue(self, predictions: Sequence[Prediction], known: Survey | None) -> list[Prediction]:
         """Return the predictions with their queue; InputError where the cluster would start none of them."""
-        law = WaitLaw().fit([*waits_in(known), *self._accounts()])
-        asked = _asked(predictions)
-        answered = [self._with_wait(p, law) if p.workers in asked else p for p in predictions]
-        refused = [p.queue.refused for p in answered if p.queue is not None and p.queue.refused is not None]
-        if len(refused) == len(asked):
+        law = WaitLaw().fit([*(waits_in(known) if known else ()), *self._accounts()])
+        counts = _asked(predictions)
+        answered = [self._with_wait(p, law) if p.workers in counts else p for p in predictions]
+        asked = [p.queue for p in answered if p.queue is not None]
+        refused = [queue.refused for queue in asked if queue.refused is not None]
+        if refused and len(refused) == len(asked):
             raise InputError(refused[0])
         return answered
 
+    def _gpus_per_host(self, gpus: Sequence[str]) -> dict[str, int]:
+        """Return the GPUs of a host by kind, of those that the cluster has; InputError where it has none of several."""
+        there = self.cluster.gpus_per_host(self.inventory)
+        found = {gpu: there.get(self._named(gpu) or ANY_KIND) for gpu in gpus}
+        if gpus and not any(found.values()):
+            has = f"it has {', '.join(sorted(there))}" if there else "it has no GPUs"
+            raise InputError(
+                f"{self.cluster.title} has no {' or '.join(gpus)}: {has}. Ask about one of these with --gpu, or leave "
+                "--on out."
+            )
+        return {gpu: each for gpu, each in found.items() if each is not None}
+
     def _with_wait(self, prediction: Prediction, law: WaitLaw) -> Prediction:
-        is_cpu = prediction.gpu == PROCESSORS
-        wishes = self.wishes if is_cpu else replace(self.wishes, gpu=self._named(prediction.gpu))
-        training = TrainingJob(
-            words=(), out=Path("asked"), processes=prediction.workers, device="cpu" if is_cpu else "cuda"
-        )
         try:
-            job = self.cluster.job(training, wishes, self.inventory)
+            job = self._job(prediction.gpu, prediction.workers)
             self.cluster.check(job, self.inventory)
             estimated_s = self.cluster.start_estimate_s(job)
         except NoAnswerError:
@@ -82,6 +104,20 @@ class ClusterQueue:
         except InputError as error:
             return replace(prediction, queue=QueueForecast(refused=str(error)))
         return with_queue(prediction, law, estimated_s=estimated_s)
+
+    def _why_never(self, gpu: str, workers: int) -> str | None:
+        """Return why such a job can never start, as far as the inventory tells; None where it may."""
+        try:
+            self.cluster.check(self._job(gpu, workers), self.inventory)
+        except InputError as error:
+            return str(error)
+        return None
+
+    def _job(self, gpu: str, workers: int) -> ClusterJob:
+        is_cpu = gpu == PROCESSORS
+        wishes = self.wishes if is_cpu else replace(self.wishes, gpu=self._named(gpu))
+        training = TrainingJob(words=(), out=Path("asked"), processes=workers, device="cpu" if is_cpu else "cuda")
+        return self.cluster.job(training, wishes, self.inventory)
 
     def _named(self, gpu: str) -> str | None:
         """Return a kind of GPU as the cluster spells it; None where it names none like it."""
@@ -95,7 +131,7 @@ class ClusterQueue:
 
 def _asked(predictions: Sequence[Prediction]) -> set[int]:
     """Return the numbers of workers to ask about: all of a short range; of a long one the ends and powers of two."""
-    counts = [p.workers for p in predictions]
-    if len(counts) <= MAX_ASKED:
+    counts = sorted({p.workers for p in predictions})
+    if len(predictions) <= MAX_ASKED:
         return set(counts)
     return {n for n in counts if n & (n - 1) == 0} | {counts[0], counts[-1]}

@@ -1,7 +1,7 @@
 """An estimate from zero runs: a trial of seconds on this machine, then forecast/estimate.py. Nothing is trained.
 
-Enters: SOURCE with its overrides, and the question. Leaves: an `EstimateReport`; what it says may be kept beside the
-runs that will score it.
+Enters: SOURCE with its overrides, the question, and a cluster whose queue is to be asked. Leaves: an `EstimateReport`;
+what it says may be kept beside the runs that will score it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from turnaround import recipes
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.prices import PriceTable, price_table
 from turnaround.analysis.summary import job_of_recipe
+from turnaround.analysis.workloads import Survey, survey_of
+from turnaround.errors import InputError, RunDirectoryError
 from turnaround.findings.estimates import memory_sentences, narrowing_command, narrowing_text, trial_sentences
 from turnaround.findings.forecasts import Answer
+from turnaround.findings.queue import absent_kinds, queue_notes
 from turnaround.forecast.estimate import (
     CPU,
     Choices,
@@ -32,16 +35,39 @@ from turnaround.forecast.estimate import (
 )
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.prior import NetworkCount
+from turnaround.forecast.question import Prediction
+from turnaround.forecast.queue import ready_first
 from turnaround.forecast.score import keep_estimates
+from turnaround.launch.clusters import cluster_named
+from turnaround.launch.clusters.contract import Cluster, Wishes
 from turnaround.launch.contract import checked_device
 from turnaround.launch.lifecycle import Request, image_facts, measure
 from turnaround.launch.prepare import Prepared, Show
 from turnaround.recipe import Recipe
+from turnaround.study.cluster_queue import ClusterQueue
 
 USUAL_KINDS = ("t4", "l4", "v100", "a100", "h100")
 USUAL_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 TRIAL_S = 2.0
 """Seconds for each part of the trial: with decoding and start-up the whole answer takes about a minute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedCluster:
+    """A cluster that was asked when jobs would start, or why it does not tell: then there is an estimate without it."""
+
+    title: str
+    queue: ClusterQueue | None
+    why_silent: str | None = None
+
+    @classmethod
+    def ask(cls, cluster: Cluster, wishes: Wishes) -> AskedCluster:
+        """Ask what the cluster has. MissingPartError where it cannot be asked from here."""
+        cluster.require()
+        try:
+            return cls(title=cluster.title, queue=ClusterQueue.ask(cluster, wishes))
+        except InputError as error:
+            return cls(title=cluster.title, queue=None, why_silent=str(error))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +82,25 @@ class EstimateReport:
     currency: str | None = None
     settings: tuple[str, ...] = ()
     """Keys of the recipe that were set, each as SECTION.KEY=VALUE."""
+    cluster: AskedCluster | None = None
+    """None where no cluster was asked for its queue."""
+
+    @property
+    def queued(self) -> list[Prediction]:
+        """The predictions that the cluster was asked about and whose step fits; empty without a queue."""
+        fitting = (e.prediction for e in self.estimates if e.memory.fits != "no")
+        return [prediction for prediction in fitting if prediction.queue is not None]
+
+    @property
+    def queue_notes(self) -> list[str]:
+        """What the waits rest on, and for which kinds and numbers of workers there is none; empty without a queue."""
+        if self.cluster is None or self.cluster.why_silent is not None:
+            return []
+        predictions = [e.prediction for e in self.estimates]
+        asked = {p.gpu for p in predictions if p.queue is not None}
+        absent = [gpu for gpu in dict.fromkeys(p.gpu for p in predictions) if gpu not in {*asked, self.trial.device}]
+        title = self.cluster.title
+        return [*queue_notes([p for p in predictions if p.gpu in asked], title), *absent_kinds(absent, title)]
 
     @property
     def command(self) -> str | None:
@@ -65,7 +110,8 @@ class EstimateReport:
     @property
     def notes(self) -> list[str]:
         """What the figures rest on, and what to mind."""
-        return [*trial_sentences(self.trial), *memory_sentences(self.estimates, self.trial.batch)]
+        cluster = self.cluster.title if self.cluster is not None and self.queued else None
+        return [*trial_sentences(self.trial, cluster), *memory_sentences(self.estimates, self.trial.batch)]
 
     def of(self, gpu: str, workers: int) -> Estimate | None:
         """Return one estimate by its kind, in any spelling, and its number of workers."""
@@ -78,7 +124,7 @@ class EstimateReport:
         def named(one: Estimate | None) -> dict[str, Any] | None:
             return None if one is None else {"gpu": one.prediction.gpu, "workers": one.prediction.workers}
 
-        best, run = self.choices, self.next_run
+        best, run, ready = self.choices, self.next_run, ready_first(self.queued)
         return {
             "source": self.source,
             "trial": asdict(self.trial),
@@ -104,6 +150,14 @@ class EstimateReport:
                 "width_after": run.width_after,
             },
             "notes": self.notes,
+            "queue": None
+            if self.cluster is None
+            else {
+                "cluster": self.cluster.title,
+                "ready_first": None if ready is None else {"gpu": ready.first.gpu, "workers": ready.first.workers},
+                "why_left_out": self.cluster.why_silent,
+                "notes": self.queue_notes,
+            },
         }
 
 
@@ -121,7 +175,7 @@ class EstimateAsked(TypedDict, total=False):
     """What may be asked besides SOURCE."""
 
     gpus: Sequence[str]
-    """Kinds of GPU; this machine's own device is always among them. Default: USUAL_KINDS."""
+    """Kinds of GPU; this machine's own device is always among them. Default: the cluster's, else USUAL_KINDS."""
     workers: Sequence[int]
     """Default: powers of two up to 64."""
     settings: Mapping[str, Any]
@@ -131,21 +185,29 @@ class EstimateAsked(TypedDict, total=False):
     device: str
     out: str | os.PathLike[str]
     """The folder of the runs to come: the estimate is kept there and scored by them."""
+    on: str
+    """The cluster to ask when such jobs would start, "slurm"; what it does not tell is left out, and said."""
+    partition: str
+    account: str
+    time: str
 
 
 def estimate(source: str | os.PathLike[str], **asked: Unpack[EstimateAsked]) -> EstimateReport:
     """Estimate time, memory and cost of a training from zero runs, as `turnaround estimate` does."""
     prices = asked.get("prices")
     table = prices if isinstance(prices, PriceTable) else price_table(None if prices is None else Path(prices))
+    wishes = Wishes(partition=asked.get("partition"), account=asked.get("account"), time=asked.get("time"))
+    cluster = AskedCluster.ask(cluster_named(asked["on"]), wishes) if "on" in asked else None
     question = EstimateQuestion(
-        gpus=tuple(asked.get("gpus", USUAL_KINDS)),
+        gpus=tuple(asked.get("gpus") or usual_kinds(cluster)),
         workers=tuple(sorted(set(asked.get("workers", USUAL_COUNTS)))),
         prices=table,
     )
     overrides = [f"{key}={_as_text(value)}" for key, value in asked.get("settings", {}).items()]
     recipe = recipes.find(str(source), [*overrides, "workers.count=1"])
+    question = placed(question, cluster)
     report = estimate_recipe(str(source), recipe, question, device=asked.get("device", "auto"))
-    report = replace(report, settings=tuple(overrides))
+    report = replace(with_queue(report, cluster, question, asked.get("out")), settings=tuple(overrides))
     if "out" in asked:
         keep(report, Path(asked["out"]))
     return report
@@ -162,13 +224,7 @@ def estimate_recipe(
 ) -> EstimateReport:
     """Measure a recipe of one worker on this machine, and estimate the kinds and counts of the question."""
     trial = try_here(recipe, device=device, trial_s=trial_s, show=show)
-    here = EstimateQuestion(
-        gpus=tuple(dict.fromkeys([trial.device, *map(kind_of, question.gpus)])),
-        workers=question.workers,
-        prices=question.prices,
-        gpus_per_host=question.gpus_per_host,
-        network=question.network,
-    )
+    here = replace(question, gpus=tuple(dict.fromkeys([trial.device, *map(kind_of, question.gpus)])))
     estimates = estimate_all(trial, here)
     best = choices(estimates)
     about = None if best is None else best.near_fastest
@@ -180,6 +236,49 @@ def estimate_recipe(
         next_run=None if about is None else narrowing_run(trial, here, about),
         currency=question.prices.currency,
     )
+
+
+def usual_kinds(cluster: AskedCluster | None) -> tuple[str, ...]:
+    """Return the kinds to estimate where the user names none: those of the cluster, else USUAL_KINDS."""
+    return (cluster.queue.kinds if cluster is not None and cluster.queue is not None else ()) or USUAL_KINDS
+
+
+def placed(question: EstimateQuestion, cluster: AskedCluster | None) -> EstimateQuestion:
+    """Return the question as the cluster places its workers; InputError where it could start none of these jobs."""
+    return question if cluster is None or cluster.queue is None else cluster.queue.placed_estimate(question)
+
+
+def with_queue(
+    report: EstimateReport,
+    cluster: AskedCluster | None,
+    question: EstimateQuestion,
+    folder: str | os.PathLike[str] | None,
+) -> EstimateReport:
+    """Return the report with the queue of each kind that the cluster has; runs in the folder tell how far it is off.
+
+    The trial is never lost: where the cluster has no answer, the report is as it was, with the reason.
+    """
+    if cluster is None or cluster.queue is None:
+        return replace(report, cluster=cluster)
+    asked = [e.prediction for e in report.estimates if e.prediction.gpu in question.queued_gpus]
+    try:
+        answered = cluster.queue.with_queue(asked, _runs_in(folder))
+    except InputError as error:
+        return replace(report, cluster=replace(cluster, why_silent=str(error)))
+    by_case = {(p.gpu, p.workers): p for p in answered}
+    waiting = tuple(
+        replace(e, prediction=by_case.get((e.prediction.gpu, e.prediction.workers), e.prediction))
+        for e in report.estimates
+    )
+    return replace(report, estimates=waiting, cluster=cluster)
+
+
+def _runs_in(folder: str | os.PathLike[str] | None) -> Survey | None:
+    """Return the runs whose waits are learnt from; None where there are none yet."""
+    try:
+        return None if folder is None else survey_of([Path(folder)])
+    except RunDirectoryError:
+        return None
 
 
 def try_here(recipe: Recipe, *, device: str, trial_s: float, show: Show) -> TrialFacts:
