@@ -1,8 +1,13 @@
 """What do many images in tar shards take? Tiny shards are made, scanned, split, ordered and read, with peak memory.
 
-    python bench/shards.py [--images 1000000] [--in-shard 10000] [--epoch-images 20000] [--classes 1000]
+    python bench/shards.py [--images 1000000] [--in-shard 10000] [--decode-images 20000] [--classes 1000] [--at DIR]
 
 Every step is a process of its own, so that its peak is its own: the peak of the main process, and of the largest child.
+`--at` keeps the shards, and takes them when they are there.
+
+The images are 16 px, and a few hundred JPEGs take turns under names of their own: encoding a million would take most of
+the time. Decoding is timed on `--decode-images` of them. The cache entry of all is built from what the decoders would
+have told (the digests of the few hundred), so that the memory of everything around them is measured at full size.
 """
 
 from __future__ import annotations
@@ -14,18 +19,29 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from turnaround.check.copies import find_copies
+from turnaround.data import decoders
+from turnaround.data.decode import decode_bytes, digest_of
+from turnaround.data.decoders import ChunkResult, DecodeTarget, DecodeTask
 from turnaround.data.formats import scan
 from turnaround.data.order import epoch_order
 from turnaround.data.pixels import prepare
 from turnaround.data.reading import rows_of
+from turnaround.data.sums import sums_of
 
 BLOCK = 512
+DISTINCT = 251  # a prime: every class meets every picture
+SIZE_PX = 16
+BATCH, NUM_BATCHES = 256, 50
+WHOLE = ("imports", "scan, split", "order of an epoch", "entry without pixels", "copies", "first batches")
+DECODING = ("decode once, kept", "decode once, not kept")
 
 
 def member(name: str, content: bytes) -> bytes:
@@ -38,43 +54,81 @@ def member(name: str, content: bytes) -> bytes:
     return bytes(header) + content + bytes(-len(content) % BLOCK)
 
 
-def make(folder: Path, *, num_images: int, in_shard: int, num_classes: int) -> None:
-    """Write shards of JPEGs of 16 px; their first pixels differ, so that no two are copies."""
+def pictures() -> list[bytes]:
+    """The JPEGs that take turns: image k is the k-th of them, counted around."""
     rng = np.random.default_rng(0)
+    made = []
+    for _ in range(DISTINCT):
+        data = BytesIO()
+        Image.fromarray(rng.integers(0, 255, (SIZE_PX, SIZE_PX, 3), np.uint8)).save(data, "JPEG", quality=50)
+        made.append(data.getvalue())
+    return made
+
+
+def make(folder: Path, *, num_images: int, in_shard: int, num_classes: int) -> None:
+    """Write the shards, or find them written."""
+    if (folder / "whole").exists():
+        return
+    folder.mkdir(parents=True)
+    contents = pictures()
     for shard, first in enumerate(range(0, num_images, in_shard)):
         with (folder / f"{shard:05}.tar").open("wb") as file:
             for k in range(first, min(first + in_shard, num_images)):
-                data = BytesIO()
-                Image.fromarray(rng.integers(0, 255, (16, 16, 3), np.uint8)).save(data, "JPEG", quality=50)
-                file.write(
-                    member(f"{k:08}.jpg", data.getvalue()) + member(f"{k:08}.cls", str(k % num_classes).encode())
-                )
+                file.write(member(f"{k:08}.jpg", contents[k % DISTINCT]))
+                file.write(member(f"{k:08}.cls", str(k % num_classes).encode()))
             file.write(bytes(2 * BLOCK))
+    (folder / "whole").touch()
+
+
+def told_at_once() -> None:
+    """From here on the decoding processes of decoders.py are not started: what they would tell is known."""
+    contents = pictures()
+    digests = [digest_of(content) for content in contents]
+    decoded = [decode_bytes(content, size_px=SIZE_PX, path=Path("x.jpg")) for content in contents]
+    pixel_digests = [digest_of(pixels.data) for pixels in decoded]
+    pixel_sums = sums_of(np.stack(decoded)).tolist()
+
+    def tell(target: DecodeTarget, tasks: list[DecodeTask], num_processes: int) -> Iterator[ChunkResult]:
+        for task in tasks:
+            which = [int(name[-12:-4]) % DISTINCT for name in task.files]
+            yield ChunkResult(
+                start=task.start,
+                digests=[digests[k] for k in which],
+                bad={},
+                time_s=1e-3,
+                pixel_digests=tuple(pixel_digests[k] for k in which),
+                pixel_sums=tuple(pixel_sums[k] for k in which),
+            )
+
+    decoders._in_processes = tell  # type: ignore[assignment]
 
 
 def step(what: str, folder: Path) -> dict[str, float]:
     """Do one step, and return its seconds and peaks in MB."""
     started_s = time.perf_counter()
-    if what == "imports":
-        pass
-    elif what == "scan, split":
-        scan(folder, holdout=0.1, seed=0)
-    elif what == "order of an epoch":
+    if what != "imports":
         table = scan(folder, holdout=0.1, seed=0)
+    if what == "order of an epoch":
         started_s = time.perf_counter()
         epoch_order(num_images=table.num_train, seed=0, epoch=1)
-    else:
-        table = scan(folder, holdout=0.1, seed=0)
-        started_s = time.perf_counter()
+    elif what in DECODING or what in WHOLE[3:]:
+        if what in WHOLE:
+            told_at_once()
+        cache = folder.with_name(f"{folder.name}-cache")
         keeps = what == "decode once, kept"
-        pixels = prepare(table, size_px=16, cache=folder.with_name("cache"), skip_bad=False, keeps_pixels=keeps)
-        if what == "epoch, decoded when needed":
+        if what in WHOLE[:4] or what in DECODING:
             started_s = time.perf_counter()
+        pixels = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False, keeps_pixels=keeps)
+        if what in WHOLE[4:]:
+            started_s = time.perf_counter()
+        if what == "copies":
+            find_copies(pixels)
+        elif what == "first batches":
             rows = rows_of(pixels)
-            order = np.random.default_rng(0).permutation(table.num_train)
-            out = np.empty((256, 16, 16, 3), np.uint8)
-            for first in range(0, len(order) - 255, 256):
-                rows.take(order[first : first + 256], out)
+            order = epoch_order(num_images=table.num_train, seed=0, epoch=1)
+            out = np.empty((BATCH, SIZE_PX, SIZE_PX, 3), np.uint8)
+            for first in range(0, min(NUM_BATCHES * BATCH, len(order) - BATCH + 1), BATCH):
+                rows.take(order[first : first + BATCH], out)
             rows.close()
     peaks = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return dict(zip(("seconds", "peak_mb", "largest_child_mb"), (time.perf_counter() - started_s, *peaks), strict=True))
@@ -84,23 +138,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=1_000_000)
     parser.add_argument("--in-shard", type=int, default=10_000)
-    parser.add_argument("--epoch-images", type=int, default=20_000)
+    parser.add_argument("--decode-images", type=int, default=20_000)
     parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--at", type=Path, help="where the shards and the cache are kept; a temporary folder otherwise")
     parser.add_argument("--step", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.step:
         print(json.dumps(step(given.step[0], Path(given.step[1]))))
         return
-    whole, epoch = ("imports", "scan, split", "order of an epoch"), ("decode once, kept", "epoch, decoded when needed")
-    for num_images, steps in ((given.images, whole), (given.epoch_images, epoch)):
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place) / "shards"
-            folder.mkdir()
+    with tempfile.TemporaryDirectory() as place:
+        for num_images, steps in ((given.images, WHOLE), (given.decode_images, DECODING)):
+            if not num_images:
+                continue
+            folder = (given.at or Path(place)) / str(num_images)
             make(folder, num_images=num_images, in_shard=given.in_shard, num_classes=given.classes)
             for what in steps:
                 command = [sys.executable, __file__, "--step", what, str(folder)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
-                print(f"{num_images:>9,} images  {what:<28} {json.loads(done.stdout.splitlines()[-1])}", flush=True)
+                found = {name: round(value, 1) for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
+                print(f"{num_images:>9,} images  {what:<24} {found}", flush=True)
 
 
 if __name__ == "__main__":

@@ -50,12 +50,18 @@ def test_a_class_without_an_example_accuses_nobody() -> None:
     assert contradicted(np.array([0, 0, 1, 1]), probabilities).tolist() == []
 
 
+@pytest.mark.frameworks
+@pytest.mark.filterwarnings("default")  # cleanlab's own
 def test_cleanlab_says_the_same() -> None:
-    pytest.importorskip("cleanlab", reason="cleanlab is not installed")
-    for seed in range(5):
-        labels, probabilities, _ = noisy(seed)
+    """The real one, asked by itself and through our door; and the same rule in numpy. Also of rare and many classes."""
+    from cleanlab.filter import find_label_issues
+
+    for seed, (num, classes) in enumerate([(400, 4), (400, 2), (1000, 40), (120, 10), (60, 3)]):
+        labels, probabilities, _ = noisy(seed, num=num, classes=classes)
+        asked = find_label_issues(labels, probabilities, filter_by="confident_learning", n_jobs=1)
         theirs, ours = (check_labels(labels, probabilities, uses_cleanlab=uses) for uses in (True, False))
-        assert theirs.method == CLEANLAB
+        assert (theirs.method, ours.method) == (CLEANLAB, OURS)
+        assert sorted(one.row for one in theirs.suspects) == np.flatnonzero(asked).tolist() != []
         assert theirs.suspects == ours.suspects
 
 

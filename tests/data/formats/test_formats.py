@@ -111,3 +111,15 @@ def test_two_classes_with_equal_keys_in_two_shards(tmp_path: Path) -> None:
         }
         shard(tmp_path / f"{number}.tar", members)
     assert len(scan(tmp_path, holdout=0.25, seed=0).files) == 8
+
+
+def test_arrow_files_are_refused_with_the_line_that_writes_parquet(tmp_path: Path) -> None:
+    """What `datasets` saves to a disk, whole or by parts."""
+    for place in (tmp_path / "set", tmp_path / "sets" / "train"):
+        place.mkdir(parents=True)
+        (place / "data-00000-of-00001.arrow").write_bytes(b"x")
+        (place / "state.json").write_text("{}")
+    for source, saved in ((tmp_path / "set", "set"), (tmp_path / "sets", "sets/train")):
+        with pytest.raises(DataError) as error:
+            scan(source, holdout=0.2, seed=0)
+        assert f"datasets.load_from_disk('{tmp_path / saved}').to_parquet('train.parquet')" in str(error.value)

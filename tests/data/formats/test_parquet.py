@@ -107,6 +107,28 @@ def test_a_table_of_files(tmp_path: Path) -> None:
     assert scan(binary, holdout=0.25, seed=0).classes == ("a", "b")
 
 
+def test_rows_that_name_files_instead_of_holding_bytes(tmp_path: Path) -> None:
+    """As `datasets` writes an image folder: the struct is there, its bytes are not."""
+    class_folders(tmp_path)
+    names = [f"{name}/{k}.png" for name in CLASSES for k in range(4)]
+    labels = [name.partition("/")[0] for name in names]
+    images = [{"bytes": None, "path": str(tmp_path.absolute() / name)} for name in names]
+    types = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    path = write(tmp_path / "t.parquet", {"image": pa.array(images, types), "label": labels})
+    found = scan(path, holdout=0.25, seed=0)
+    assert dict(zip(found.files, (found.classes[k] for k in found.labels), strict=True)) == dict(
+        zip(names, labels, strict=True)
+    )
+    images[2]["path"] = "gone.png"
+    write(path, {"image": pa.array(images, types), "label": labels})
+    assert "are not there: 'gone.png' (row 2)" in message(path)
+    assert "embed_table_storage" in message(path)
+    write(path, {"image": pa.array([*images[:2], {}], types), "label": labels[:3]})
+    assert f"{path}, row 2: the file or the label is missing." in message(path)
+    write(path, {"image": pa.array([None] * 2, types), "label": ["a", "b"]})
+    assert f"{path}, row 0: the file or the label is missing." in message(path)
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

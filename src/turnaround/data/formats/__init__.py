@@ -107,6 +107,12 @@ def samples_of(source: Path, *, to_evaluate: bool = False) -> Samples | None:
 def _samples_of(source: Path, *, to_evaluate: bool) -> Samples | None:
     if os.path.isdir(source):
         row = next((row for row in FORMATS if row.takes_folder(source)), None)
+        if row is None and (saved := _files_in(source, (".arrow",))):
+            raise DataError(
+                f"{saved[0]} is an Arrow file, as `datasets` saves a set to a disk, and is not read here. Write "
+                f"Parquet: python -c \"import datasets; datasets.load_from_disk('{saved[0].parent}')"
+                ".to_parquet('train.parquet')\""
+            )
         return None if row is None else row.read(source, source, _files_in(source, row.suffixes))
     if os.path.isfile(source):
         files, root = [source], source.parent

@@ -1,6 +1,7 @@
 """Parquet: tables of files and labels, and tables that hold the images' bytes, as the `datasets` library writes them.
 
     image: struct<bytes, path>, label: int64      bytes; the names of the classes stand in the schema's metadata
+    image: struct<bytes, path> without bytes      files by their paths: what `to_parquet` makes of an image folder
     jpg: binary, label: string                    bytes in any binary column
     file: string, label: string, split: string    a table of files, read as a CSV is (tables.py)
 
@@ -32,6 +33,8 @@ from turnaround.errors import DataError, MissingPartError
 SUFFIX = ".parquet"
 _ROWS_AT_ONCE = 16  # of bytes, held by each process
 _LABELS_AT_ONCE = 1 << 16
+EMBEDDED = "set.with_format('arrow').map(datasets.table.embed_table_storage, batched=True).with_format(None)"
+"""How a set of the `datasets` library takes the bytes of its files in."""
 _BUFFER_BYTES = 1 << 20  # read at once, instead of a whole column of a row group, which may be gigabytes
 
 
@@ -94,12 +97,38 @@ def _read_file(root: Path, path: Path) -> Samples:
         schema = file.schema_arrow
         columns = _columns(path, schema)
         named = _class_names(schema, columns.label)
-        if not columns.image:
+        if columns.image and _has_bytes(path, file, columns.image):
+            return _rows_with_bytes(root, path, file, columns, named)
+        if columns.image:
+            found = _rows_of_paths(path, file, columns, named)
+        else:
             found = samples_of_rows(path, _rows(path, file, list(schema.names)), known_labels=named)
-            prefix = path.parent.relative_to(root).as_posix()
-            found.files = found.files if prefix == "." else [f"{prefix}/{name}" for name in found.files]
-            return found
-        return _rows_with_bytes(root, path, file, columns, named)
+        prefix = path.parent.relative_to(root).as_posix()
+        found.files = found.files if prefix == "." else [f"{prefix}/{name}" for name in found.files]
+        return found
+
+
+def _has_bytes(path: Path, file: Any, image: str) -> bool:
+    """Return whether the first row holds the bytes of its image; a struct may hold a path instead."""
+    outer, _, inner = image.partition(".")
+    if not inner or file.schema_arrow.field(outer).type.get_field_index("path") < 0:
+        return True
+    _, first = next(_rows(path, file, [image], at_once=1), ("", {outer: {inner: b""}}))
+    return first[outer] is not None and first[outer][inner] is not None
+
+
+def _rows_of_paths(path: Path, file: Any, columns: _Columns, named: Callable[[str, str], str] | None) -> Samples:
+    """Return the samples of a table whose images lie outside it, named by the paths of its structs."""
+    outer = columns.image.partition(".")[0]
+    wanted = [f"{outer}.path", columns.label, *([columns.split] if columns.split else [])]
+    rows = ((place, {**cells, "file": (cells[outer] or {}).get("path")}) for place, cells in _rows(path, file, wanted))
+    try:
+        return samples_of_rows(path, rows, known_labels=named)
+    except DataError as error:
+        raise DataError(
+            f"{error} The rows name files and hold no bytes of images. `datasets` puts the bytes in with "
+            f"{EMBEDDED}.to_parquet(...): such a file needs no others."
+        ) from error
 
 
 def _rows_with_bytes(
@@ -125,11 +154,11 @@ def _rows_with_bytes(
     return samples
 
 
-def _rows(path: Path, file: Any, columns: list[str]) -> Iterator[Row]:
+def _rows(path: Path, file: Any, columns: list[str], *, at_once: int = _LABELS_AT_ONCE) -> Iterator[Row]:
     """Yield the rows of some columns, counted from 0."""
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=_LABELS_AT_ONCE, columns=columns, use_threads=False):
+        for batch in file.iter_batches(batch_size=at_once, columns=columns, use_threads=False):
             for cells in batch.to_pylist():
                 yield f"row {number}", cells
                 number += 1
