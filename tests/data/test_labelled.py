@@ -73,7 +73,9 @@ def test_a_table(name: str, text: str, tmp_path: Path) -> None:
         (f"file,label\n{300 * 'x'}.jpg,a\n", "1 of the 1 files of"),  # longer than any name of a file
         ("file,label\nx\0.jpg,a\n", "1 of the 1 files of"),
         ("file,label\n1.jpg,a\ngone.jpg,a\n", "are not there: 'gone.jpg' (line 3)."),
-        (b"PAR1\xff\xfe\x00\x01", "cannot be read as a table: it is not text in UTF-8. Give a folder"),
+        (b"PAR1\xff\xfe\x00\x01", "cannot be read as a table: line 1 is not text in UTF-8. Give a folder"),
+        ("file,label\n1.jpg,a\n2.jpg,Äpfel\n".encode("latin-1"), "as a table: line 3 is not text in UTF-8"),
+        ("epoch,loss\n1,0.5\n", "If it is the log of a training: turnaround import"),
         ("file,label\n1.jpg," + 200_000 * "x", "no CSV (field larger than field limit"),
     ],
 )

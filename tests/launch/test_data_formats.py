@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from forking import ForkingLauncher
 from running import request, train
 from struck import identical, lines, newest, struck
 from turnaround import fruitbowl
-from turnaround.errors import ProcessFailedError
+from turnaround.errors import DataError, ProcessFailedError
 from turnaround.launch import lifecycle
 from turnaround.record.reader import Run
 
@@ -114,3 +115,41 @@ def test_killed_and_resumed_containers_give_the_weights_of_the_folder(
     assert lines(resumed) == lines(of_folder)
     assert resumed.recipe["images"]["num_train"] == of_folder.recipe["images"]["num_train"] == 96
     assert resumed.recipe["images"]["classes"] == of_folder.recipe["images"]["classes"]
+
+
+def cut_off(photos: Path, place: Path) -> Path:
+    path = as_shards(photos, place) / "val-1.tar"
+    path.write_bytes(path.read_bytes()[:3000])
+    return path
+
+
+def without_a_file(photos: Path, place: Path) -> Path:
+    place.mkdir()
+    (place / "labels.csv").write_text("file,label\ngone.bmp,a\n")
+    return place / "labels.csv"
+
+
+def damaged_inside(photos: Path, place: Path) -> Path:
+    """The labels can be read, the bytes of an image cannot: found when they are decoded."""
+    path = as_parquet(photos, place) / "train-00000-of-00001.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:40] = bytes(36)  # the head of the first page
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("written", [cut_off, without_a_file, damaged_inside])
+def test_bad_input_leaves_nothing(
+    written: Callable[[Path, Path], Path],
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forking: ForkingLauncher,
+) -> None:
+    """The file is named; there is no run directory afterwards, and nothing half decoded in the cache."""
+    monkeypatch.setenv("TURNAROUND_CACHE", str(tmp_path / "cache"))
+    path = written(photos, tmp_path / "set")
+    with pytest.raises(DataError, match=re.escape(path.name)):
+        train(path if path.suffix == ".csv" else path.parent, tmp_path / "run", *SETTINGS, launcher=forking)
+    assert not (tmp_path / "run").exists()
+    assert [entry.name for entry in tmp_path.glob("cache/*") if entry.is_dir()] == []

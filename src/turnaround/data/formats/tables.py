@@ -15,6 +15,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
@@ -107,11 +108,18 @@ def columns_of(path: Path, headings: Sequence[str]) -> tuple[str, str, str | Non
             received = ", ".join(name.strip() for name in headings)[:120] or "no line at all"
             raise DataError(
                 f"{path} has no column for the {what}. Known headings: {', '.join(known)}. Received: {received}."
+                + _log_hint(path, plain)
             )
     file, label = found
     assert file is not None
     assert label is not None
     return file, label, next((plain[name] for name in SPLIT_COLUMNS if name in plain), None)
+
+
+def _log_hint(path: Path, headings: Iterable[str]) -> str:
+    """Return what to do with a table that is the log of a training."""
+    is_log = not {"epoch", "step", "global_step"}.isdisjoint(headings)
+    return f" If it is the log of a training: turnaround import {shlex.quote(str(path))} --out mine" if is_log else ""
 
 
 def _name_below(base: str, file: str, *, where: str, allows_outside: bool) -> str:
@@ -195,11 +203,16 @@ def _table_text(path: Path) -> str:
             raise DataError(f"{path} is no table: it must be a plain file of at most {MAX_TABLE_BYTES // 2**20} MB.")
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
+        reason = _not_text(error) if isinstance(error, UnicodeDecodeError) else error.strerror
         raise DataError(
             f"{path} cannot be read as a table: {reason}. Give a folder of class folders, or a CSV with the columns "
             "file and label."
         ) from error
+
+
+def _not_text(error: UnicodeDecodeError) -> str:
+    """Name the line, for a name with an umlaut that another program has saved in its own way."""
+    return f"line {error.object.count(10, 0, error.start) + 1} is not text in UTF-8"
 
 
 # --- the metadata file of an image folder
