@@ -15,7 +15,9 @@ def main() -> None:
         # Loading takes up to a second; Python's own handler comes back when the verb begins (cli/verbs.py).
         signal.signal(signal.SIGINT, end_on_ctrl_c)
     from turnaround.cli import main as run_verb
+    from turnaround.cli import options
 
+    options.owns_process = True
     if is_usual:
         sys.unraisablehook = _not_lost
     try:

@@ -57,18 +57,27 @@ def best_interval_s(*, pause_s: float, per_h: float) -> float:
 class CheckpointInterval:
     """The interval between checkpoints of a training that measures its own pauses."""
 
-    def __init__(self, every_s: float | str, per_h: float | None) -> None:
-        """`every_s` is a number, or "auto": by the rate of interruptions where one is known, else the usual one."""
+    def __init__(
+        self, every_s: float | str, per_h: float | None, *, paused_s: float = 0.0, saves: int | None = None
+    ) -> None:
+        """`every_s` is a number, or "auto": by the rate of interruptions where one is known, else the usual one.
+
+        `paused_s` is how long the training has waited for `saves` checkpoints before it was interrupted.
+        """
         self.per_h = per_h if isinstance(every_s, str) else None
         self.every_s = USUAL_EVERY_S if isinstance(every_s, str) else every_s
-        self._pauses_s: list[float] = []
+        is_known = bool(saves) and 0 <= paused_s < math.inf
+        self._paused_s, self._saves = (paused_s, saves or 0) if is_known else (0.0, 0)
         if self.per_h is not None:
-            # Soon enough to measure a pause, also where interruptions are rare.
-            self.every_s = min(USUAL_EVERY_S, best_interval_s(pause_s=FIRST_PAUSE_S, per_h=self.per_h))
+            # Without a pause: soon enough to measure one, also where interruptions are rare.
+            first_s = min(USUAL_EVERY_S, best_interval_s(pause_s=FIRST_PAUSE_S, per_h=self.per_h))
+            self.every_s = self._best_s(self.per_h) if is_known else first_s
 
     def paused(self, pause_s: float) -> None:
         """Note how long the training has waited for a checkpoint; an interval that is ours follows the mean."""
         if self.per_h is not None:
-            self._pauses_s.append(pause_s)
-            mean_s = math.fsum(self._pauses_s) / len(self._pauses_s)
-            self.every_s = best_interval_s(pause_s=mean_s, per_h=self.per_h)
+            self._paused_s, self._saves = self._paused_s + pause_s, self._saves + 1
+            self.every_s = self._best_s(self.per_h)
+
+    def _best_s(self, per_h: float) -> float:
+        return best_interval_s(pause_s=self._paused_s / self._saves, per_h=per_h)

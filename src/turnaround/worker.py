@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from turnaround.children import die_with_parent
 from turnaround.launch.handshake import Handshake, StartMessage
+from turnaround.record.host import process_age_s
 from turnaround.record.layout import RunDirectory
 from turnaround.workers.environment import RankInfo, place
 
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         with without_collections():
             from turnaround.training.run import bench, train
 
-        import_time_s = _age_s()
+        import_time_s = process_age_s()
         message = handshake.wait(for_images=False)
         if message is None:
             return 1  # nobody is left to be told
@@ -93,7 +94,7 @@ def _assignment(
     from turnaround.training.run import Assignment, get_ready
     from turnaround.training.start_up import StartUp
 
-    began_at_s = time.monotonic() - _age_s()
+    began_at_s = time.monotonic() - process_age_s()
     loaded_at_s = began_at_s + import_time_s
     with without_collections():
         get_ready(message.device, here, network=message.network)
@@ -138,19 +139,6 @@ def without_collections() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def _age_s() -> float:
-    """Return the age of this process: called when everything is imported, that is how long imports took."""
-    try:
-        # The 22nd field of proc_pid_stat(5): ticks from the boot to the start. psutil knows the boot to a second only.
-        after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        started_s = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
-    except (OSError, ValueError, IndexError, AttributeError):  # no Linux
-        import psutil
-
-        return max(0.0, time.time() - psutil.Process().create_time())
 
 
 def _listen() -> list[int]:

@@ -97,6 +97,16 @@ def test_what_happens_once_is_the_median_and_its_extremes() -> None:
     assert fixed_overhead([Overheads(processes=1)]) == Interval.exact(0.0)
 
 
+def test_starts_that_scatter_from_run_to_run_are_a_wider_interval() -> None:
+    alike = Overheads(processes=1, fixed_s=10.0, fixed_runs_s=(9.9, 10.0, 10.1))
+    assert fixed_overhead([alike]) == Interval(value=10.0, low=8.0, high=12.0)
+    apart = Overheads(processes=1, fixed_s=10.0, fixed_runs_s=(5.0, 7.0, 10.0, 16.0, 20.0))
+    found = fixed_overhead([apart])
+    assert (found.value, found.low, found.high) == pytest.approx((10.0, 5.8, 18.4))  # 10 and 90 % of the five
+    other = Overheads(processes=4, fixed_s=20.0, fixed_runs_s=(20.0,))
+    assert fixed_overhead([apart, other]).high > found.high
+
+
 def test_the_best_number_of_gpus() -> None:
     times = {n: 10 + 288 / n for n in (1, 2, 4, 8, 16, 32)} | {64: 20.0}
     best = best_of(times, by="job time")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from turnaround.cli import options
 from turnaround.errors import DataError, RunDirectoryError
 from turnaround.launch import job_origin
 from turnaround.record.job import job_status
@@ -33,11 +34,21 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def test_when_the_program_began() -> None:
-    assert job_origin.begun_at_s({}) == pytest.approx(time.monotonic(), abs=10)
-    variables = {job_origin.BEGUN_VARIABLE: f"{time.time() - 60:.6f}"}
-    assert job_origin.begun_at_s(variables) == pytest.approx(time.monotonic() - 60, abs=10)
-    for nonsense in ("soon", str(time.time() + 99)):
-        assert job_origin.begun_at_s({job_origin.BEGUN_VARIABLE: nonsense}) == pytest.approx(time.monotonic(), abs=10)
+    before_s = time.monotonic()
+    assert before_s <= job_origin.begun_at_s(variables={}) <= time.monotonic()
+    assert job_origin.begun_at_s(before_s - 5, {}) == before_s - 5  # of the command, which has loaded its code since
+    script = {job_origin.BEGUN_VARIABLE: f"{time.time() - 3600:.6f}"}
+    assert job_origin.begun_at_s(before_s - 5, script) < before_s - 3000  # the script has started the command
+    for nonsense in ("soon", str(time.time() + 3600)):
+        assert job_origin.begun_at_s(before_s - 5, {job_origin.BEGUN_VARIABLE: nonsense}) == before_s - 5
+
+
+def test_only_a_process_of_its_own_began_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options.command_began_s() is None  # a test, a notebook: its process did other things before
+    monkeypatch.setattr(options, "owns_process", True)
+    began_s = options.command_began_s()
+    assert began_s is not None
+    assert began_s < time.monotonic()
 
 
 def test_a_run_of_ones_own_is_submitted_when_it_begins(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ from torch import nn
 from training.test_checkpoint import manifest, optimizer_of
 from turnaround.errors import DiskFullError, StorageError
 from turnaround.recipe import TrainingRecipe
+from turnaround.record.schema import Status
 from turnaround.training import checkpoint, saving
 from turnaround.training.checkpoint import StateSnapshot, newest_valid, snapshot
 from turnaround.training.position import TrainingPosition
@@ -59,6 +62,22 @@ def test_auto_follows_the_rate_of_interruptions_and_the_measured_pause() -> None
     given = due(checkpoint_every_s=5.0, interruptions_per_h=360.0)
     given.saved(pause_s=1.0)
     assert given.every_s == 5
+
+
+def test_a_resume_knows_the_pauses_of_before() -> None:
+    recipe = TrainingRecipe(checkpoint_every_s="auto", interruptions_per_h=2.0)
+    before = Status(state="running", time_s={"checkpoint": 0.75}, saves=3)
+    resumed = CheckpointSchedule(recipe, before)
+    assert resumed.every_s == pytest.approx(30, rel=0.01)  # from its first step on
+    assert interval_choice(recipe, before)["checkpoint_every_s"].value == resumed.every_s
+    resumed.saved(pause_s=1.0)  # a mean of 0.44 s
+    assert 35 < resumed.every_s < 42
+    for unknown in (
+        Status(state="running"),
+        replace(before, saves=0),
+        replace(before, time_s={"checkpoint": math.nan}),
+    ):
+        assert CheckpointSchedule(recipe, unknown).every_s == CheckpointSchedule(recipe).every_s
 
 
 def test_the_interval_that_was_left_to_us_has_its_reason_in_the_record() -> None:

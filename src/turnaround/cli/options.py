@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -230,6 +231,8 @@ NoWait = Annotated[
 Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the study's jobs.", rich_help_panel=PANEL)]
 
 LOCAL = "local"
+owns_process = False
+"""True where this process was started for one command and does nothing else (__main__.py)."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _TIME = re.compile(rf"(?:{_NUMBER} *h(?:ours?)?)? *(?:{_NUMBER} *min(?:utes?)?)? *(?:{_NUMBER} *s(?:econds?)?)?")
 
@@ -262,6 +265,13 @@ def overrides_of(
         "training.time_limit_s": None if time_limit is None else f"{seconds_of(time_limit, flag='--time-limit'):g}",
     }
     return [*(given or []), *(f"{key}={value}" for key, value in values.items() if value is not None)]
+
+
+def command_began_s() -> float | None:
+    """Return the start of this process, by the monotonic clock; None where others began it for more than a command."""
+    from turnaround.record.host import process_age_s
+
+    return monotonic() - process_age_s() if owns_process else None
 
 
 def seconds_of(text: str, *, flag: str) -> float:

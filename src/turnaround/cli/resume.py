@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnaround.cli.options import ClusterFlags, Log, MoreEpochs, Notify, NotifyIdle, On, Restarts, notifier_of
+from turnaround.cli.options import (
+    ClusterFlags,
+    Log,
+    MoreEpochs,
+    Notify,
+    NotifyIdle,
+    On,
+    Restarts,
+    command_began_s,
+    notifier_of,
+)
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster
@@ -82,6 +92,7 @@ def resume(
             place=here,
             restarts=restarts,
             shows_progress=not json_,
+            command_s=command_began_s(),
             announce=announced,
         )
         run = go_on(request)

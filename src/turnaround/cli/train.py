@@ -36,6 +36,7 @@ from turnaround.cli.options import (
     Size,
     Time,
     TimeLimit,
+    command_began_s,
     notifier_of,
     overrides_of,
     refuse_no_page,
@@ -136,7 +137,15 @@ def _train_here(
     with run_display(target, viewers, here=here, is_quiet=as_json, notifier=notifier) as (show, announced):
         run = start(
             recipe,
-            Request(out=target, show=show, place=here, shows_progress=not as_json, announce=announced, **wishes),
+            Request(
+                out=target,
+                show=show,
+                place=here,
+                shows_progress=not as_json,
+                command_s=command_began_s(),
+                announce=announced,
+                **wishes,
+            ),
         )
     return print_result(run, as_json=as_json) if here.rank == 0 else None
 

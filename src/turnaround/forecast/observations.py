@@ -43,6 +43,8 @@ class Overheads:
     """Seconds for each epoch."""
     fixed_s: float | None = None
     """Start-up, decoding, the cold epoch's extra, and the rest; without the queue. None where it is not known."""
+    fixed_runs_s: tuple[float, ...] = ()
+    """The same of each run, of which `fixed_s` is the median."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +232,7 @@ def _overheads(configuration: ConfigurationRuns, *, whole_epochs: bool) -> Overh
         evaluation_s=_median(one.evaluation_s for one in each) or 0.0,
         checkpoint_s=_median(one.checkpoint_s for one in each) or 0.0,
         fixed_s=_median(one.fixed_s for one in each),
+        fixed_runs_s=tuple(one.fixed_s for one in each if one.fixed_s is not None),
     )
 
 

@@ -23,13 +23,15 @@ BEGUN_VARIABLE = "TURNAROUND_BEGUN_AT_S"
 """Set by a job's script: its first line is where the program begins, in seconds since 1970."""
 
 
-def begun_at_s(variables: Mapping[str, str] = os.environ) -> float:
-    """Return the begin of the program, by this host's monotonic clock: that of the job's script, or now."""
+def begun_at_s(command_s: float | None = None, variables: Mapping[str, str] = os.environ) -> float:
+    """Return the begin of the program, by this host's monotonic clock: that of the job's script, else of the command
+    that this process was started for (`command_s`), else now."""
+    now_s = time.monotonic()
     try:
         ago_s = time.time() - float(variables.get(BEGUN_VARIABLE, "inf"))
     except ValueError:
         ago_s = 0.0
-    return time.monotonic() - max(0.0, ago_s)
+    return now_s - ago_s if ago_s > 0 else now_s if command_s is None else min(command_s, now_s)
 
 
 def first_status(directory: RunDirectory, *, begun_at_s: float) -> Status:

@@ -80,6 +80,9 @@ class Request:
     is_private: bool = False
     """Leave host names and command lines out of the record; a resume stays as private as its run."""
     shows_progress: bool = True
+    command_s: float | None = None
+    """The start of this process, by the monotonic clock, where it was started for this training alone: loading its code
+    is a part of every start. None: the training begins with the request."""
     restarts: int = 0
     """Maximum number of new starts, from the last checkpoint, after a process has failed."""
     launcher: Launcher = field(default_factory=LocalLauncher)
@@ -94,7 +97,7 @@ def start(recipe: Recipe, request: Request) -> Run:
 
 
 def _start(recipe: Recipe, request: Request) -> Run:
-    begun_at_s, asked_rate = job_origin.begun_at_s(), recipe.training.learning_rate
+    begun_at_s, asked_rate = job_origin.begun_at_s(request.command_s), recipe.training.learning_rate
     with job_origin.refusal_recorded(RunDirectory(request.out)):
         decision = _decided(recipe, request)
         recipe = decision.recipe
@@ -135,7 +138,7 @@ def resume(request: Request) -> Run:
 
 
 def _resume(run: Run, request: Request) -> Run:
-    begun_at_s, directory = job_origin.begun_at_s(), run.directory
+    begun_at_s, directory = job_origin.begun_at_s(request.command_s), run.directory
     if run.imported is not None:
         raise InputError(
             f"{request.out} was imported from {run.imported.source}: there are no weights to go on with. Train it here "

@@ -319,7 +319,9 @@ def _write_machine(
         engine=type(workers).__name__ if workers.size == 1 else f"{core.recipe.workers.engine} {workers.backend}",
         launch=assignment.launch,
         device=str(workers.device),
-        choices=recorded({**assembly.choices(), **segment.plan.choices(), **interval_choice(core.recipe.training)}),
+        choices=recorded(
+            {**assembly.choices(), **segment.plan.choices(), **interval_choice(core.recipe.training, segment.status)}
+        ),
     )
     # Without the GPU's UUID: who reads a record has no use for a serial number.
     machine["ranks"] = [{key: value for key, value in place.items() if key != GPU} for place in places]
@@ -354,7 +356,7 @@ def _train_segment(
         energy=energy,
         recorder=recorder,
         agreement=Agreement(core.workers, stop_asked=stop_asked),
-        checkpoints=CheckpointSchedule(training),
+        checkpoints=CheckpointSchedule(training, segment.status),
         heartbeat=core.heartbeat,
         plan=segment.plan,
         steps_per_epoch=core.steps_per_epoch,

@@ -16,6 +16,7 @@ from turnaround.choice import Choice
 from turnaround.errors import PassingStorageError
 from turnaround.interruptions import CheckpointInterval
 from turnaround.recipe import AUTO, TrainingRecipe
+from turnaround.record.schema import Status
 from turnaround.training.best import BestWeights, write_best
 from turnaround.training.checkpoint import StateSnapshot, write
 from turnaround.training.position import TrainingPosition
@@ -27,8 +28,9 @@ SHORT_REST = 0.1
 class CheckpointSchedule:
     """Decides when to save: by process 0's clock, which the others follow, and by the number of the step."""
 
-    def __init__(self, recipe: TrainingRecipe) -> None:
-        self.interval = CheckpointInterval(recipe.checkpoint_every_s, recipe.interruptions_per_h)
+    def __init__(self, recipe: TrainingRecipe, before: Status | None = None) -> None:
+        """`before` is how far earlier starts have come: their pauses are known, and need not be guessed again."""
+        self.interval = _interval(recipe, before)
         self.every_steps = recipe.checkpoint_every_steps
         self._last_s = time.monotonic()
 
@@ -54,11 +56,16 @@ class CheckpointSchedule:
         return self.every_steps is not None and position.global_step % self.every_steps == 0
 
 
-def interval_choice(recipe: TrainingRecipe) -> dict[str, Choice[float]]:
+def _interval(recipe: TrainingRecipe, before: Status | None) -> CheckpointInterval:
+    paused_s, saves = (before.time_s.get("checkpoint", 0.0), before.saves) if before else (0.0, None)
+    return CheckpointInterval(recipe.checkpoint_every_s, recipe.interruptions_per_h, paused_s=paused_s, saves=saves)
+
+
+def interval_choice(recipe: TrainingRecipe, before: Status | None = None) -> dict[str, Choice[float]]:
     """Return the first interval between checkpoints and its reason, for the record, where it was left to us."""
     if recipe.checkpoint_every_s != AUTO:
         return {}
-    first_s, rate = CheckpointInterval(AUTO, recipe.interruptions_per_h).every_s, recipe.interruptions_per_h
+    first_s, rate = _interval(recipe, before).every_s, recipe.interruptions_per_h
     reason = "no rate of interruptions is known (training.interruptions_per_h)"
     if rate is not None:
         reason = (
