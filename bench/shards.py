@@ -2,12 +2,15 @@
 
     python bench/shards.py [--images 1000000] [--in-shard 10000] [--decode-images 20000] [--classes 1000] [--at DIR]
 
-Every step is a process of its own, so that its peak is its own: the peak of the main process, and of the largest child.
-`--at` keeps the shards, and takes them when they are there.
+Every step is a process of its own: the peak of the main process, and of the largest child, whose pages may be shared
+with its parent. All steps but "imports" and "opened by a process" scan first, so their peak is never below the scan's;
+seconds and CPU seconds are of the step alone. `--at` keeps the shards, and takes them when they are there; the cache is
+always made anew.
 
 The images are 16 px, and a few hundred JPEGs take turns under names of their own: encoding a million would take most of
 the time. Decoding is timed on `--decode-images` of them. The cache entry of all is built from what the decoders would
 have told (the digests of the few hundred), so that the memory of everything around them is measured at full size.
+Nearly all images are copies of others, so what the search for copies takes is not that of an honest set.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,9 +34,10 @@ from turnaround.check.copies import find_copies
 from turnaround.data import decoders
 from turnaround.data.decode import decode_bytes, digest_of
 from turnaround.data.decoders import ChunkResult, DecodeTarget, DecodeTask
+from turnaround.data.folder import ImageTable
 from turnaround.data.formats import scan
 from turnaround.data.order import epoch_order
-from turnaround.data.pixels import prepare
+from turnaround.data.pixels import Pixels, open_pixels, prepare
 from turnaround.data.reading import rows_of
 from turnaround.data.sums import sums_of
 
@@ -40,8 +45,9 @@ BLOCK = 512
 DISTINCT = 251  # a prime: every class meets every picture
 SIZE_PX = 16
 BATCH, NUM_BATCHES = 256, 50
-WHOLE = ("imports", "scan, split", "order of an epoch", "entry without pixels", "copies", "first batches")
-DECODING = ("decode once, kept", "decode once, not kept")
+BUILT, OPENED = "entry without pixels", "opened by a process"
+WHOLE = ("imports", "scan, split", "order of an epoch", BUILT, OPENED, "copies", "first batches")
+KEPT, NOT_KEPT = "decode once, kept", "decode once, not kept"
 
 
 def member(name: str, content: bytes) -> bytes:
@@ -103,35 +109,57 @@ def told_at_once() -> None:
     decoders._in_processes = tell  # type: ignore[assignment]
 
 
+def cache_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-cache")
+
+
+def built(table: ImageTable, folder: Path, *, keeps_pixels: bool) -> Pixels:
+    """Build the entry; one that is there already would be no measurement."""
+    pixels = prepare(table, size_px=SIZE_PX, cache=cache_of(folder), skip_bad=False, keeps_pixels=keeps_pixels)
+    assert not pixels.from_cache
+    return pixels
+
+
+def read_first_batches(pixels: Pixels) -> None:
+    rows = rows_of(pixels)
+    order = epoch_order(num_images=pixels.num_train, seed=0, epoch=1)
+    out = np.empty((BATCH, SIZE_PX, SIZE_PX, 3), np.uint8)
+    for first in range(0, min(NUM_BATCHES * BATCH, len(order) - BATCH + 1), BATCH):
+        rows.take(order[first : first + BATCH], out)
+    rows.close()
+
+
+def cpu_s() -> float:
+    """Of this process and of its children that have ended."""
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(used.ru_utime + used.ru_stime for used in both)
+
+
 def step(what: str, folder: Path) -> dict[str, float]:
-    """Do one step, and return its seconds and peaks in MB."""
-    started_s = time.perf_counter()
-    if what != "imports":
+    """Do one step, and return its seconds, CPU seconds, and peaks in MB."""
+    table = pixels = None
+    if what not in ("imports", "scan, split", OPENED):
         table = scan(folder, holdout=0.1, seed=0)
-    if what == "order of an epoch":
-        started_s = time.perf_counter()
+    if what in ("copies", "first batches"):
+        (entry,) = cache_of(folder).glob("files-*")
+        pixels = open_pixels(entry)
+    if what == BUILT:
+        told_at_once()
+    started_s, started_cpu_s = time.perf_counter(), cpu_s()
+    if what == "scan, split":
+        scan(folder, holdout=0.1, seed=0)
+    elif what == OPENED:
+        (entry,) = cache_of(folder).glob("files-*")
+        open_pixels(entry)
+    elif pixels is not None:
+        (find_copies if what == "copies" else read_first_batches)(pixels)
+    elif table is not None and what == "order of an epoch":
         epoch_order(num_images=table.num_train, seed=0, epoch=1)
-    elif what in DECODING or what in WHOLE[3:]:
-        if what in WHOLE:
-            told_at_once()
-        cache = folder.with_name(f"{folder.name}-cache")
-        keeps = what == "decode once, kept"
-        if what in WHOLE[:4] or what in DECODING:
-            started_s = time.perf_counter()
-        pixels = prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False, keeps_pixels=keeps)
-        if what in WHOLE[4:]:
-            started_s = time.perf_counter()
-        if what == "copies":
-            find_copies(pixels)
-        elif what == "first batches":
-            rows = rows_of(pixels)
-            order = epoch_order(num_images=table.num_train, seed=0, epoch=1)
-            out = np.empty((BATCH, SIZE_PX, SIZE_PX, 3), np.uint8)
-            for first in range(0, min(NUM_BATCHES * BATCH, len(order) - BATCH + 1), BATCH):
-                rows.take(order[first : first + BATCH], out)
-            rows.close()
+    elif table is not None:
+        built(table, folder, keeps_pixels=what == KEPT)
     peaks = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return dict(zip(("seconds", "peak_mb", "largest_child_mb"), (time.perf_counter() - started_s, *peaks), strict=True))
+    used = (time.perf_counter() - started_s, cpu_s() - started_cpu_s, *peaks)
+    return dict(zip(("seconds", "cpu_seconds", "peak_mb", "largest_child_mb"), used, strict=True))
 
 
 def main() -> None:
@@ -147,11 +175,12 @@ def main() -> None:
         print(json.dumps(step(given.step[0], Path(given.step[1]))))
         return
     with tempfile.TemporaryDirectory() as place:
-        for num_images, steps in ((given.images, WHOLE), (given.decode_images, DECODING)):
+        for num_images, steps in ((given.images, WHOLE), (given.decode_images, (KEPT, NOT_KEPT))):
             if not num_images:
                 continue
             folder = (given.at or Path(place)) / str(num_images)
             make(folder, num_images=num_images, in_shard=given.in_shard, num_classes=given.classes)
+            shutil.rmtree(cache_of(folder), ignore_errors=True)
             for what in steps:
                 command = [sys.executable, __file__, "--step", what, str(folder)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)

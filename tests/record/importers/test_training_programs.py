@@ -342,3 +342,38 @@ def test_databases_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "cut.db").write_bytes((tmp_path / "x.db").read_bytes()[:3000])
     with pytest.raises(InputError, match="the database cannot be read"):
         read(tmp_path / "cut.db")
+
+
+# --- any table of a program
+
+
+KERAS_LOG = "epoch,accuracy,loss,val_accuracy,val_loss\n0,0.5,1.2,0.4,1.3\n1,0.6,1.0,0.5,1.1\n"
+HISTORY_LOG = "_step,_runtime,epoch,val/acc,train/loss\n1,2.5,1,0.5,1.2\n2,5.0,2,0.6,1.0\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        (WRITTEN / "ultralytics" / "results.csv").read_text(),
+        (WRITTEN / "lightning" / "version_0" / "metrics.csv").read_text(),
+        KERAS_LOG,
+        HISTORY_LOG,
+    ],
+    ids=["ultralytics", "lightning", "keras", "wandb"],
+)
+def test_a_table_that_ends_within_a_line_is_not_believed_to_its_end(log: str, tmp_path: Path) -> None:
+    """Half a line has half a number at its end, which is no number of the program's."""
+    path = tmp_path / "metrics.csv"
+    number = log.rstrip("\n").count("\n") + 1
+    before, _, last = log.rstrip("\n").rpartition("\n")
+    path.write_text(f"{before}\n{last.rpartition(',')[0].rpartition(',')[0]}")
+    (skipped,) = read(path).left_out
+    assert (skipped.where, skipped.reason) == (
+        f"line {number}",
+        "the file ends within this line: it was cut off, or is still written",
+    )
+    path.write_text(f"{log}{last},7\n")  # a cell too many: nobody knows which
+    (skipped,) = read(path).left_out
+    assert (skipped.where, skipped.reason[:36]) == (f"line {number + 1}", "it has 1 more cells than the header:")
+    path.write_text(log.rstrip("\n"))  # saved by an editor: whole
+    assert read(path).left_out == ()

@@ -55,6 +55,18 @@ class Cells:
     problems: list[str] = field(default_factory=list)
     """Everything that is wrong with the row, so that a user repairs it once."""
 
+    def __post_init__(self) -> None:
+        if self.row.surplus:
+            self.problems.append(
+                f"it has {self.row.surplus} more cells than the header: is a separator inside an unquoted cell?"
+            )
+
+    def expect_whole(self) -> Cells:
+        """Note a row within which a program's log ends; a person may leave the last cells of a line out."""
+        if self.row.is_cut:
+            self.problems.append("the file ends within this line: it was cut off, or is still written")
+        return self
+
     def raise_problems(self) -> None:
         if self.problems:
             raise CellError("; ".join(self.problems))

@@ -131,7 +131,7 @@ def _read(source: SourceFile, given: ImportOptions, table: EpochTable, *, is_per
     clocks_s: dict[int, float] = {}
     left_out = []
     for row in sheet.rows:
-        cells = Cells(row, sheet.has_decimal_commas)
+        cells = Cells(row, sheet.has_decimal_commas).expect_whole()
         try:
             rate, clock_s = cells.number(table.rate), cells.number(table.clock)
             point = read_point(row, cells, columns, shares)

@@ -41,7 +41,7 @@ def read_keras(source: SourceFile, given: ImportOptions, *, is_percent: bool = F
     points: dict[int, CurvePoint] = {}
     left_out = []
     for row in sheet.rows:
-        cells = Cells(row, sheet.has_decimal_commas)
+        cells = Cells(row, sheet.has_decimal_commas).expect_whole()
         try:
             learning_rate = cells.number(rate)
             point = read_point(row, cells, columns, shares)

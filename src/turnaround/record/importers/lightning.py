@@ -55,7 +55,7 @@ def read_lightning(source: SourceFile, given: ImportOptions, *, is_percent: bool
 
 def _row(sheet: Sheet, row: SheetRow) -> HistoryRow:
     """Return the row's numbers; its learning rate's row has no epoch of its own."""
-    cells = Cells(row, sheet.has_decimal_commas)
+    cells = Cells(row, sheet.has_decimal_commas).expect_whole()
     epoch = cells.count("epoch", low=0, high=MAX_EPOCHS)
     values = {name: cells.number(name) for name in sheet.columns if is_read(name)}
     cells.raise_problems()

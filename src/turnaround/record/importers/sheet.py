@@ -15,7 +15,7 @@ import os
 import re
 import stat
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -38,6 +38,8 @@ class SheetRow:
     """By column; empty cells are empty texts."""
     surplus: int = 0
     """Cells beyond the last column."""
+    is_cut: bool = False
+    """Whether the file ends within it: fewer cells than columns, and no line end."""
 
     @property
     def where(self) -> str:
@@ -130,6 +132,8 @@ def read_sheet(path: Path, content: bytes | None = None) -> Sheet:
                 rows.append(_row(reader.line_num, columns, cells))
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not a CSV file ({error}).") from error
+    if rows and len(rows[-1].cells) < len([name for name in columns if name]) and not text.endswith(("\n", "\r")):
+        rows[-1] = replace(rows[-1], is_cut=True)
     return Sheet(path=path, columns=columns, rows=tuple(rows), has_decimal_commas=separator != ",")
 
 

@@ -140,10 +140,6 @@ def _name(row: SheetRow, taken: _Taken) -> str:
 
 def _run(sheet: Sheet, row: SheetRow, name: str, shares: AccuracyScale, times: dict[str, TimeColumn]) -> ImportedRun:
     cells = _cells(sheet, row)
-    if row.surplus:
-        cells.problems.append(
-            f"it has {row.surplus} more cells than the header: is a separator inside an unquoted cell?"
-        )
     accuracies = {column: cells.number(column) for column in ACCURACIES}
     cells.problems.extend(p for column, value in accuracies.items() if (p := shares.problem(column, value)))
 

@@ -74,7 +74,7 @@ def read_wandb_csv(source: SourceFile, given: ImportOptions, *, is_percent: bool
     rows: list[HistoryRow] = []
     left_out = []
     for row in sheet.rows:
-        cells = Cells(row, sheet.has_decimal_commas)
+        cells = Cells(row, sheet.has_decimal_commas).expect_whole()
         values = {name: cells.number(name) for name in sheet.columns if _is_told(name)}
         try:
             cells.raise_problems()
