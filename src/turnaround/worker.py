@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import signal
 import sys
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
     from turnaround.training.run import Assignment
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 FORKED_VARIABLE = "TURNAROUND_FORKED"
-"""Set where a fork server has made this process: its start-up is not that of one alone, and the record says so."""
+"""Set where a fork server has made this process: from when to when, by the clock of the host, it has loaded the code
+of this run. What was loaded before the run began is not in its start-up, and the record says so."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -116,7 +119,17 @@ def _assignment(
         begun_at_s=complete.begun_at_s if complete.is_of_this_host else began_at_s,
         decode_time_s=complete.waited_s(began_at_s=began_at_s, ready_at_s=ready_at_s),
         import_time_s=import_time_s,
+        preloaded_s=preloaded_s(os.environ.get(FORKED_VARIABLE, "[]"), begun_at_s=complete.begun_at_s),
     )
+
+
+def preloaded_s(loads: str, *, begun_at_s: float) -> float:
+    """Return the seconds that a fork server has loaded code before a run began; what the run waited for is its own.
+
+    `loads` is FORKED_VARIABLE's value: a list of [begin, end].
+    """
+    parts: list[list[float]] = json.loads(loads)
+    return sum(min(max(begun_at_s, begin_s), end_s) - begin_s for begin_s, end_s in parts)
 
 
 def _is_stable(val_accuracy: Sequence[float], num_validation: int) -> bool:
@@ -145,8 +158,10 @@ def _listen() -> list[int]:
     """Return a list that is empty until somebody asks us to stop. A handler only notes it: the loop acts on it."""
     # A request during the imports must not kill a process that the others wait for, so this comes before them.
     received: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+    for number in STOP_SIGNALS:
         signal.signal(number, lambda number, _frame: received.append(number))
+    # The fork server holds back what comes before somebody listens.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     return received
 
 

@@ -3,8 +3,9 @@
     python -m turnaround.worker_server LISTENING
 
 LISTENING is the number of a listening Unix socket that launch/forked.py, which starts this, has opened. A connection
-asks for one training process: it sends the environment, the working folder, the run and two open files (stdout,
-stderr); it gets the process number, later the exit status, and its end is the end of that process.
+asks for the processes of one start: it sends a `ForkRequest` and two open files (stdout, stderr); it gets the process
+number, later the exit status, and its end is the end of that process. Of several processes it is their leader's
+number: a copy that forks them in turn, and does for them what torch.distributed.run does for those that start alone.
 
 The server itself never touches a GPU, since a CUDA context does not survive a fork, and has no threads of its own.
 Every run begins in a fresh copy: nothing of one is left in the next, and one that crashes ends alone.
@@ -12,6 +13,7 @@ Every run begins in a fresh copy: nothing of one is left in the next, and one th
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import selectors
@@ -19,21 +21,31 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from turnaround import worker
 from turnaround.children import die_with_parent
-from turnaround.launch.forked import HEADER_BYTES, OWN_PREFIX, READ_LATE
+from turnaround.launch.forked import HEADER_BYTES, OWN_PREFIX, READ_LATE, THREADS_VARIABLE, ForkRequest
+from turnaround.record.host import process_age_s
+from turnaround.workers.engines import ENGINES, host_meeting_point
 
 MAX_REQUEST_BYTES = 2**22
 """An environment has at most 2 MiB on Linux (ARG_MAX), and JSON may escape what is in it."""
 REQUEST_S = 10.0
 """A client of ours sends its request at once; one that does not must not keep the others waiting."""
+
+Load = tuple[float, float]
+"""Begin and end of loading some code, by the clock of the host."""
+LEADER_SIGNALS = (signal.SIGCHLD, *worker.STOP_SIGNALS)
+CUDA_FILE = "/dev/nvidia-uvm"
+"""The file that initialising CUDA opens, and NVML does not."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +60,11 @@ class _Fork:
 class Server:
     """The loop: requests, ends of processes, ends of launchers."""
 
-    def __init__(self, listening: socket.socket, began_with: Mapping[str, str]) -> None:
+    def __init__(
+        self, listening: socket.socket, began_with: Mapping[str, str], loads: Mapping[str | None, Load]
+    ) -> None:
         """`began_with` is the environment before anything was loaded, which may have added to it."""
-        self._listening, self._began_with = listening, began_with
+        self._listening, self._began_with, self._loads = listening, began_with, dict(loads)
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, None)
 
@@ -62,6 +76,8 @@ class Server:
                     self._accept()
                 elif key.fileobj is key.data.connection:
                     self._bury(key.data)
+                elif key.data.connection.fileno() < 0:
+                    self._reap(key.data)
                 else:
                     self._tell_end(key.data)
 
@@ -71,15 +87,16 @@ class Server:
         try:
             connection.settimeout(REQUEST_S)
             request, files = _received(connection)
-            if reason := _refusal(request["environment"], self._began_with):
+            if reason := _refusal(request, self._began_with):
                 connection.sendall(_line({"refused": reason}))
                 connection.close()
                 return
-            _load(request["network"])
-            with warnings.catch_warnings():
-                # Python counts the idle threads of OpenBLAS, which knows about forks (pthread_atfork).
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
+            self._load_for(request)
+            if _has_open(CUDA_FILE):
+                connection.sendall(_line({"refused": "loading this code has initialised CUDA, which ends at a fork"}))
+                connection.close()
+                return
+            pid = _fork()
             if pid == 0:
                 self._become(request, connection, files)
             with suppress(OSError):  # here and in the copy: whoever is first, the group is there before its number is
@@ -106,17 +123,32 @@ class Server:
             fork.connection.sendall(_line({"status": status}))
 
     def _bury(self, fork: _Fork) -> None:
-        """End a process whose launcher has gone, with all that it has started, and forget it."""
+        """End a process whose launcher has gone, with all that it has started. Nobody waits for it here: one that hangs
+        in a driver or on a network disk does not die of any signal, and the other runs need the server."""
+        self._selector.unregister(fork.connection)
+        fork.connection.close()
         with suppress(ProcessLookupError):
             os.killpg(fork.pid, signal.SIGKILL)
-        os.waitpid(fork.pid, 0)
-        self._selector.unregister(fork.connection)
-        with suppress(KeyError):
-            self._selector.unregister(fork.pidfd)
-        os.close(fork.pidfd)
-        fork.connection.close()
+        if fork.pidfd not in self._selector.get_map():  # its end was told: it is a zombie
+            self._selector.register(fork.pidfd, selectors.EVENT_READ, fork)
 
-    def _become(self, request: Mapping[str, Any], connection: socket.socket, files: list[int]) -> NoReturn:
+    def _reap(self, fork: _Fork) -> None:
+        """Forget a process that has ended after its launcher."""
+        os.waitpid(fork.pid, 0)
+        self._selector.unregister(fork.pidfd)
+        os.close(fork.pidfd)
+
+    def _load_for(self, request: ForkRequest) -> None:
+        """Load what this request needs and none before it did."""
+        if request.network not in self._loads:
+            began_s = time.monotonic()
+            _load(request.network)
+            self._loads[request.network] = (began_s, time.monotonic())
+        if request.processes > 1:
+            with suppress(Exception):  # what goes wrong here goes wrong again in the copy, which says so
+                importlib.import_module(ENGINES[request.engine].module)
+
+    def _become(self, request: ForkRequest, connection: socket.socket, files: list[int]) -> NoReturn:
         """Turn this copy into the training process that was asked for."""
         status = 1
         try:
@@ -125,19 +157,25 @@ class Server:
             for opened in [key.fileobj for key in self._selector.get_map().values()]:
                 opened.close() if isinstance(opened, socket.socket) else os.close(int(opened))  # type: ignore[arg-type]
             self._selector.close()
-            connection.close()
             for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *files]):
                 os.dup2(file, number)
                 os.close(file)
-            os.chdir(request["folder"])
+            os.chdir(request.folder)
+            loads = json.dumps([self._loads[None], *([self._loads[request.network]] if request.network else [])])
             added = {name: value for name, value in os.environ.items() if name not in self._began_with}
             os.environ.clear()
-            os.environ.update({**added, **request["environment"], worker.FORKED_VARIABLE: "1"})
+            os.environ.update({**added, **request.environment, worker.FORKED_VARIABLE: loads})
             signal.signal(signal.SIGINT, signal.default_int_handler)
             if sys.stdout is not None:
                 sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
-            sys.argv = [worker.__file__, request["run"]]
-            status = worker.main([request["run"]])
+            if request.environment.get(THREADS_VARIABLE) != self._began_with.get(THREADS_VARIABLE):
+                _use_threads(int(request.environment[THREADS_VARIABLE]))
+            sys.argv = [worker.__file__, request.run]
+            if request.processes == 1:
+                connection.close()
+                status = worker.main([request.run])
+            else:
+                status = _lead(request, connection)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
         except BaseException:
@@ -145,7 +183,83 @@ class Server:
         worker.leave(status)
 
 
-def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python counts the idle threads of OpenBLAS, which knows about forks (pthread_atfork).
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _lead(request: ForkRequest, connection: socket.socket) -> int:
+    """Fork the processes of a training, let them meet, pass on requests to stop; return 0 when all have ended well."""
+    # Both kinds of signal are waited for: a handler would have to be asked again and again whether it was called.
+    signal.pthread_sigmask(signal.SIG_BLOCK, LEADER_SIGNALS)
+    pids: list[int] = []
+    writing_ends: list[int] = []
+    for rank in range(request.processes):
+        reading, writing = os.pipe()
+        pid = _fork()
+        if pid == 0:
+            connection.close()
+            for end in (*writing_ends, writing):
+                os.close(end)
+            _follow(request, rank, reading)
+        os.close(reading)
+        pids.append(pid)
+        writing_ends.append(writing)
+    # After the forks: the store has threads.
+    store, variables = host_meeting_point(request.engine)
+    for end in writing_ends:
+        with suppress(BrokenPipeError), os.fdopen(end, "w") as file:  # one that has died is found below
+            json.dump(variables, file)
+    connection.sendall(_line({"ranks": pids}))
+    connection.close()
+    is_well = _wait_for_all(pids)
+    del store
+    return 0 if is_well else 1
+
+
+def _follow(request: ForkRequest, rank: int, reading: int) -> NoReturn:
+    """Be one of several training processes: wait for the place where they meet, then train."""
+    status = 1
+    try:
+        die_with_parent()
+        with os.fdopen(reading) as file:
+            os.environ.update(json.load(file))
+        size = str(request.processes)
+        names = ENGINES[request.engine].rank_variables
+        os.environ.update(dict(zip(names, (str(rank), size, str(rank), size), strict=True)))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])  # the others wait until the worker listens
+        status = worker.main([request.run])
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    worker.leave(status)
+
+
+def _wait_for_all(pids: Sequence[int]) -> bool:
+    """Wait for the end of all, and return whether it was a good one. When one fails the others are asked to stop, as
+    torch.distributed.run does; those that cannot are the launcher's to end."""
+    left, is_well = set(pids), True
+    while left:
+        number = signal.sigwait(LEADER_SIGNALS)
+        passed_on = {number} - {signal.SIGCHLD}
+        for pid in sorted(left):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if not found:
+                continue
+            left.remove(pid)
+            if status != 0 and is_well:
+                is_well = False
+                passed_on.add(signal.SIGTERM)
+        for pid in left:  # their numbers are their own: nobody but us takes their exit status
+            for each in passed_on:
+                os.kill(pid, each)
+    return is_well
+
+
+def _received(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
     """Return the request and its two files; only the user whom this server belongs to may ask."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
@@ -162,25 +276,56 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         if not part:
             raise ValueError("half a request")
         text += part
-    return json.loads(text), files
+    return ForkRequest(**json.loads(text)), files
 
 
-def _refusal(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
+def _refusal(request: ForkRequest, ours: Mapping[str, str]) -> str | None:
     """Return why a copy of this process would not be what a new one is: libraries read most variables when loaded."""
+    theirs = request.environment
     differing = {name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name)}
+    if theirs.get(THREADS_VARIABLE, "").isdecimal():
+        differing.discard(THREADS_VARIABLE)
     others = sorted(name for name in differing if name not in READ_LATE and not name.startswith(OWN_PREFIX))
     return f"another environment: {', '.join(others)}" if others else None
 
 
 def _load(network: str | None = None) -> None:
     """Load the code of trainings, and of a network, once for all that are forked later."""
-    with worker.without_collections():  # in a copy they would write to, and so copy, every page of what was loaded
+    # In a copy collections would write to, and so copy, every page of what was loaded.
+    with worker.without_collections(), _asking_nvml():
         import turnaround.launch.failure
         import turnaround.record.heartbeat
         import turnaround.reporting.progress  # noqa: F401
         from turnaround.training.run import load_late_code
 
         load_late_code(network)
+
+
+@contextmanager
+def _asking_nvml() -> Iterator[None]:
+    """Let torch ask NVML whether there are GPUs: code that asks while it is loaded would initialise CUDA otherwise."""
+    variable = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+        os.environ.update({} if before is None else {variable: before})
+
+
+def _use_threads(count: int) -> None:
+    from turnaround.training.run import use_threads
+
+    use_threads(count)
+
+
+def _has_open(file: str, descriptors: Path = Path("/proc/self/fd")) -> bool:
+    """Return whether this process has a file open; False where that cannot be told."""
+    try:
+        return any(os.readlink(descriptors / name) == file for name in os.listdir(descriptors))
+    except OSError:
+        return False
 
 
 def _line(answer: Mapping[str, Any]) -> bytes:
@@ -191,8 +336,9 @@ def main(listening: int) -> NoReturn:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launchers: each run saves what it has
     began_with = dict(os.environ)
+    began_s = time.monotonic() - process_age_s()
     _load()
-    Server(socket.socket(fileno=listening), began_with).serve()
+    Server(socket.socket(fileno=listening), began_with, {None: (began_s, time.monotonic())}).serve()
 
 
 if __name__ == "__main__":

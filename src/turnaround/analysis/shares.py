@@ -13,7 +13,7 @@ from turnaround.errors import RunDirectoryError
 from turnaround.record.reader import Run
 from turnaround.record.schema import DISJOINT_TIME_PARTS, Span
 
-TURNAROUND_PARTS = ("queue", *DISJOINT_TIME_PARTS, "other")
+TURNAROUND_PARTS = ("queue", *DISJOINT_TIME_PARTS, "other", "preloaded")
 STEP_PARTS = ("wait", "copy", "compute", "reduce", "update")
 
 

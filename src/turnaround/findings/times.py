@@ -27,6 +27,7 @@ PART_NAMES = {
     "checkpoint": "checkpoints",
     "lost": "work done twice after a stop",
     "other": "overhead",
+    "preloaded": "loading code, shared with other runs",
 }
 """The parts of a turnaround, as sentences, tables and figures call them."""
 _REMEDY = {
@@ -37,6 +38,7 @@ _REMEDY = {
     "evaluation": "Evaluate fewer validation images.",
     "checkpoint": "Save less often (training.checkpoint_every_s), or to a faster disk.",
     "lost": "Save more often (training.checkpoint_every_s): what lies behind the last checkpoint is done again.",
+    "preloaded": "Train longer in one job: starting up is paid once.",
     "other": "Have the next run timed by turnaround, which tells queue, start-up, cold epoch and evaluation apart.",
 }
 

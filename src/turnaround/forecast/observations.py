@@ -241,9 +241,9 @@ def _overheads_of(run: RunSummary, *, whole_epochs: bool) -> Overheads:
     if whole_epochs:
         rest_s = run.outside_epochs_s if run.state == "finished" else None
         return Overheads(processes=run.workers, fixed_s=rest_s if rest_s is not None and rest_s >= 0 else None)
-    # fixed = start-up + decoding + the rest + (cold epoch - steady epoch); the queue is not forecast.
+    # fixed = start-up (of a run alone) + decoding + the rest + (cold epoch - steady epoch); the queue is not forecast.
     cold_s = max(parts.get("training_cold", epoch_s) - epoch_s, 0.0)
-    fixed_s = sum(parts.get(part, 0.0) for part in ("start_up", "decode", "other")) + cold_s
+    fixed_s = sum(parts.get(part, 0.0) for part in ("start_up", "preloaded", "decode", "other")) + cold_s
     return Overheads(
         processes=run.workers,
         evaluation_s=parts.get("evaluation", 0.0) / run.epochs,

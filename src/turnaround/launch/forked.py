@@ -5,8 +5,8 @@ Loading torch and a network takes 3 to 10 s, which is most of a short run. A stu
 it there. A server that is not there, has ended, or whose environment is another one, is no error: the process is
 started as always.
 
-Only for runs of one process, and for those whose start-up nobody compares: a run that is timed starts as it would
-alone.
+Runs of several processes too, where the engine can (workers/engines.py). What the server had loaded before a run began
+is part of that run's record (`preloaded` in status.json): added to its times they are those of a run that starts alone.
 """
 
 from __future__ import annotations
@@ -22,19 +22,26 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
+from turnaround.workers.engines import ENGINES
 
 SERVER_VARIABLE = "TURNAROUND_FORK_SERVER"
 """The path of the server's socket; or `off`, for whoever wants every process to start by itself."""
 OFF = "off"
 SERVER_MODULE = "turnaround.worker_server"
 OWN_PREFIX = "TURNAROUND_"
-READ_LATE = ("CUDA_VISIBLE_DEVICES", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES")
+READ_LATE = (
+    *("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    *("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES"),
+)
 """Variables besides our own that nothing has read when the code was loaded: a copy may have others. CUDA reads its own
-when the first GPU is asked for, which the server never does."""
+when the first GPU is asked for, which the server never does; Gloo and NCCL when processes are connected."""
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""Read when the code is loaded, but a copy can be told: each of several processes has fewer cores than one alone."""
 HEADER_BYTES = 8
 """The length of the request that follows, big-endian."""
 MAX_LOADING_S = 120.0
@@ -109,14 +116,35 @@ def can_fork() -> bool:
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
-def forked(run: Path, *, network: str | None, environment: Mapping[str, str], log: IO[bytes]) -> ForkedProcess | None:
-    """Return a training process of the server that the environment names; None when there is none that fits."""
+@dataclass(frozen=True, kw_only=True)
+class ForkRequest:
+    """What a launcher asks the server for: the processes of one start."""
+
+    run: str
+    network: str | None
+    """The network whose code is loaded before the fork, so that the next run has it."""
+    environment: dict[str, str]
+    folder: str = field(default_factory=os.getcwd)
+    processes: int = 1
+    engine: str = "torch"
+
+
+def forked(
+    run: Path,
+    *,
+    network: str | None,
+    environment: Mapping[str, str],
+    log: IO[bytes],
+    processes: int = 1,
+    engine: str = "torch",
+) -> ForkedProcess | None:
+    """Return the training processes of the server that the environment names; None when there is none that fits."""
     path = environment.get(SERVER_VARIABLE)
-    if not path or path == OFF or not can_fork():
+    if not path or path == OFF or not can_fork() or (processes > 1 and not ENGINES[engine].can_be_forked):
         return None
     own = {name: value for name, value in environment.items() if name != SERVER_VARIABLE}
-    request = {"run": str(run), "network": network, "folder": os.getcwd(), "environment": own}
-    text = json.dumps(request).encode()
+    request = ForkRequest(run=str(run), network=network, environment=own, processes=processes, engine=engine)
+    text = json.dumps(asdict(request)).encode()
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(path)
@@ -124,20 +152,38 @@ def forked(run: Path, *, network: str | None, environment: Mapping[str, str], lo
         sys.stderr.flush()
         socket.send_fds(connection, [len(text).to_bytes(HEADER_BYTES, "big")], [sys.stderr.fileno(), log.fileno()])
         connection.sendall(text)
-        pid = json.loads(_line(connection) or b"{}").get("pid")
+        answer = _answer(connection, processes)
     except (OSError, ValueError):
-        pid = None
-    if not isinstance(pid, int):
+        answer = {}
+    pid, pids = answer.get("pid"), answer.get("ranks")
+    if not isinstance(pid, int) or not isinstance(pids, list):
         connection.close()
         return None
-    return ForkedProcess(pid, connection)
+    return ForkedProcess(pid, connection, ranks={each: rank for rank, each in enumerate(pids)})
+
+
+def _answer(connection: socket.socket, processes: int) -> dict[str, Any]:
+    """Return the numbers of what was started; of several processes their leader tells them, before or after its own."""
+    answer: dict[str, Any] = {}
+    while not {"pid", "ranks"} <= answer.keys():
+        text = _line(connection)
+        if not text:
+            return {}
+        answer |= json.loads(text)
+        if "refused" in answer or "status" in answer:
+            return {}
+        if processes == 1:
+            answer["ranks"] = [answer.get("pid")]
+    return answer
 
 
 class ForkedProcess:
-    """A training process below the server. Closing the connection ends it, so it never outlives this launcher."""
+    """A training process below the server, or the leader of several. Closing the connection ends all of them, so none
+    outlives this launcher."""
 
-    def __init__(self, pid: int, connection: socket.socket) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, connection: socket.socket, *, ranks: Mapping[int, int] | None = None) -> None:
+        """`ranks` are the numbers of the training processes, with the rank of each."""
+        self.pid, self.ranks = pid, dict(ranks or {})
         self._connection: socket.socket | None = connection
         self._status: int | None = None
 

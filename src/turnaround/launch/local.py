@@ -20,7 +20,7 @@ from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.errors import InputError, InterruptedRunError, StorageError, TurnaroundError
 from turnaround.launch import failure, handshake
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, MoreProcessesError, never, usable_cores
-from turnaround.launch.forked import TrainingProcess, forked
+from turnaround.launch.forked import SERVER_MODULE, ForkedProcess, TrainingProcess, forked
 from turnaround.launch.handshake import StartMessage
 from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
@@ -147,9 +147,7 @@ class LocalProcesses:
         process, passed_on_s, looked_s = self._process, math.inf, time.monotonic()
         asked_s = looked_s
         assert process is not None, "started once, and run once"
-        tree = ProcessTreeWatch(
-            process.pid, self.plan.directory.process_log, patience_s=watch.patience_s, launcher=launcher_of(self.plan)
-        )
+        tree = _watched_tree(process, self.plan, patience_s=watch.patience_s)
         while True:
             try:
                 # Python resumes a wait after a signal handler (PEP 475): a request is seen when this one times out.
@@ -248,6 +246,15 @@ def launcher_of(plan: LaunchPlan) -> str | None:
     return next(part for part in ENGINES[plan.engine].spread(plan.processes) if "." in part)
 
 
+def _watched_tree(process: TrainingProcess, plan: LaunchPlan, *, patience_s: float) -> ProcessTreeWatch:
+    """Return the watch over what was started: by a launcher of its own, by the fork server, or directly."""
+    launcher, ranks = launcher_of(plan), None
+    if isinstance(process, ForkedProcess):
+        launcher, ranks = SERVER_MODULE if plan.processes > 1 else None, process.ranks
+    log = plan.directory.process_log
+    return ProcessTreeWatch(process.pid, log, patience_s=patience_s, launcher=launcher, ranks=ranks)
+
+
 def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what the processes' environment gets on top of ours; whatever the user has set already stays."""
     settings = process_settings(plan.processes_here, base)
@@ -283,10 +290,17 @@ def _start(plan: LaunchPlan) -> TrainingProcess:
     if plan.place.is_alone:
         environment[handshake.START_VARIABLE] = plan.message.start
     with open_log(plan.directory.process_log, plan.directory.path) as log:
-        if plan.processes == 1 and plan.place.is_alone:
-            run, network = plan.directory.path, plan.message.network
-            if process := forked(run, network=network, environment=environment, log=log):
-                return process
+        if plan.place.is_alone:
+            found = forked(
+                plan.directory.path,
+                network=plan.message.network,
+                environment=environment,
+                log=log,
+                processes=plan.processes,
+                engine=plan.engine,
+            )
+            if found is not None:
+                return found
         # What a process prints on purpose (the progress) goes to our stderr, everything else into the log; a group of
         # its own keeps a Ctrl-C in the terminal from reaching the processes before us.
         return subprocess.Popen(

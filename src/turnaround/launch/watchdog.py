@@ -50,12 +50,18 @@ class ProcessTreeWatch:
         *,
         patience_s: float,
         launcher: str | None = None,
+        ranks: Mapping[int, int] | None = None,
         least_start_s: float = LEAST_START_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`launcher` is the name of what `pid` is where it starts the training processes and is none itself."""
+        """`launcher` is the name of what `pid` is where it starts the training processes and is none itself.
+
+        `ranks` tells the rank of each process number, where whoever has started them knows; else their variables do,
+        which a process that was forked with others does not show.
+        """
         self.pid, self.log, self.launcher, self.now_s = pid, log, launcher, now_s
         self.patience_s, self.least_start_s = patience_s, least_start_s
+        self.ranks = ranks
         self.silent_ranks: tuple[int, ...] = ()
         """The ranks that the verdict names, where it names training processes."""
         self._stopped_since_s: dict[int, float] = {}
@@ -123,6 +129,8 @@ class ProcessTreeWatch:
     def _rank(self, process: psutil.Process) -> int | None:
         if process.pid == self.pid and self.launcher is not None:
             return None
+        if self.ranks is not None:
+            return self.ranks.get(process.pid)
         # A process that it started itself, to compile or to decode, has the same variables, and another parent.
         starter = psutil.Process().pid if self.launcher is None else self.pid
         variables: Mapping[str, str] = {}

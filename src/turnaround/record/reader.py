@@ -205,7 +205,8 @@ class Run:
         """Return seconds by part, from submit to finish: queue, the program's parts, other; unknown ones are absent.
 
         The queue alone is taken from two wall clocks: the submitting host's and that of the first program. What a
-        job waited after it was requeued is in it.
+        job waited after it was requeued is in it. Code that a fork server had loaded before is a part too: so the sum
+        is that of a run that starts alone, and comparable with those that did.
         """
         status = self.status
         parts: dict[str, float] = {}
@@ -218,7 +219,8 @@ class Run:
         rest_s = status.time_s.get("program", math.nan) - sum(parts.values()) + parts.get("queue", 0.0)
         if not math.isnan(rest_s):
             parts["other"] = max(0.0, rest_s)
-        return parts
+        preloaded_s = status.time_s.get("preloaded", 0.0)
+        return {**parts, "preloaded": preloaded_s} if preloaded_s > 0 else parts
 
     def first_step_parts(self) -> dict[str, float]:
         """Return seconds from submission to the first step: queue, import, start_up (all the rest); empty if unknown.

@@ -51,6 +51,7 @@ TimePart = Literal[
     "pause",  # evaluation + checkpoint: the training clock stands still
     "program",  # from process start to end
     "import",  # loading torch and the training's own code, within start_up
+    "preloaded",  # the same, done by a fork server before the program began; in no other part
 ]
 DISJOINT_TIME_PARTS: tuple[TimePart, ...] = get_args(TimePart)[:7]
 

@@ -110,7 +110,9 @@ def limit_sentence(summary: RunSummary, run: Run) -> str | None:
     limit_s = summary.time_limit_s
     if limit_s is None or summary.turnaround_s is None:
         return None
-    used_s = sum(time_s for part, time_s in summary.turnaround_parts_s.items() if part != "queue")
+    # Neither counts against the limit: the program had not begun.
+    before = ("queue", "preloaded")
+    used_s = sum(time_s for part, time_s in summary.turnaround_parts_s.items() if part not in before)
     planned = run.status.epochs_planned or summary.epochs_planned or summary.epochs
     kept = "" if used_s <= limit_s else "; it was exceeded: an epoch is the least that is trained"
     return f"{duration(limit_s)}: {planned} epochs planned, {summary.epochs} done in {duration(used_s)}{kept}"

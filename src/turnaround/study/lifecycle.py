@@ -1,9 +1,9 @@
 """Runs what is missing of a study, on this machine. Enters: the planned runs. Leaves: their run directories.
 
 Every run is a `turnaround train` (or `resume`) of its own, or somebody else's program under a watcher. A run that is
-timed has the machine to itself and starts as it would alone; rehearsals, whose times nobody uses, share it, one to a
-GPU, and are forked from one process that has loaded their code. Nothing outlives this process, and whatever happens to
-it, the same command goes on: what was done is read from the directories.
+timed has the machine to itself; rehearsals, whose times nobody uses, share it, one to a GPU. The processes of all are
+forked from one that has loaded their code, which is then waiting for the next. Nothing outlives this process, and
+whatever happens to it, the same command goes on: what was done is read from the directories.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Conductor:
     _stop_asked: bool = False
     _open: ExitStack = field(default_factory=ExitStack)
     _fork_server: dict[str, str] | None = None
-    """The variable by which a training finds the fork server; None before the first rehearsal."""
+    """The variable by which a training finds the fork server; None before the first run."""
 
     def run(self) -> list[RunState]:
         """Run the study to its end; raise InterruptedRunError when asked to stop before."""
@@ -162,7 +162,7 @@ class Conductor:
             # `_has_room` allows a run only while fewer run than there are GPUs, so one is free.
             free = [gpu for gpu in self.work.gpus if gpu not in self._gpu_of.values()]
             self._gpu_of[name] = environment["CUDA_VISIBLE_DEVICES"] = free[0]
-        if state.planned.is_rehearsal and self.work.program is None:
+        if self.work.program is None:
             environment |= self._server()
         with open_log(log_of(state.planned, self.work.folder)) as log:
             self._running[name] = subprocess.Popen(
@@ -178,7 +178,7 @@ class Conductor:
         self._tried.add(name)
 
     def _server(self) -> dict[str, str]:
-        """Return the fork server's variable. The first rehearsal starts it: loading code would disturb timed runs."""
+        """Return the fork server's variable. The first run starts it, and waits for it: it loads what that one needs."""
         if self._fork_server is None:
             self._fork_server = self._open.enter_context(fork_server(process_settings(1)))
         return self._fork_server

@@ -74,6 +74,8 @@ class Assignment:
     """Seconds spent waiting for decoding; code that was loaded meanwhile counts as start-up."""
     import_time_s: float = 0.0
     """Seconds from the start of this process until all its code was loaded."""
+    preloaded_s: float = 0.0
+    """Seconds that a fork server had spent on loading that code before the command began."""
     start_up: StartUp = field(default_factory=StartUp)
     """What was noted of the start so far."""
 
@@ -193,6 +195,11 @@ def load_late_code(network: str | None) -> None:
     with suppress(Exception):
         if network is not None:
             load_code(network)
+
+
+def use_threads(count: int) -> None:
+    """Give torch so many threads, as OMP_NUM_THREADS would have before it was loaded."""
+    torch.set_num_threads(count)
 
 
 def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
@@ -365,6 +372,8 @@ def _train_segment(
     # Everything since the command began, except waiting for decoding, which has a part of its own.
     clock.add("start_up", clock.program_s() - assignment.decode_time_s)
     clock.add("import", assignment.import_time_s)
+    if assignment.preloaded_s:
+        clock.add("preloaded", assignment.preloaded_s)
     recorder.set_status()
     loop.run(segment.start)
     with clock.part("evaluation"):

@@ -46,6 +46,12 @@ def connect(engine: str, *, place: RankInfo, count: int, device: torch.device, s
     return workers
 
 
+def host_meeting_point(engine: str) -> tuple[object, dict[str, str]]:
+    """Return what processes of this machine meet through as long as it is kept, and the variables that lead there."""
+    found: tuple[object, dict[str, str]] = importlib.import_module(ENGINES[engine].module).host_meeting_point()
+    return found
+
+
 def not_built(why: str) -> MissingPartError:
     """Horovod's Python part is here and its compiled part is not, or not as needed."""
     return MissingPartError(
@@ -85,6 +91,8 @@ class Engine:
     spread: Callable[[int], list[str]]
     """Returns the arguments after `python -m` that run a module, named next, in so many processes on this machine."""
     require: Callable[[], None] = lambda: None
+    can_be_forked: bool = False
+    """Whether its module has `host_meeting_point()`, where processes meet that no launcher of its own has started."""
 
 
 ENGINES = {
@@ -94,6 +102,7 @@ ENGINES = {
         rank_variables=("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
         meeting_point=("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
         spread=_torch_run,
+        can_be_forked=True,
     ),
     "horovod": Engine(
         module="turnaround.workers.horovod",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +30,22 @@ _NAME = (
     else "broadcast_buffers"
 )
 _KEEP_BUFFERS: dict[str, Any] = {_NAME: False}
+
+
+def host_meeting_point() -> tuple[TCPStore, dict[str, str]]:
+    """Host the store through which processes of this machine find each other, as torch.distributed.run does.
+
+    The port is one that the system has free: to choose one and open it later would leave it to others meanwhile.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+    return store, {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        # Process 0 must not host a store of its own (torch/distributed/rendezvous.py); its keys carry the count.
+        "TORCHELASTIC_USE_AGENT_STORE": str(True),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": secrets.token_hex(8),
+    }
 
 
 def connect(*, place: RankInfo, count: int, device: torch.device, shares_device: bool) -> Workers:
