@@ -133,7 +133,8 @@ def waiting(server: psutil.Process, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     environment = {**os.environ, **process_settings(2), LAUNCHER_VARIABLE: str(os.getpid())}
     directory = RunDirectory.create(tmp_path / "run")
     with (tmp_path / "log").open("wb") as log:
-        found = forked.forked(directory.path, network=None, environment=environment, log=log, processes=2)
+        pending = forked.ask_for_fork(directory.path, network=None, environment=environment, log=log, processes=2)
+    found = None if pending is None else pending.result()
     assert found is not None
     return found
 
@@ -164,6 +165,20 @@ def test_those_whose_launcher_has_gone_are_ended_and_the_next_are_served(
     waiting._connection.close()
     assert eventually(lambda: all(map(has_ended, (waiting.pid, *waiting.ranks))))
     assert trained("next").machine["launch"] == "fork server"
+
+
+def test_a_server_that_ends_without_an_answer_is_no_error() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    assert forked.PendingFork(ours, processes=1).result() is None
+
+
+def test_a_start_that_is_given_up_before_the_server_has_loaded_anything_leaves_nothing(tmp_path: Path) -> None:
+    with fork_server({}) as variable, Path(os.devnull).open("wb") as null:
+        environment = {**os.environ, **variable}
+        pending = forked.ask_for_fork(tmp_path, network=None, environment=environment, log=null)
+        assert pending is not None  # at once: no code was loaded yet
+        pending.close()
 
 
 def test_a_process_that_has_cuda_open_is_known_by_its_files(tmp_path: Path) -> None:
@@ -221,7 +236,7 @@ def test_a_server_that_has_gone_is_no_error(tmp_path: Path) -> None:
         assert oct(gone.parent.stat().st_mode)[-3:] == "700"
     assert not gone.exists()
     with Path(os.devnull).open("wb") as null:
-        assert forked.forked(tmp_path, network=None, environment=variable, log=null) is None
+        assert forked.ask_for_fork(tmp_path, network=None, environment=variable, log=null) is None
 
 
 def test_the_servers_end_is_the_end_of_its_trainings_and_looks_like_a_kill() -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from turnaround.analysis.summary import RunSummary
 
-# Small enough for two CPU cores, large enough that more workers visibly cost epochs. At 32 px the accuracies are those of
-# 64 px to a point, at a quarter of the computing.
+# Small enough for two CPU cores, large enough that more workers visibly cost epochs. At 32 px the accuracies are those
+# of 64 px within two points (docs/LOG.md), for a fraction of the computing.
 OVERRIDES = ("data.images=1500", "data.size_px=32", "training.epochs=10")
 TRAINED = (1, 2)
 REHEARSED = (4, 8)

@@ -12,7 +12,7 @@ Enters: a recipe and a `Request`. Leaves: a finished run, or one error that name
     contract.py    what a launcher must do
     job_origin.py  what a run brings along from its time in the queue of a cluster
     local.py       this machine: torch.distributed.run, nothing outlives the launcher
-    forked.py      processes that are forked from one which has loaded the code already: the rehearsals of a study
+    forked.py      processes that are forked from one which has loaded the code already: the runs of a study
     watchdog.py    processes that are stopped or hang where no heartbeat tells: at the start, at the end, the launcher
     horovod.py     the same for Horovod's processes, as a process of its own
     handshake.py   the start message that every process waits for: logs/start.json

@@ -129,7 +129,7 @@ class ForkRequest:
     engine: str = "torch"
 
 
-def forked(
+def ask_for_fork(
     run: Path,
     *,
     network: str | None,
@@ -137,8 +137,11 @@ def forked(
     log: IO[bytes],
     processes: int = 1,
     engine: str = "torch",
-) -> ForkedProcess | None:
-    """Return the training processes of the server that the environment names; None when there is none that fits."""
+) -> PendingFork | None:
+    """Ask the server that the environment names for the processes of a start; None when nobody can be asked.
+
+    A server that still loads its code answers later, so nobody waits for it here: images are prepared meanwhile.
+    """
     path = environment.get(SERVER_VARIABLE)
     if not path or path == OFF or not can_fork() or (processes > 1 and not ENGINES[engine].can_be_forked):
         return None
@@ -152,14 +155,32 @@ def forked(
         sys.stderr.flush()
         socket.send_fds(connection, [len(text).to_bytes(HEADER_BYTES, "big")], [sys.stderr.fileno(), log.fileno()])
         connection.sendall(text)
-        answer = _answer(connection, processes)
-    except (OSError, ValueError):
-        answer = {}
-    pid, pids = answer.get("pid"), answer.get("ranks")
-    if not isinstance(pid, int) or not isinstance(pids, list):
+    except OSError:
         connection.close()
         return None
-    return ForkedProcess(pid, connection, ranks={each: rank for rank, each in enumerate(pids)})
+    return PendingFork(connection, processes=processes)
+
+
+class PendingFork:
+    """A request that the server has not answered yet. Closing it takes it back, or ends what was started."""
+
+    def __init__(self, connection: socket.socket, *, processes: int) -> None:
+        self._connection, self._processes = connection, processes
+
+    def result(self) -> ForkedProcess | None:
+        """Wait for the answer; None where the server refuses, or has ended."""
+        try:
+            answer = _answer(self._connection, self._processes)
+        except (OSError, ValueError):
+            answer = {}
+        pid, pids = answer.get("pid"), answer.get("ranks")
+        if not isinstance(pid, int) or not isinstance(pids, list):
+            self.close()
+            return None
+        return ForkedProcess(pid, self._connection, ranks={each: rank for rank, each in enumerate(pids)})
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def _answer(connection: socket.socket, processes: int) -> dict[str, Any]:

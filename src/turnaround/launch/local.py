@@ -20,7 +20,7 @@ from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.errors import InputError, InterruptedRunError, StorageError, TurnaroundError
 from turnaround.launch import failure, handshake
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, MoreProcessesError, never, usable_cores
-from turnaround.launch.forked import SERVER_MODULE, ForkedProcess, TrainingProcess, forked
+from turnaround.launch.forked import SERVER_MODULE, ForkedProcess, PendingFork, TrainingProcess, ask_for_fork
 from turnaround.launch.handshake import StartMessage
 from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
@@ -85,18 +85,23 @@ class LocalProcesses:
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         self._process: TrainingProcess | None = None
+        self._pending: PendingFork | None = None
         self._grows = False
 
     def start(self) -> None:
-        """Start what `command` says."""
+        """Start what `command` says, or ask the fork server for the same."""
         # A signal must not come while a process is made that nobody has in hand yet: it comes right afterwards.
         with _stop_requests(self.plan) as requests:
-            self._process = _start(self.plan)
+            self._pending = _asked(self.plan)
+            if self._pending is None:
+                self._process = _start(self.plan)
         for number in requests.received:
             signal.raise_signal(number)
 
     def end(self) -> None:
         """End whatever is left of them: the group; those with groups of their own die with their parent."""
+        if self._pending is not None:
+            self._pending.close()
         process, self._process = self._process, None  # a group's number may be another's later: it is ended once
         if process is not None:
             with suppress(ProcessLookupError):
@@ -110,6 +115,9 @@ class LocalProcesses:
             if plan.place.rank == 0:
                 handshake.write(plan.directory, message)
             try:
+                if self._pending is not None:
+                    self._process = self._pending.result() or _start(plan)
+                    self._pending = None
                 # The handlers are installed before the message is out: from then on a process may train and have
                 # something to save, so a signal to us must be passed on instead of ending us.
                 exit_status = self._wait(message, requests, watch, can_grow)
@@ -285,27 +293,33 @@ def loopback() -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
-def _start(plan: LaunchPlan) -> TrainingProcess:
+def _environment(plan: LaunchPlan) -> dict[str, str]:
     environment = {**os.environ, **settings_for(plan), **plan.environment, LAUNCHER_VARIABLE: str(os.getpid())}
-    if plan.place.is_alone:
-        environment[handshake.START_VARIABLE] = plan.message.start
+    return {**environment, handshake.START_VARIABLE: plan.message.start} if plan.place.is_alone else environment
+
+
+def _asked(plan: LaunchPlan) -> PendingFork | None:
+    """Ask the fork server, where there is one, for the processes of this plan."""
+    if not plan.place.is_alone:
+        return None
     with open_log(plan.directory.process_log, plan.directory.path) as log:
-        if plan.place.is_alone:
-            found = forked(
-                plan.directory.path,
-                network=plan.message.network,
-                environment=environment,
-                log=log,
-                processes=plan.processes,
-                engine=plan.engine,
-            )
-            if found is not None:
-                return found
+        return ask_for_fork(
+            plan.directory.path,
+            network=plan.message.network,
+            environment=_environment(plan),
+            log=log,
+            processes=plan.processes,
+            engine=plan.engine,
+        )
+
+
+def _start(plan: LaunchPlan) -> TrainingProcess:
+    with open_log(plan.directory.process_log, plan.directory.path) as log:
         # What a process prints on purpose (the progress) goes to our stderr, everything else into the log; a group of
         # its own keeps a Ctrl-C in the terminal from reaching the processes before us.
         return subprocess.Popen(
             command(plan),
-            env=environment,
+            env=_environment(plan),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             stderr=log,

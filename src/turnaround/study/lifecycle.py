@@ -178,7 +178,7 @@ class Conductor:
         self._tried.add(name)
 
     def _server(self) -> dict[str, str]:
-        """Return the fork server's variable. The first run starts it, and waits for it: it loads what that one needs."""
+        """Return the fork server's variable. The first run starts it, and waits for the code as it would alone."""
         if self._fork_server is None:
             self._fork_server = self._open.enter_context(fork_server(process_settings(1)))
         return self._fork_server
