@@ -5,6 +5,7 @@ They get its environment, folder and files, and its signals; when it ends they e
 little as it can: it is started once for every training.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -37,8 +38,13 @@ def main(name: str, python: str, kind: str, *words: str) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until there is somebody to pass them on to
     with socket.socket(socket.AF_UNIX) as parent:
         parent.connect(f"\0{name}")
+
+        def pass_on(number: int, _frame: object) -> None:
+            with contextlib.suppress(OSError):  # whoever would hear it has just ended
+                parent.sendall(bytes([number]))
+
         for number in PASSED_ON:
-            signal.signal(number, lambda number, _frame: parent.sendall(bytes([number])))
+            signal.signal(number, pass_on)
         task = {"program": program, "processes": processes, "folder": os.getcwd(), "python": python}
         text = json.dumps({**task, "environment": dict(os.environ)}).encode()
         socket.send_fds(parent, [len(text).to_bytes(8, "big")], [0, 1, 2])

@@ -29,6 +29,7 @@ from PIL import Image
 
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
 import turnaround
+from http_client import free_port
 from turnaround import cli, worker
 from turnaround.children import die_with_parent
 from turnaround.errors import TurnaroundError
@@ -77,7 +78,10 @@ def look_after(connection: socket.socket) -> NoReturn:
     length, files, _, _ = socket.recv_fds(connection, 8, 3)
     text = b""
     while len(text) < int.from_bytes(length, "big"):
-        text += connection.recv(2**20)
+        part = connection.recv(2**20)
+        if not part:  # whoever asked was killed meanwhile
+            os._exit(1)
+        text += part
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -166,9 +170,7 @@ def place(rank: int, size: int) -> dict[str, str]:
 
 
 def meeting_point() -> dict[str, str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,26 @@
-"""A client that sends exactly what it is told: also what no browser would."""
+"""A client that sends exactly what it is told, also what no browser would; a port for a server that starts later."""
 
 from __future__ import annotations
 
 import json
-from contextlib import closing
+import os
+import socket
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
+
+
+def free_port() -> int:
+    """Return a port that the system gives to nobody who asks for any (32768 and up), so it is still free seconds later.
+
+    Other test processes begin their search elsewhere.
+    """
+    for port in range(10_000 + os.getpid() * 7 % 20_000, 32_768):
+        with suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
 
 
 @dataclass(frozen=True)

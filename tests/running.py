@@ -67,7 +67,7 @@ def contract_told(
     path = [str(TESTS / "workers"), str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, **local.loopback(), "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
     command = [python, *start, "conformance_worker", "contract", str(folder), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]
 

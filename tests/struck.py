@@ -101,8 +101,17 @@ def assert_same_curve(run: Run, undisturbed: Run) -> None:
         assert one.train_loss == pytest.approx(other.train_loss, rel=1e-5)
 
 
-def waits_for(condition: Callable[[], bool], *, seconds: float = 60) -> None:
+def waits_for(condition: Callable[[], bool], *, seconds: float = 300) -> None:
     latest_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < latest_s, "waited too long"
         time.sleep(0.05)  # a look at all processes takes a fifth of that
+
+
+def decoders_below(process: psutil.Process) -> list[psutil.Process]:
+    found = []
+    for child in process.children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended, or ended and not yet waited for
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found

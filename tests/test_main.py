@@ -49,7 +49,8 @@ def verb():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as cli/verbs.py does when a verb begins
     try:
         Finalized()
-        time.sleep(0.5)
+        for _ in range(1000):  # the second try comes from a thread, which may have to wait for a core
+            time.sleep(0.02)
         print("lost")
     except KeyboardInterrupt:
         print("heard")

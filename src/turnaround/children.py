@@ -278,6 +278,10 @@ def died(death: Death, num_processes: int, purpose: str) -> ProcessFailedError:
     )
 
 
+_STARTING = threading.RLock()
+"""Two threads that start at once would each restore what the other has set: one core, and no main program, for good."""
+
+
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
     """Let whatever starts here inherit a blocked Ctrl-C and one thread, and not import the main program again.
@@ -287,22 +291,23 @@ def _starting() -> Iterator[None]:
     would run a second time and wait for a lock that its parent holds. Each child has a core: threads of its matrix
     products would only wait for each other.
     """
-    main = sys.modules["__main__"]
-    threads = {name: os.environ.get(name) for name in _THREADS}
-    resource_tracker.ensure_running()  # its start unblocks Ctrl-C: not in the midst of ours
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in threads.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        sys.modules["__main__"] = main
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _STARTING:
+        main = sys.modules["__main__"]
+        threads = {name: os.environ.get(name) for name in _THREADS}
+        resource_tracker.ensure_running()  # its start unblocks Ctrl-C: not in the midst of ours
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        os.environ.update(dict.fromkeys(_THREADS, "1"))
+        try:
+            yield
+        finally:
+            for name, value in threads.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            sys.modules["__main__"] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- in a child

@@ -17,7 +17,7 @@ SMALL = ("--classes", "3", "--width-px", "60", "--height-px", "50")
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def content(folder: Path) -> dict[str, bytes]:

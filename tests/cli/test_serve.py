@@ -18,7 +18,7 @@ import pytest
 
 from forking import ForkingParent
 from http_client import ask
-from reporting.page.browsing import PHONE_PX, check_access
+from reporting.page.browsing import PATIENCE_MS, PHONE_PX, check_access
 from turnaround.errors import InputError
 from turnaround.use.predictor import Predictor
 from turnaround.use.server import Address, listen
@@ -120,6 +120,7 @@ def predictor(trained_run: Path) -> Predictor:
 def opened(browser: Any, address: str, *, width: int = 1280) -> Iterator[Page]:
     """The page, which must load without a word on its console."""
     context = browser.new_context(viewport={"width": width, "height": 800})
+    context.set_default_timeout(PATIENCE_MS)
     page: Page = context.new_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
@@ -224,6 +225,7 @@ def test_a_page_of_another_site_is_refused(browser: Any, predictor: Predictor) -
     try:
         with serving(network) as port:
             page = browser.new_page()
+            page.set_default_timeout(PATIENCE_MS)
             page.goto(f"http://127.0.0.1:{site.server_port}/")
             send = (
                 f"async (url) => {{ const body = {DRAWN}; return fetch(url, {{method: 'POST', body, mode: 'no-cors'}})"

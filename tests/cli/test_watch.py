@@ -17,6 +17,7 @@ import pytest
 
 from analysis.build import Plan, build, rising
 from forking import ForkingParent
+from http_client import free_port
 from live_helpers import Stream, ask, wait_for
 from turnaround.reporting.live.address import PageAddress, tunnel
 
@@ -77,8 +78,9 @@ def test_it_prints_its_address_answers_and_ends_with_control_c(tmp_path: Path) -
 
 def test_started_again_it_has_the_same_address(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    with watched(tmp_path / "runs", "--port", "0", state=tmp_path) as (_, lines):
-        port, token = place_in(lines[0])
+    port = free_port()
+    with watched(tmp_path / "runs", "--port", str(port), state=tmp_path) as (_, lines):
+        token = place_in(lines[0])[1]
     with watched(tmp_path / "runs", "--port", str(port), state=tmp_path) as (_, lines):
         assert place_in(lines[0]) == (port, token)
     (tmp_path / "other").mkdir()

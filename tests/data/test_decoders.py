@@ -13,6 +13,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from struck import decoders_below
 from turnaround import children
 from turnaround.children import ChildPool, Death
 from turnaround.data import decoders
@@ -83,9 +84,7 @@ def test_a_picture_that_takes_for_ever_is_named(
     pixels = np.frombuffer(out.read_bytes(), np.uint8).reshape(num_files, 8, 8, 3)
     assert pixels[:, 0, 0, 1].tolist() == [0 if index == 5 else 2 * index for index in range(num_files)]
     assert decoded.digests.any(axis=1).tolist() == [index != 5 for index in range(num_files)]
-    assert not psutil.Process().children() or not [
-        child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())
-    ]
+    assert decoders_below(psutil.Process()) == []
 
 
 def test_whose_fault_a_death_is() -> None:

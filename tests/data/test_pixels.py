@@ -18,6 +18,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from struck import decoders_below
 from turnaround.data import entry as entry_module
 from turnaround.data import pixels as module
 from turnaround.data.folder import ImageTable, scan
@@ -312,15 +313,6 @@ def test_nothing_remains_of_an_interrupted_build(
         prepare(table, size_px=SIZE_PX, cache=cache, skip_bad=False, on_progress=interrupt)
     assert names_in(cache) == []
     assert decoders_below(psutil.Process()) == []
-
-
-def decoders_below(process: psutil.Process) -> list[psutil.Process]:
-    found = []
-    for child in process.children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # ended, or ended and not yet waited for
-            if "spawn_main" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
 
 
 @pytest.mark.fault(15, "a decoding process is killed: said, with the number of processes and what helps")

@@ -93,7 +93,7 @@ def test_a_run_goes_on_with_more_processes_again(
 
     monkeypatch.setattr(restart, "_num_gpus", num_gpus)
     monkeypatch.setattr(local, "GROW_EVERY_S", 0.2)
-    fault = "kind=kill,step=8,rank=1;kind=slow,ms=150,segment=2"
+    fault = "kind=kill,step=8,rank=1;kind=slow,ms=500,segment=2"
     run = restarted(fruit_folder, out, fault, restarts=1, launcher=forking, processes=2)
     assert (run.status.state, run.status.segments, run.machine["processes"]) == ("finished", 3, 2)
     fewer, more = run.status.restarts

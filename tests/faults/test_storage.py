@@ -101,7 +101,8 @@ def test_a_file_system_that_does_not_answer(
 
 @pytest.mark.fault(19, "after a full disk a crash loses what came since the last checkpoint; the record says why")
 def test_a_crash_after_a_full_disk(fruit_folder: Path, tmp_path: Path, whole: Run, forking: ForkingLauncher) -> None:
-    strikes = "kind=disk_full,step=15;kind=kill,step=18"
+    # A checkpoint is written in a thread: on a slow disk it must be through (refused, here) before the kill.
+    strikes = "kind=disk_full,step=15;kind=slow,step=17,ms=1000;kind=kill,step=18"
     struck(strikes, fruit_folder, tmp_path / "run", ProcessFailedError, launcher=forking)
     assert newest(tmp_path / "run") == "epoch-00000-step-00010"
     assert FULL in (Run.load(tmp_path / "run").status.not_saved or "")

@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,19 +129,33 @@ def test_a_process_that_is_killed(
     assert json.loads(run.directory.recipe.read_text())["name"] == "fruit"
 
 
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+DEAF = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
 
 
 def test_processes_that_wait_for_each_other_before_they_train_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As when a Ctrl-C has reached one of two before it listened: the other waits for it."""
-    monkeypatch.setattr(local, "command", lambda plan: [sys.executable, "-c", DEAF])
+    monkeypatch.setattr(local, "command", lambda plan: [sys.executable, "-c", DEAF, str(tmp_path / "deaf")])
     monkeypatch.setattr(local, "GRACE_S", 0.5)
     directory = RunDirectory.create(tmp_path / "run")
     write_json(directory.recipe, {})
     write_json(directory.status, to_json(Status(state="queued")))
-    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    wait = local.LocalProcesses._wait
+
+    def stop_and_wait(*arguments: Any) -> int:
+        """From here on a signal to us is passed on; before, it would end the test process."""
+        while not (tmp_path / "deaf").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return wait(*arguments)
+
+    monkeypatch.setattr(local.LocalProcesses, "_wait", stop_and_wait)
     asked = plan(1, directory.path)
     with (
         pytest.raises(InterruptedRunError, match=r"Stopped before the first step\. Go on with `turnaround resume"),

@@ -55,6 +55,8 @@ def test_what_is_stopped_is_named(victim: str, started: subprocess.Popen[bytes],
     while not launcher.children() and time.monotonic() < latest_s:
         time.sleep(0.01)
     (child,) = launcher.children()
+    while child.environ().get("RANK") != "1" and time.monotonic() < latest_s:  # until it has become its program
+        time.sleep(0.01)
     stopped = started.pid if victim == "launcher" else child.pid
     os.kill(stopped, signal.SIGSTOP)
     made = watch(started, tmp_path, "torch.distributed.run")

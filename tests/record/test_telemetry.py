@@ -16,7 +16,7 @@ from turnaround.record.reader import Run
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import write_json
 
-INTERVAL_S = 0.05
+INTERVAL_S = 0.1
 
 
 def fail(*_arguments):

@@ -363,8 +363,9 @@ def test_two_processes_write_one_run(tmp_path: Path) -> None:
     """Each only what it must. The second comes first, and finds the directory that is not there yet."""
     # Whoever is quicker waits in its first epoch until it has seen the other: a busy machine may start one much later.
     seen = "time.sleep(0.02)\n            while not __import__('os').path.exists('run/{}'): time.sleep(0.01)"
+    # rank-1.json is the second's own note: it has found the directory.
     code = LOOP.format(step=seen.format("logs/rank-1.json"))
-    second = start(LOOP.format(step=seen.format("recipe.json")), tmp_path, RANK="1", LOCAL_RANK="1", **RANKS)
+    second = start(code, tmp_path, RANK="1", LOCAL_RANK="1", **RANKS)
     time.sleep(0.3)
     first = start(code, tmp_path, RANK="0", LOCAL_RANK="0", **RANKS)
     # Process 0 goes first: where both end at once, the other one must have found the directory before.

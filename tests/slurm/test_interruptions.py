@@ -21,7 +21,7 @@ from turnaround.record.reader import Run
 
 pytestmark = pytest.mark.slurm
 
-EPOCHS = 40
+EPOCHS = 60
 SLOW = "kind=slow,ms=2000"
 """At every step of the first start: more than a minute for all."""
 V100 = {"n3", "n4"}
@@ -74,9 +74,9 @@ def happened(
             wait_for(lambda run=run: has_saved(run, 1), run, timeout_s=300)  # type: ignore[misc]
         lost = job_of(runs["node down"]).hosts[0]
         assert lost not in job_of(runs["pre-empted"]).hosts
-        _preempt(folder, runs["pre-empted"])
         client.requeue(job_of(runs["requeued"]).job_id)
         running_cluster.run("scontrol", "update", f"nodename={lost}", "state=down", "reason=test")
+        _preempt(folder, runs["pre-empted"])  # last: it waits
         for run in runs.values():
             done = turnaround("resume", str(run), "--on", "slurm", cwd=folder)  # joined for its end only
             assert done.returncode == 0, done.stderr + printed(run)

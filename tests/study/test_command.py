@@ -267,7 +267,7 @@ def test_stopped_it_leaves_nothing_running_and_no_run(tmp_path: Path, stubborn: 
         wait_for(lambda: (tmp_path / "asked").exists())
         assert process.poll() is None
         process.terminate()
-    assert process.wait(timeout=20) == 75
+    assert process.wait(timeout=120) == 75
     assert psutil.wait_procs(family, timeout=180)[1] == []
     assert state_of(TWO, tmp_path).standing == "missing"
 

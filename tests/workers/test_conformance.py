@@ -16,6 +16,7 @@ import pytest
 
 from forking import ForkingLauncher
 from running import TESTS, contract_told, largest_difference, request, weights
+from struck import waits_for
 from turnaround import fruitbowl, recipes
 from turnaround.errors import ProcessFailedError
 from turnaround.launch import lifecycle, local
@@ -233,13 +234,13 @@ def test_an_error_a_kill_and_two_resumes_change_nothing(
             ProcessFailedError, match=rf"Process {last} \(host .*\) failed: RuntimeError: told to fail in epoch 2"
         ):
             start(engine, images, out, None if engine == "horovod" else forking_agent)
-    assert processes_of(out) == []
+    waits_for(lambda: processes_of(out) == [])
     assert Run.load(out).status.state == "failed"
     with pytest.MonkeyPatch.context() as patch:  # process 0 is killed between an epoch's line and its checkpoint
         troubled(patch, kill_after="2")
         with pytest.raises(ProcessFailedError):
             lifecycle.resume(request(out, processes=PROCESSES[engine], launcher=quick(engine)))
-    assert processes_of(out) == []
+    waits_for(lambda: processes_of(out) == [])
     assert [e.epoch for e in Run.load(out).epochs] == [1, 2]
     run = lifecycle.resume(request(out, processes=PROCESSES[engine], launcher=quick(engine)))
     assert run.status.state == "finished"

@@ -37,7 +37,7 @@ def turnaround(*arguments: str, path: Path | None = None) -> subprocess.Complete
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "turnaround", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
 # --- missing, or not built
@@ -106,7 +106,7 @@ def test_under_horovodrun(fruit_folder: Path, tmp_path: Path) -> None:
     start = [shutil.which("horovodrun") or "horovodrun", "-np", "2", "--gloo", sys.executable, "-m", "turnaround"]
     arguments = ["train", str(fruit_folder), "--engine", "horovod", "--out", str(out), *ON_CPU]
     epochs = ["--set", "training.epochs=1"]
-    done = subprocess.run([*start, *arguments, *epochs], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*start, *arguments, *epochs], capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     run = Run.load(out)
     assert run.status.state == "finished"
@@ -149,7 +149,7 @@ def running(out: Path, source: Path, *, epochs: int) -> Iterator[subprocess.Pope
             process.kill()
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 300) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -167,7 +167,9 @@ def test_a_polite_stop_and_another_engine_afterwards(
     out = tmp_path / "run"
     monkeypatch.setenv("TURNAROUND_FAULT", "kind=slow,ms=500")  # of the first start only, which is stopped
     with running(out, fruit_folder, epochs=30) as process:
-        family = psutil.Process(process.pid).children(recursive=True)
+        below = psutil.Process(process.pid).children(recursive=True)
+        # multiprocessing's own helper stays where the command has decoded images itself
+        family = [child for child in below if "resource_tracker" not in " ".join(child.cmdline())]
         assert len(family) == 3  # the starter and two workers
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(timeout=180)

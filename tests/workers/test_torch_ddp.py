@@ -71,7 +71,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, forking_parent: ForkingParent
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, str(folder)]
     environment = {**os.environ, **loopback(), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [forking_parent.python, *start], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [forking_parent.python, *start], env=environment, capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,23 +16,17 @@ from typing import Any
 
 import pytest
 
+from http_client import free_port
 from turnaround.record.reader import Run
 
 pytestmark = pytest.mark.frameworks
 SOURCE = str(Path(__file__).parents[3] / "src")
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def ask(address: str, body: dict[str, Any] | None = None) -> Any:
     request = urllib.request.Request(address, json.dumps(body).encode() if body is not None else None)
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.loads(answer.read())
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,8 @@ import pytest
 
 from analysis.build import Plan, build, rising
 from forking import ForkingParent
-from reporting.page.browsing import PHONE_PX, check_access, violations
+from http_client import free_port
+from reporting.page.browsing import PATIENCE_MS, PHONE_PX, check_access, violations
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import ClassResult, Evaluation, to_json
 from turnaround.record.writer import write_json
@@ -29,11 +29,6 @@ pytestmark = pytest.mark.browser
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SLOW_MS = 120_000
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -65,6 +60,7 @@ class Opened:
 
     def __init__(self, browser: Any, *, width: int = 1280) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": 900})
+        self.context.set_default_timeout(PATIENCE_MS)
         self.page: Page = self.context.new_page()
         self.said: list[str] = []
         self.hosts: set[str] = set()

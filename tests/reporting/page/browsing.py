@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 WITHIN_FILE = ("data:", "blob:")
 PHONE_PX = 390
+PATIENCE_MS = 120_000
+"""Playwright's own 30 s are short for a busy machine."""
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
@@ -20,6 +22,7 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 def opened(browser: Any, file: Path, *, width: int = 1280, script: str = "", **options: Any) -> Iterator[Page]:
     """Open the file; `script` runs before anything of the page does."""
     context = browser.new_context(viewport={"width": width, "height": 800}, **options)
+    context.set_default_timeout(PATIENCE_MS)
     page: Page = context.new_page()
     page.add_init_script(script)
     said: list[str] = []

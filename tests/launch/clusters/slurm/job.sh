@@ -20,6 +20,11 @@ set -euo pipefail
 TURNAROUND_BEGUN_AT_S=$(date +%s.%N) # here the program begins
 export TURNAROUND_BEGUN_AT_S
 
+# Slurm sends USR2 to this script 120 s before the time limit, and on many clusters before a
+# pre-emption. It is noted, and passed on to the step when there is one.
+step='' warned=no
+trap 'warned=yes; [ -z "$step" ] || kill -USR2 "$step" || true' USR2
+
 # The run, what is printed on the way, and where relative paths begin.
 run='/home/ada/runs/fruit 8w'
 logs='/home/ada/runs/fruit 8w/logs'
@@ -61,15 +66,11 @@ on_each_host() {
         --local-addr "$SLURMD_NODENAME" "$@"
 }
 
-# Slurm sends USR2 to this script 120 s before the time limit, and on many clusters before a
-# pre-emption. TERM comes with scancel, to the processes too: they end by themselves, and this script waits for them.
-step='' warned=no
-trap 'warned=yes; [ -z "$step" ] || kill -USR2 "$step" || true' USR2
+# TERM comes with scancel, to the processes too: they end by themselves, and this script waits for them.
 trap ':' TERM
 srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 --wait=60 \
     bash -c "$(declare -f on_each_host); on_each_host \"\$@\"" bash "${program[@]}" &
 step=$!
-wait "$step" || true
 while kill -0 "$step" 2>/dev/null; do # a signal ends a wait early, and a warning during the start goes unheard
     if [ "$warned" = yes ]; then
         sleep 2 || true

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from console import Console
 from forking import ForkingParent
+from http_client import free_port
 from struck import waits_for
 from turnaround.errors import InputError
 from turnaround.launch.clusters.contract import TrainingJob, Wishes
@@ -141,9 +141,7 @@ def test_two_hosts_are_killed_and_go_on(
     tmp_path: Path, fruit_folder: Path, monkeypatch: pytest.MonkeyPatch, forking_parent: ForkingParent
 ) -> None:
     """The commands of the pods, as two local processes with the job's variables: stopped with TERM, then resumed."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     settings = ("data.size_px=32", "training.batch_per_worker=48", "training.epochs=12", "workers.count=2")
     settings += ("training.checkpoint_every_s=0",)
     words = (str(fruit_folder), *(part for one in settings for part in ("--set", one)))

@@ -102,6 +102,7 @@ def job_script(job: SlurmJob) -> str:
     blocks = [
         _header(job),
         f"set -euo pipefail\n{BEGUN_VARIABLE}=$(date +%s.%N) # here the program begins\nexport {BEGUN_VARIABLE}",
+        _signals(job),
         _places(job),
         _setup(job),
         *([_watch(job)] if job.watcher else [_start(job), _on_each_host(job), _run(job), _end(job)]),
@@ -255,23 +256,27 @@ def _run(job: SlurmJob) -> str:
     # have LAST_TASKS_S to save, or to say whom they have lost.
     cpus = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if job.settings.cpus_per_gpu else ""
     return _waited_for(
-        job,
         f"srun --nodes={job.settings.hosts} --ntasks-per-node=1{cpus} --kill-on-bad-exit=0 --wait={LAST_TASKS_S} \\\n"
         '    bash -c "$(declare -f on_each_host); on_each_host \\"\\$@\\"" bash "${program[@]}"',
     )
 
 
-def _waited_for(job: SlurmJob, command: str) -> str:
-    """Return lines that start the command, pass warnings on to it, and leave its exit status in `status`."""
+def _signals(job: SlurmJob) -> str:
+    # Before anything that takes time: sbatch may warn up to 60 s early, and bash without a trap dies of it.
     return f"""\
 # Slurm sends USR2 to this script {job.settings.signal_lead_s} s before the time limit, and on many clusters before a
-# pre-emption. TERM comes with scancel, to the processes too: they end by themselves, and this script waits for them.
+# pre-emption. It is noted, and passed on to the step when there is one.
 step='' warned=no
-trap 'warned=yes; [ -z "$step" ] || kill -USR2 "$step" || true' USR2
+trap 'warned=yes; [ -z "$step" ] || kill -USR2 "$step" || true' USR2"""
+
+
+def _waited_for(command: str) -> str:
+    """Return lines that start the command, pass warnings on to it, and leave its exit status in `status`."""
+    return f"""\
+# TERM comes with scancel, to the processes too: they end by themselves, and this script waits for them.
 trap ':' TERM
 {command} &
 step=$!
-wait "$step" || true
 while kill -0 "$step" 2>/dev/null; do # a signal ends a wait early, and a warning during the start goes unheard
     if [ "$warned" = yes ]; then
         sleep {WARN_AGAIN_S} || true
@@ -291,7 +296,7 @@ def _watch(job: SlurmJob) -> str:
 {_before(job)}
 
 # A watcher runs the program, keeps what it prints, and notes how it ends. Python would die of a USR2 while it starts.
-{_waited_for(job, command)}
+{_waited_for(command)}
 exit "$status\""""
 
 
