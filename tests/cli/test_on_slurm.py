@@ -114,8 +114,8 @@ STUDIES = [
     (("fruitbowl", "--workers", "1", "--set", "workers.engine=horovod"), "--on slurm starts the engine torch"),
 ]
 TRAININGS = [
-    (("--on", "cloud"), "Unknown --on 'cloud'. Valid: local, slurm, skypilot, kubernetes."),
-    (("--gpu", "v100"), "--gpu is for clusters: add --on slurm or --on skypilot or --on kubernetes, or leave it out."),
+    (("--on", "cloud"), "Unknown --on 'cloud'. Valid: local, slurm, skypilot, kubernetes, kubeflow."),
+    (("--gpu", "v100"), "--gpu is for clusters: add --on slurm or --on skypilot or --on kubernetes or --on kubeflow"),
     (("--slurm", "qos=x"), "--slurm is for clusters"),
     (("--no-wait",), "--no-wait is for clusters"),
     (("--on", "slurm", "--slurm", "qos"), "--slurm wants key=value, for example cpus_per_gpu=8. Received: 'qos'."),

@@ -179,7 +179,7 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="WHERE",
-        help="Who does the work: local (this machine) or slurm; skypilot and kubernetes: print the file for it.",
+        help="Who does the work: local (this machine) or slurm; skypilot, kubernetes, kubeflow: print its file.",
     ),
 ]
 Gpu = Annotated[
@@ -227,6 +227,10 @@ More = Annotated[
 ]
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Submit and end; the jobs go on by themselves.", rich_help_panel=PANEL)
+]
+Submit = Annotated[
+    bool,
+    typer.Option("--submit", help="Of skypilot: submit the file through its own client.", rich_help_panel=PANEL),
 ]
 Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the study's jobs.", rich_help_panel=PANEL)]
 
@@ -311,9 +315,11 @@ class ClusterFlags:
     no_wait: bool = False
     cancel: bool = False
     """True when the jobs of a study are to be cancelled."""
+    submit: bool = False
+    """True when a written file goes to its cluster's own client."""
 
     def __post_init__(self) -> None:
-        from turnaround.launch.clusters import CLUSTERS, WRITTEN
+        from turnaround.launch.clusters import CLUSTERS, WRITTEN, writer_named
 
         if self.on not in (LOCAL, *CLUSTERS, *WRITTEN):
             raise InputError(one_of("--on", self.on, (LOCAL, *CLUSTERS, *WRITTEN)))
@@ -326,6 +332,7 @@ class ClusterFlags:
             "slurm": self.more or None,
             "no-wait": self.no_wait or None,
             "cancel": self.cancel or None,
+            "submit": self.submit or None,
         }
         given = [name for name, value in values.items() if value is not None]
         if self.on == LOCAL and given:
@@ -333,6 +340,13 @@ class ClusterFlags:
             raise InputError(f"--{given[0]} is for clusters: add {clusters}, or leave it out.")
         if self.on in WRITTEN and self.no_wait:
             raise InputError(f"--no-wait: --on {self.on} prints a file and waits for nothing. Leave it out.")
+        if self.submit and self.on in CLUSTERS:
+            raise InputError(f"--submit: --on {self.on} submits without it. Leave it out.")
+        if self.submit and writer_named(self.on).submit is None:
+            raise InputError(
+                f"--submit is for clusters whose own client is called, not for --on {self.on}: "
+                f"turnaround train ... --on {self.on} > job.yaml, then kubectl apply -f job.yaml."
+            )
 
     def cluster(self) -> Cluster | None:
         """Return who does the work; None for this machine."""

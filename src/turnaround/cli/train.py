@@ -34,6 +34,7 @@ from turnaround.cli.options import (
     Set,
     ShowBatch,
     Size,
+    Submit,
     Time,
     TimeLimit,
     command_began_s,
@@ -90,6 +91,7 @@ def train(
     time: Time = None,
     slurm: More = None,
     no_wait: NoWait = False,
+    submit: Submit = False,
 ) -> None:
     """Train on a folder of images and record the run.
 
@@ -101,7 +103,6 @@ def train(
     """
     from turnaround import recipes
     from turnaround.launch.contract import checked_device
-    from turnaround.record.layout import default_run_path
     from turnaround.record.viewers.follow import chosen
     from turnaround.workers.environment import place
 
@@ -114,8 +115,8 @@ def train(
         is_here = here.is_alone and on == "local" and not dry_run
         return _show_batch(recipe, show_batch, is_here=is_here, device=checked_device(device), as_json=json_)
     recipe = recipe if here.is_alone else _under_a_launcher(recipe, here, out=out, overrides=overrides)
-    target = out or default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
-    flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait)
+    target = out or _default_target(recipe)
+    flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, submit=submit)
     if cluster := flags.target():
         _refuse_on_cluster(cluster, recipe, restarts=restarts, here=here, viewers=viewers, private=private)
         training = _training(recipe, source, overrides, target, processes=processes, device=checked_device(device))
@@ -124,6 +125,12 @@ def train(
         return _print_plan(recipe, target, processes=processes, device=checked_device(device))
     wishes = {"processes": processes, "device": checked_device(device), "restarts": restarts, "is_private": private}
     return _train_here(recipe, target, here=here, told=(viewers, notifier), as_json=json_, wishes=wishes)
+
+
+def _default_target(recipe: Recipe) -> Path:
+    from turnaround.record.layout import default_run_path
+
+    return default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
 
 
 def _train_here(
@@ -252,7 +259,6 @@ def _train_there(
     notifier: Notifier | None,
 ) -> None:
     """Train as a job of a cluster; a dry run prints its script, which can be submitted as it is."""
-    from turnaround.errors import InputError
     from turnaround.launch.clusters.contract import FileWriter
     from turnaround.launch.clusters.follow import follow, inventory_of, submit_checked
     from turnaround.record.layout import RunDirectory
@@ -262,9 +268,7 @@ def _train_there(
     from turnaround.reporting.training_display import print_result
 
     if isinstance(cluster, FileWriter):
-        if notifier is not None:
-            raise InputError(f"--notify: export TURNAROUND_NOTIFY where {cluster.title} runs it, not in its file.")
-        return typer.echo(cluster.text(training, flags.wishes), nl=False)
+        return _write_file(training, cluster, flags, is_dry=is_dry, as_json=as_json, notifier=notifier)
     inventory = inventory_of(cluster, is_dry=is_dry)
     job = cluster.job(training, flags.wishes, inventory)
     if is_dry:
@@ -282,6 +286,36 @@ def _train_there(
         notify()
         follow(RunDirectory(job.directory), job_id, cluster, tell)
     return print_result(Run.load(job.directory), as_json=as_json)
+
+
+def _write_file(
+    training: TrainingJob,
+    cluster: FileWriter,
+    flags: ClusterFlags,
+    *,
+    is_dry: bool,
+    as_json: bool,
+    notifier: Notifier | None,
+) -> None:
+    """Print the file of a training for a cluster that others submit to, or hand it to the cluster's own client."""
+    from turnaround.errors import InputError
+    from turnaround.launch.clusters.written.task import job_name
+    from turnaround.reporting.terminal import err, print_json
+
+    if notifier is not None:
+        raise InputError(f"--notify: export TURNAROUND_NOTIFY where {cluster.title} runs it, not in its file.")
+    text = cluster.text(training, flags.wishes)
+    if is_dry or not flags.submit or cluster.submit is None:
+        return typer.echo(text, nl=False)
+    console, name = err(), job_name(training.out.name)
+    cluster.submit(text, (lambda line: None) if as_json else lambda line: console.print(line, markup=False))
+    if as_json:
+        return print_json({"cluster": cluster.name, "job_name": name})
+    return console.print(
+        f"{cluster.title} has the job {name} and starts it again by itself. turnaround's authors have seen none on "
+        "a real cloud: look at it (`sky jobs queue`), and at the run (`turnaround report` on the shared folder).",
+        markup=False,
+    )
 
 
 def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:

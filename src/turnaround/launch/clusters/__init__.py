@@ -5,10 +5,11 @@ submission.py  a run becomes a job, once, wherever this is killed
 follow.py      jobs to their end; who follows can leave and come back
 job_status.py  what a cluster says of a job, in the run's status.json
 slurm/         sbatch, squeue, requeue
-written/       SkyPilot and Kubernetes: one file that a person reads and submits; a row of `WRITTEN`
+written/       SkyPilot, Kubernetes and Kubeflow: one file that a person reads and submits; a row of `WRITTEN`
 """
 
 from importlib import import_module
+from typing import Any
 
 from turnaround.errors import InputError, one_of
 from turnaround.launch.clusters.contract import Cluster, FileWriter
@@ -18,17 +19,23 @@ CLUSTERS = {"slurm": "turnaround.launch.clusters.slurm.cluster:Slurm"}
 
 
 WRITTEN = {
-    "skypilot": ("SkyPilot", "turnaround.launch.clusters.written.skypilot:skypilot_file"),
-    "kubernetes": ("Kubernetes", "turnaround.launch.clusters.written.kubernetes:kubernetes_file"),
+    "skypilot": ("SkyPilot", "skypilot:skypilot_file", "skypilot:submit_task"),
+    "kubernetes": ("Kubernetes", "kubernetes:kubernetes_file", None),
+    "kubeflow": ("Kubeflow", "kubeflow:kubeflow_file", None),
 }
-"""By the name after --on: its title, and the module and function that write a training's file."""
+"""By the name after --on: its title; in written/ the module and function that write a training's file; and those that
+submit it, where its own client is called."""
 
 
 def writer_named(name: str) -> FileWriter:
     """Return who writes the file for a cluster that is a row of `WRITTEN`."""
-    title, place = WRITTEN[name]
+    title, text, submit = WRITTEN[name]
+    return FileWriter(name=name, title=title, text=_written(text), submit=_written(submit) if submit else None)
+
+
+def _written(place: str) -> Any:
     module, _, function = place.partition(":")
-    return FileWriter(name=name, title=title, text=getattr(import_module(module), function))
+    return getattr(import_module(f"{__name__}.written.{module}"), function)
 
 
 def cluster_named(name: str) -> Cluster:

@@ -136,6 +136,8 @@ class FileWriter:
     name: str
     title: str
     text: Callable[[TrainingJob, Wishes], str]
+    submit: Callable[[str, Callable[[str], None]], None] | None = None
+    """Hands a text to the cluster's own client and tells what that prints; None where a person does it."""
 
 
 class ClusterJob(Protocol):

@@ -21,27 +21,38 @@ from turnaround.launch.clusters.written.task import (
 )
 
 TITLE = "Kubernetes"
+CONTAINER = "train"
 
 
 def kubernetes_file(training: TrainingJob, wishes: Wishes) -> str:
     """Return the manifest; `kubectl apply -f` takes it as it is. Pure."""
-    task = HostTask.of(training, wishes, title=TITLE)
+    task = pod_task(training, wishes, title=TITLE)
+    first = f'"${{TURNAROUND_FIRST_HOST:-{task.name}-0.{task.name}}}"'
+    script = pod_script(task, rank='"$JOB_COMPLETION_INDEX"', first_host=first)
+    return _service(task) + _indexed_job(task, script)
+
+
+def pod_task(training: TrainingJob, wishes: Wishes, *, title: str) -> HostTask:
+    """Return the task of a training whose hosts are pods; InputError for what a pod cannot be told."""
+    task = HostTask.of(training, wishes, title=title)
     settings = task.settings
     if not settings.image:
-        raise InputError("--on kubernetes needs an image with turnaround in it: --job image=REGISTRY/NAME:TAG.")
+        raise InputError(
+            f"--on {title.casefold()} needs an image with turnaround in it: --job image=REGISTRY/NAME:TAG."
+        )
     if settings.spot == "yes" or settings.cloud:
         raise InputError(
-            "--job spot and cloud are for SkyPilot; in Kubernetes the cluster's nodes decide. Leave them out."
+            f"--job spot and cloud are for SkyPilot; in {title} the cluster's nodes decide. Leave them out."
         )
-    first = f'"${{TURNAROUND_FIRST_HOST:-{task.name}-0.{task.name}}}"'
-    script = host_script(task, rank='"$JOB_COMPLETION_INDEX"', first_host=first)
-    script = f"{settings.setup}\n{script}" if settings.setup else script
-    volume = (
-        f"persistentVolumeClaim: {{claimName: {yaml_text(settings.volume)}}}" if settings.volume else "emptyDir: {}"
-    )
     if not settings.volume and task.hosts > 1:
         raise InputError("Several hosts need a volume that all of them mount: --job volume=CLAIM (ReadWriteMany).")
-    return _service(task) + _indexed_job(task, script, volume)
+    return task
+
+
+def pod_script(task: HostTask, *, rank: str, first_host: str) -> str:
+    """Return what the container of each pod runs."""
+    script = host_script(task, rank=rank, first_host=first_host)
+    return f"{task.settings.setup}\n{script}" if task.settings.setup else script
 
 
 def _service(task: HostTask) -> str:
@@ -62,8 +73,7 @@ spec:
 """
 
 
-def _indexed_job(task: HostTask, script: str, volume: str) -> str:
-    settings = task.settings
+def _indexed_job(task: HostTask, script: str) -> str:
     return f"""\
 ---
 apiVersion: batch/v1
@@ -74,40 +84,67 @@ spec:
   completionMode: Indexed
   completions: {task.hosts}
   parallelism: {task.hosts}
-  backoffLimit: {int(settings.max_restarts) * task.hosts}
-  podFailurePolicy:
-    rules:
-    - action: FailJob # bad input, or a run that has diverged: again would be the same
-      onExitCodes: {{containerName: train, operator: In, values: [{REFUSED}, {DIVERGED}]}}
-    - action: Ignore # saved, to go on: not counted
-      onExitCodes: {{containerName: train, operator: In, values: [{RESUMABLE}]}}
-    - action: Ignore # evicted, pre-empted, drained
-      onPodConditions:
-      - {{type: DisruptionTarget, status: "True"}}
+{yaml_block(failure_rules(task, container=CONTAINER), indent=2)}
   template:
     spec:
       subdomain: {task.name}
       restartPolicy: Never
       terminationGracePeriodSeconds: {GRACE_S}
       containers:
-      - name: train
-        image: {yaml_text(settings.image)}
-{_resources(task)}        volumeMounts:
-        - {{name: shared, mountPath: {yaml_text(settings.shared)}}}
-        - {{name: memory, mountPath: /dev/shm}}
+      - name: {CONTAINER}
+        image: {yaml_text(task.settings.image)}
+        resources: {resources(task)}
+{yaml_block(mounts(task), indent=8)}
         command: [bash, -c]
         args:
         - |
 {yaml_block(script, indent=10)}
-      volumes:
-      - name: shared
-        {volume}
-      - name: memory # processes of one host share decoded images
-        emptyDir: {{medium: Memory}}
-{_node_selector(task)}"""
+{yaml_block(volumes(task), indent=6)}
+"""
 
 
-def _resources(task: HostTask) -> str:
+def failure_rules(task: HostTask, *, container: str) -> str:
+    """Return which pod of a Job starts again, and how often."""
+    return f"""\
+backoffLimit: {int(task.settings.max_restarts) * task.hosts}
+podFailurePolicy:
+  rules:
+  - action: FailJob # bad input, or a run that has diverged: again would be the same
+    onExitCodes: {{containerName: {container}, operator: In, values: [{REFUSED}, {DIVERGED}]}}
+  - action: Ignore # saved, to go on: not counted
+    onExitCodes: {{containerName: {container}, operator: In, values: [{RESUMABLE}]}}
+  - action: Ignore # evicted, pre-empted, drained
+    onPodConditions:
+    - {{type: DisruptionTarget, status: "True"}}
+"""
+
+
+def mounts(task: HostTask) -> str:
+    return f"""\
+volumeMounts:
+- {{name: shared, mountPath: {yaml_text(task.settings.shared)}}}
+- {{name: memory, mountPath: /dev/shm}}
+"""
+
+
+def volumes(task: HostTask) -> str:
+    """Return the volumes of a pod, and the nodes with its kind of GPU by the label of NVIDIA's own feature discovery;
+    "any" asks for none."""
+    claim = task.settings.volume
+    shared = f"persistentVolumeClaim: {{claimName: {yaml_text(claim)}}}" if claim else "emptyDir: {}"
+    is_any = task.gpu is None or task.gpu.casefold() == "any"
+    nodes = "" if is_any else f"nodeSelector: {{nvidia.com/gpu.product: {yaml_text(task.gpu)}}}\n"
+    return f"""\
+volumes:
+- name: shared
+  {shared}
+- name: memory # processes of one host share decoded images
+  emptyDir: {{medium: Memory}}
+{nodes}"""
+
+
+def resources(task: HostTask) -> str:
+    """Return what a host needs, in YAML's flow style."""
     settings = task.settings
     amounts = {
         "nvidia.com/gpu": str(task.processes_here) if task.has_gpus else "",
@@ -115,11 +152,4 @@ def _resources(task: HostTask) -> str:
         "memory": f"{settings.memory_gb}Gi" if settings.memory_gb else "",
     }
     known = ", ".join(f"{name}: {yaml_text(amount)}" for name, amount in amounts.items() if amount)
-    return f"        resources:\n          limits: {{{known}}}\n" if known else ""
-
-
-def _node_selector(task: HostTask) -> str:
-    """Return the nodes with this kind of GPU, by the label of NVIDIA's own feature discovery; "any" asks for none."""
-    if task.gpu is None or task.gpu.casefold() == "any":
-        return ""
-    return f"      nodeSelector: {{nvidia.com/gpu.product: {yaml_text(task.gpu)}}}\n"
+    return f"{{limits: {{{known}}}}}" if known else "{}"

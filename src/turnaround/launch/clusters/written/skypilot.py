@@ -1,15 +1,29 @@
 """SkyPilot: one task, for `sky jobs launch`, which recovers it on another machine when a spot machine is taken away.
 
 A start that saved and ended with 75 is started again, uncounted; any other failure up to `max_restarts` times.
+`submit_task` hands it to SkyPilot's own client, where that is installed.
 """
 
 from __future__ import annotations
 
-from turnaround.errors import InputError
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from turnaround.errors import InputError, MissingPartError
 from turnaround.launch.clusters.contract import TrainingJob, Wishes
 from turnaround.launch.clusters.written.task import RESUMABLE, HostTask, host_script, yaml_block, yaml_text
 
 TITLE = "SkyPilot"
+CLIENT = "sky"
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+MAX_REASON = 500
+ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
+"""Of Python, before the sentence: sky.exceptions.NoCloudAccessError: ..."""
 
 
 def skypilot_file(training: TrainingJob, wishes: Wishes) -> str:
@@ -45,3 +59,39 @@ resources:
 {volumes}{setup}run: |
 {yaml_block(host_script(task, rank='"$SKYPILOT_NODE_RANK"', first_host=first), indent=2)}
 """
+
+
+def submit_task(text: str, tell: Callable[[str], None]) -> None:
+    """Submit the task through `sky jobs launch`, which returns when the job waits for its machines; `tell` gets what it
+    prints, line by line. InputError with SkyPilot's own reason when it refuses."""
+    client = shutil.which(CLIENT) or shutil.which(CLIENT, path=str(Path(sys.executable).parent))
+    if client is None:
+        raise MissingPartError(
+            "SkyPilot is not installed here: there is no `sky` in PATH. Install it for your cloud (pip install "
+            '"skypilot[aws]"), or leave --submit out and submit the printed file where it is.'
+        )
+    said = "no reason given"
+    with tempfile.TemporaryDirectory(prefix="turnaround-") as folder:
+        file = Path(folder) / "task.yaml"
+        file.write_text(text, encoding="utf-8")
+        # --yes: whoever types --submit has decided. SkyPilot shows what it would rent on the way.
+        words = [client, "jobs", "launch", "--yes", "--detach-run", str(file)]
+        with subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        ) as process:
+            for line in process.stdout or ():
+                if plain := COLOURS.sub("", line).strip():
+                    said = plain
+                    tell(plain)
+    if process.returncode != 0:
+        reason = ERROR_CLASS.sub("", said)[:MAX_REASON].rstrip(".")
+        raise InputError(
+            f"SkyPilot has not taken the job: {reason}. `sky check` tells which clouds are set up, `sky jobs queue` "
+            "what was submitted; without --submit the file is printed."
+        )
