@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from forking import ForkingLauncher, ForkingParent
-from turnaround import fruitbowl
+from turnaround import children, fruitbowl
 from turnaround.children import num_cpus
 from turnaround.workers.environment import VARIABLES
 
@@ -120,6 +120,22 @@ def own_cache(session_folder: Path) -> Iterator[None]:
         for name in (name for names in VARIABLES.values() for name in names):
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)  # also while fixtures are made that several tests share
+def images_in_this_process() -> Iterator[None]:
+    """Images are read, compared and decoded by the process of the test: it takes two others 0.6 s to start, and the
+    240 images of most tests 0.1 s to decode. Commands of forking parents do so too, those of the real Python do not.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(children, "num_cpus", lambda: 1)
+        yield
+
+
+@pytest.fixture
+def all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process for each core, as everywhere but in tests: for data/ and check/, whose processes these are."""
+    monkeypatch.setattr(children, "num_cpus", num_cpus)
 
 
 @pytest.fixture(scope="session")

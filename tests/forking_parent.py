@@ -30,7 +30,7 @@ from PIL import Image
 import traced_worker  # noqa: F401  # notes what every step consumed, where a test asks for it
 import turnaround
 from http_client import free_port
-from turnaround import cli, worker
+from turnaround import children, cli, worker
 from turnaround.children import die_with_parent
 from turnaround.errors import TurnaroundError
 from turnaround.launch.local import GRACE_S
@@ -48,6 +48,7 @@ def main(listening: socket.socket) -> NoReturn:
     for name in (*OPTIONAL, *(name for name in modules if name.split(".")[1] in ROOMS)):
         with contextlib.suppress(ImportError):  # of what is not installed here
             importlib.import_module(name)
+    children.num_cpus = lambda: 1  # two more processes take longer to start than they would have to decode (conftest.py)
     Image.init()  # its formats, which it would load when a picture is saved or not known at once
     with contextlib.suppress(ImportError, TurnaroundError):
         write_a_page()

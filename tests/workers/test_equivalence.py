@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from forking import ForkingLauncher
 from running import largest_difference, traced, train, weights
+from turnaround import fruitbowl
 from turnaround.model.network import build
 from turnaround.recipe import ModelRecipe
 from turnaround.record.reader import Run
@@ -57,8 +58,6 @@ NETWORKS = {
 
 @pytest.fixture(scope="module")
 def ten_steps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from turnaround import fruitbowl
-
     return fruitbowl.generate(tmp_path_factory.mktemp("images") / "ten", images=200, size_px=32, seed=5)
 
 
@@ -69,10 +68,10 @@ RunOn = Callable[..., Run]
 def run_on(ten_steps_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> RunOn:
     """Trains on so many processes."""
 
-    def run(processes: int, *overrides: str, device: str = "cpu") -> Run:
+    def run(processes: int, *overrides: str, device: str = "cpu", folder: Path = ten_steps_folder) -> Run:
         launcher = forking if device == "cpu" else None
         out, settings = tmp_path / f"{processes}", (*SHARED, *overrides, "data.holdout=0.2")
-        run = train(ten_steps_folder, out, *settings, processes=processes, device=device, launcher=launcher)
+        run = train(folder, out, *settings, processes=processes, device=device, launcher=launcher)
         assert run.machine["engine"] == ("Single" if processes == 1 else "torch gloo")
         assert run.machine["choices"]["device"]["value"].startswith(device)
         assert (run.machine["workers"], run.machine["processes"]) == (run.recipe["workers"]["count"], processes)
@@ -211,10 +210,12 @@ def test_unequal_shares_are_the_same_training_too(run_on: RunOn) -> None:
     assert one.final == three.final
 
 
-def test_eight_workers_on_any_number_of_processes(run_on: RunOn) -> None:
-    """1 x 8, 2 x 4, 4 x 2 and 8 x 1 are one training."""
+def test_eight_workers_on_any_number_of_processes(run_on: RunOn, tmp_path: Path) -> None:
+    """1 x 8, 2 x 4, 4 x 2 and 8 x 1 are one training, of three steps: fifteen processes take turns on the cores."""
+    folder = fruitbowl.generate(tmp_path / "three", images=60, size_px=32, seed=5)
     settings = ("training.batch_per_worker=2", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
-    one, *several = [run_on(n, *settings, "workers.count=8") for n in (1, 2, 4, 8)]
+    one, *several = [run_on(n, *settings, "workers.count=8", folder=folder) for n in (1, 2, 4, 8)]
+    assert one.epochs[0].steps == 3
     for run in several:
         assert largest_difference(weights(one), weights(run)) < 1e-12
         assert run.final == one.final

@@ -265,9 +265,9 @@ def with_queue(
         answered = cluster.queue.with_queue(asked, _runs_in(folder))
     except InputError as error:
         return replace(report, cluster=replace(cluster, why_silent=str(error)))
-    by_case = {(p.gpu, p.workers): p for p in answered}
+    by_configuration = {(p.gpu, p.workers): p for p in answered}
     waiting = tuple(
-        replace(e, prediction=by_case.get((e.prediction.gpu, e.prediction.workers), e.prediction))
+        replace(e, prediction=by_configuration.get((e.prediction.gpu, e.prediction.workers), e.prediction))
         for e in report.estimates
     )
     return replace(report, estimates=waiting, cluster=cluster)

@@ -35,9 +35,9 @@ SMALL_COST_S = 360.0  # 0.1 GPU-hours: below, costs are told in GPU-seconds
 
 def time_figures(job: Workload, *, price: float | PriceTable | None) -> list[Figure]:
     """Return the times to one accuracy and to each one's plateau, as far as known; then the cost of the fairest."""
-    by_case = {id(series.configuration): series for series in series_of(job)}
+    by_configuration = {id(series.configuration): series for series in series_of(job)}
     shown = [_to_stable(goal, job) if goal.basis == "stable" else goal for goal in goals(job)]
-    by_goal = [(goal, [(by_case[id(one.configuration)], one) for one in goal.reached]) for goal in shown]
+    by_goal = [(goal, [(by_configuration[id(one.configuration)], one) for one in goal.reached]) for goal in shown]
     # The time of the whole job depends on the epochs that somebody asked for: drawn where nothing better is known.
     drawn = [(goal, rows) for goal, rows in by_goal if goal.basis != "job"] or by_goal
     figures = [_time_figure(goal, rows) for goal, rows in drawn if len(rows) > 1]
