@@ -48,7 +48,9 @@ def main(listening: socket.socket) -> NoReturn:
     for name in (*OPTIONAL, *(name for name in modules if name.split(".")[1] in ROOMS)):
         with contextlib.suppress(ImportError):  # of what is not installed here
             importlib.import_module(name)
-    children.num_cpus = lambda: 1  # two more processes take longer to start than they would have to decode (conftest.py)
+    children.num_cpus = lambda: (
+        1
+    )  # two more processes take longer to start than they would have to decode (conftest.py)
     Image.init()  # its formats, which it would load when a picture is saved or not known at once
     with contextlib.suppress(ImportError, TurnaroundError):
         write_a_page()
