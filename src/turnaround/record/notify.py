@@ -79,6 +79,7 @@ class Notifier:
 
     def send(self, notice: Notice, tell: Callable[[str], None]) -> None:
         """Send one notice; `tell` hears of a failure, which names neither the address nor the command."""
+        # The whole notice, also to a command: it may want more than the variables hold.
         body = json.dumps(asdict(notice)).encode()
         try:
             reason = self._post(body) if self._address is not None else self._run(body, notice)

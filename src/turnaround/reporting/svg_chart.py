@@ -74,6 +74,7 @@ class _Scale:
     is_log: bool
 
     def __call__(self, value: float) -> float:
+        # Clamped: where the range is given, a value beyond it stands at the edge and not over the axis.
         low, high, at = self.low, self.high, min(max(value, self.low), self.high)
         if self.is_log:
             low, high, at = math.log(low), math.log(high), math.log(at)
@@ -122,7 +123,9 @@ def _ticks(low: float, high: float, *, is_log: bool) -> list[float]:
         found = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
         found = [tick for tick in found if low <= tick <= high]
         if len(found) >= 2:
+            # Every third of 1, 2, 5, 10, ...: one tick a decade.
             return found if len(found) <= MAX_TICKS else found[::3]
+    # About five steps; also for a logarithmic range with fewer than two round numbers in it.
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= rough)
@@ -134,7 +137,9 @@ def _axes(chart: Chart, x: _Scale, y: _Scale, counts: Sequence[float]) -> Iterat
     for tick in _ticks(y.low, y.high, is_log=chart.is_log):
         at = y(tick)
         yield f'<path d="M{LEFT:g} {at:.1f}H{WIDTH - RIGHT:g}" stroke="{GRID}" fill="none"/>'
+        # Text stands on its base line: 3.2 px lower, half the height of a digit, it is level with the tick.
         yield _text(LEFT - 5, at + 3.2, chart.y_text(tick), anchor="end")
+    # Of too many counts the powers of two, by which people scale.
     shown = counts if len(counts) <= MAX_TICKS else [n for n in counts if math.log2(n).is_integer()]
     for count in shown:
         yield f'<path d="M{x(count):.1f} {HEIGHT - BOTTOM:g}v4" stroke="{INK}" fill="none"/>'

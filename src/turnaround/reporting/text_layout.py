@@ -47,6 +47,7 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 
 _TIED = "\0"  # not in any text that was cleaned
+# A blank between a number and its unit; not the first letter of a longer word, nor the s of "s/epoch".
 _UNIT = re.compile(r"(?<=[0-9]) (?=(?:%|s|ms|min|h|px|GB)(?![\w/]))")
 
 
@@ -91,6 +92,7 @@ def tables(names: TextColumn, groups: Sequence[Sequence[TextColumn]], width: int
     if _width([names, *everything]) <= width:
         return [_table(names, everything)]
     widest = max((column.width for column in everything), default=0)
+    # What the widest group leaves for names. Where that is too little, names get a third and groups are split.
     beside = width - GAP - max((_width(group) for group in groups), default=0)
     front = names.narrowed(beside if beside >= MIN_NAMES else max(width // 3, MIN_NAMES))
     if front.width + GAP + widest > width:

@@ -92,6 +92,7 @@ def read_curves(sheet: Sheet, *, is_percent: bool = False) -> Curves:
     if not set(METRICS) & set(sheet.columns):
         raise InputError(f"{sheet.path} has no curve in it: add at least one of the columns {', '.join(METRICS)}.")
     shares = AccuracyScale(is_percent=is_percent, is_curve=True)
+    # As wholes before row by row: percent or fraction is a question to the column, and one row cannot tell.
     check_accuracies(sheet, {column: column for column in ACCURACIES}, shares)
     left_out: list[SkippedRow] = []
     rows: dict[str, dict[int, CurvePoint]] = defaultdict(dict)
@@ -125,6 +126,7 @@ def read_point(row: SheetRow, cells: Cells, columns: dict[str, str], shares: Acc
     epoch = cells.count("epoch", low=0, high=MAX_EPOCHS)
     if cells.text("epoch") is None:
         cells.problems.append("epoch is empty")
+    # All cells are read before any problem is raised: a message names everything that is wrong with the row.
     values = {ours: cells.number(theirs) for ours, theirs in columns.items()}
     for ours, theirs in columns.items():
         if ours in ACCURACIES and (problem := shares.problem(theirs, values[ours])):
@@ -154,6 +156,7 @@ def in_order(points: list[CurvePoint]) -> tuple[tuple[CurvePoint, ...], list[str
         points = [replace(point, epoch=point.epoch + 1) for point in points]
         notes.append("its epochs are counted from 0; here from 1.")
     if _is_running_clock(points):
+        # The first epoch began when the clock did; zip ends with the points, so the last reading is nobody's start.
         before = [0.0, *(point.time_s for point in points)]
         points = [replace(point, time_s=point.time_s - earlier) for point, earlier in zip(points, before, strict=False)]
         notes.append("time_s grows like a clock; an epoch's time is the difference to the one before.")
@@ -166,6 +169,7 @@ def _is_running_clock(points: list[CurvePoint]) -> bool:
     Epochs of equal length give n times the first; no training slows down to that extent, always, from epoch to epoch.
     """
     times = [point.time_s for point in points]
+    # Two epochs, the second longer, are as likely a slow epoch as a clock.
     if len(times) < 3 or any(math.isnan(time_s) for time_s in times):
         return False
     return all(a < b for a, b in pairwise(times)) and times[-1] >= 0.5 * len(times) * times[0]

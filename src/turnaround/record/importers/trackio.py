@@ -51,6 +51,7 @@ def read_trackio(source: SourceFile, given: ImportOptions, *, is_percent: bool =
         workers, assumed = assumed_workers(given, facts.workers)
         run = ImportedRun(name=name, source=source.path.name, format="trackio", workers=workers)
         try:
+            # Two stored names may become one folder: what a file system cannot hold is left out of a name.
             if name in runs:
                 raise CellError(f"the name {name[:60]!r} is that of another run already")
             runs[name], said = history_run(logged, facts, run=run, given=given, shares=shares)
@@ -70,6 +71,7 @@ def _content(path: Path) -> tuple[dict[str, list[HistoryRow]], dict[str, dict[st
         if "metrics" not in tables or "run_name" not in _columns(database, "metrics"):
             seen = ", ".join(sorted(tables)[:8]) or "no tables"
             raise InputError(f"{path} is a SQLite database, but none of trackio: it has {seen}.")
+        # By step and then by id: processes that log side by side write their rows as they come.
         asked = "SELECT id, run_name, timestamp, metrics FROM metrics ORDER BY run_name, step, id"
         for number, name, instant, logged in database.execute(asked):
             values = numbers_in(_object(path, number, logged))
@@ -88,6 +90,7 @@ def _content(path: Path) -> tuple[dict[str, list[HistoryRow]], dict[str, dict[st
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open it for reading only; InputError for one that is damaged or still locked by a training."""
     try:
+        # Read only: opened otherwise, SQLite may undo a half-done write of the program whose file it is.
         address = f"file:{quote(str(path.resolve()))}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=5)) as database:
             yield database

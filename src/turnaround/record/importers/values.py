@@ -10,6 +10,7 @@ from turnaround.errors import InputError
 from turnaround.record.layout import safe_name
 from turnaround.record.schema import EpochRecord, State
 
+# Beyond it a number is a slip, or a batch in the wrong column.
 MAX_WORKERS = 65_536
 MAX_EPOCHS = 100_000  # as many as a recipe may have; a curve's epoch number beyond it is a slip
 

@@ -98,12 +98,14 @@ def read_wandb_json(source: SourceFile, given: ImportOptions, *, is_percent: boo
 def _entries(source: SourceFile) -> list[tuple[int, dict[str, Any]]]:
     text = as_text(source.path, source.content or b"")
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    # Several lines that all begin an object are JSON lines; an indented document has lines of other kinds.
     if len(lines) > 1 and all(line.lstrip().startswith("{") for _, line in lines):
         return [(number, _line(source, number, line)) for number, line in lines]
     content = parsed_json(source)
     if isinstance(content, list):
         return [(number, row) for number, row in enumerate(content, start=1) if isinstance(row, dict)]
     if all(isinstance(column, dict) for column in content.values()):
+        # Columns as of pandas: {name: {row: value}}. A column may lack rows, so all of them are asked.
         places = list(dict.fromkeys(place for column in content.values() for place in column))
         return [
             (number, {name: column[place] for name, column in content.items() if column.get(place) is not None})
@@ -217,11 +219,14 @@ def _messages(file: Path, content: bytes) -> Iterator[bytes]:
         checksum, length, kind = PIECE.unpack_from(content, place)
         start = place + PIECE.size
         piece = content[start : start + length]
+        # Zeros are room that was allotted and never written: the file ends here, as after a crash.
         if len(piece) < length or kind == 0:
             return
+        # W&B sums kind and content by zlib's CRC-32, where LevelDB has a masked CRC-32C.
         if zlib.crc32(piece, zlib.crc32(bytes([kind]))) != checksum or kind > LAST:
             raise InputError(f"{file}: damaged at byte {place:,} (its checksum does not fit). Copy it again.")
         place = start + length
+        # A message longer than what is left of a block comes in pieces: first, middle ones, last.
         parts = [piece] if kind in (WHOLE, FIRST) else [*parts, piece]
         if kind in (WHOLE, LAST):
             yield b"".join(parts)

@@ -142,6 +142,7 @@ class RunWatch:
         self._follow(processes)
         last = epochs[-1] if epochs else None
         planned = _or_none(lambda: snapshot.status.epochs_planned)
+        # All processes take the same steps, so process 0 speaks for all.
         at = Position.of(processes[0].step if processes else 0, recipe, last, epochs_planned=planned)
         left_s = at.left_s(epochs, self.pace.steps_per_s) if state == "running" else None
         return RunProgress(
@@ -188,6 +189,7 @@ class RunWatch:
     def _follow(self, processes: list[ProcessHeartbeat]) -> None:
         now_s = self.now_s()
         beats = {process.rank: process.beats for process in processes}
+        # Beats, not steps: a process that saves or waits beats as well, and is not silent.
         if beats != self._beats:
             self._beats, self._moved_s = beats, now_s
         if processes:
@@ -198,6 +200,7 @@ class RunWatch:
     def _bottleneck(self) -> Bottleneck | None:
         """Return the bottleneck of the last steps; judged again every few seconds, when there are new ones."""
         snapshot, now_s = self.run.snapshot, self.now_s()
+        # A snapshot is replaced when a file has grown: the same object holds nothing new to judge.
         if self._judged[1] is not snapshot and now_s - self._judged[0] >= BOTTLENECK_EVERY_S:
             self._judged = (now_s, snapshot)
             found = _or_none(lambda: bottleneck(self.run.recent(spans=LAST_SPANS, samples=LAST_SAMPLES)))
@@ -218,6 +221,7 @@ class RunWatch:
             yield from stall_concerns(processes, self.now_s() - self._moved_s)
 
     def _starving(self, processes: list[ProcessHeartbeat]) -> Iterator[Concern]:
+        # A single beat is that of the start: a GPU that is idle then has not begun.
         if not processes or processes[0].beats <= 1:
             return
         busy = _or_none(lambda: gpu_busy(self.run.recent(spans=1, samples=LAST_SAMPLES)))

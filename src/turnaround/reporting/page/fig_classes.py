@@ -87,6 +87,7 @@ def _matrix(best: Confusion) -> Figure:
         alt=_alt(best),
         data=[trace],
         layout=layout(
+            # 22 px a class, the height of its name; at most about a screen.
             height=min(max(200 + 22 * len(places), 340), 820),
             xaxis=axis(
                 "predicted class",

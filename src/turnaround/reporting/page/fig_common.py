@@ -105,6 +105,7 @@ def tone_of_kind(gpu: str) -> Tone:
     if gpu == "unknown":
         return Tone(hue=UNKNOWN_HUE)
     known = next((hue for kind, hue in KIND_HUES.items() if kind in re.split("[^A-Z0-9]+", gpu.upper())), None)
+    # A checksum and not hash(), which differs from process to process: a kind keeps its colour.
     return Tone(hue=OTHER_HUES[crc32(gpu.encode()) % len(OTHER_HUES)] if known is None else known)
 
 
@@ -146,6 +147,7 @@ def _tones(job: Workload) -> list[Tone]:
         if len(own) > MAX_SHADES:
             tones.append(Tone(hue=place))
         else:
+            # Configurations are in the order of their workers: the most have the darkest shade.
             shade = own.index(place) / (len(own) - 1) if len(own) > 1 else 0.5
             tones.append(replace(tone_of_kind(kind), shade=shade))
     return tones
@@ -288,6 +290,7 @@ class TimeUnit:
     @classmethod
     def of(cls, times_s: Iterable[float | None]) -> TimeUnit:
         longest = max((t for t in times_s if t is not None and math.isfinite(t)), default=0.0)
+        # Each limit leaves numbers of three digits at most: 500 ms, 300 s, 180 min.
         if longest < 0.5:
             return cls(name="ms", seconds=0.001)
         if longest < 300:
@@ -319,6 +322,7 @@ def bar_axis(labels: Sequence[str]) -> dict[str, Any]:
 def bar_height(labels: Sequence[str]) -> int:
     """Return the height in px of a figure with these bars: its labels have so many lines."""
     lines = [max(label_lines(label).count("<br>") + 1, 2) for label in labels]
+    # 110 px for axis and margins; a line of a label takes 14, and 8 lie between two bars.
     return 110 + sum(8 + 14 * count for count in lines)
 
 

@@ -144,6 +144,7 @@ def _repeats(configuration: ConfigurationRuns) -> str:
 
 
 def _planned_line(planned: int | None, counts: set[int], top: float) -> list[Trace]:
+    # A plan far above the highest mark would press all points to the bottom.
     if planned is None or planned > top:
         return []
     ends = [min(counts), max(counts)]

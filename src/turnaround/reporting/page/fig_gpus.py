@@ -55,6 +55,7 @@ def usage_figures(job: Workload) -> list[Figure]:
             continue
         for summary, run in series.configuration.members:
             if len(drawn) >= MAX_RUNS:
+                # By the names of files alone: samples are read only of what is drawn.
                 others += bool(run.directory.telemetry_hosts())
             elif of_run := usages(run):
                 drawn.append((series, summary.name, of_run))
@@ -105,6 +106,7 @@ def _trace(usage: Usage, panel: _Panel, number: int, place: int, unit: TimeUnit)
         "y": numbers(getattr(usage, panel.column)),
         "yaxis": f"y{suffix}",
         "connectgaps": False,
+        # The page has eight colours: from the ninth GPU on the dash tells it from the first.
         "line": {"width": 1.5, "dash": DASHES[place // 8 % len(DASHES)]},
         "legendgroup": str(place),
         "showlegend": number == 0,
@@ -119,7 +121,9 @@ def _layout(panels: Sequence[_Panel], unit: TimeUnit, count: int) -> Trace:
     axes: dict[str, Trace] = {}
     for place, panel in enumerate(panels):
         top = 1 - place * height
+        # Above 100 %, or a line at full load would be cut in half by the frame.
         bounds = {"range": [0, 105]} if panel.column == "busy_percent" else {"rangemode": "tozero"}
+        # In shares of the height of all panels; the gap of 5 % keeps the ticks of two axes apart.
         domain = [round(top - height + (0.05 if place < len(panels) - 1 else 0.0), 4), round(top, 4)]
         axes[f"yaxis{place + 1 if place else ''}"] = axis(panel.title, domain=domain, **bounds)
     last = f"y{len(panels)}" if len(panels) > 1 else "y"

@@ -123,6 +123,7 @@ def _figure(stack: _Stack, *, id: str, title: str, what: str, caption: str) -> F
         alt=f"{title}: {'; '.join(_spoken(stack, place, unit) for place in range(min(len(labels), 8)))}.",
         data=traces,
         layout=layout(
+            # 14 px for the row that each part has in the legend.
             height=bar_height(labels) + 14 * len(traces),
             legend_share=0.7,
             entries=len(traces),
@@ -135,6 +136,7 @@ def _figure(stack: _Stack, *, id: str, title: str, what: str, caption: str) -> F
 
 def _part(stack: _Stack, part: str, unit: TimeUnit, totals_s: Sequence[float]) -> Trace:
     index = (*TURNAROUND_PARTS, *STEP_PARTS).index(part)
+    # Colours and patterns begin anew for the parts of a step: the two stacks never share a figure.
     place = index if part in TURNAROUND_PARTS else STEP_PARTS.index(part)
     times_s = [parts.get(part, 0.0) for parts in stack.parts_s]
     shares = [time_s / total_s for time_s, total_s in zip(times_s, totals_s, strict=True)]

@@ -195,6 +195,7 @@ def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | PriceTable |
     device = "process" if kinds & {"CPU", "unknown"} else "GPU"
     table = _all_priced(price, kinds) if isinstance(price, PriceTable) else None
     told = None if isinstance(price, PriceTable) else price
+    # With the upper ends: the unit must suit the lines of the intervals too.
     unit = cost_unit([one.device_s(one.high_s or one.value_s) for _, one in shown], device, told)
     if table is not None:
         unit = TimeUnit(name=table.currency or "money", seconds=1.0)
@@ -209,6 +210,7 @@ def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | PriceTable |
     traces = _bars(
         shown, values, [of(one, one.low_s) for _, one in shown], [of(one, one.high_s) for _, one in shown], unit.name
     )
+    # A lower bound may yet be the dearest of all: it is named where nothing else is known.
     cheapest = min(zip(names, values, shown, strict=True), key=lambda row: (row[2][1].is_lower_bound, row[1] or 0))
     several_kinds = f"An hour of {' and of '.join(sorted(kinds))} does not cost the same." if len(kinds) > 1 else ""
     if table is not None:
