@@ -94,8 +94,8 @@ def _assignment(
     handshake: Handshake, message: StartMessage, here: RankInfo, *, import_time_s: float
 ) -> Assignment | None:
     """Load what can be loaded without images, then wait for them; None when they will never come."""
+    from turnaround.training.clock import StartUp
     from turnaround.training.run import Assignment, get_ready
-    from turnaround.training.start_up import StartUp
 
     began_at_s = time.monotonic() - process_age_s()
     loaded_at_s = began_at_s + import_time_s

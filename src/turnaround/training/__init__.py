@@ -28,8 +28,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     recording.py   what happens in the loop -> the run directory and the progress display
     energy.py      watt-hours of an epoch, over the GPUs of all hosts
     outlook.py     how long a training will take on a CPU, told after its first steps
-    start_up.py    where the time from the command to the first step goes
-    clock.py       where the time goes: parts of the run, and of a sampled step on the device's own timeline
+    clock.py       where the time goes: parts of the run, of its start-up, and of a step on the device's own timeline
     preview.py     the first training images, before and after their variation
     bench.py       each part of a training alone, and all together: ceilings
     faults.py      faults on purpose, for tests: TURNAROUND_FAULT

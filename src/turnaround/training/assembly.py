@@ -37,7 +37,7 @@ from turnaround.training.choices import (
     choose_depthwise,
     choose_precision,
 )
-from turnaround.training.clock import StepTimer
+from turnaround.training.clock import StartUp, StepTimer
 from turnaround.training.feed import Feed
 from turnaround.training.frozen import FrozenBackbone, FrozenFeed, split
 from turnaround.training.graph import leave_default_stream
@@ -49,7 +49,6 @@ from turnaround.training.noise import (
     needs_probe,
 )
 from turnaround.training.schedule import Scaling, choose_scaling
-from turnaround.training.start_up import StartUp
 from turnaround.training.step import Step, StepComponents
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo

@@ -1,9 +1,13 @@
-"""Timing: the parts of a run (`Clock`), and the parts of a sampled step (`StepTimer`).
+"""Timing: the parts of a run (`Clock`), of its start-up (`StartUp`), and of a sampled step (`StepTimer`).
 
 Parts of a run: monotonic clocks only, and the device is waited for on both sides of what is timed. Three kinds of time:
 *training* (steps), *pause* (evaluation, checkpoint: the model does not learn), *program* (everything from the start of
 the command). After a resume the totals go on from those of the checkpoint, and what was done after it and is repeated
 is *lost*.
+
+Parts of the start-up, from the command to the first step (`start_up_s` in machine.json), follow each other on process
+0, by the clock of the host. What a GPU does meanwhile without anybody waiting for it shows in the part that waits: an
+upload of pixels often in the warm-up.
 
 Parts of a step: wait, copy, compute, reduce, update. On a CUDA device the marks are events on its own timeline, read
 when it has passed them: a step that is taken apart is not slower than any other. So the wait for a batch is the time
@@ -46,6 +50,21 @@ def with_lost(saved_s: dict[TimePart, float], *, until_s: float) -> dict[TimePar
     program_s = saved_s.get("program", 0.0)
     lost_s = max(0.0, until_s - program_s)
     return {**saved_s, "lost": saved_s.get("lost", 0.0) + lost_s, "program": program_s + lost_s} if lost_s else saved_s
+
+
+class StartUp:
+    """Seconds of every part of the start-up so far, in their order."""
+
+    def __init__(self, begun_at_s: float | None = None) -> None:
+        """Begin with the command, by this host's monotonic clock."""
+        self._last_s = time.monotonic() if begun_at_s is None else begun_at_s
+        self.parts_s: dict[str, float] = {}
+
+    def ended(self, part: str, at_s: float | None = None) -> None:
+        """Note that a part is over, now or at a moment that is known; one that ended before the last took no time."""
+        at_s = max(self._last_s, time.monotonic() if at_s is None else at_s)
+        self.parts_s[part] = self.parts_s.get(part, 0.0) + at_s - self._last_s
+        self._last_s = at_s
 
 
 @dataclass

@@ -40,7 +40,7 @@ from turnaround.training.assembly import Assembly, TrainingCore, build_core, war
 from turnaround.training.bench import measure
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
-from turnaround.training.clock import Clock, with_lost
+from turnaround.training.clock import Clock, StartUp, with_lost
 from turnaround.training.energy import GPU, EpochEnergy, gpu_of
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.fitting import Place, fitting_alone, fitting_batch
@@ -50,7 +50,6 @@ from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import CheckpointSchedule, interval_choice
 from turnaround.training.schedule import Schedule, choose_scaling, make_schedule
-from turnaround.training.start_up import StartUp
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo

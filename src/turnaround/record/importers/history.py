@@ -163,12 +163,14 @@ def _by_epoch(rows: Sequence[HistoryRow], names: dict[str, str]) -> tuple[dict[i
         waiting.append(row)
         number: int | None = None
         if row.epoch is not None:
+            # The margin takes up rounding: 2.0000001 still ends the second epoch.
             number = max(1, math.ceil(row.epoch - 1e-6)) if is_finished_part else int(row.epoch)
         elif not epochs and leading in row.values:
             number = len(found) + 1
         if number is not None:
             found.setdefault(number, []).extend(waiting)
             waiting = []
+    # Of an epoch that has only other figures (a rate, a loss of something else) there is no point.
     names_of = set(names.values())
     found = {epoch: inside for epoch, inside in found.items() if any(names_of & row.values.keys() for row in inside)}
     if not found or len(found) > MAX_EPOCHS or max(found) > MAX_EPOCHS:
@@ -197,8 +199,10 @@ def numbers_in(content: dict[str, Any]) -> dict[str, float]:
     """Return what is a number among logged values, those of nested groups under "group/name"."""
     found: dict[str, float] = {}
     for name, value in content.items():
+        # A truth is an int in Python, and no measurement.
         if isinstance(value, bool):
             continue
+        # False for NaN and infinities as well; an int beyond would not become a float.
         if isinstance(value, (int, float)) and abs(value) <= 1e300:
             found[str(name)] = float(value)
         elif isinstance(value, dict):
@@ -277,6 +281,7 @@ def _scalar(text: str) -> Any:
         return text[1:-1]
     if (known := {"true": True, "false": False, "null": None, "~": None}.get(text.casefold(), text)) is not text:
         return known
+    # int first: a seed or a count stays whole.
     for kind in (int, float):
         try:
             return kind(text)

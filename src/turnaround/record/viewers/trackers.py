@@ -85,11 +85,13 @@ class WandB:
             settings=settings,
         )
         self._tracked.define_metric("epoch")
+        # Curves over epochs: the step of W&B counts calls, whatever they logged.
         self._tracked.define_metric("*", step_metric="epoch")
         self._note.add(run_id=str(self._tracked.id))
         return known
 
     def epoch(self, record: EpochRecord) -> None:
+        # Noted after it was logged: a kill in between repeats an epoch, which is better than one that is missing.
         self._tracked.log({"epoch": record.epoch, **scalars_of(record)})
         self._note.add(record.epoch)
 
