@@ -196,7 +196,7 @@ def _status(plan: Plan) -> Status:
         segments=plan.segments,
         ended_at=plan.ended_at,
         epochs_done=count,
-        time_s={**time_s, "program": sum(time_s.values())},  # type: ignore[arg-type]
+        time_s={**time_s, "program": sum(time_s.values()) - time_s.get("preloaded", 0.0)},  # type: ignore[arg-type]
     )
 
 

@@ -33,6 +33,19 @@ def test_the_median_of_each_part_over_the_finished_runs(tmp_path: Path) -> None:
     }
 
 
+def test_code_that_a_fork_server_had_loaded_is_a_part_as_if_the_run_had_started_alone(tmp_path: Path) -> None:
+    times = {"alone": {"start_up": 5.0}, "forked": {"start_up": 0.5, "preloaded": 4.5}}
+    for name, time_s in times.items():
+        build(tmp_path / name / "run", Plan(accuracy=[0.5] * 3, epoch_time_s=10.0, time_s=time_s))
+    alone, forked = (only_configuration(tmp_path / name) for name in times)
+    assert alone.job_time_s is not None
+    assert forked.job_time_s is not None
+    assert forked.job_time_s.value == pytest.approx(alone.job_time_s.value)
+    parts = turnaround_parts_s(forked)
+    assert (parts["start_up"], parts["preloaded"]) == (0.5, 4.5)
+    assert "preloaded" not in turnaround_parts_s(alone)
+
+
 def test_a_table_tells_two_parts(tmp_path: Path) -> None:
     jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).workloads}
     parts = {c.label: turnaround_parts_s(c) for c in jobs["caltech256, frozen"].configurations}

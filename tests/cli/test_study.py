@@ -16,6 +16,7 @@ import pytest
 
 from console import Console
 from forking import ForkingParent, command_that_starts
+from turnaround.launch.forked import OFF, SERVER_VARIABLE
 from turnaround.record.reader import Run, find_runs
 
 QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=8")
@@ -27,9 +28,11 @@ def command(*arguments: str, python: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside other tests, threads that wait by spinning make everything many times slower."""
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other tests, threads that wait by spinning make everything many times slower; and most trainings are
+    forked by tests/forking.py, without a server of their own that would load all code once more."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv(SERVER_VARIABLE, OFF)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,7 @@ def studied(
     folder = tmp_path_factory.mktemp("studied")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.delenv(SERVER_VARIABLE, raising=False)
         return folder / "s", study(str(fruit_folder), *QUICK, *BOTH, cwd=folder)
 
 
@@ -74,6 +78,15 @@ def test_a_study_ends_with_a_report(studied: tuple[Path, subprocess.CompletedPro
     assert [path.name for path in find_runs(folder)] == ["1w-seed0", "2w-rehearsed-seed0"]
     assert "2 of 2 runs done" in done.stderr
     assert "s/epoch" in done.stdout
+
+
+def test_all_its_runs_share_one_process_that_has_loaded_their_code(
+    studied: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    timed, rehearsed = (Run.load(path) for path in find_runs(studied[0]))
+    assert [run.machine["launch"] for run in (timed, rehearsed)] == ["fork server"] * 2
+    # The first has waited for the code itself, the second for none of it.
+    assert timed.status.time_s.get("preloaded", 0.0) < rehearsed.status.time_s["preloaded"]
 
 
 def test_it_runs_nothing_twice(
@@ -102,7 +115,10 @@ def test_killed_and_started_again_it_loses_nothing(
     quick = (*QUICK, "--set", "training.batch_per_worker=48", "--set", "training.epochs=4")
     asked = (str(fruit_folder), *quick, "--workers", "1", "--out", "s")
     keep = ("--set", "training.checkpoint_every_s=0")
-    python = sys.executable if number == signal.SIGKILL else forking_parent.python  # once all of it is real
+    python = forking_parent.python
+    if number == signal.SIGKILL:  # once all of it is real
+        python = sys.executable
+        monkeypatch.delenv(SERVER_VARIABLE)
     process = subprocess.Popen(
         [*command_that_starts(python), "study", *asked, *keep],
         cwd=tmp_path,

@@ -47,6 +47,13 @@ def test_overheads_are_measured(tmp_path: Path) -> None:
     assert overhead.fixed_s == pytest.approx(1.0 + 4.0 + 80.0 - step_s(1) * 312)
 
 
+def test_a_forecast_is_of_a_job_that_loads_its_code_itself(tmp_path: Path) -> None:
+    real(tmp_path / "alone" / "a", 1, time_s={"start_up": 5.0})
+    real(tmp_path / "forked" / "a", 1, time_s={"start_up": 0.5, "preloaded": 4.5})
+    alone, forked = (observe(job(tmp_path / name)).times["H200"].overheads[0] for name in ("alone", "forked"))
+    assert forked.fixed_s == pytest.approx(alone.fixed_s)
+
+
 def test_repeats_have_a_spread(tmp_path: Path) -> None:
     for seed, factor in enumerate((0.9, 1.0, 1.1)):
         real(tmp_path / f"r{seed}", 2, factor=factor, training={"seed": seed})

@@ -30,11 +30,16 @@ def started(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
     process.wait()
 
 
-def watch(process: subprocess.Popen[bytes], tmp_path: Path, launcher: str | None = None) -> ProcessTreeWatch:
+def watch(
+    process: subprocess.Popen[bytes],
+    tmp_path: Path,
+    launcher: str | None = None,
+    ranks: dict[int, int] | None = None,
+) -> ProcessTreeWatch:
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "processes.log"
     log.touch()
-    return ProcessTreeWatch(process.pid, log, patience_s=PATIENCE_S, launcher=launcher, least_start_s=0.0)
+    return ProcessTreeWatch(process.pid, log, patience_s=PATIENCE_S, launcher=launcher, ranks=ranks, least_start_s=0.0)
 
 
 def verdict_of(made: ProcessTreeWatch, *, within_s: float, with_heartbeat: tuple[int, ...] = ()) -> str | None:
@@ -74,6 +79,18 @@ def test_what_is_stopped_is_named(victim: str, started: subprocess.Popen[bytes],
     assert said is not None
     assert said.startswith(begins)
     assert "TURNAROUND_WATCHDOG_S" in said
+
+
+@pytest.mark.parametrize("started", [SLEEPS], indirect=True)
+def test_a_process_whose_variables_do_not_tell_is_named_by_the_rank_that_is_known(
+    started: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    os.kill(started.pid, signal.SIGSTOP)
+    made = watch(started, tmp_path, ranks={started.pid: 3})
+    said = verdict_of(made, within_s=60)
+    assert said is not None
+    assert said.startswith(f"Process 3 (pid {started.pid}) is stopped: ")
+    assert made.silent_ranks == (3,)
 
 
 @pytest.mark.parametrize("started", [SLEEPS], indirect=True)

@@ -129,7 +129,7 @@ def test_what_was_scaled_and_why() -> None:
 
 
 def test_every_part_of_the_time_has_a_name() -> None:
-    assert {*DISJOINT_TIME_PARTS, "queue", "other"} <= set(PART_NAMES)
+    assert {*DISJOINT_TIME_PARTS, "queue", "other", "preloaded"} <= set(PART_NAMES)
 
 
 def test_runs_side_by_side() -> None:
@@ -232,7 +232,7 @@ def test_the_best_epoch_says_what_becomes_of_its_weights() -> None:
 def test_a_time_limit_says_what_was_planned_and_what_was_done() -> None:
     run: Any = SimpleNamespace(status=Status(state="finished", epochs_planned=23))
     assert limit_sentence(SUMMARY, run) is None
-    parts = {"queue": 900.0, "training_cold": 581.0}
+    parts = {"queue": 900.0, "preloaded": 30.0, "training_cold": 581.0}
     limited = replace(SUMMARY, time_limit_s=600.0, epochs=23, turnaround_parts_s=parts)
     assert limit_sentence(limited, run) == "10 min: 23 epochs planned, 23 done in 9 min 41 s"
     late = limit_sentence(replace(limited, turnaround_parts_s={"training_cold": 700.0}), run)

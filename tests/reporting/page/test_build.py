@@ -20,6 +20,7 @@ from analysis.build import LAB, Plan, build, import_table
 from console import Console, Done
 from forking import ForkingParent
 from turnaround.analysis.workloads import survey
+from turnaround.launch.forked import OFF, SERVER_VARIABLE
 from turnaround.record.files import read_json
 from turnaround.record.writer import write_json
 from turnaround.reporting.page.build import page_view
@@ -180,7 +181,7 @@ def test_what_is_refused_leaves_no_page(turnaround: Callable[..., Done], fruit_f
 
 def test_a_study_ends_with_its_page(fruit_folder: Path, tmp_path: Path, forking_parent: ForkingParent) -> None:
     asked = ["study", str(fruit_folder), "--workers", "1", "--out", "study", "--device", "cpu", *QUICK[4:]]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", SERVER_VARIABLE: OFF}
     done = subprocess.run(
         [forking_parent.python, "-m", "turnaround", *asked],
         cwd=tmp_path,
