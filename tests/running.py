@@ -41,9 +41,16 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def request(
-    out: Path, *, processes: int = 1, device: str = "cpu", launcher: Launcher | None = None
+    out: Path,
+    *,
+    processes: int | None = 1,
+    device: str = "cpu",
+    launcher: Launcher | None = None,
+    share: str | None = None,
 ) -> lifecycle.Request:
-    asked = lifecycle.Request(out=out, show=silent, processes=processes, device=device, shows_progress=False)
+    asked = lifecycle.Request(
+        out=out, show=silent, processes=processes, device=device, share=share, shows_progress=False
+    )
     return asked if launcher is None else replace(asked, launcher=launcher)
 
 
@@ -51,12 +58,13 @@ def train(
     source: Path | str,
     out: Path,
     *overrides: str,
-    processes: int = 1,
+    processes: int | None = 1,
     device: str = "cpu",
     launcher: Launcher | None = None,
+    share: str | None = None,
 ) -> Run:
     """A whole run in real processes, on the CPU unless told otherwise."""
-    asked = request(out, processes=processes, device=device, launcher=launcher)
+    asked = request(out, processes=processes, device=device, launcher=launcher, share=share)
     return lifecycle.start(recipes.find(str(source), list(overrides)), asked)
 
 

@@ -116,7 +116,7 @@ READING_SIDE = (
 GPU_SIDE_OF_DATA = {"augment.py", "batches.py", "first_read.py", "inputs.py", "inputs_triton.py", "mixing.py"}
 LAZY_GPU_IMPORTS = {"data/source.py"}  # fetching a known set asks torchvision for it
 # Modules of the GPU side's rooms that the reading side shares: they import no torch.
-SHARED = {"turnaround.workers.environment", "turnaround.workers.engines"}
+SHARED = {"turnaround.workers.environment", "turnaround.workers.engines", "turnaround.workers.shares"}
 SHARED_WITH = ("recipe", "launch", "cli", "recorder", "worker", "worker_server")
 # The entry point of every training process, and the verbs that ask a trained network, stand on the reading side's
 # doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.

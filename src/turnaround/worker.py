@@ -114,6 +114,7 @@ def _assignment(
         directory=handshake.directory,
         pixels_dir=Path(complete.pixels_dir),
         device=complete.device,
+        share=complete.share,
         launch="fork server" if FORKED_VARIABLE in os.environ else complete.launch,
         # Clocks of two hosts have nothing to do with each other: elsewhere the program began with this process.
         begun_at_s=complete.begun_at_s if complete.is_of_this_host else began_at_s,

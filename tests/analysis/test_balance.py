@@ -11,7 +11,7 @@ import pytest
 from turnaround.analysis.balance import balance
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
-from turnaround.record.schema import Span, to_json
+from turnaround.record.schema import EpochRecord, Span, to_json
 from turnaround.record.writer import Lines, write_json
 
 
@@ -49,6 +49,39 @@ def test_twice_the_workers_may_take_twice_the_time(tmp_path: Path) -> None:
     found = balance(run_with(tmp_path / "run", {0: 0.10, 1: 0.20}, hosted={0: [0], 1: [1, 2]}))
     assert found is not None
     assert not found.has_straggler
+
+
+def test_with_shares_by_speed_all_should_end_at_the_same_time(tmp_path: Path) -> None:
+    """Three times slower for a worker, and a third of the workers: nobody waits. With equal shares it is named."""
+    run = run_with(tmp_path / "run", {0: 0.30, 1: 0.31}, hosted={0: [0, 1, 2], 1: [3]})
+    found = balance(run)
+    assert found is not None
+    assert found.has_straggler
+    write_json(run.directory.machine, {**run.machine, "share": "3,1"})
+    found = balance(Run.load(run.path))
+    assert found is not None
+    assert not found.has_straggler
+    assert found.compute_s == {0: 0.30, 1: 0.31}
+
+
+def test_steps_before_the_workers_were_shared_out_anew_do_not_count(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "run", {0: 0.1, 1: 0.3})
+    for epoch, shares in ((1, None), (2, [3, 1])):
+        line = EpochRecord(
+            epoch=epoch,
+            train_loss=1.0,
+            train_accuracy=0.5,
+            val_loss=1.0,
+            val_accuracy=0.5,
+            epoch_time_s=1.0,
+            images_per_s=1.0,
+            learning_rate=0.1,
+            shares=shares,
+        )
+        with Lines(run.directory.epochs, sync=False) as lines:
+            lines.write(to_json(line))
+        # All spans are of the first epoch: with the shares of the second nothing was measured yet.
+        assert (balance(Run.load(run.path)) is None) == (epoch == 2)
 
 
 def test_one_process_or_few_spans_say_nothing(tmp_path: Path) -> None:

@@ -227,7 +227,10 @@ def test_a_dry_run_prints_and_starts_nothing(
     assert "runs/fruit-2w-2" in done.stdout  # the next free one
     assert "torch.distributed.run --standalone --nproc-per-node 2" in done.stdout
     assert "turnaround.worker" in done.stdout
-    assert run("train", "fruit", "--dry-run").returncode == 0  # looks at no data
+    assert "workers of each process" not in done.stdout
+    uneven = run("train", "fruit", "--workers", "16", "--share", "11,5", "--dry-run")  # looks at no data
+    assert "# workers of each process: 11, 5" in uneven.stdout
+    assert "--nproc-per-node 2" in uneven.stdout
 
 
 def test_a_preview_of_the_training_images_trains_nothing(

@@ -154,6 +154,18 @@ def test_class_folders_that_are_nested(user: User, pictures: Path) -> None:
         (["fruitbowl", "--workers", "0"], ["workers.count must be from 1", "Received: 0"]),
         (["fruitbowl", "--workers", "2", "--processes", "3"], ["--processes", "from 1", "workers (2)", "Received: 3"]),
         (["fruitbowl", "--workers", "2", "--processes", "0"], ["--processes", "Received: 0"]),
+        (["fruitbowl", "--workers", "4", "--share", "fast"], ["--share takes auto, even, or", "Received: 'fast'"]),
+        (["fruitbowl", "--workers", "4", "--share", "4,0"], ["--share 4,0: a process without a worker"]),
+        (["fruitbowl", "--workers", "4", "--share", "3,2"], ["--share 3,2 places 5 workers, and there are 4."]),
+        (
+            ["fruitbowl", "--workers", "4", "--processes", "3", "--share", "3,1"],
+            ["--share 3,1 is for 2 processes, and there are 3."],
+        ),
+        (["fruitbowl", "--workers", "2", "--device", "cpu,mps"], ["cpu or cuda each, as cuda,cpu. Received: 'mps'"]),
+        (
+            ["fruitbowl", "--workers", "2", "--device", "cuda,cpu", "--on", "kubernetes", "--gpu", "t4"],
+            ["--device cuda,cpu is for processes of this machine or of your own launcher. Leave --on out."],
+        ),
         (["fruitbowl", "--device", "tpu"], ["--device", "'tpu'", "auto, cpu, cuda, mps"]),
         (["mine.toml"], ["no recipe file 'mine.toml'", "turnaround recipes copy"]),
     ],

@@ -105,6 +105,17 @@ def test_evaluation_shares_cover_each_image_once(num_images: int, size: int) -> 
     assert max(counts) - min(counts) <= 1
 
 
+@settings(deadline=None)
+@given(st.integers(0, 1000), st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_evaluation_shares_by_hosted_workers_cover_each_image_once(num_images: int, hosted: list[int]) -> None:
+    count, found = sum(hosted), list[int]()
+    for rank, parts in enumerate(hosted):
+        start, stop = share_bounds(num_images=num_images, rank=sum(hosted[:rank]), size=count, parts=parts)
+        assert abs((stop - start) - num_images * parts / count) < 1
+        found += range(start, stop)
+    assert found == list(range(num_images))
+
+
 def test_a_small_rest_joins_the_step_before_it() -> None:
     def bounds(num_images: int) -> list[tuple[int, int]]:
         return step_bounds(num_images=num_images, global_batch=16, workers=4)

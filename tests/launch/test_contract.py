@@ -10,7 +10,7 @@ import pytest
 
 from turnaround.errors import InputError
 from turnaround.launch import contract
-from turnaround.launch.contract import LaunchPlan, choose_processes, usable_cores
+from turnaround.launch.contract import LaunchPlan, checked_device, choose_processes, usable_cores
 from turnaround.launch.handshake import StartMessage
 from turnaround.record.layout import RunDirectory
 
@@ -56,6 +56,18 @@ def test_what_is_asked_for_is_done(asked: int) -> None:
 def test_more_processes_than_workers(asked: int) -> None:
     with pytest.raises(InputError, match=rf"from 1 to the number of workers \(4\).*Received: {asked}\."):
         choose_processes(asked=asked, workers=4, device="cpu")
+
+
+def test_devices_for_each_process_are_their_number() -> None:
+    assert choose_processes(asked=None, workers=16, device="cuda,cpu") == 2
+    assert choose_processes(asked=2, workers=16, device="cuda,cpu") == 2
+    with pytest.raises(InputError, match=r"--device cuda,cpu names 2 devices, one for each process, and there are 3 "):
+        choose_processes(asked=3, workers=16, device="cuda,cpu")
+    assert checked_device("GPU, cpu") == "cuda,cpu"
+    with pytest.raises(
+        InputError, match=r"--device cuda,auto: the devices of several.* as cuda,cpu\. Received: 'auto'"
+    ):
+        checked_device("cuda,auto")
 
 
 def test_cores_are_those_we_may_use() -> None:

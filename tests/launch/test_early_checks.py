@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from turnaround.errors import ModelError
+from turnaround.errors import InputError, ModelError
 from turnaround.launch import early_checks
 from turnaround.launch.early_checks import may_have_cuda, refuse_early, timm_names
 from turnaround.recipe import ModelRecipe, Recipe
@@ -80,6 +80,13 @@ def test_weights_by_their_first_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="device files are those of Linux")
+def test_devices_of_several_kinds_are_for_the_engine_torch() -> None:
+    refuse_early(Recipe(model=ModelRecipe(name="small")), device="cpu,cpu")
+    horovod = Recipe(model=ModelRecipe(name="small")).replace("workers", engine="horovod")
+    with pytest.raises(InputError, match=r"--device cpu,cpu: the engine horovod needs the same kind .* Leave --engine"):
+        refuse_early(horovod, device="cpu,cpu")
+
+
 def test_a_gpu_that_may_be_there_is_left_to_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(early_checks, "describe_gpus", list)
     monkeypatch.setattr(early_checks, "GPU_FILES", (str(tmp_path / "nvidiactl"),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_another_process_or_a_new_checkpoint_is_no_second_failure(tmp_path: Path
     assert restarts.after(failed(1), before) == (before, "")
     assert restarts.after(ProcessFailedError("nobody knows who"), before) == (before, "")
     assert restarts.after(ProcessFailedError("nobody knows who"), before) == (before, "")
+
+
+@pytest.mark.parametrize(("share", "after"), [("3,1", "even"), ("auto", "auto"), ("even", "even")])
+def test_shares_for_each_process_end_with_those_processes(share: str, after: str, tmp_path: Path) -> None:
+    before = plan(tmp_path, 2)
+    before = replace(before, message=replace(before.message, share=share))
+    restarts = Restarts(before, workers=4)
+    assert restarts.after(failed(1), before) == (before, "")  # the same processes, the same shares
+    now, _ = restarts.after(failed(1), before)
+    assert (now.processes, now.message.share) == (1, after)
 
 
 def test_one_process_stays_one(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_the_documented_examples_are_what_we_write():
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 10**12)
 VALUES = {
+    "list[int] | None": st.none() | st.lists(st.integers(1, 99)),
     "int": counts,
     "float": numbers,
     "int | None": counts | st.none(),

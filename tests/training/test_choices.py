@@ -6,8 +6,15 @@ import pytest
 import torch
 
 from turnaround.errors import MissingPartError
-from turnaround.training.choices import DepthwiseKernels, choose_depthwise, choose_device, choose_precision
+from turnaround.training.choices import (
+    DepthwiseKernels,
+    agreed_precision,
+    choose_depthwise,
+    choose_device,
+    choose_precision,
+)
 from turnaround.workers.environment import RankInfo
+from turnaround.workers.single import Single
 
 CPU = torch.device("cpu")
 
@@ -49,6 +56,44 @@ def test_every_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         assert not found.value.shares_device
         assert "2 GPU" in found.reason
     assert current == [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+def test_each_process_its_own_kind_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hosts of two processes: the GPUs of each are counted there, and all speak over Gloo."""
+    gpus(monkeypatch, 2)
+    kinds, found = "cpu,cuda,cuda,cuda", []
+    for rank in range(4):
+        place = RankInfo(rank=rank, size=4, local_rank=rank % 2, local_size=2)
+        found.append(choose_device(kinds, place).value)
+    assert [each.device for each in found] == [CPU, *(torch.device("cuda", number) for number in (0, 0, 1))]
+    assert all(each.shares_device for each in found)
+
+
+class Peers(Single):
+    """One of several processes; the others say what they are told to."""
+
+    def __init__(self, *others: str) -> None:
+        super().__init__(count=1, device=CPU)
+        self.others = others
+
+    def gather(self, value: str) -> list[str]:
+        return [value, *self.others]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "together"),
+    [
+        ("bf16", ["bf16"], "bf16"),
+        ("bf16", ["fp16", "bf16"], "fp16"),  # a V100 has no bf16, an A100 has both
+        ("fp16", ["bf16"], "fp16"),
+        ("bf16", ["fp32"], "fp32"),  # a CPU beside a GPU
+        ("fp32", ["fp16", "bf16"], "fp32"),
+    ],
+)
+def test_all_processes_compute_in_one_precision(mine: str, others: list[str], together: str) -> None:
+    found = agreed_precision(choose_precision(mine, CPU), Peers(*others))
+    assert found.value == choose_precision(together, CPU).value
+    assert ("differ" in found.reason) == (len({mine, *others}) > 1)
 
 
 def test_more_processes_than_gpus_share_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_one_step_in_sixteen_is_taken_apart(host: HostClock) -> None:
 
 def test_a_timed_step_is_an_ordinary_one() -> None:
     """A step whose noise is measured takes more passes, so its parts would not be those of the others."""
-    timed = {number for number in range(2000) if StepTimer.is_due(number)}
+    timed = {number for number in range(2000) if StepTimer(CPU).is_due(number)}
     assert len(timed) == 125
     for every_steps in (MEASURE_EVERY_STEPS, RARELY_EVERY_STEPS):
         meter = NoiseMeter(window_steps=1, every_steps=every_steps)

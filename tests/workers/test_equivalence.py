@@ -68,10 +68,18 @@ RunOn = Callable[..., Run]
 def run_on(ten_steps_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> RunOn:
     """Trains on so many processes."""
 
-    def run(processes: int, *overrides: str, device: str = "cpu", folder: Path = ten_steps_folder) -> Run:
+    def run(
+        processes: int,
+        *overrides: str,
+        device: str = "cpu",
+        folder: Path = ten_steps_folder,
+        share: str | None = None,
+    ) -> Run:
         launcher = forking if device == "cpu" else None
-        out, settings = tmp_path / f"{processes}", (*SHARED, *overrides, "data.holdout=0.2")
-        run = train(folder, out, *settings, processes=processes, device=device, launcher=launcher)
+        out, settings = tmp_path / f"{processes}-{share}", (*SHARED, *overrides, "data.holdout=0.2")
+        # Numbers of workers for each process are also the number of processes.
+        count = processes if share is None else None
+        run = train(folder, out, *settings, processes=count, device=device, launcher=launcher, share=share)
         assert run.machine["engine"] == ("Single" if processes == 1 else "torch gloo")
         assert run.machine["choices"]["device"]["value"].startswith(device)
         assert (run.machine["workers"], run.machine["processes"]) == (run.recipe["workers"]["count"], processes)
@@ -208,6 +216,32 @@ def test_unequal_shares_are_the_same_training_too(run_on: RunOn) -> None:
     assert one.epochs[0].images == 158
     assert largest_difference(weights(one), weights(three)) < 1e-12
     assert one.final == three.final
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_shares_that_were_asked_for_are_the_same_training_too(device: str, run_on: RunOn) -> None:
+    """Sixteen workers as 11 and 5 instead of 8 and 8."""
+    settings = ("training.batch_per_worker=2", "training.epochs=1", "training.precision=fp64", "data.size_px=32")
+    equal = run_on(2, *settings, "workers.count=16", device=device)
+    uneven = run_on(2, *settings, "workers.count=16", device=device, share="11,5")
+    assert [len(rank["workers"]) for rank in equal.machine["ranks"]] == [8, 8]
+    assert [len(rank["workers"]) for rank in uneven.machine["ranks"]] == [11, 5]
+    assert (equal.epochs[0].shares, uneven.epochs[0].shares) == (None, [11, 5])
+    assert largest_difference(weights(equal), weights(uneven)) < 1e-12
+    assert uneven.epochs[0].train_loss == pytest.approx(equal.epochs[0].train_loss, abs=1e-12)
+    assert uneven.final == equal.final
+
+
+@pytest.mark.gpu
+def test_a_gpu_beside_a_cpu_is_the_same_training_too(ten_steps_folder: Path, tmp_path: Path) -> None:
+    """Three workers on the one, one on the other: their convolutions round differently, so not to 1e-12."""
+    exact = ("training.epochs=1", "training.precision=fp64", "model.name=small", "data.size_px=32", "data.holdout=0.2")
+    settings = (*SHARED, *exact)
+    alone = train(ten_steps_folder, tmp_path / "alone", *settings)
+    both = train(ten_steps_folder, tmp_path / "both", *settings, processes=None, device="cuda,cpu", share="3,1")
+    assert [rank["device"] for rank in both.machine["ranks"]] == ["cuda:0", "cpu"]
+    assert both.machine["engine"] == "torch gloo"
+    assert largest_difference(weights(alone), weights(both)) < 1e-9
 
 
 def test_eight_workers_on_any_number_of_processes(run_on: RunOn, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ the slowest to the median tells how much of every step is waiting for it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import median
 
 from turnaround.record.reader import Run
@@ -18,7 +19,7 @@ MIN_SPANS = 3  # of each process: a median that one outlier does not decide
 
 @dataclass(frozen=True, kw_only=True)
 class Balance:
-    """Median seconds of a step up to its exchange, for each hosted worker, by process."""
+    """Median seconds of a step up to its exchange, by process: for each hosted worker where all should have as many."""
 
     compute_s: dict[int, float]
     slowest_rank: int
@@ -32,8 +33,10 @@ class Balance:
 
 def balance(run: Run) -> Balance | None:
     """Return the balance of the processes; None for one process, or where too few steps were sampled."""
-    last_segment = run.epochs[-1].segment if run.epochs else 1
-    first_epoch = min((e.epoch for e in run.epochs if e.segment == last_segment), default=1)
+    # Steps of an earlier start, or before the workers were shared out anew, tell nothing about the processes of now.
+    starts = [(epoch.segment, epoch.shares) for epoch in run.epochs]
+    as_now = takewhile(lambda epoch: (epoch.segment, epoch.shares) == starts[-1], reversed(run.epochs))
+    first_epoch = min((epoch.epoch for epoch in as_now), default=1)
     spans: dict[int, list[float]] = {}
     for rank, share in enumerate(_shares(run)):
         # The first span of a start is cold. Input counts as well as computation: the others wait for either.
@@ -47,9 +50,14 @@ def balance(run: Run) -> Balance | None:
 
 
 def _shares(run: Run) -> list[int]:
-    """Return the workers of each process: twice as many are twice the work. Empty where the record does not say."""
+    """Return the workers of each process: twice as many are twice the work. Empty where the record does not say.
+
+    Ones where the shares were asked for, or go by speed: a slow process that hosts fewer holds nobody up.
+    """
     ranks = run.machine.get("ranks")
     known = ranks if isinstance(ranks, list) else []
     hosted = [facts.get("workers") if isinstance(facts, dict) else None for facts in known]
     shares = [len(workers) if isinstance(workers, list) else 0 for workers in hosted]
-    return shares if all(shares) else []
+    if not all(shares):
+        return []
+    return [1] * len(shares) if "share" in run.machine else shares

@@ -102,6 +102,7 @@ def machine_facts(run: Run) -> tuple[Fact, ...]:
     found: list[tuple[str, object, Matters]] = [
         ("GPU kind", kind_of(device_name(machine)), "time"),
         ("rehearsal", run.is_rehearsal, "time"),
+        ("shares of the workers", machine.get("share"), "time"),
         *chosen,
         ("processor", machine.get("cpu"), "time"),
         ("code version", _code_version(machine), "both"),

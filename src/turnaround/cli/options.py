@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 Processes = Annotated[
     int | None, typer.Option(help="Processes that host them: they decide the speed. Default: the devices here.")
 ]
+Share = Annotated[
+    str | None,
+    typer.Option(
+        "--share",
+        metavar="SHARE",
+        help="Workers of each process: even, 11,5 (given), or auto (by measured speed).",
+    ),
+]
 Engine = Annotated[
     str | None,
     typer.Option(
@@ -37,7 +45,12 @@ RunOut = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="The run directory. Default: runs/NAME, or the next free one."),
 ]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda (gpu is the same) or mps.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="DEVICE", help="auto, cpu, cuda (gpu is the same) or mps; cuda,cpu: one for each process."
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set a key of the recipe; may be repeated."),

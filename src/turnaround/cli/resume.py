@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from turnaround.record.notify import Notifier
 
 OtherProcesses = Annotated[int | None, typer.Option(help="Another number of processes. Default: as many as before.")]
+OtherShare = Annotated[
+    str | None,
+    typer.Option(
+        "--share", metavar="SHARE", help="Other shares of the workers: even, 11,5, or auto. Default: as before."
+    ),
+]
 OtherEngine = Annotated[
     str | None,
     typer.Option("--engine", metavar="ENGINE", help="Another communication backend than before: torch or horovod."),
@@ -42,6 +48,7 @@ Strict = Annotated[
 def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.")],
     processes: OtherProcesses = None,
+    share: OtherShare = None,
     engine: OtherEngine = None,
     epochs: MoreEpochs = None,
     restarts: Restarts = 0,
@@ -67,15 +74,14 @@ def resume(
     from turnaround.record.layout import RunDirectory
     from turnaround.record.reader import Run
     from turnaround.record.viewers.follow import chosen
-    from turnaround.reporting.terminal import err
     from turnaround.reporting.training_display import print_result, run_display
     from turnaround.workers.environment import place
 
-    console, viewers, notifier = err(), chosen(log or ()), notifier_of(notify, notify_idle)
+    viewers, notifier = chosen(log or ()), notifier_of(notify, notify_idle)
     if cluster := ClusterFlags(on=on).cluster():
-        flags = {"processes": processes, "engine": engine, "epochs": epochs, "restarts": restarts}
-        checks = {"accept-data-change": accept_data_change, "strict": strict}
-        _refuse_other_flags(**flags, **checks, log=",".join(viewers))
+        flags = {"processes": processes, "share": share, "engine": engine, "epochs": epochs, "restarts": restarts}
+        checks = {"accept-data-change": accept_data_change, "strict": strict, "log": ",".join(viewers)}
+        _refuse_other_flags(**flags, **checks)
         return _rejoin(directory, cluster, notifier, as_json=json_)
     refuse_if_queued(RunDirectory(directory))
     here, before = place(), Run.load(directory).status
@@ -84,6 +90,7 @@ def resume(
             out=directory,
             show=show,
             processes=processes,
+            share=share,
             device=None if device is None else checked_device(device),
             engine=engine,
             epochs=epochs,
@@ -99,11 +106,17 @@ def resume(
     if here.rank != 0:
         return None
     if before.state == "finished" and run.status.segments == before.segments and not json_:
-        console.print(
-            f"{directory} is finished: there is nothing to go on with; --epochs N gives it more. This is its result:",
-            markup=False,
-        )
+        _say_finished(directory)
     return print_result(run, as_json=json_)
+
+
+def _say_finished(directory: Path) -> None:
+    from turnaround.reporting.terminal import err
+
+    err().print(
+        f"{directory} is finished: there is nothing to go on with; --epochs N gives it more. This is its result:",
+        markup=False,
+    )
 
 
 def _rejoin(directory: Path, cluster: Cluster, notifier: Notifier | None, *, as_json: bool) -> None:

@@ -32,6 +32,7 @@ from turnaround.cli.options import (
     Restarts,
     RunOut,
     Set,
+    Share,
     ShowBatch,
     Size,
     Submit,
@@ -61,6 +62,7 @@ def train(
     source: Annotated[str, typer.Argument(help="A folder of images, a recipe file (.toml), or a built-in recipe.")],
     workers: Annotated[int | None, typer.Option(help="Data-parallel workers: they decide the result.")] = None,
     processes: Processes = None,
+    share: Share = None,
     engine: Engine = None,
     restarts: Restarts = 0,
     device: Device = "auto",
@@ -102,28 +104,27 @@ def train(
     [bold]turnaround train photos/ --workers 8 --on slurm --gpu v100[/bold]
     """
     from turnaround import recipes
-    from turnaround.launch.contract import checked_device
     from turnaround.record.viewers.follow import chosen
-    from turnaround.workers.environment import place
 
-    here, viewers, notifier = place(), chosen(log or ()), notifier_of(notify, notify_idle)
+    viewers, notifier = chosen(log or ()), notifier_of(notify, notify_idle)
+    here, where = _where(processes=processes, share=share, device=device)
     keys = {"workers": workers, "engine": engine, "epochs": epochs, "batch": batch, "lr": lr, "model": model}
     keys |= {"size": size}
     overrides = overrides_of(set_, keys, no_cache=no_cache, time_limit=time_limit, pretrained=pretrained)
     recipe = recipes.find(source, overrides)
     if show_batch is not None:
         is_here = here.is_alone and on == "local" and not dry_run
-        return _show_batch(recipe, show_batch, is_here=is_here, device=checked_device(device), as_json=json_)
+        return _show_batch(recipe, show_batch, is_here=is_here, device=where["device"], as_json=json_)
     recipe = recipe if here.is_alone else _under_a_launcher(recipe, here, out=out, overrides=overrides)
     target = out or _default_target(recipe)
     flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, submit=submit)
     if cluster := flags.target():
         _refuse_on_cluster(cluster, recipe, restarts=restarts, here=here, viewers=viewers, private=private)
-        training = _training(recipe, source, overrides, target, processes=processes, device=checked_device(device))
+        training = _training(recipe, (source, *overrides), target, **where)
         return _train_there(training, cluster, flags, is_dry=dry_run, as_json=json_, notifier=notifier)
     if dry_run:
-        return _print_plan(recipe, target, processes=processes, device=checked_device(device))
-    wishes = {"processes": processes, "device": checked_device(device), "restarts": restarts, "is_private": private}
+        return _print_plan(recipe, target, **where)
+    wishes = {**where, "restarts": restarts, "is_private": private}
     return _train_here(recipe, target, here=here, told=(viewers, notifier), as_json=json_, wishes=wishes)
 
 
@@ -131,6 +132,16 @@ def _default_target(recipe: Recipe) -> Path:
     from turnaround.record.layout import default_run_path
 
     return default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
+
+
+def _where(*, processes: int | None, share: str | None, device: str) -> tuple[RankInfo, dict[str, Any]]:
+    """Return the rank of this command, and on which processes and devices to train: fields of the request."""
+    from turnaround.launch.contract import checked_device
+    from turnaround.workers.environment import place
+    from turnaround.workers.shares import checked_share
+
+    share = None if share is None else checked_share(share)
+    return place(), {"processes": processes, "share": share, "device": checked_device(device)}
 
 
 def _train_here(
@@ -239,14 +250,23 @@ def _refuse_on_cluster(
 
 
 def _training(
-    recipe: Recipe, source: str, overrides: list[str], target: Path, *, processes: int | None, device: str
+    recipe: Recipe, asked: tuple[str, ...], target: Path, *, processes: int | None, share: str | None, device: str
 ) -> TrainingJob:
+    """Return the job; `asked` are the source and what was set of its recipe."""
+    from turnaround.errors import InputError
     from turnaround.launch.clusters.contract import TrainingJob
-    from turnaround.launch.contract import choose_processes
+    from turnaround.launch.contract import asked_processes, choose_processes
+    from turnaround.workers.shares import shares_of
 
-    workers, words = recipe.workers.count, [source, *(part for each in overrides for part in ("--set", each))]
-    count = choose_processes(asked=workers if processes is None else processes, workers=workers, device=device)
-    return TrainingJob(words=tuple(words), out=target, processes=count, device=device)
+    if "," in device:
+        raise InputError(f"--device {device} is for processes of this machine or of your own launcher. Leave --on out.")
+    workers, words = recipe.workers.count, (asked[0], *(part for each in asked[1:] for part in ("--set", each)))
+    wanted = asked_processes(processes, share, workers=workers)
+    count = choose_processes(asked=workers if wanted is None else wanted, workers=workers, device=device)
+    if share is not None:
+        shares_of(share, workers=workers, processes=count)
+        words = (*words, "--share", share)
+    return TrainingJob(words=words, out=target, processes=count, device=device)
 
 
 def _train_there(
@@ -318,25 +338,31 @@ def _write_file(
     )
 
 
-def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, device: str) -> None:
+def _print_plan(recipe: Recipe, target: Path, *, processes: int | None, share: str | None, device: str) -> None:
     """Print the resolved recipe as TOML, then the command of every process."""
     from turnaround.launch.automatic import decide
-    from turnaround.launch.contract import LaunchPlan, choose_processes
+    from turnaround.launch.contract import LaunchPlan, asked_processes, choose_processes
     from turnaround.launch.handshake import StartMessage
     from turnaround.launch.local import LocalLauncher
     from turnaround.launch.prepare import cache_root
     from turnaround.recipes import as_toml
     from turnaround.record.layout import RunDirectory
     from turnaround.reporting.terminal import out
+    from turnaround.workers.shares import EVEN, shares_of
 
     recipe = decide(recipe, cache=cache_root(recipe, temporary=target), device=device).recipe.resolved()
+    workers = recipe.workers.count
+    asked = asked_processes(processes, share, workers=workers)
     plan = LaunchPlan(
         directory=RunDirectory(target),
-        message=StartMessage(device=device, network=recipe.model.name, begun_at_s=0.0),
-        processes=choose_processes(asked=processes, workers=recipe.workers.count, device=device),
+        message=StartMessage(device=device, share=share or EVEN, network=recipe.model.name, begun_at_s=0.0),
+        processes=choose_processes(asked=asked, workers=workers, device=device),
         engine=recipe.workers.engine,
     )
+    shares = shares_of(plan.message.share, workers=workers, processes=plan.processes)
     console = out()
     console.print(as_toml(recipe), markup=False)
     console.print(f"# would decode the images, write {shlex.quote(str(target))}, and start:", markup=False)
     console.print(f"#   {LocalLauncher().text(plan)}", markup=False)
+    if len(set(shares)) > 1:
+        console.print(f"# workers of each process: {', '.join(map(str, shares))}", markup=False)

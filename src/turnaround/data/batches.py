@@ -188,17 +188,19 @@ class Batches:
         start, stop = share_bounds(num_images=self.pixels.num_train, rank=rank, size=size)
         return self._plain(np.arange(start, stop), batch_size)
 
-    def validation(self, *, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
+    def validation(self, *, rank: int, size: int, batch_size: int, parts: int = 1) -> Iterator[EvaluationBatch]:
         """Yield this process's share of the validation images: over all processes each image once."""
-        start, stop = share_bounds(num_images=self.num_validation, rank=rank, size=size)
+        start, stop = share_bounds(num_images=self.num_validation, rank=rank, size=size, parts=parts)
         # Validation images follow the training images in the table (`Pixels`).
         return self._plain(np.arange(start, stop) + self.pixels.num_train, batch_size)
 
-    def train_sample(self, *, num_images: int, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
+    def train_sample(
+        self, *, num_images: int, rank: int, size: int, batch_size: int, parts: int = 1
+    ) -> Iterator[EvaluationBatch]:
         """Yield this process's share of a fixed random sample of training images, for accuracy without augmentation."""
         # Seed 0 whatever the recipe's seed: all runs on a data set are measured on the same images.
         sample = epoch_order(seed=0, epoch=0, num_images=self.pixels.num_train)[:num_images]
-        start, stop = share_bounds(num_images=len(sample), rank=rank, size=size)
+        start, stop = share_bounds(num_images=len(sample), rank=rank, size=size, parts=parts)
         # Sorted: a count does not depend on the order, and a disk is read forwards.
         return self._plain(np.sort(sample[start:stop]), batch_size)
 

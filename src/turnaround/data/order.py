@@ -53,6 +53,10 @@ def worker_bounds(*, start: int, stop: int, worker: int, workers: int) -> tuple[
     return start + worker * size // workers, start + (worker + 1) * size // workers
 
 
-def share_bounds(*, num_images: int, rank: int, size: int) -> tuple[int, int]:
-    """Return start and stop of the images that process `rank` evaluates: all of them once, none twice, no padding."""
-    return rank * num_images // size, (rank + 1) * num_images // size
+def share_bounds(*, num_images: int, rank: int, size: int, parts: int = 1) -> tuple[int, int]:
+    """Return start and stop of the images that a process evaluates: all of them once, none twice, no padding.
+
+    They are cut into `size` parts, of which it has `parts`, from number `rank` on: one of as many as there are
+    processes, or as many as it hosts workers.
+    """
+    return rank * num_images // size, (rank + parts) * num_images // size

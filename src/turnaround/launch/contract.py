@@ -15,9 +15,12 @@ from turnaround.launch.handshake import StartMessage
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
 from turnaround.workers.environment import RankInfo
+from turnaround.workers.shares import EVEN, checked_share, processes_of, shares_of
 
 WORKER_MODULE = "turnaround.worker"
 DEVICES = ("auto", "cpu", "cuda", "mps")
+MIXED_DEVICES = ("cpu", "cuda")
+"""The kinds that processes of one training may have beside each other: Gloo carries messages between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,12 @@ def usable_cores() -> int:
 
 def choose_processes(*, asked: int | None, workers: int, device: str) -> int:
     """Return as many processes as there are devices, at most one a worker, each with the same number of workers."""
+    named = len(device.split(","))
+    if named > 1 and asked not in (None, named):
+        raise InputError(
+            f"--device {device} names {named} devices, one for each process, and there are {asked} processes."
+        )
+    asked = named if named > 1 else asked
     if asked is not None:
         if not 1 <= asked <= workers:
             raise InputError(
@@ -92,6 +101,15 @@ def choose_processes(*, asked: int | None, workers: int, device: str) -> int:
     gpus = 0 if device == "cpu" else len(describe_gpus())
     devices = gpus or (1 if device == "mps" or sys.platform == "darwin" else usable_cores())
     return even_processes(workers=workers, at_most=devices)
+
+
+def asked_processes(processes: int | None, share: str | None, *, workers: int) -> int | None:
+    """Return the number of processes that was asked for, by itself or by a share for each; None where none was."""
+    share = checked_share(share or EVEN)
+    count = processes_of(share) if processes is None else processes
+    if count is not None and processes is None:
+        shares_of(share, workers=workers, processes=count)  # refused for their sum, not for the processes
+    return count
 
 
 def even_processes(*, workers: int, at_most: int) -> int:
@@ -109,6 +127,19 @@ def checked_device(device: str) -> str:
             f"--device takes a kind, not a number. Received: {device!r}. Choose among several GPUs with "
             f"CUDA_VISIBLE_DEVICES={kind.removeprefix('cuda:')} turnaround ... --device cuda."
         )
+    if "," in kind:
+        return ",".join(_of_one_process(part.strip(), device) for part in kind.split(","))
     if kind not in DEVICES:
         raise InputError(one_of("--device", device, DEVICES))
+    return kind
+
+
+def _of_one_process(kind: str, device: str) -> str:
+    """Check one of several devices, which are those of the processes in turn."""
+    kind = "cuda" if kind == "gpu" else kind
+    if kind not in MIXED_DEVICES:
+        raise InputError(
+            f"--device {device}: the devices of several processes are {' or '.join(MIXED_DEVICES)} each, as cuda,cpu. "
+            f"Received: {kind!r}."
+        )
     return kind

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from turnaround.errors import MissingPartError, ModelError
+from turnaround.errors import InputError, MissingPartError, ModelError
 from turnaround.recipe import AUTO, OWN_SIZES_PX, Recipe
 from turnaround.record.gpus import describe_gpus
 
@@ -30,7 +30,13 @@ MAX_HEADER_BYTES = 100_000_000
 
 def refuse_early(recipe: Recipe, *, device: str) -> None:
     """Refuse a device that is not here, a weights file that is none, and a network that nobody knows."""
-    _refuse_device(device)
+    for kind in device.split(","):
+        _refuse_device(kind)
+    if "," in device and recipe.workers.engine != "torch":
+        raise InputError(
+            f"--device {device}: the engine {recipe.workers.engine} needs the same kind of device on every process. "
+            "Leave --engine out."
+        )
     _refuse_weights(recipe.model.weights)
     _refuse_network(recipe.model.name, weights=recipe.model.weights)
 

@@ -28,6 +28,7 @@ from turnaround.record.host import host_name
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
 from turnaround.workers.environment import RankInfo
+from turnaround.workers.shares import EVEN
 
 START_VARIABLE = "TURNAROUND_START"
 """The token of a start, from a launcher of ours to its processes."""
@@ -45,6 +46,8 @@ class StartMessage:
     device: str = "auto"
     network: str
     """The network to train: its code is loaded while the images are decoded."""
+    share: str = EVEN
+    """How the workers are shared out among the processes: even, auto, or a number for each (workers/shares.py)."""
     launch: str = "local"
     """The launcher that started the processes; for the record."""
     shows_progress: bool = True

@@ -30,7 +30,7 @@ from turnaround.errors import (
     RunDirectoryError,
     TurnaroundError,
 )
-from turnaround.launch import handshake, job_origin
+from turnaround.launch import contract, handshake, job_origin
 from turnaround.launch.automatic import AutomaticChoice, decide
 from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError, StartedProcesses, choose_processes
 from turnaround.launch.early_checks import refuse_early
@@ -52,6 +52,7 @@ from turnaround.record.schema import State, Status, TimePart, to_json, utc_now
 from turnaround.record.writer import write_json
 from turnaround.workers.engines import require
 from turnaround.workers.environment import LAUNCHERS, RankInfo
+from turnaround.workers.shares import EVEN, checked_share, shares_of
 
 DECODED_TO_MEASURE, DECODE_ROUNDS = 1000, 3
 LAUNCH = "launch"
@@ -67,6 +68,8 @@ class Request:
     processes: int | None = None
     device: str | None = None
     """None means auto for a new run, and the device of before for a resumed one."""
+    share: str | None = None
+    """Workers of each process: even, auto, or numbers. None means even for a new run, as before for a resumed one."""
     engine: str | None = None
     """Another engine than before, for a resumed run; a new run has it in its recipe."""
     epochs: int | None = None
@@ -154,7 +157,10 @@ def _resume(run: Run, request: Request) -> Run:
     recipe = Recipe.from_record(places.found(run.recipe))
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
     recipe, changes = with_epochs(recipe, run, request.epochs)
-    request = replace(request, device=request.device or _launch_facts(run).get("device"))
+    before = _launch_facts(run)
+    request = replace(
+        request, device=request.device or before.get("device"), share=request.share or before.get("share")
+    )
     processes = _processes(recipe, request, before=_processes_before(run))
     plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
     if request.processes is None and request.place.is_alone and (wanted := _launch_facts(run).get("wanted")):
@@ -267,7 +273,10 @@ def _prepared(recipe: Recipe, request: Request, *, cache: Path) -> Prepared:
 
 def _processes(recipe: Recipe, request: Request, *, before: int | None = None) -> int:
     """Return the number of processes: as asked, as before, as the devices allow, or as a launcher has started."""
-    place, engine, asked = request.place, recipe.workers.engine, request.processes
+    place, engine = request.place, recipe.workers.engine
+    # A launcher has decided the number: shares for another number are refused as such.
+    share = request.share if place.is_alone else None
+    asked = contract.asked_processes(request.processes, share, workers=recipe.workers.count)
     require(engine)
     if not place.is_alone:
         if request.restarts:
@@ -305,9 +314,11 @@ def _follow(plan: LaunchPlan, request: Request) -> Run:
 
 def _plan(recipe: Recipe, request: Request, *, processes: int, begun_at_s: float) -> LaunchPlan:
     """Return the plan, with everything that is known before there are images."""
-    place, engine = request.place, recipe.workers.engine
+    place, engine, share = request.place, recipe.workers.engine, checked_share(request.share or EVEN)
+    shares_of(share, workers=recipe.workers.count, processes=processes)  # refuses what does not fit, before all else
     message = StartMessage(
         device=request.device or "auto",
+        share=share,
         network=recipe.model.name,
         shows_progress=request.shows_progress,
         begun_at_s=begun_at_s,
@@ -396,6 +407,7 @@ def _ended(status: Status, error: TurnaroundError) -> Status:
 def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchPlan) -> None:
     """Write recipe.json with the launch facts that a resume needs: machine.json has them too, but seconds later."""
     facts: dict[str, Any] = {"processes": plan.processes, "device": plan.message.device}
+    facts |= {} if plan.message.share == EVEN else {"share": plan.message.share}
     facts |= {} if plan.wanted is None else {"wanted": plan.wanted}
     facts |= {"private": True} if is_private() else {}
     write_json(directory.recipe, places.hidden({**recipe, LAUNCH: facts}))

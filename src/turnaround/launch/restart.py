@@ -17,6 +17,7 @@ from turnaround.launch.contract import LaunchPlan, even_processes
 from turnaround.launch.failure import RankFailedError
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
+from turnaround.workers.shares import EVEN, processes_of
 
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -60,7 +61,7 @@ class Restarts:
         processes = even_processes(workers=self.workers, at_most=at_most)
         self._before = None  # ranks have other numbers now
         count = f"{processes} process{'es' * (processes > 1)}"
-        return replace(plan, processes=processes), f"It goes on with {count} instead of {plan.processes}: {why}."
+        return _on(plan, processes), f"It goes on with {count} instead of {plan.processes}: {why}."
 
 
 def grown(plan: LaunchPlan, *, workers: int) -> LaunchPlan | None:
@@ -70,7 +71,14 @@ def grown(plan: LaunchPlan, *, workers: int) -> LaunchPlan | None:
     processes = even_processes(workers=workers, at_most=min(_num_gpus(plan), plan.wanted))
     if processes <= plan.processes:
         return None
-    return replace(plan, processes=processes, wanted=plan.wanted if processes < plan.wanted else None)
+    return replace(_on(plan, processes), wanted=plan.wanted if processes < plan.wanted else None)
+
+
+def _on(plan: LaunchPlan, processes: int) -> LaunchPlan:
+    """Return the plan on another number of processes; shares and devices for each of those before are given up."""
+    share = plan.message.share if processes_of(plan.message.share) is None else EVEN
+    device = "auto" if "," in plan.message.device else plan.message.device
+    return replace(plan, processes=processes, message=replace(plan.message, share=share, device=device))
 
 
 def grown_sentence(before: LaunchPlan, now: LaunchPlan) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "Imported",
     "JobStatus",
     "Metric",
+    "ShareChange",
     "Span",
     "State",
     "Status",
@@ -132,6 +133,8 @@ class EpochRecord:
     """Upper end; None when there is no estimate, or no upper bound."""
     noise_scale_reason: str | None = None
     """Why there is no noise scale, or no upper end of it."""
+    shares: list[int] | None = None
+    """Workers of each process in this epoch, by rank, at its end; None where they were shared out equally."""
 
 
 METRICS: dict[str, Metric] = {
@@ -180,6 +183,22 @@ class JobStatus:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ShareChange:
+    """In status.json: the workers were shared out anew among the processes, by their speed (`--share auto`)."""
+
+    after_epoch: int
+    """The epoch at whose end it was decided; counted from 1."""
+    before: list[int]
+    """Workers of each process until then, by rank."""
+    shares: list[int]
+    """Workers of each process from then on."""
+    seconds_per_worker: list[float]
+    """What each process took for one of its workers: the median of sampled steps, up to its last gradient."""
+    predicted_gain: float
+    """Share of the computing part of a step that this should save, 0 to 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Status:
     """status.json: where the run stands. Instants are ISO-8601 UTC with offset; durations are monotonic."""
 
@@ -211,6 +230,8 @@ class Status:
     """Why it was started again by itself, one cause for each time."""
     saves: int | None = None
     """Checkpoints that the training has waited for, over all starts; None in records from before they were counted."""
+    share_changes: list[ShareChange] = dataclasses.field(default_factory=list)
+    """Every time that the workers were shared out anew, oldest first; those of epochs that come again are left out."""
     not_saved: str | None = None
     """Why the newest checkpoint could not be written, while the training goes on without it."""
     job: JobStatus | None = dataclasses.field(default=None, metadata={KEY: "slurm"})

@@ -11,6 +11,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     best.py        the weights of the best epoch, kept
     position.py    where a training stands: epochs, steps of the epoch, steps of the run
     step.py        one update over the hosted workers
+    sharing.py     shares of the workers by measured speed
     statistics.py  batch-norm running statistics: the mean over workers, on every engine
     averaging.py   the moving average of the weights (EMA): evaluated instead of them
     noise.py       the gradient noise scale, measured on the way

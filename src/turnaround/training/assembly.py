@@ -33,6 +33,7 @@ from turnaround.training.choices import (
     DepthwiseKernels,
     Precision,
     ProcessDevice,
+    agreed_precision,
     choose_compile,
     choose_depthwise,
     choose_precision,
@@ -52,6 +53,7 @@ from turnaround.training.schedule import Scaling, choose_scaling
 from turnaround.training.step import Step, StepComponents
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
+from turnaround.workers.shares import Shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,14 @@ class Learner:
         """Tell whether the learning part itself is compiled; a compiled backbone is not its business."""
         return self.compiled.value and self.backbone is None
 
+    def plan_passes(self, images_per_step: int) -> None:
+        """Follow another number of images of this process in a step."""
+        if self.backbone is not None:
+            self.backbone.plan_passes(images_per_step)
+        for module in self.wrapped.modules():
+            if isinstance(module, CompiledForOneShape):
+                module.images = images_per_step
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCore:
@@ -104,6 +114,11 @@ class TrainingCore:
     scaling: Choice[Scaling]
     residency: Choice[Residency]
 
+    def share_out(self, shares: Shares) -> None:
+        """Host other workers from here on; what was chosen by the size of the work stays, as in a resume."""
+        self.workers.share_out(shares)
+        self.learner.plan_passes(images_per_step(self.recipe, self.workers))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
@@ -115,6 +130,11 @@ class Assembly:
     feed: Feed
     depthwise: Choice[DepthwiseKernels] | None
     """The kernels of depthwise convolutions; None where there are none to choose about."""
+
+    def share_out(self, shares: Shares) -> None:
+        """Host other workers from the next epoch on: `--share auto`, at an epoch's end."""
+        self.core.share_out(shares)
+        self.feed.share_out()
 
     def choices(self) -> dict[str, Choice[Any]]:
         """Return what was chosen for the user, by its name in the record."""
@@ -148,7 +168,7 @@ def build_core(
     """Build network, optimizer and step; the same weights on every process."""
     training, heartbeat = recipe.training, heartbeat or Heartbeat()
     leave_default_stream(workers.device)  # before anything is allocated on it
-    precision = choose_precision(training.precision, workers.device)
+    precision = agreed_precision(choose_precision(training.precision, workers.device), workers)
     scaling = choose_scaling(training, workers=workers.count)
     network, its_cost = _network(recipe, workers, len(pixels.classes), precision.value, scaling.value)
     residency = _residency(pixels, place, device.value)
@@ -330,11 +350,16 @@ def _network(
     return network, its_cost
 
 
+def images_per_step(recipe: Recipe, workers: Workers) -> int:
+    """Return the images of this process in a full step."""
+    return recipe.global_batch * len(workers.hosted) // workers.count
+
+
 def _workload(recipe: Recipe, workers: Workers, pixels: Pixels, its_cost: dict[str, int]) -> ProcessWorkload:
     hosted, count = len(workers.hosted), workers.count
     return ProcessWorkload(
         size_px=recipe.size_px,
-        images_per_step=recipe.global_batch * hosted // count,
+        images_per_step=images_per_step(recipe, workers),
         images_in_all=recipe.training.num_epochs * pixels.num_train * hosted // count,
         forward_flops_per_image=its_cost["forward_flops_per_image"],
         time_limit_s=recipe.training.time_limit_s,
@@ -373,7 +398,10 @@ def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice
 def _noise_meter(network: Network, workers: Workers, learner: Learner, *, steps_in_all: int) -> NoiseMeter:
     """Make a meter that looks back over a tenth of the training."""
     # Measured passes have other shapes, which are not compiled for (CompiledForOneShape).
-    every_steps = RARELY_EVERY_STEPS if learner.is_compiled else MEASURE_EVERY_STEPS
+    # A measured step has one more all-reduce: all processes measure the same ones, whichever of them compile.
+    compiled = torch.tensor([float(learner.is_compiled)], device=workers.device)
+    workers.sum(compiled)
+    every_steps = RARELY_EVERY_STEPS if bool(compiled) else MEASURE_EVERY_STEPS
     if needs_probe(network, workers):
         every_steps = PROBE_EVERY_STEPS
     return NoiseMeter(window_steps=steps_in_all // 10, every_steps=every_steps)

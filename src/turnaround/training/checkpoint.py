@@ -85,6 +85,8 @@ class Manifest:
     """The noise meter's window: step, noise, signal."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """The keys that decide what is learnt, as they were (record/recipe_changes.py)."""
+    shares: list[int] = field(default_factory=list)
+    """Workers of each process, by rank: with other shares the same sums are added up in another order."""
     plan: dict[str, Any] = field(default_factory=dict)
     """The epochs that are planned and the best so far (plan.py); empty in checkpoints of earlier versions."""
 
@@ -115,6 +117,7 @@ class Manifest:
             and isinstance(self.scaler, dict)
             and isinstance(self.recipe, dict)
             and isinstance(self.plan, dict)
+            and all(type(share) is int and share >= 1 for share in self.shares)
             # By type(), not isinstance: JSON's true would pass for a number.
             and all(type(seconds) in (int, float) and 0 <= seconds < math.inf for seconds in times)
             and all(len(row) == 3 and all(type(value) in (int, float, NoneType) for value in row) for row in rows)

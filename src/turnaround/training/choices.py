@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from turnaround import kernels
 from turnaround.choice import Choice
 from turnaround.errors import MissingPartError
+from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
 
 # Compiling resnet50 at 224 px took 6-17 s frozen and 52-88 s fine-tuned on an H200, and saved 23 and 66 microseconds an
@@ -58,7 +59,10 @@ class DepthwiseKernels(StrEnum):
 
 
 def choose_device(wanted: str, place: RankInfo) -> Choice[ProcessDevice]:
-    """Choose the device that was asked for, or the best one that is here."""
+    """Choose the device that was asked for, or the best one that is here; `cuda,cpu` has one for each process."""
+    kinds = wanted.split(",")
+    if len(kinds) > 1:
+        return _one_of_several(kinds, place)
     if wanted == "cuda" and not torch.cuda.is_available():
         raise MissingPartError(
             f"--device cuda: torch {torch.__version__} sees no CUDA device here. Use --device cpu or auto."
@@ -77,6 +81,16 @@ def choose_device(wanted: str, place: RankInfo) -> Choice[ProcessDevice]:
     return Choice(ProcessDevice(device=device, shares_device=place.local_size > gpus), f"{reason} ({gpus} GPU)")
 
 
+def _one_of_several(kinds: list[str], place: RankInfo) -> Choice[ProcessDevice]:
+    """Choose the device of this process where each has a kind of its own."""
+    kind, first_here = kinds[place.rank], place.rank - place.local_rank
+    # The n-th process of this host that asks for a GPU has the n-th one.
+    number = kinds[first_here : place.rank].count("cuda")
+    chosen = choose_device(kind, replace(place, local_rank=number if kind == "cuda" else place.local_rank))
+    # As if it were shared: NCCL cannot speak to a CPU, so all take Gloo.
+    return replace(chosen, value=replace(chosen.value, shares_device=True))
+
+
 def choose_precision(wanted: str, device: torch.device) -> Choice[Precision]:
     """Choose the precision that was asked for, or the fastest safe one of the device."""
     if wanted != "auto":
@@ -89,6 +103,17 @@ def choose_precision(wanted: str, device: torch.device) -> Choice[Precision]:
     return Choice(
         _precision("fp32"), f"plain arithmetic on {device.type}: reproducible, and quick enough for small networks"
     )
+
+
+def agreed_precision(chosen: Choice[Precision], workers: Workers) -> Choice[Precision]:
+    """Return one precision for all processes, whatever their devices: gradients of a scaled loss (fp16) cannot be
+    averaged with those of a loss that is not."""
+    names = set(workers.gather(chosen.value.name))
+    if len(names) == 1:
+        return chosen
+    # Every CUDA device computes fp16, only later ones bf16; a CPU is quick in neither.
+    name = "fp16" if names <= {"fp16", "bf16"} else "fp32"
+    return Choice(_precision(name), f"the devices of the processes differ ({' and '.join(sorted(names))} each alone)")
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:

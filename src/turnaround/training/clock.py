@@ -202,17 +202,19 @@ class Stopwatch:
 
 
 class StepTimer:
-    """Marks the parts of one step in sixteen."""
+    """Marks the parts of one step in sixteen, or of more where shares are measured (sharing.py)."""
 
     def __init__(self, device: torch.device, *, on_last_gradient: Callable[[], None] = lambda: None) -> None:
         self.device, self._on_last_gradient = device, on_last_gradient
+        self.every_steps = SPAN_EVERY_STEPS
+        self.on_span: Callable[[Span], None] = lambda _span: None
+        """Hears of every span when it is known."""
         self._current: _Sampled | None = None
         self._ended: list[_Sampled] = []
 
-    @staticmethod
-    def is_due(global_step: int) -> bool:
+    def is_due(self, global_step: int) -> bool:
         """Tell whether this step is taken apart: by its number, so all processes and every resume agree."""
-        return global_step % SPAN_EVERY_STEPS == SPAN_AT_STEP
+        return global_step % self.every_steps == SPAN_AT_STEP % self.every_steps
 
     def begin(self, position: TrainingPosition) -> None:
         """Start the next step, before its batch is asked for."""
@@ -256,7 +258,10 @@ class StepTimer:
             synchronize(self.device)
         over = [sampled for sampled in self._ended if sampled.is_over()]
         self._ended = [sampled for sampled in self._ended if sampled not in over] if over else self._ended
-        return [sampled.span() for sampled in over]
+        spans = [sampled.span() for sampled in over]
+        for span in spans:
+            self.on_span(span)
+        return spans
 
     def _now(self) -> Instant:
         if self.device.type == "cuda":

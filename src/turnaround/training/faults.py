@@ -2,14 +2,15 @@
 
     TURNAROUND_FAULT="kind=kill,rank=1,step=37"          several are separated by semicolons
 
-    kind      kill, segv, exit, exit0, stop, hang, gilhang, raise, oom, nan, slow, sigterm, sigint, sigusr2, launcher,
-              clock, disk_full, readonly, vanish, torn, bitflip, slowfs, eio, stale
+    kind      kill, segv, exit, exit0, stop, hang, gilhang, raise, oom, nan, slow, drag, sigterm, sigint, sigusr2,
+              launcher, clock, disk_full, readonly, vanish, torn, bitflip, slowfs, eio, stale
     rank      the process; every one when not given
     step      the update, counted from 1 over the whole run; the first opportunity when not given
-    phase     start, step (default), evaluation, checkpoint (its first file is written), saved (it is visible),
-              look (a process looks for the checkpoint that all go on from)
+    phase     start, step (default), compute (within a step: its images are there), evaluation, checkpoint (its first
+              file is written), saved (it is visible), look (a process looks for the checkpoint that all go on from)
     segment   1 (default) is the first start of the run, 2 the first resume, ...: a repeated step is spared
-    ms        of `slow`, at every step from `step` on; of `slowfs`, how late files show; of `clock`, how far it jumps;
+    ms        of `slow`, at every step from `step` on; of `drag` too, but for each worker that the process hosts, within
+              the step: a slower device; of `slowfs`, how late files show; of `clock`, how far it jumps;
               of `eio` and `stale`, how long nothing below the run can be read or written
 
 Costs a look at an empty tuple where it is not set.
@@ -32,18 +33,20 @@ from torch import nn
 from turnaround.errors import InputError, one_of
 from turnaround.record.files import trouble_on_purpose
 from turnaround.record.layout import CheckpointFiles
+from turnaround.workers.contract import Workers
 
 LAUNCHER_VARIABLE = "TURNAROUND_LAUNCHER_PID"
 """As launch/local.py sets it (children.py)."""
 VARIABLE = "TURNAROUND_FAULT"
-PHASES = ("start", "step", "evaluation", "checkpoint", "saved", "look")
+PHASES = ("start", "step", "compute", "evaluation", "checkpoint", "saved", "look")
 USUAL_PHASE = {
     **dict.fromkeys(("disk_full", "readonly", "vanish", "torn"), "checkpoint"),
     "bitflip": "saved",
     "slowfs": "look",
     "clock": "start",
+    "drag": "compute",
 }
-LASTING = ("slow", "slowfs")
+LASTING = ("slow", "slowfs", "drag")
 """Strike every time, the others once."""
 SIGNALS = {
     "kill": signal.SIGKILL,
@@ -74,6 +77,7 @@ class FaultTarget:
 
     module: nn.Module | None = None
     path: Path | None = None
+    workers: Workers | None = None
 
 
 NOTHING = FaultTarget()
@@ -180,6 +184,12 @@ def _shift_clock(fault: Fault, _target: FaultTarget) -> None:
     setattr(time, "time", lambda: before() + fault.ms / 1000)  # noqa: B010  (mypy forbids the plain assignment)
 
 
+def _drag(fault: Fault, target: FaultTarget) -> None:
+    """The device of this process is a slower one: the more workers it hosts, the longer a step takes."""
+    assert target.workers is not None, "drag strikes in the phase compute"
+    time.sleep(len(target.workers.hosted) * fault.ms / 1000)
+
+
 def _poison(_fault: Fault, target: FaultTarget) -> None:
     """Some weights are no longer numbers, so neither is the loss of this process's next pass."""
     assert target.module is not None, "nan strikes in the phase step"
@@ -212,6 +222,7 @@ _KINDS: dict[str, Callable[[Fault, FaultTarget], None]] = {
     "hang": lambda _fault, _target: time.sleep(FOR_EVER_S),
     "gilhang": lambda _fault, _target: ctypes.PyDLL(None).sleep(FOR_EVER_S),
     "slow": lambda fault, _target: time.sleep(fault.ms / 1000),
+    "drag": _drag,
     "raise": _raise,
     "oom": _out_of_memory,
     "nan": _poison,

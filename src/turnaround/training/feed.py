@@ -7,11 +7,13 @@ backbone takes in features instead: frozen.py has a feed for it, with the same m
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from turnaround.choice import Choice
 from turnaround.data.batches import Batches, EvaluationBatch, Slicing, StepBatch
 from turnaround.training.position import TrainingPosition
 from turnaround.workers.contract import Workers
+from turnaround.workers.shares import even_shares
 
 # At an accuracy of 90 % the standard error of 1,000 images is sqrt(0.9 x 0.1 / 1000), about one point.
 MAX_TRAIN_IMAGES_EVALUATED = 1000
@@ -27,9 +29,15 @@ class Feed:
     """For the record: which features of a backbone are computed when, and why."""
     keeps_training = False
     """True where the training images are read once and never again."""
+    keeps_evaluation = False
+    """True where an evaluation is made from what was kept of its images: they stay with the process that has them."""
 
     def __init__(self, batches: Batches, slicing: Slicing, workers: Workers) -> None:
         self.batches, self.slicing, self.workers = batches, slicing, workers
+
+    def share_out(self) -> None:
+        """Take the slices of the workers that this process hosts, from the next epoch on."""
+        self.slicing = replace(self.slicing, hosted=self.workers.hosted)
 
     def steps(self, position: TrainingPosition) -> Iterator[StepBatch]:
         """Return the steps of the epoch in progress that are left.
@@ -50,5 +58,10 @@ class Feed:
 
     def _share(self) -> dict[str, int]:
         # By process, not by worker: an evaluation has no statistics of a worker, so only the split over devices counts.
-        batch_size = EVALUATION_BATCH.get(self.workers.device.type, OTHER_EVALUATION_BATCH)
-        return {"rank": self.workers.rank, "size": self.workers.size, "batch_size": batch_size}
+        workers = self.workers
+        batch_size = EVALUATION_BATCH.get(workers.device.type, OTHER_EVALUATION_BATCH)
+        if self.keeps_evaluation or workers.shares == even_shares(workers=workers.count, processes=workers.size):
+            return {"rank": workers.rank, "size": workers.size, "batch_size": batch_size}
+        # A process that hosts more workers is a faster one: it evaluates more images too.
+        hosted = {"rank": workers.hosted.start, "size": workers.count, "parts": len(workers.hosted)}
+        return {**hosted, "batch_size": batch_size}

@@ -111,10 +111,15 @@ class FrozenBackbone:
         is_compiled: bool = False,
     ) -> None:
         self.module, self.device, self.precision, self.size_px = module, device, precision, size_px
-        self.steps_at_once, self.pass_images = _pass_plan(device, size_px=size_px, images_per_step=images_per_step)
+        self.plan_passes(images_per_step)
         # A compiled pass has one shape, so that it is compiled once; the last one of an epoch is padded to it.
         self._has_fixed_shape = is_compiled
         self._run: Callable[[Tensor], Tensor] = torch.compile(module, dynamic=False) if is_compiled else module
+
+    def plan_passes(self, images_per_step: int) -> None:
+        """Choose the passes for so many images of this process in a step; a compiled one compiles once more."""
+        plan = _pass_plan(self.device, size_px=self.size_px, images_per_step=images_per_step)
+        self.steps_at_once, self.pass_images = plan
 
     def warm_up(self, dtype: torch.dtype) -> int:
         """Make one pass over zeros, which compiles and chooses kernels; return the bytes of an image's features."""
@@ -192,7 +197,7 @@ class FrozenFeed(Feed):
         wanted = [batches.num_validation, batches.pixels.num_train + batches.num_validation]
         cannot = torch.tensor([not backbone.can_keep(n * bytes_per_image) for n in wanted]).float().to(workers.device)
         workers.sum(cannot)
-        self.keeps_evaluation = not cannot[0]
+        self.keeps_evaluation = not bool(cannot[0])
         # Augmented images differ in every epoch, so their features are never the same twice.
         self.keeps_training = inputs.augmentation.is_none and not bool(cannot[1])
         self.choice = self._choice()

@@ -12,6 +12,7 @@ for each epoch that is planned and left:
     stop if the loss is no number
     plan                          is it the best epoch so far, and how many follow?
     write the epoch's line        and hold the weights of the best
+    share the workers out         anew, if that was left to us and one process holds up the others
     decide, save and stop as after a step; save at the end
 """
 
@@ -26,7 +27,7 @@ from turnaround.data.batches import StepBatch
 from turnaround.errors import DivergedError, InterruptedRunError
 from turnaround.model.network import Network
 from turnaround.record.heartbeat import Heartbeat
-from turnaround.record.schema import EpochRecord, TimePart
+from turnaround.record.schema import EpochRecord, ShareChange, TimePart
 from turnaround.training.agreement import Agreement
 from turnaround.training.checkpoint import Manifest, is_finite
 from turnaround.training.clock import Clock
@@ -37,6 +38,7 @@ from turnaround.training.feed import Feed
 from turnaround.training.plan import EpochPlan
 from turnaround.training.position import TrainingPosition
 from turnaround.training.saving import CheckpointSchedule
+from turnaround.training.sharing import Sharing
 from turnaround.training.step import Step
 
 
@@ -46,6 +48,7 @@ class EpochRecorder(Protocol):
     def epoch_begins(self, *, epoch: int, steps: int) -> None: ...
     def step_done(self, batch: StepBatch) -> None: ...
     def epoch_done(self, record: EpochRecord) -> None: ...
+    def shared_out(self, change: ShareChange) -> None: ...
     def save(
         self,
         position: TrainingPosition,
@@ -74,6 +77,8 @@ class Loop:
     plan: EpochPlan
     steps_per_epoch: int
     segment: int
+    sharing: Sharing | None = None
+    """None: the workers stay where they are."""
 
     def run(self, start: Manifest) -> None:
         """Train from where a checkpoint stands to the last epoch of the plan, which may come before the recipe's."""
@@ -96,6 +101,7 @@ class Loop:
             self._stop_if_diverged(record, position)  # before the line: no NaN in the record
             self.plan.after_epoch(record)
             self.recorder.epoch_done(record)
+            self._share_out(position)  # before the save, which keeps the shares
             self._after_epoch(position)
             part, earlier_s = "training_steady", 0.0
 
@@ -141,6 +147,14 @@ class Loop:
                 f"{self.plan.epochs}; everything up to there is saved."
             )
 
+    def _share_out(self, position: TrainingPosition) -> None:
+        """Share the workers out anew where the speed of the processes asks for it, and another epoch follows."""
+        if self.sharing is None or position.epochs_done >= self.plan.epochs:
+            return
+        change = self.sharing.after_epoch(position.epochs_done)
+        if change is not None:
+            self.recorder.shared_out(change)
+
     def _after_epoch(self, position: TrainingPosition) -> None:
         """Do what is decided together after an epoch; the last one is always saved."""
         decision = self.agreement.now(self.step.totals.sums, is_time=self.checkpoints.after_epoch)
@@ -171,7 +185,7 @@ class Loop:
         with self.clock.part("evaluation"):
             strike("evaluation")
             validation, train_sample = self.evaluator.validation(), self.evaluator.train_sample()
-        loss_sum, right, images = totals
+        (loss_sum, right, images), shares = totals, self.step.components.workers.shares
         return EpochRecord(
             epoch=position.epochs_done,
             steps=self.steps_per_epoch,
@@ -194,6 +208,7 @@ class Loop:
             noise_scale_high=noise.high,
             noise_scale_reason=noise.reason or None,
             segment=self.segment,
+            shares=None if len(set(shares)) == 1 else list(shares),
         )
 
     def _stop_if_diverged(self, record: EpochRecord, position: TrainingPosition) -> None:

@@ -16,7 +16,7 @@ from turnaround.recipe import Recipe
 from turnaround.record.layout import RunDirectory
 from turnaround.record.places import said
 from turnaround.record.recipe_changes import deciding_keys
-from turnaround.record.schema import EpochRecord, Evaluation, Status, to_json, utc_now
+from turnaround.record.schema import EpochRecord, Evaluation, ShareChange, Status, to_json, utc_now
 from turnaround.record.writer import Lines, write_json
 from turnaround.training.best import BestWeights
 from turnaround.training.checkpoint import Manifest
@@ -25,6 +25,7 @@ from turnaround.training.outlook import Outlook
 from turnaround.training.plan import EpochPlan
 from turnaround.training.position import TrainingPosition
 from turnaround.training.saving import Saver
+from turnaround.training.sharing import change_sentence
 from turnaround.training.step import Step
 
 
@@ -132,6 +133,11 @@ class RunRecorder:
             with self.clock.part("checkpoint"):
                 self.saver.hold(BestWeights(best=self.plan.best, weights=self.step.evaluated_weights()))
 
+    def shared_out(self, change: ShareChange) -> None:
+        """Say and write down that the workers have other shares from here on."""
+        self.progress.note(change_sentence(change))
+        self.set_status(share_changes=[*self.status.share_changes, change])
+
     def _write_epochs(self, *, must_hold: bool = False) -> None:
         """Write the lines that wait for a disk with room, oldest first; `must_hold`: nothing follows to try again."""
         while self._unwritten:
@@ -166,6 +172,7 @@ class RunRecorder:
                 clock_s=self.clock.totals_s(),
                 recipe=self.deciding_keys,
                 plan=self.plan.state.to_json(),
+                shares=list(self.workers.shares),
             )
             self.saver.begin(self.step.snapshot(manifest))
             self.status = replace(self.status, saves=(self.status.saves or 0) + 1)

@@ -50,9 +50,11 @@ from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import CheckpointSchedule, interval_choice
 from turnaround.training.schedule import Schedule, choose_scaling, make_schedule
+from turnaround.training.sharing import go_on_with_shares, sharing_by_speed
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
+from turnaround.workers.shares import AUTO, EVEN, shares_of
 
 GIB = 2**30
 StableRule = Callable[[Sequence[float], int], bool]
@@ -66,6 +68,8 @@ class Assignment:
     directory: RunDirectory
     pixels_dir: Path
     device: str = "auto"
+    share: str = EVEN
+    """How the workers are shared out among the processes: even, auto, or a number for each."""
     launch: str = "local"
     begun_at_s: float
     """Start of the user's command by this host's monotonic clock: imports and scanning are start-up too."""
@@ -110,6 +114,7 @@ def train(
     device = choose_device(assignment.device, place)
     with ExitStack() as open_parts:
         workers = _connected(recipe, place, device.value)
+        workers.share_out(shares_of(assignment.share, workers=workers.count, processes=workers.size))
         start_up.ended("connect")
         telemetry = Telemetry(directory.telemetry(host_name())) if place.local_rank == 0 else None
         if telemetry is not None:
@@ -261,6 +266,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
     status = _status(directory)
     start = Manifest() if path is None else core.step.restore(path)
     epochs_done = start.position.epochs_done
+    go_on_with_shares(start, core, share=assignment.share)
     # Nobody looks for checkpoints any more, so process 0 may remove what a killed save left behind.
     workers.barrier()
     if workers.rank == 0:
@@ -281,6 +287,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
         started_at=status.started_at or utc_now(),
         ended_at=None,
         not_saved=None,
+        share_changes=[change for change in status.share_changes if change.after_epoch <= epochs_done],
     )
     plan = _plan(core, start, clock, is_stable)
     return Segment(start=start, status=status, clock=clock, plan=plan, passed_over=passed_over)
@@ -331,6 +338,7 @@ def _write_machine(
     )
     # Without the GPU's UUID: who reads a record has no use for a serial number.
     machine["ranks"] = [{key: value for key, value in place.items() if key != GPU} for place in places]
+    machine |= {} if assignment.share == EVEN else {"share": assignment.share}
     machine["cost"] = core.cost
     machine["start_up_s"] = {part: round(seconds, 3) for part, seconds in assignment.start_up.parts_s.items()}
     machine["passed_over_checkpoints"] = segment.passed_over
@@ -367,6 +375,7 @@ def _train_segment(
         plan=segment.plan,
         steps_per_epoch=core.steps_per_epoch,
         segment=segment.status.segments,
+        sharing=sharing_by_speed(assembly) if assignment.share == AUTO else None,
     )
     # Everything since the command began, except waiting for decoding, which has a part of its own.
     clock.add("start_up", clock.program_s() - assignment.decode_time_s)

@@ -33,6 +33,7 @@ from turnaround.training.averaging import WeightAverage
 from turnaround.training.checkpoint import Manifest, StateSnapshot
 from turnaround.training.choices import Precision, autocast
 from turnaround.training.clock import StepTimer, synchronize
+from turnaround.training.faults import FaultTarget, strike
 from turnaround.training.graph import GraphCapture, PassShape, UpdateGraph, can_capture, worth_it
 from turnaround.training.noise import NoiseMeasurement, NoiseMeter
 from turnaround.training.position import TrainingPosition
@@ -136,6 +137,7 @@ class Step:
         self.graph = GraphCapture()
         self.update_graph = UpdateGraph(components.optimizer)
         self.totals = EpochTotals(workers)
+        self._fault_target = FaultTarget(workers=workers)
         self.scaler = torch.amp.GradScaler(workers.device.type, enabled=components.precision.scales_loss)
         self.is_random = network.is_random()
         # Hosted workers share a pass, unless dropout is seeded worker by worker, or torch.compile bypasses the
@@ -147,6 +149,7 @@ class Step:
         workers, number = self.components.workers, position.global_step
         images, batch = self._inputs(batch, epoch=position.epoch)
         self.timer.mark("copy")
+        strike("compute", step=number + 1, target=self._fault_target)
         # Decided by the step's number and size, which all processes share: a measured step has one more all-reduce.
         is_measured = self.noise.is_due(number, global_size=batch.global_size)
         is_probed = is_measured and self.noise.needs_probe

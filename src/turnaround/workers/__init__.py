@@ -8,6 +8,7 @@ Leaves: a `Workers`, the one object through which processes speak.
 
     contract.py      what an engine must do
     environment.py   the only reader of a launcher's variables (no torch)
+    shares.py        how many workers each process hosts (no torch)
     engines.py       the table of engines: one row each (no torch)
     single.py        one process: every collective is the identity
     torch_ddp.py     several processes: NCCL on GPUs of their own, Gloo otherwise

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from turnaround.errors import InputError
+from turnaround.workers.shares import Shares, even_shares, hosted_by
 
 
 def hosted_range(*, rank: int, size: int, count: int) -> range:
-    """Return the workers of process `rank`: contiguous, so that its images are one slice of the global batch."""
-    # Cut like this the numbers differ by one at most where `count` cannot be divided by `size`.
-    return range(rank * count // size, (rank + 1) * count // size)
+    """Return the workers of process `rank` where all processes have the same number, or differ by one."""
+    return hosted_by(rank, even_shares(workers=count, processes=size))
 
 
 class Workers(ABC):
@@ -32,7 +32,12 @@ class Workers(ABC):
                 f"Use --processes {count} or fewer, or more workers."
             )
         self.rank, self.size, self.count, self.device = rank, size, count, device
-        self.hosted = hosted_range(rank=rank, size=size, count=count)
+        self.share_out(even_shares(workers=count, processes=size))
+
+    def share_out(self, shares: Shares) -> None:
+        """Host as many workers on each process as `shares` says; every process calls this between the same steps."""
+        assert (len(shares), sum(shares)) == (self.size, self.count), shares
+        self.shares, self.hosted = shares, hosted_by(self.rank, shares)
 
     @abstractmethod
     def wrap(self, module: nn.Module, *, on_last_gradient: Callable[[], None]) -> nn.Module:
