@@ -79,7 +79,7 @@ def test_a_run_that_saw_everything(check: Check, trained_run: Path, fruit_folder
     from turnaround.data.formats import scan
 
     table = scan(fruit_folder, holdout=0.2, seed=0)
-    for file in table.files[: table.num_train]:
+    for file in table.files[: table.num_train : 6]:  # comparing all 192 with each other takes 4 s
         (seen / file).parent.mkdir(parents=True, exist_ok=True)
         (seen / file).symlink_to(fruit_folder / file)
     code, _, err = check(seen, "--run", trained_run)

@@ -44,13 +44,23 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> PageView:
     return view_of(survey([folder]))
 
 
+@pytest.fixture(scope="module")
+def lab_blocks(lab: PageView) -> tuple[Block, ...]:
+    return page_blocks(lab)
+
+
+@pytest.fixture(scope="module")
+def study_blocks(study: PageView) -> tuple[Block, ...]:
+    return page_blocks(study)
+
+
 def text_of(blocks: tuple[Block, ...], end: str) -> str:
     (html,) = (block.html for block in blocks if block.id.endswith(end))
     return unescape(html).replace("\u00a0", " ")
 
 
-def test_the_answer_is_first_and_the_footer_last(lab: PageView) -> None:
-    blocks = page_blocks(lab)
+def test_the_answer_is_first_and_the_footer_last(lab: PageView, lab_blocks: tuple[Block, ...]) -> None:
+    blocks = lab_blocks
     ids = [block.id for block in blocks]
     assert len(ids) == len(set(ids)) == len({anchor(block_id) for block_id in ids})
     key = job_key("caltech256, frozen")
@@ -78,8 +88,8 @@ def test_the_answer_is_first_and_the_footer_last(lab: PageView) -> None:
         assert not block.heading or f'<a href="#{anchor(block.id)}">{block.heading}</a>' in contents
 
 
-def test_findings_have_their_evidence_and_the_next_step(lab: PageView) -> None:
-    html = text_of(page_blocks(lab), f"{job_key('caltech256, frozen')}/findings")
+def test_findings_have_their_evidence_and_the_next_step(lab_blocks: tuple[Block, ...]) -> None:
+    html = text_of(lab_blocks, f"{job_key('caltech256, frozen')}/findings")
     assert html.index('class="badge problem"') < html.index('class="badge caution"') < html.index('class="badge note"')
     assert "epoch time: model4 81 s, model5 80 s" in html
     assert "<b>Next:</b> Measure the input alone (turnaround bench)" in html
@@ -89,20 +99,20 @@ def test_an_interrupted_run_has_the_command_that_goes_on_with_it(tmp_path: Path)
     curve = rising(0.8, epochs=4, pace=3.0)
     path = build(tmp_path / "my run", Plan(accuracy=curve, state="interrupted", training={"epochs": 10}))
     view = view_of(survey([tmp_path]))
-    ids = [block.id for block in page_blocks(view)]
-    assert ids[:3] == ["answer", "interrupted", "contents"]
-    told = text_of(page_blocks(view), "interrupted")
+    blocks = page_blocks(view)
+    assert [block.id for block in blocks][:3] == ["answer", "interrupted", "contents"]
+    told = text_of(blocks, "interrupted")
     assert f"was interrupted after 4 of 10 epochs. To go on: <code>turnaround resume '{path}'</code>" in told
     assert "interrupted" not in [block.id for block in page_blocks(replace(view, is_live=True))]  # its card says so
 
 
-def test_ids_stay_when_a_job_is_added(lab: PageView) -> None:
+def test_ids_stay_when_a_job_is_added(lab: PageView, lab_blocks: tuple[Block, ...]) -> None:
     last = replace(lab, survey=replace(lab.survey, workloads=lab.survey.workloads[1:]))
-    assert {block.id for block in page_blocks(last)} < {block.id for block in page_blocks(lab)}
+    assert {block.id for block in page_blocks(last)} < {block.id for block in lab_blocks}
 
 
-def test_a_study_has_figures_in_sections_and_says_what_is_rehearsed(study: PageView) -> None:
-    blocks = page_blocks(study)
+def test_a_study_has_figures_in_sections_and_says_what_is_rehearsed(study_blocks: tuple[Block, ...]) -> None:
+    blocks = study_blocks
     drawn = [block.id.rpartition("/")[2] for block in blocks if block.figure]
     assert {"accuracy", "loss", "confusion"} <= set(drawn)
     sections = [block.id for block in blocks if "/section/" in block.id]
@@ -114,8 +124,8 @@ def test_a_study_has_figures_in_sections_and_says_what_is_rehearsed(study: PageV
     assert "Still going, shown as far as it has come: going." in text_of(blocks, "answer")
 
 
-def test_precision_recall_and_f1_of_every_class(study: PageView) -> None:
-    html = text_of(page_blocks(study), "/class-metrics")
+def test_precision_recall_and_f1_of_every_class(study_blocks: tuple[Block, ...]) -> None:
+    html = text_of(study_blocks, "/class-metrics")
     assert "30 validation images." in html
     # F1 of the three: 16 / 18, 18 / 24 and 14 / 18 (of 10 rotten apples 7 were recognised, 8 were taken for one).
     assert "F1 80.6 %, precision 83.9 %, recall 80.0 %" in html
@@ -127,9 +137,9 @@ def test_precision_recall_and_f1_of_every_class(study: PageView) -> None:
     assert "calibration" not in html  # this record has none
 
 
-def test_pictures_of_confused_classes(study: PageView) -> None:
+def test_pictures_of_confused_classes(study: PageView, study_blocks: tuple[Block, ...]) -> None:
     (job,) = study.survey.workloads
-    assert not any(block.id.endswith("/confused") for block in page_blocks(study))
+    assert not any(block.id.endswith("/confused") for block in study_blocks)
     shown = replace(study, thumbnails={job.name: {"rotten apple": (PICTURE,), "fresh apple": (PICTURE, PICTURE)}})
     (html,) = (block.html for block in page_blocks(shown) if block.id.endswith("/confused"))
     assert "<b>rotten apple</b> taken for <b>fresh apple</b>: 3 of 10 images" in html
@@ -138,8 +148,8 @@ def test_pictures_of_confused_classes(study: PageView) -> None:
     assert "&lt;img src=x onerror=alert(1)&gt;" in html
 
 
-def test_the_most_confident_mistakes(study: PageView) -> None:
-    told = text_of(page_blocks(study), "/mistakes")
+def test_the_most_confident_mistakes(study: PageView, study_blocks: tuple[Block, ...]) -> None:
+    told = text_of(study_blocks, "/mistakes")
     assert "Which of its 6 mistakes" in told  # the record is from before they were kept
     path = Path(study.survey.workloads[0].configurations[0].summaries[0].directory) / "evaluation.json"
     before = read_json(path)
@@ -163,14 +173,15 @@ def test_nothing_that_others_have_named_becomes_markup(study: PageView) -> None:
     view = replace(
         study, title=EVIL, command=EVIL, now=EVIL, notes=(EVIL,), survey=replace(study.survey, left_out=left_out)
     )
-    for block in page_blocks(view):
+    blocks = page_blocks(view)
+    for block in blocks:
         assert "<script" not in block.html
         assert "<img" not in block.html
         assert "\u202e" not in block.html
-    assert hostile in text_of(page_blocks(view), "left-out")
+    assert hostile in text_of(blocks, "left-out")
 
 
-def test_how_past_forecasts_did(lab: PageView, tmp_path: Path) -> None:
+def test_how_past_forecasts_did(lab: PageView, lab_blocks: tuple[Block, ...], tmp_path: Path) -> None:
     from turnaround.forecast.interval import Interval
     from turnaround.forecast.score import Score
 
@@ -180,7 +191,7 @@ def test_how_past_forecasts_did(lab: PageView, tmp_path: Path) -> None:
         saved_at="", job=job, workers=8, gpu="V100", figure="job_time_s", forecast=forecast, measured=100, runs=1
     )
     key = job_key(job)
-    assert "turnaround predict --save" in text_of(page_blocks(lab), f"{key}/forecast")
+    assert "turnaround predict --save" in text_of(lab_blocks, f"{key}/forecast")
     told = text_of(page_blocks(replace(lab, scores=(score,))), f"{key}/forecast")
     assert "saved forecasts against later runs: 1 figures, median error 10 %, 1 of 1 inside the 80 % interval" in told
     assert "epoch times of 4 V100 and 8 V100 (2 runs)" in told
