@@ -3,9 +3,9 @@
     python bench/shards.py [--images 1000000] [--in-shard 10000] [--decode-images 20000] [--classes 1000] [--at DIR]
 
 Every step is a process of its own: the peak of the main process, and of the largest child, whose pages may be shared
-with its parent. All steps but "imports" and "opened by a process" scan first, so their peak is never below the scan's;
-seconds and CPU seconds are of the step alone. `--at` keeps the shards, and takes them when they are there; the cache is
-always made anew.
+with its parent. Building an entry scans first, so its peak is never below the scan's; the steps after it open the
+entry, as a training process does. Seconds and CPU seconds are of the step alone. `--at` keeps the shards, and takes
+them when they are there; the cache is always made anew.
 
 The images are 16 px, and a few hundred JPEGs take turns under names of their own: encoding a million would take most of
 the time. Decoding is timed on `--decode-images` of them. The cache entry of all is built from what the decoders would
@@ -46,7 +46,8 @@ DISTINCT = 251  # a prime: every class meets every picture
 SIZE_PX = 16
 BATCH, NUM_BATCHES = 256, 50
 BUILT, OPENED = "entry without pixels", "opened by a process"
-WHOLE = ("imports", "scan, split", "order of an epoch", BUILT, OPENED, "copies", "first batches")
+OF_ENTRY = ("order of an epoch", "copies", "first batches")
+WHOLE = ("imports", "scan, split", BUILT, OPENED, *OF_ENTRY)
 KEPT, NOT_KEPT = "decode once, kept", "decode once, not kept"
 
 
@@ -113,11 +114,15 @@ def cache_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-cache")
 
 
-def built(table: ImageTable, folder: Path, *, keeps_pixels: bool) -> Pixels:
+def build(table: ImageTable, folder: Path, *, keeps_pixels: bool) -> None:
     """Build the entry; one that is there already would be no measurement."""
     pixels = prepare(table, size_px=SIZE_PX, cache=cache_of(folder), skip_bad=False, keeps_pixels=keeps_pixels)
     assert not pixels.from_cache
-    return pixels
+
+
+def opened(folder: Path) -> Pixels:
+    (entry,) = cache_of(folder).glob("files-*")
+    return open_pixels(entry)
 
 
 def read_first_batches(pixels: Pixels) -> None:
@@ -137,26 +142,21 @@ def cpu_s() -> float:
 
 def step(what: str, folder: Path) -> dict[str, float]:
     """Do one step, and return its seconds, CPU seconds, and peaks in MB."""
-    table = pixels = None
-    if what not in ("imports", "scan, split", OPENED):
-        table = scan(folder, holdout=0.1, seed=0)
-    if what in ("copies", "first batches"):
-        (entry,) = cache_of(folder).glob("files-*")
-        pixels = open_pixels(entry)
+    table = scan(folder, holdout=0.1, seed=0) if what in (BUILT, KEPT, NOT_KEPT) else None
+    pixels = opened(folder) if what in OF_ENTRY else None
     if what == BUILT:
         told_at_once()
     started_s, started_cpu_s = time.perf_counter(), cpu_s()
-    if what == "scan, split":
+    if table is not None:
+        build(table, folder, keeps_pixels=what == KEPT)
+    elif what == "scan, split":
         scan(folder, holdout=0.1, seed=0)
     elif what == OPENED:
-        (entry,) = cache_of(folder).glob("files-*")
-        open_pixels(entry)
+        opened(folder)
+    elif pixels is not None and what == "order of an epoch":
+        epoch_order(num_images=pixels.num_train, seed=0, epoch=1)
     elif pixels is not None:
         (find_copies if what == "copies" else read_first_batches)(pixels)
-    elif table is not None and what == "order of an epoch":
-        epoch_order(num_images=table.num_train, seed=0, epoch=1)
-    elif table is not None:
-        built(table, folder, keeps_pixels=what == KEPT)
     peaks = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     used = (time.perf_counter() - started_s, cpu_s() - started_cpu_s, *peaks)
     return dict(zip(("seconds", "cpu_seconds", "peak_mb", "largest_child_mb"), used, strict=True))
