@@ -61,6 +61,13 @@ def test_hosts_are_added(tmp_path: Path) -> None:
     assert (run_energy(silent).wh, run_energy(silent).unknown) == (None, "GPU not sampled")
 
 
+def test_a_gpu_that_nobody_could_see_makes_the_energy_unknown(tmp_path: Path) -> None:
+    ranks = [{"host": "node1", "device": "cuda:0", "workers": [n]} for n in range(2)]  # each was shown its own GPU
+    samples = [counted(1.0, 0.0), counted(9.0, 7200.0)]
+    run = run_with(tmp_path / "a", {"node1": samples}, workers=2, machine={"ranks": ranks})
+    assert run_energy(run).unknown == "GPU not sampled"
+
+
 def test_older_records_have_their_power_integrated_over_the_devices_of_their_processes(tmp_path: Path) -> None:
     samples = [sample(float(t), gpu(4, power_w=500.0), gpu(5, power_w=100.0 + 10 * t)) for t in (1, 2, 3)]
     ranks = [{"host": "node1", "device": "cuda:1", "workers": [0]}]

@@ -26,6 +26,12 @@ def test_flags_that_everybody_types(monkeypatch: pytest.MonkeyPatch, capsys: Cap
     assert tomllib.loads(pretrained.out.split("# would decode")[0])["model"]["weights"] == "imagenet"
     tried = console("train", "fruitbowl", "--dry-run", "--batch", "auto")  # the largest that pays; nothing is tried
     assert tomllib.loads(tried.out.split("# would decode")[0])["training"]["batch_per_worker"] == 32
+    for verb in ("train", "study", "bench", "estimate"):
+        both = console(verb, "fruitbowl", "--pretrained", "--model", "resnet18", "--from-scratch")
+        assert (both.code, both.out) == (2, "")
+        assert "--pretrained and --from-scratch contradict each other: leave one of the two out." in both.err
+    twice = console("train", "fruitbowl", "--dry-run", "--from-scratch", "--from-scratch")
+    assert twice.code == 0, twice.err
     unclear = console("train", "fruitbowl", "--dry-run", "--batch", "many")
     assert (unclear.code, "Valid: auto, a number" in unclear.err) == (2, True)
     refused = console("train", "fruitbowl", "--dry-run", "--epochs", "0")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from turnaround.record.energy import EnergyMeter
-from turnaround.record.gpus import nvml_session, visible_gpus
+from turnaround.record.energy import EnergyMeter, OwnGpuEnergy
+from turnaround.record.gpus import nvml_session, uuid_of, visible_gpus
 
 
 class Board:
@@ -117,3 +117,27 @@ def test_the_real_counter_agrees_with_the_counter_read_beside_it():
     # The counter moves in steps of some 20 to 100 ms: at most two of them lie between the readings.
     assert energy.joules == pytest.approx((after_mj - before_mj) / 1000, rel=0.15)
     assert 10 < energy.joules / 2.0 < 1500
+
+
+def test_the_own_gpu_of_a_process_by_its_counter_alone():
+    module = nvml()
+    boards = [Board(counter_mj=5_000_000), Board(power_mw=70_000)]
+    module.nvmlInit = module.nvmlShutdown = lambda: None
+    module.nvmlDeviceGetCount = lambda: 2
+    module.nvmlDeviceGetHandleByIndex = boards.__getitem__
+    module.nvmlDeviceGetUUID = lambda board: f"GPU-{boards.index(board)}"
+    counted, in_watts, unknown = (OwnGpuEnergy(uuid, nvml=module) for uuid in ("GPU-0", "GPU-1", ""))
+    boards[0].counter_mj += 3_000
+    assert counted.used_energy_j() == 3.0
+    assert in_watts.used_energy_j() is unknown.used_energy_j() is None  # nobody samples its power: not known, not 0
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_that_this_process_is_not_shown(monkeypatch):
+    with nvml_session() as module:
+        uuid = uuid_of(module, module.nvmlDeviceGetHandleByIndex(0))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as for a process beside the one that computes on it
+    own = OwnGpuEnergy(uuid)
+    first_j = own.used_energy_j()
+    assert first_j is not None
+    assert own.used_energy_j() >= first_j >= 0

@@ -95,6 +95,20 @@ def test_gpus_are_sampled(directory):
     assert notes == []
 
 
+def test_a_gpu_that_only_another_process_is_shown_is_read_too(directory, monkeypatch):
+    """As where a launcher sets CUDA_VISIBLE_DEVICES for each process: NVML sees them all."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    counters = {0: 1_000_000, 1: 7_000_000}
+    nvml = fake_nvml(nvmlDeviceGetTotalEnergyConsumption=counters.__getitem__)
+    with Telemetry(directory.telemetry("here"), INTERVAL_S, nvml=nvml) as telemetry:
+        assert telemetry.tell_used({"GPU-0": 1, "GPU-1": 1}) == []
+        before_j = telemetry.used_energy_j()
+        counters[0] += 50_000
+        counters[1] += 3_000
+        assert telemetry.used_energy_j() - before_j == 53.0
+    assert [gpu.index for gpu in Run.load(directory.path).telemetry()["here"][-1].gpus] == [0, 1]
+
+
 def test_energy_is_that_of_the_gpus_that_the_run_uses_each_once(directory):
     counters = {0: 1_000_000, 1: 7_000_000}
     nvml = fake_nvml(
@@ -110,9 +124,9 @@ def test_energy_is_that_of_the_gpus_that_the_run_uses_each_once(directory):
         counters[0] += 50_000
         counters[1] += 3_000
         assert telemetry.used_energy_j() == 3.0
-        telemetry.tell_used({"GPU-1": 2, "GPU-of-nobody": 1})
-        assert telemetry.used_energy_j() is None
-        telemetry.tell_used({"GPU-1": 2})
+        assert telemetry.tell_used({"GPU-1": 2, "GPU-of-nobody": 1}) == ["GPU-of-nobody"]
+        assert telemetry.used_energy_j() == 3.0  # of those that it reads
+        assert telemetry.tell_used({"GPU-1": 2}) == []
     left, used = Run.load(directory.path).telemetry()["here"][-1].gpus
     assert (left.energy_j, left.energy_source, left.run_processes) == (50.0, "counter", 0)
     assert (used.energy_j, used.run_processes, used.compute_processes) == (3.0, 2, 3)

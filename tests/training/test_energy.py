@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,9 +31,11 @@ class FakeTelemetry:
     def __init__(self) -> None:
         self.joules: float | None = 0.0
         self.used: Mapping[str, int] = {}
+        self.hidden: set[str] = set()
 
-    def tell_used(self, processes_by_uuid: Mapping[str, int]) -> None:
+    def tell_used(self, processes_by_uuid: Mapping[str, int]) -> list[str]:
         self.used = dict(processes_by_uuid)
+        return [uuid for uuid in processes_by_uuid if uuid in self.hidden]
 
     def used_energy_j(self) -> float | None:
         return self.joules
@@ -96,6 +99,39 @@ def test_a_host_that_does_not_know_makes_the_sum_unknown() -> None:
     energy = energy_of(FakeTelemetry(), WithAnother(lambda: (0.0, 1.0)))
     energy.begin(Manifest())
     assert (energy.so_far_j(), energy.end_epoch_wh()) == (None, None)
+
+
+class Process(Single):
+    """One of several processes, which has heard already what the others tell."""
+
+    def __init__(self, rank: int, told: list[str]) -> None:
+        super().__init__(count=1, device=torch.device("cpu"))
+        self.rank, self.told = rank, told
+
+    def gather(self, value: str) -> list[str]:
+        return [*self.told[: self.rank], value, *self.told[self.rank + 1 :]]
+
+
+@pytest.mark.parametrize("has_telemetry", [True, False])
+def test_a_gpu_that_is_hidden_from_the_telemetry_is_read_once_by_its_own_process(
+    has_telemetry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [{"host": "here", "device": "cuda:0", "gpu": gpu} for gpu in ("GPU-a", "GPU-b", "GPU-b", "")]
+    places.append({"host": "there", "device": "cuda:0", "gpu": "GPU-b"})
+    opened: list[str] = []
+    monkeypatch.setattr(
+        "turnaround.training.energy.OwnGpuEnergy", lambda uuid: (opened.append(uuid), FakeTelemetry())[1]
+    )
+    telemetry = FakeTelemetry()
+    telemetry.hidden = {"GPU-b", ""}
+    unread = ["GPU-b", ""] if has_telemetry else None
+    told = [json.dumps({"host": "here", "unread": unread})]
+    told += [json.dumps({"host": host, "unread": None}) for host in ("here", "here", "here")]
+    told += [json.dumps({"host": "there", "unread": []})]
+    for rank, place in enumerate(places):
+        mine = telemetry if has_telemetry and rank == 0 else FakeTelemetry() if rank == 4 else None
+        EpochEnergy(Process(rank, told), places, telemetry=mine, host=place["host"])
+    assert opened == (["GPU-b", ""] if has_telemetry else ["GPU-a", "GPU-b", ""])
 
 
 def test_without_gpus_nothing_is_asked() -> None:

@@ -74,16 +74,21 @@ def run_energy(run: Run) -> RunEnergy:
     parts: list[_GpuPart] = []
     gpus: set[tuple[str, int]] = set()
     for host, samples in by_host.items():
+        num_told = 0
         for start in _starts(samples):
             used = _used(start, devices.get(host, []))
             if isinstance(used, str):
                 return RunEnergy(unknown=used)
+            num_told = sum(used.values())
             for index, num_processes in used.items():
                 part = _gpu_part(start, index, num_processes)
                 if part is None:
                     return RunEnergy(unknown="neither counter nor power")
                 parts.append(part)
                 gpus.add((host, index))
+        # Of the last start, which machine.json is about: some processes computed on GPUs that nobody here could see.
+        if num_told < sum(device.startswith("cuda") for device in devices.get(host, [])):
+            return RunEnergy(unknown="GPU not sampled")
     if not parts:
         return RunEnergy(unknown="no telemetry")
     return RunEnergy(

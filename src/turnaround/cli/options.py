@@ -94,9 +94,10 @@ Model = Annotated[
     ),
 ]
 Pretrained = Annotated[
-    bool | None,
+    list[bool] | None,  # every time that one of the two was typed: of a single value the last one would win silently
     typer.Option(
         "--pretrained/--from-scratch",
+        metavar=" ",
         help="From ImageNet weights, or train from scratch: model.weights.",
         rich_help_panel=RECIPE,
         show_default=False,
@@ -270,14 +271,16 @@ def overrides_of(
     given: list[str] | None,
     flags: Mapping[str, object],
     *,
-    pretrained: bool | None,
+    pretrained: list[bool] | None,
     no_cache: bool = False,
     time_limit: str | None = None,
 ) -> list[str]:
     """Return what --set and the flags for single keys set in a recipe, each as SECTION.KEY=VALUE."""
+    if len(begins := set(pretrained or ())) > 1:
+        raise InputError("--pretrained and --from-scratch contradict each other: leave one of the two out.")
     values = {
         **{RECIPE_FLAGS[name]: value for name, value in flags.items()},
-        "model.weights": {True: "imagenet", False: "none", None: None}[pretrained],
+        "model.weights": ("imagenet" if True in begins else "none") if begins else None,
         "data.cache": "off" if no_cache else None,
         "training.time_limit_s": None if time_limit is None else f"{seconds_of(time_limit, flag='--time-limit'):g}",
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnaround.record.gpus import Nvml, ask
+from turnaround.record.gpus import Nvml, ask, gpu_with, nvml_session
 from turnaround.record.schema import EnergySource
 
 JOULES_PER_WH = 3600.0
@@ -36,9 +36,17 @@ class EnergyMeter:
     def __init__(
         self, nvml: Nvml, gpus: Sequence[tuple[int, Any]], *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._now_s = now_s
+        self._nvml, self._now_s = nvml, now_s
         self._lock = threading.Lock()
         self._gpus = {index: _Gpu(nvml, handle, now_s()) for index, handle in gpus}
+
+    def add(self, index: int, handle: Any) -> None:
+        """Count another GPU from here on; a driver that hangs leaves its energy unknown."""
+        if self._lock.acquire(timeout=LOCK_TIMEOUT_S):
+            try:
+                self._gpus.setdefault(index, _Gpu(self._nvml, handle, self._now_s()))
+            finally:
+                self._lock.release()
 
     def read(self) -> dict[int, GpuEnergy]:
         """Return the energy by NVML's number of the GPU; one that tells neither counter nor power now is left out."""
@@ -49,6 +57,21 @@ class EnergyMeter:
             return {index: gpu.energy for index, gpu in answered.items() if gpu.energy is not None}
         finally:
             self._lock.release()
+
+
+class OwnGpuEnergy:
+    """The energy of the one GPU of this process, until the process ends. By the counter: nobody samples its watts."""
+
+    def __init__(self, uuid: str, *, nvml: Nvml | None = None) -> None:
+        self._session = nvml_session(nvml)
+        module = self._session.__enter__()
+        found = None if module is None else gpu_with(module, uuid)
+        self._meter = None if found is None else EnergyMeter(module, [found])
+
+    def used_energy_j(self) -> float | None:
+        """Return the joules until this moment; None where they are not known."""
+        energies = [] if self._meter is None else list(self._meter.read().values())
+        return energies[0].joules if energies and energies[0].source == "counter" else None
 
 
 class _Gpu:

@@ -16,6 +16,10 @@ Nvml = Any
 """The module pynvml, or what behaves like it."""
 
 
+ALL = "all"
+"""Instead of a list of visible GPUs: those that NVML sees, whatever CUDA_VISIBLE_DEVICES says."""
+
+
 @contextlib.contextmanager
 def nvml_session(nvml: Nvml | None = None) -> Iterator[Nvml | None]:
     """NVML, initialised; None when there is no NVIDIA driver."""
@@ -46,6 +50,7 @@ def visible_gpus(nvml: Nvml, visible: str | None = None) -> list[tuple[int, Any]
     bus: CUDA's own default order differs on hosts that mix GPU kinds.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
+    visible = None if visible == ALL else visible
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     if visible is None:
         return list(enumerate(handles))
@@ -57,6 +62,13 @@ def visible_gpus(nvml: Nvml, visible: str | None = None) -> list[tuple[int, Any]
             break
         chosen.append((index, handles[index]))
     return chosen
+
+
+def gpu_with(nvml: Nvml, uuid: str) -> tuple[int, Any] | None:
+    """Return (index, handle) of the GPU with this UUID, also of one that CUDA_VISIBLE_DEVICES hides: NVML is not bound
+    by it. None where there is none, or where the system lets this process see its own GPUs alone."""
+    every = ask(lambda: visible_gpus(nvml, ALL)) or []
+    return next((pair for pair in every if uuid and uuid_of(nvml, pair[1]) == uuid), None)
 
 
 def _index_of(entry: str, uuids: list[str]) -> int | None:

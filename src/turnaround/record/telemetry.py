@@ -7,7 +7,7 @@ line {"note": ...} says so once.
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,7 @@ import psutil
 
 from turnaround.errors import StorageError
 from turnaround.record.energy import EnergyMeter, GpuEnergy
-from turnaround.record.gpus import Nvml, nvml_session, sample_gpu, uuid_of, visible_gpus
+from turnaround.record.gpus import Nvml, gpu_with, nvml_session, sample_gpu, uuid_of, visible_gpus
 from turnaround.record.schema import FORMAT_VERSION, GpuSample, TelemetrySample, to_json, utc_now
 from turnaround.record.writer import Lines
 
@@ -35,6 +35,8 @@ class Telemetry:
         self._nvml = nvml
         self._probes: _Probes | None = None
         self._used_by: dict[str, int] | None = None
+        self._read: frozenset[str] = frozenset()
+        self._is_begun = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
@@ -48,17 +50,28 @@ class Telemetry:
         self._stop.set()
         self._thread.join(self._interval_s + STOP_TIMEOUT_S)
 
-    def tell_used(self, processes_by_uuid: Mapping[str, int]) -> None:
-        """Say how many processes of the run compute on each GPU of this host, by its UUID; on all others none do."""
+    def tell_used(self, processes_by_uuid: Mapping[str, int]) -> list[str]:
+        """Say how many processes of the run compute on each GPU of this host, by its UUID; on all others none do.
+
+        Return the UUIDs of those that cannot be found from here: their own processes must tell their energy.
+        """
+        self._is_begun.wait(STOP_TIMEOUT_S)
+        if self._probes is not None:
+            self._probes.find(processes_by_uuid)
+            self._read = frozenset(processes_by_uuid) & self._probes.index_of.keys()
         self._used_by = dict(processes_by_uuid)
+        return [uuid for uuid in processes_by_uuid if uuid not in self._read]
 
     def used_energy_j(self) -> float | None:
-        """Return the joules, until this moment, of the GPUs that the run computes on; None where one does not tell."""
-        probes, used_by = self._probes, self._used_by
-        if probes is None or used_by is None:
+        """Return the joules, until this moment, of the GPUs that the run computes on and that were found from here;
+        None where one does not tell."""
+        probes = self._probes
+        if self._used_by is None:
             return None
+        if probes is None:
+            return 0.0  # none was found from here
         energies = probes.energies()
-        used = [energies.get(probes.index_of.get(uuid, -1)) for uuid in used_by]
+        used = [energies.get(probes.index_of[uuid]) for uuid in self._read]
         # All of them or none: the sum of some GPUs would be told as the energy of the run.
         known = [energy.joules for energy in used if energy is not None]
         return sum(known) if len(known) == len(used) else None
@@ -70,10 +83,13 @@ class Telemetry:
             with Lines(self._path, sync=False, max_lines=1) as lines, nvml_session(self._nvml) as nvml:
                 start_s = time.monotonic()
                 self._probes = _Probes(lines, nvml)
+                self._is_begun.set()
                 self._sample_until_stopped(self._probes, lines, start_s)
                 self.failure = lines.failure
         except StorageError as error:
             self.failure = error
+        finally:
+            self._is_begun.set()
 
     def _sample_until_stopped(self, probes: "_Probes", lines: Lines, start_s: float) -> None:
         is_last = False
@@ -98,6 +114,15 @@ class _Probes:
         self.index_of = {uuid: index for index, handle in self._gpus if (uuid := uuid_of(nvml, handle))}
         """NVML's number of each GPU, by its UUID."""
         self._energy = EnergyMeter(nvml, self._gpus)
+
+    def find(self, uuids: Iterable[str]) -> None:
+        """Sample these GPUs too, where NVML sees them: each process of a job may be shown its own GPU alone."""
+        for uuid in uuids:
+            found = None if self._nvml is None or uuid in self.index_of else gpu_with(self._nvml, uuid)
+            if found is not None:
+                self._energy.add(*found)
+                self._gpus = [*self._gpus, found]  # another list: the thread may be in the middle of this one
+                self.index_of[uuid] = found[0]
 
     def energies(self) -> dict[int, GpuEnergy]:
         """Return the energy of each GPU until this moment, by NVML's number."""

@@ -1,18 +1,20 @@
 """Energy of an epoch over all hosts. Enters: where every process computes. Leaves: watt-hours, equal on every process.
 
-One process of each host has the telemetry and reads its GPUs, each once however many processes compute on it; the
-others add nothing to the sum.
+One process of each host has the telemetry and reads its GPUs, each once however many processes compute on it, also
+those that CUDA_VISIBLE_DEVICES hides from it. A GPU that the system hides from it (a job that gives each task its own)
+is read by the first of the processes that compute on it; the others add nothing to the sum.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from turnaround.record.energy import JOULES_PER_WH
+from turnaround.record.energy import JOULES_PER_WH, OwnGpuEnergy
 from turnaround.record.gpus import ask, nvml_session, uuid_of, visible_gpus
 from turnaround.record.telemetry import Telemetry
 from turnaround.training.checkpoint import Manifest
@@ -32,10 +34,17 @@ class EpochEnergy:
         self._workers, self._telemetry = workers, telemetry
         # Decided by what all processes know: a run without GPUs has no collective more than it needs.
         self.is_measured = any(place.get("device", "cpu").startswith("cuda") for place in places)
-        here = [place for place in places if place["host"] == host and place["device"].startswith("cuda")]
-        if telemetry is not None:
-            # A GPU without a UUID stays in the list under an empty name that no GPU has: its energy is not known.
-            telemetry.tell_used(Counter(str(place.get(GPU) or "") for place in here))
+        # A GPU without a UUID stays in the list under an empty name that no GPU has: its energy is not known.
+        gpu_by_rank = {
+            rank: str(place.get(GPU) or "")
+            for rank, place in enumerate(places)
+            if place["host"] == host and place["device"].startswith("cuda")
+        }
+        unread = telemetry.tell_used(Counter(gpu_by_rank.values())) if telemetry is not None else None
+        mine = gpu_by_rank.get(workers.rank)
+        is_first = mine is not None and workers.rank == min(r for r, gpu in gpu_by_rank.items() if gpu == mine)
+        is_left = self.is_measured and mine in _left_to_processes(workers, host, unread, gpu_by_rank.values())
+        self._own = OwnGpuEnergy(mine or "") if is_first and is_left else None
         self._begun_j: float | None = None
         self._earlier_j: float | None = 0.0
 
@@ -63,12 +72,22 @@ class EpochEnergy:
         """Return the joules of all GPUs of the run since it started; None where one of them does not tell."""
         if not self.is_measured:
             return None
-        mine_j = self._telemetry.used_energy_j() if self._telemetry is not None else 0.0
-        # (joules, hosts that do not know): one message for both.
-        told = torch.tensor([mine_j or 0.0, float(mine_j is None)], dtype=torch.float64, device=self._workers.device)
+        read_j = [reader.used_energy_j() for reader in (self._telemetry, self._own) if reader is not None]
+        known_j = [joules for joules in read_j if joules is not None]
+        # (joules, readers that do not know): one message for both.
+        mine = [sum(known_j), float(len(read_j) - len(known_j))]
+        told = torch.tensor(mine, dtype=torch.float64, device=self._workers.device)
         self._workers.sum(told)
         total_j, unknown = told.tolist()
         return None if unknown else total_j
+
+
+def _left_to_processes(workers: Workers, host: str, unread: list[str] | None, used: Iterable[str]) -> set[str]:
+    """Return the GPUs of this host that no telemetry reads; `unread`: those of the telemetry of this process, if it has
+    one. A collective."""
+    everyone = [json.loads(text) for text in workers.gather(json.dumps({"host": host, "unread": unread}))]
+    told = [each["unread"] for each in everyone if each["host"] == host and each["unread"] is not None]
+    return {gpu for gpus in told for gpu in gpus} if told else set(used)
 
 
 def gpu_of(device: torch.device) -> str | None:

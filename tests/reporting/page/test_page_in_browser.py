@@ -10,8 +10,9 @@ from unittest.mock import ANY
 
 import pytest
 
+from analysis.build import Plan, build
 from reporting.page.browsing import PHONE_PX, opened, shot, unfold, violations, wait_until_drawn
-from reporting.page.figure_study import EVIL, study_job
+from reporting.page.figure_study import EVIL, study_job, with_evaluation
 from turnaround.record.files import read_json
 from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.values import ImportOptions
@@ -97,6 +98,27 @@ def test_a_study(screen: str, width: int, request: pytest.FixtureRequest) -> Non
     assert violations(page) == []
     for details in closed:
         details.evaluate("(element) => { element.open = false; }")
+
+
+@pytest.mark.parametrize(("width", "scrolls"), [(1280, False), (PHONE_PX, True)])
+def test_a_matrix_of_many_classes_keeps_its_cells_and_scrolls_in_its_own_box(
+    browser: Any, tmp_path: Path, width: int, scrolls: bool
+) -> None:
+    classes = [f"class {number}" for number in range(40)]
+    build(tmp_path / "runs" / "one", Plan(workers=1))
+    confusion = [[9 if true == taken else int(taken == 7) for taken in range(40)] for true in range(40)]
+    with_evaluation(tmp_path / "runs" / "one", classes, confusion)
+    with opened(browser, write_page([tmp_path / "runs"], out=tmp_path / "page.html"), width=width) as page:
+        unfold(page)
+        plot = page.locator("figure[data-block$='/figure/confusion'] .plot.drawn")
+        plot.wait_for(state="attached", timeout=60_000)
+        shot(page, f"matrix-{width}")
+        cell_px = plot.evaluate("place => place._fullLayout.xaxis._length / 40")
+        assert cell_px >= 8
+        assert plot.evaluate("place => place.scrollWidth > place.clientWidth") is scrolls
+        assert plot.evaluate("place => place.tabIndex === 0") is scrolls
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(page) == []
 
 
 @pytest.mark.parametrize(("screen", "width"), SCREENS)

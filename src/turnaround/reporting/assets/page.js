@@ -153,6 +153,19 @@
 
   const plotly = () => (library = library || unpacked());
 
+  const MIN_CELL_PX = 8; // of a matrix: fewer cannot be told apart, nor pointed at
+  const CELL_PX = 14; // of one that scrolls: there is room for a finger then
+  const MATRIX_SIDES_PX = 200; // names of the rows, and the scale of colours
+
+  function widened(place, data, layout) { // a matrix that does not fit is as wide as it needs, and scrolls in its own box
+    const cells = Math.max(0, ...data.filter((trace) => trace.type === "heatmap").map((trace) => (trace.z[0] || []).length));
+    const scrolls = MATRIX_SIDES_PX + MIN_CELL_PX * cells > place.clientWidth && cells > 0;
+    if (scrolls) layout.width = MATRIX_SIDES_PX + CELL_PX * cells;
+    place.classList.toggle("scrolls", scrolls);
+    if (scrolls) place.tabIndex = 0; // by keys too
+    else place.removeAttribute("tabindex");
+  }
+
   async function draw(element) {
     const figure = figures.get(element);
     if (!figure || figure.state === "drawing" || isFolded(element)) return;
@@ -161,6 +174,7 @@
       const Plotly = await plotly();
       const {data, layout} = coloured(figure.json);
       const place = element.querySelector(".plot");
+      widened(place, data, layout);
       await Plotly.react(place, data, layout, {displayModeBar: false, responsive: true});
       place.classList.add("drawn");
       figure.state = "drawn";
