@@ -2,10 +2,10 @@
 
     python bench/shards.py [--images 1000000] [--in-shard 10000] [--decode-images 20000] [--classes 1000] [--at DIR]
 
-Every step is a process of its own: the peak of the main process, and of the largest child, whose pages may be shared
-with its parent. Building an entry scans first, so its peak is never below the scan's; the steps after it open the
-entry, as a training process does. Seconds and CPU seconds are of the step alone. `--at` keeps the shards, and takes
-them when they are there; the cache is always made anew.
+Every step is a process of its own: the peak of the main process, and of the largest child, which is an upper limit: the
+system counts what its parent held when it was started. Building an entry scans first, so its peak is never below the
+scan's; the steps after it open the entry, as a training process does. Seconds and CPU seconds are of the step alone.
+`--at` keeps the shards, and takes them when they are there; the cache is always made anew.
 
 The images are 16 px, and a few hundred JPEGs take turns under names of their own: encoding a million would take most of
 the time. Decoding is timed on `--decode-images` of them. The cache entry of all is built from what the decoders would
