@@ -133,6 +133,15 @@ def test_processes_that_share_a_gpu_are_no_gpus(tmp_path: Path) -> None:
     assert "Set aside: 2 H200: the processes share a GPU, none has its own." in sentences(seen)
 
 
+def test_a_gpu_beside_a_cpu_is_not_two_gpus(tmp_path: Path) -> None:
+    real(tmp_path / "one", 1)
+    ranks = [{"host": "node1", "device": device, "workers": [n]} for n, device in enumerate(("cuda:0", "cpu"))]
+    real(tmp_path / "two", 2, machine={"ranks": ranks})
+    seen = observe(job(tmp_path))
+    assert seen.times["H200"].counts == [1]
+    assert "Set aside: 2 H200: their processes have devices of several kinds." in sentences(seen)
+
+
 def test_only_rehearsals_have_no_times(tmp_path: Path) -> None:
     rehearsal(tmp_path / "a", 4)
     seen = observe(job(tmp_path))

@@ -211,6 +211,13 @@ def shared_gpu(machine: dict[str, Any], what: str = "shared GPU") -> Fact | None
     return Fact(what=what, value=len(places), unit=f"processes on {counted(count, 'GPU')}", matters_for="time")
 
 
+def mixes_devices(machine: dict[str, Any]) -> bool:
+    """Tell whether the processes had devices of several kinds (`--device cuda,cpu`): their times are of no kind."""
+    ranks = machine.get("ranks")
+    kinds = {str(value_at(rank, "device")).partition(":")[0] for rank in ranks} if isinstance(ranks, list) else set()
+    return {"cpu", "cuda"} <= kinds
+
+
 def _batch(recipe: dict[str, Any]) -> Iterable[Fact]:
     total, each, _ = (value_at(recipe, *keys) for keys in _BATCH_KEYS)
     if total is not None:

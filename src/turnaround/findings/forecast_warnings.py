@@ -71,6 +71,7 @@ def _(warning: r.SetAside) -> str:
     rest = f" and {len(labels) - MAX_CASES} more" if len(labels) > MAX_CASES else ""
     reason = {
         "shared GPU": "the processes share a GPU, none has its own",
+        "mixed devices": "their processes have devices of several kinds",
         "time settings": f"their times are those of other settings ({facts_text(warning.facts)})",
         "accuracy settings": f"their epochs and accuracies are those of other settings ({facts_text(warning.facts)})",
     }[warning.reason]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from turnaround.analysis.compare import Fact, shared_gpu, value_at
+from turnaround.analysis.compare import Fact, mixes_devices, shared_gpu, value_at
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.speed import comparable_in_time, gpu_without_gain
 from turnaround.analysis.stable import EpochEstimate
@@ -143,6 +143,10 @@ def _times(job: Workload) -> tuple[dict[str, Times], list[SetAside]]:
     groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.workers for c in g)))
     for group in groups:
         gpu = group[0].gpu
+        mixed = tuple(c for c in group if any(mixes_devices(run.machine) for _, run in c.members))
+        if mixed:
+            aside.append(SetAside(configurations=mixed, reason="mixed devices"))
+            group = [configuration for configuration in group if configuration not in mixed]
         alone = [c for c in group if not any(shared_gpu(run.machine) for _, run in c.members)]
         if len(alone) < len(group):
             shared = tuple(configuration for configuration in group if configuration not in alone)

@@ -160,7 +160,7 @@ class SetAside:
     """Configurations that cannot be compared with the rest."""
 
     configurations: tuple[ConfigurationRuns, ...]
-    reason: Literal["shared GPU", "time settings", "accuracy settings"]
+    reason: Literal["shared GPU", "mixed devices", "time settings", "accuracy settings"]
     facts: tuple[Fact, ...] = ()
     """The settings they differ in."""
 
