@@ -103,7 +103,8 @@ def test_an_exception_comes_back_as_itself() -> None:
         assert pool.take().result is not None
 
 
-def test_results_of_many_children_and_of_none() -> None:
+def test_results_of_many_children_and_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnaround.children.num_cpus", lambda: 2)
     tasks = [(number, None) for number in range(9)]
     for min_tasks in (4, 100):
         found = in_children(marked, tasks, purpose="squares numbers", min_tasks=min_tasks)

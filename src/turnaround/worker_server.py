@@ -153,6 +153,10 @@ class Server:
         status = 1
         try:
             os.setpgid(0, 0)  # as every start has: what it starts ends with it
+            if request.processes > 1:
+                # Here already: threads that torch makes below inherit it. One that did not would take a signal away
+                # from `sigwait`, and with SIGCHLD the end of a process would go unseen.
+                signal.pthread_sigmask(signal.SIG_BLOCK, LEADER_SIGNALS)
             # A copy of another run's connection would keep its end from being seen.
             for opened in [key.fileobj for key in self._selector.get_map().values()]:
                 opened.close() if isinstance(opened, socket.socket) else os.close(int(opened))  # type: ignore[arg-type]
@@ -192,8 +196,8 @@ def _fork() -> int:
 
 def _lead(request: ForkRequest, connection: socket.socket) -> int:
     """Fork the processes of a training, let them meet, pass on requests to stop; return 0 when all have ended well."""
-    # Both kinds of signal are waited for: a handler would have to be asked again and again whether it was called.
-    signal.pthread_sigmask(signal.SIG_BLOCK, LEADER_SIGNALS)
+    # LEADER_SIGNALS are blocked and waited for: a handler would have to be asked again and again whether it was called.
+    die_with_parent()  # the server; the processes die with us
     pids: list[int] = []
     writing_ends: list[int] = []
     for rank in range(request.processes):

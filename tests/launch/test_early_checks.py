@@ -79,7 +79,6 @@ def test_weights_by_their_first_bytes(tmp_path: Path) -> None:
         refuse(weights=str(tmp_path))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="device files are those of Linux")
 def test_devices_of_several_kinds_are_for_the_engine_torch() -> None:
     refuse_early(Recipe(model=ModelRecipe(name="small")), device="cpu,cpu")
     horovod = Recipe(model=ModelRecipe(name="small")).replace("workers", engine="horovod")
@@ -87,6 +86,13 @@ def test_devices_of_several_kinds_are_for_the_engine_torch() -> None:
         refuse_early(horovod, device="cpu,cpu")
 
 
+def test_a_batch_that_is_to_be_tried_needs_devices_of_one_kind() -> None:
+    refuse_early(Recipe(model=ModelRecipe(name="small")), device="cpu", tries_memory=True)
+    with pytest.raises(InputError, match=r"--device cpu,cpu: which batch fits is tried .* --batch 32"):
+        refuse_early(Recipe(model=ModelRecipe(name="small")), device="cpu,cpu", tries_memory=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="device files are those of Linux")
 def test_a_gpu_that_may_be_there_is_left_to_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(early_checks, "describe_gpus", list)
     monkeypatch.setattr(early_checks, "GPU_FILES", (str(tmp_path / "nvidiactl"),))

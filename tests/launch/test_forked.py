@@ -96,6 +96,7 @@ def preloaded_s(run: Run) -> float:
 def test_several_processes_equal_those_of_torch_distributed_run_to_the_bit(
     server: psutil.Process, trained: Trained, monkeypatch: pytest.MonkeyPatch, forking_agent: ForkingLauncher
 ) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as many threads in both: sums are split among them
     run = trained("forked", processes=2)
     monkeypatch.delenv(SERVER_VARIABLE)
     alone = trained("alone", processes=2, launcher=forking_agent)
@@ -179,6 +180,14 @@ def test_a_start_that_is_given_up_before_the_server_has_loaded_anything_leaves_n
         pending = forked.ask_for_fork(tmp_path, network=None, environment=environment, log=null)
         assert pending is not None  # at once: no code was loaded yet
         pending.close()
+
+
+def test_a_request_to_stop_does_not_wait_for_a_server_that_loads() -> None:
+    ours, silent = socket.socketpair()
+    with silent:
+        looks = iter([False, False, True])
+        assert forked.PendingFork(ours, processes=2).result(is_given_up=lambda: next(looks)) is None
+        assert silent.recv(1) == b""  # closed: the server takes it back
 
 
 def test_a_process_that_has_cuda_open_is_known_by_its_files(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from analysis.build import Plan, build, rising
 from forking import ForkingLauncher
 from running import traced, train
+from struck import waits_for
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError
 from turnaround.launch import local
 from turnaround.launch.contract import LaunchPlan
@@ -150,8 +150,7 @@ def test_processes_that_wait_for_each_other_before_they_train_are_ended(
 
     def stop_and_wait(*arguments: Any) -> int:
         """From here on a signal to us is passed on; before, it would end the test process."""
-        while not (tmp_path / "deaf").exists():
-            time.sleep(0.01)
+        waits_for((tmp_path / "deaf").exists)
         os.kill(os.getpid(), signal.SIGTERM)
         return wait(*arguments)
 

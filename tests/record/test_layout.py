@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from turnaround.errors import RunDirectoryError, StorageError
+from turnaround.record import layout
 from turnaround.record.layout import RunDirectory, default_run_path
 from turnaround.record.schema import Status, to_json
 from turnaround.record.writer import write_json
@@ -153,3 +154,22 @@ def test_the_default_path_stays_below_its_root(tmp_path, name, folder):
 def test_the_default_path_of_a_very_long_name_can_be_made(tmp_path):
     first = RunDirectory.create(default_run_path(tmp_path, "ä" * 300))
     assert RunDirectory.create(default_run_path(tmp_path, "ä" * 300)) != first
+
+
+def test_a_run_that_begins_while_another_command_looks_is_named_as_one(tmp_path, monkeypatch):
+    """The recipe comes between the list of names and the look for it: no foreign file, but a run."""
+    look = layout.names_in
+
+    def look_beside_a_start(path, **options):
+        names = look(path, **options)
+        if path == tmp_path / "run" and not names:
+            make_run_files(path)
+        return names
+
+    def make_run_files(path):
+        write_json(path / "status.json", to_json(Status(state="running", started_at="2026-03-01T09:02:10+00:00")))
+        write_json(path / "recipe.json", {"data": {"source": "fruitbowl"}, "model": {"name": "small"}})
+
+    monkeypatch.setattr(layout, "names_in", look_beside_a_start)
+    with pytest.raises(RunDirectoryError, match="already holds a run"):
+        RunDirectory.create(tmp_path / "run")

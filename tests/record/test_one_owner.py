@@ -87,6 +87,7 @@ ELSEWHERE = {
     "analysis/prices.py": "the user's table of prices",
     "launch/clusters/slurm/probe.py": "the file of a probe, in a folder of its own",
     "launch/clusters/slurm/settings.py": "the user's settings of a cluster",
+    "launch/clusters/written/skypilot.py": "the task that is submitted, in a folder of its own",
     "launch/early_checks.py": "the user's weights file, and timm's own source",
     "record/folder.py": "folders by descriptor, without links",
     "record/git.py": "a repository, not a run",

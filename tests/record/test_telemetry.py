@@ -101,6 +101,7 @@ def test_a_gpu_that_only_another_process_is_shown_is_read_too(directory, monkeyp
     counters = {0: 1_000_000, 1: 7_000_000}
     nvml = fake_nvml(nvmlDeviceGetTotalEnergyConsumption=counters.__getitem__)
     with Telemetry(directory.telemetry("here"), INTERVAL_S, nvml=nvml) as telemetry:
+        assert telemetry._is_begun.wait(60)
         assert telemetry.tell_used({"GPU-0": 1, "GPU-1": 1}) == []
         before_j = telemetry.used_energy_j()
         counters[0] += 50_000

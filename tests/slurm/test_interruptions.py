@@ -70,7 +70,7 @@ def happened(
         patch.setenv("OMP_NUM_THREADS", "1")
         runs = {name: _submit(folder / name.replace(" ", "-"), *flags) for name, flags in JOBS.items()}
         submitted_at = {name: status(run).submitted_at for name, run in runs.items()}
-        for run in runs.values():
+        for run in (run for name, run in runs.items() if name != "time limit"):  # which needs nobody to strike it
             wait_for(lambda run=run: has_saved(run, 1), run, timeout_s=300)  # type: ignore[misc]
         lost = job_of(runs["node down"]).hosts[0]
         assert lost not in job_of(runs["pre-empted"]).hosts

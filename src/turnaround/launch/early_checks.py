@@ -28,7 +28,7 @@ MAX_HEADER_BYTES = 100_000_000
 """Largest header that the safetensors library itself accepts."""
 
 
-def refuse_early(recipe: Recipe, *, device: str) -> None:
+def refuse_early(recipe: Recipe, *, device: str, tries_memory: bool = False) -> None:
     """Refuse a device that is not here, a weights file that is none, and a network that nobody knows."""
     for kind in device.split(","):
         _refuse_device(kind)
@@ -36,6 +36,11 @@ def refuse_early(recipe: Recipe, *, device: str) -> None:
         raise InputError(
             f"--device {device}: the engine {recipe.workers.engine} needs the same kind of device on every process. "
             "Leave --engine out."
+        )
+    if "," in device and tries_memory:
+        raise InputError(
+            f"--device {device}: which batch fits is tried on all processes at once, and they would try in different "
+            "ways. Give the images of a worker in a step: --batch 32."
         )
     _refuse_weights(recipe.model.weights)
     _refuse_network(recipe.model.name, weights=recipe.model.weights)

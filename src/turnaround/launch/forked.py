@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,8 +44,9 @@ THREADS_VARIABLE = "OMP_NUM_THREADS"
 """Read when the code is loaded, but a copy can be told: each of several processes has fewer cores than one alone."""
 HEADER_BYTES = 8
 """The length of the request that follows, big-endian."""
-MAX_LOADING_S = 120.0
+MAX_LOADING_S = 300.0
 """The first request waits until the server has loaded its code."""
+LOOK_EVERY_S = 0.2
 MAX_SOCKET_PATH = 107
 """Bytes of a Unix socket's path on Linux (sun_path of unix(7), less its end)."""
 
@@ -167,12 +168,18 @@ class PendingFork:
     def __init__(self, connection: socket.socket, *, processes: int) -> None:
         self._connection, self._processes = connection, processes
 
-    def result(self) -> ForkedProcess | None:
-        """Wait for the answer; None where the server refuses, or has ended."""
-        try:
-            answer = _answer(self._connection, self._processes)
-        except (OSError, ValueError):
-            answer = {}
+    def result(self, *, is_given_up: Callable[[], bool] = lambda: False) -> ForkedProcess | None:
+        """Wait for the answer; None where the server refuses, has ended or takes too long, or where it is given up.
+
+        A request to stop is only noted by its handler: a server that loads its code must not hold it up.
+        """
+        latest_s = time.monotonic() + MAX_LOADING_S
+        answer: dict[str, Any] = {}
+        while not is_given_up() and time.monotonic() < latest_s:
+            if select.select([self._connection], [], [], LOOK_EVERY_S)[0]:
+                with suppress(OSError, ValueError):
+                    answer = _answer(self._connection, self._processes)
+                break
         pid, pids = answer.get("pid"), answer.get("ranks")
         if not isinstance(pid, int) or not isinstance(pids, list):
             self.close()

@@ -104,7 +104,7 @@ def _start(recipe: Recipe, request: Request) -> Run:
     with job_origin.refusal_recorded(RunDirectory(request.out)):
         decision = _decided(recipe, request)
         recipe = decision.recipe
-        refuse_early(recipe, device=request.device or "auto")
+        refuse_early(recipe, device=request.device or "auto", tries_memory=decision.tries_memory)
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     if request.place.rank > 0:
         return _follow(plan, request)
@@ -157,10 +157,9 @@ def _resume(run: Run, request: Request) -> Run:
     recipe = Recipe.from_record(places.found(run.recipe))
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
     recipe, changes = with_epochs(recipe, run, request.epochs)
-    before = _launch_facts(run)
-    request = replace(
-        request, device=request.device or before.get("device"), share=request.share or before.get("share")
-    )
+    asked = request.processes if request.place.is_alone else request.place.size
+    device, share = contract.place_before(_launch_facts(run), processes=asked)
+    request = replace(request, device=request.device or device, share=request.share or share)
     processes = _processes(recipe, request, before=_processes_before(run))
     plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
     if request.processes is None and request.place.is_alone and (wanted := _launch_facts(run).get("wanted")):

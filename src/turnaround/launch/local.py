@@ -116,7 +116,8 @@ class LocalProcesses:
                 handshake.write(plan.directory, message)
             try:
                 if self._pending is not None:
-                    self._process = self._pending.result() or _start(plan)
+                    forked = self._pending.result(is_given_up=lambda: bool(requests.received))
+                    self._process = forked or _start(plan)
                     self._pending = None
                 # The handlers are installed before the message is out: from then on a process may train and have
                 # something to save, so a signal to us must be passed on instead of ending us.

@@ -339,12 +339,13 @@ class RunDirectory:
                 raise storage_error("write into", folder, error) from error
 
     def _refuse_if_taken(self, job_id: str | None) -> None:
+        # Looked at before the recipe, which comes last: of a start at the same time nothing is foreign without it.
+        names, status, has_logs = names_in(self.path), _peek(self.status), self._has_logs(job_id)
         if self.recipe.exists():
             raise RunDirectoryError(
                 f"{self.path} already holds a run ({_summary(self)}). Go on with it: "
                 f"`turnaround resume {shlex.quote(str(self.path))}`; or {OTHER_OUT}."
             )
-        status = _peek(self.status)
         job = status.get("slurm")
         owner = job.get("job_id") if isinstance(job, dict) else None
         if owner is not None and owner != job_id:
@@ -353,11 +354,11 @@ class RunDirectory:
                 f"{self.path} belongs to job {owner} of a {cluster.capitalize()} cluster. Follow it, or submit it "
                 f"again: `turnaround resume {shlex.quote(str(self.path))} --on {cluster}`; or {OTHER_OUT}."
             )
-        harmless = {self.lock.name} | (set() if self._has_logs(job_id) else {self.logs.name})
+        harmless = {self.lock.name} | (set() if has_logs else {self.logs.name})
         harmless |= set() if job_id is None else {self.job_script.name}
         # A start writes its status before its recipe, and may be killed in between.
         harmless |= {self.status.name} if owner is not None or status.get("state") == "queued" else set()
-        foreign = [name for name in names_in(self.path) if name not in harmless and not is_temporary(name)]
+        foreign = [name for name in names if name not in harmless and not is_temporary(name)]
         if foreign:
             shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
             ours = {p.name for p in (self.machine, self.status, self.epochs, self.job_script, self.logs)}

@@ -242,12 +242,15 @@ def warm_up(core: TrainingCore, *, start_up: StartUp | None = None) -> Assembly:
     batches, slicing = open_batches(core)
     start_up.ended("bring pixels to the device")
     core.network.train_mode()
-    if workers.device.type != "cuda":
+    workers.sum(on_cuda := torch.tensor([float(workers.device.type == "cuda")], device=workers.device))
+    # All warm up or none: a pass ends in an all-reduce, and a CPU may stand beside a GPU.
+    if not bool(on_cuda):
         feed = _feed(core, batches, slicing)
         start_up.ended("features of the frozen network" if backbone is not None else "warm up")
         return Assembly(core=core, batches=batches, slicing=slicing, feed=feed, depthwise=None)
     batch = next(batches.steps(slicing, epoch=1))
-    depthwise = choose_depthwise_kernels(core, batch)  # before the first pass, which would make a plan with cuDNN
+    # Before the first pass, which would make a plan with cuDNN.
+    depthwise = choose_depthwise_kernels(core, batch) if workers.device.type == "cuda" else None
     start_up.ended("choose kernels")
     feed = _feed(core, batches, slicing)
     if backbone is not None:

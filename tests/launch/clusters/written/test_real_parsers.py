@@ -74,6 +74,8 @@ def api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
                 break
             except (urllib.error.URLError, OSError):
                 time.sleep(0.5)
+        else:
+            pytest.fail((home / "server.log").read_text())
         yield
     finally:
         os.killpg(server.pid, signal.SIGKILL)
