@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "words": set(),
     "web": set(),
     "choice": set(),
-    "optimizers": set(),
+    "lean_imports": set(),
+    "optimizers": {"lean_imports"},
     "interruptions": set(),
     "recipe": {"optimizers", "interruptions"},
     "recipes": {"recipe"},
@@ -43,7 +44,7 @@ MAY_IMPORT = {
     "fruitbowl": {"children"},
     "data": {"choice", "recipe", "kernels", "children", "fruitbowl", "patience"},
     "check": {"data", "children"},
-    "model": {"recipe", "kernels"},
+    "model": {"recipe", "kernels", "lean_imports"},
     "workers": {"record"},
     "training": {"choice", "optimizers", "interruptions", "recipe", "kernels", "data", "model", "workers", "record"},
     "use": {"recipe", "recipes", "fruitbowl", "data", "model", "workers", "training", "record", "web"},
@@ -121,8 +122,8 @@ SHARED_WITH = ("recipe", "launch", "cli", "recorder", "worker", "worker_server")
 # The entry point of every training process, and the verbs that ask a trained network, stand on the reading side's
 # doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.
 ENTRY_POINT = {
-    "worker.py": {"turnaround.training.run", "turnaround.training.clock"},
-    "worker_server.py": {"turnaround.training.run"},
+    "worker.py": {"turnaround.training.run", "turnaround.training.clock", "turnaround.training.loading"},
+    "worker_server.py": {"turnaround.training.run", "turnaround.training.loading"},
     "cli/train.py": {"turnaround.training.preview"},
     "cli/check.py": {"turnaround.use.label_check", "turnaround.use.predictor"},
     "cli/classify.py": {"turnaround.use.images", "turnaround.use.predictor"},

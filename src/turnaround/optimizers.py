@@ -10,11 +10,11 @@ import importlib
 import inspect
 import sys
 from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from turnaround.errors import MissingPartError
+from turnaround.lean_imports import module_alone, not_installed
 
 if TYPE_CHECKING:
     import torch
@@ -207,37 +207,13 @@ def _library(row: OptimizerRow) -> ModuleType:
     """Return a module that has the class of a row, if its library has it.
 
     `import timm.optim` loads all networks of timm, and torchvision: 3.1 s of computing where the one file of Muon takes
-    0.8 (2 cores, 2026-11-16). So that file is loaded alone, where it is called as its class.
+    0.8 (2 cores, 2026-11-16). So that file is loaded alone, where it is called as its class. Of those 0.8 s nearly all
+    are the sharded tensors of torch, which our parameters never are and without which it does as well.
     """
     if row.library != "timm.optim" or row.library in sys.modules:
         return importlib.import_module(row.library)
     try:
-        return _module_alone(f"{row.library}.{row.class_name.lower()}")
+        with not_installed("torch.distributed.tensor"):
+            return module_alone(f"{row.library}.{row.class_name.lower()}")
     except (ImportError, AttributeError):  # a version whose files are arranged otherwise
         return importlib.import_module(row.library)
-
-
-def _module_alone(name: str) -> ModuleType:
-    """Import a module without running the `__init__.py` of the packages it lies in.
-
-    While it is imported, each of them is an empty package that knows its folder only. They are removed afterwards, so
-    that somebody else's `import timm` finds the whole one, and in it the very module that was loaded here.
-    """
-    empty: list[str] = []
-    parts, path = name.split(".")[:-1], None
-    try:
-        for i in range(len(parts)):
-            package = ".".join(parts[: i + 1])
-            if package not in sys.modules:
-                spec = PathFinder.find_spec(package, path)
-                if spec is None or spec.submodule_search_locations is None:
-                    raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-                module = ModuleType(package)
-                module.__path__ = list(spec.submodule_search_locations)
-                sys.modules[package] = module
-                empty.append(package)
-            path = sys.modules[package].__path__
-        return importlib.import_module(name)
-    finally:
-        for package in empty:
-            del sys.modules[package]

@@ -17,10 +17,11 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -48,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     here = place()
     # Before the imports too: a message that lies there now may be of a start that was killed.
     handshake = Handshake(directory, here, stop_asked=lambda: bool(stop_requests))
+    if (early := handshake.look()) is not None:
+        begin_cuda_context(early.device, here)
 
     from turnaround.errors import TurnaroundError
     from turnaround.launch import failure
@@ -60,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
             from turnaround.training.run import bench, train
 
         import_time_s = process_age_s()
-        message = handshake.wait(for_images=False)
+        message = handshake.wait()
         if message is None:
             return 1  # nobody is left to be told
         assignment = _assignment(handshake, message, here, import_time_s=import_time_s)
@@ -95,12 +98,15 @@ def _assignment(
 ) -> Assignment | None:
     """Load what can be loaded without images, then wait for them; None when they will never come."""
     from turnaround.training.clock import StartUp
-    from turnaround.training.run import Assignment, get_ready
+    from turnaround.training.loading import get_ready, load_late_code
+    from turnaround.training.run import Assignment
 
     began_at_s = time.monotonic() - process_age_s()
     loaded_at_s = began_at_s + import_time_s
     with without_collections():
-        get_ready(message.device, here, network=message.network)
+        get_ready(message.device, here, network=message.network, downloads=message.downloads)
+        if message.network is None and (chosen := handshake.wait(for_network=True)) is not None:
+            load_late_code(chosen.network, is_alone=here.size == 1, downloads=chosen.downloads)
     ready_at_s = time.monotonic()
     complete = handshake.wait(for_images=True)
     if complete is None or complete.pixels_dir is None:
@@ -122,6 +128,31 @@ def _assignment(
         import_time_s=import_time_s,
         preloaded_s=preloaded_s(os.environ.get(FORKED_VARIABLE, "[]"), begun_at_s=complete.begun_at_s),
     )
+
+
+def begin_cuda_context(device: str, here: RankInfo) -> None:
+    """Make the CUDA context of this process's GPU in a thread, while Python imports torch.
+
+    The driver takes half a second and more for it, without the interpreter's lock. torch uses the same context, a
+    device's primary one, as everything of CUDA's runtime does. Where there is no driver, nothing happens.
+    """
+    kinds = device.split(",")
+    kind = kinds[here.rank] if len(kinds) > 1 else device
+    # Of processes with a device of their own each, torch counts those with a GPU (training/choices.py): leave it to it.
+    if kind not in ("auto", "cuda") or len(kinds) > 1 or not sys.platform.startswith("linux"):
+        return
+
+    def make() -> None:
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            driver = ctypes.CDLL("libcuda.so.1")
+            count, context = ctypes.c_int(), ctypes.c_void_p()
+            if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value:
+                # As choices.choose_device takes them. Kept to the end of the process: nobody releases it.
+                driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), here.local_rank % count.value)
+
+    threading.Thread(target=make, name="CUDA context", daemon=True).start()
 
 
 def preloaded_s(loads: str, *, begun_at_s: float) -> float:

@@ -42,7 +42,8 @@ REQUEST_S = 10.0
 """A client of ours sends its request at once; one that does not must not keep the others waiting."""
 
 Load = tuple[float, float]
-"""Begin and end of loading some code, by the clock of the host."""
+"""Begin and end of loading some code, by the clock of the host; kept by network, by an engine's module, and under None
+for what every training needs."""
 LEADER_SIGNALS = (signal.SIGCHLD, *worker.STOP_SIGNALS)
 CUDA_FILE = "/dev/nvidia-uvm"
 """The file that initialising CUDA opens, and NVML does not."""
@@ -144,9 +145,17 @@ class Server:
             began_s = time.monotonic()
             _load(request.network)
             self._loads[request.network] = (began_s, time.monotonic())
-        if request.processes > 1:
+        if request.processes > 1 and ENGINES[request.engine].module not in self._loads:
+            began_s = time.monotonic()
+            _load(is_alone=False)
             with suppress(Exception):  # what goes wrong here goes wrong again in the copy, which says so
                 importlib.import_module(ENGINES[request.engine].module)
+            self._loads[ENGINES[request.engine].module] = (began_s, time.monotonic())
+
+    def _loads_of(self, request: ForkRequest) -> list[Load]:
+        """Return when that was loaded which a copy for this request has: all, its network, its engine."""
+        parts = (None, request.network, ENGINES[request.engine].module if request.processes > 1 else None)
+        return [self._loads[part] for part in dict.fromkeys(parts)]
 
     def _become(self, request: ForkRequest, connection: socket.socket, files: list[int]) -> NoReturn:
         """Turn this copy into the training process that was asked for."""
@@ -165,7 +174,7 @@ class Server:
                 os.dup2(file, number)
                 os.close(file)
             os.chdir(request.folder)
-            loads = json.dumps([self._loads[None], *([self._loads[request.network]] if request.network else [])])
+            loads = json.dumps(self._loads_of(request))
             added = {name: value for name, value in os.environ.items() if name not in self._began_with}
             os.environ.clear()
             os.environ.update({**added, **request.environment, worker.FORKED_VARIABLE: loads})
@@ -293,16 +302,17 @@ def _refusal(request: ForkRequest, ours: Mapping[str, str]) -> str | None:
     return f"another environment: {', '.join(others)}" if others else None
 
 
-def _load(network: str | None = None) -> None:
+def _load(network: str | None = None, *, is_alone: bool = True) -> None:
     """Load the code of trainings, and of a network, once for all that are forked later."""
     # In a copy collections would write to, and so copy, every page of what was loaded.
     with worker.without_collections(), _asking_nvml():
         import turnaround.launch.failure
         import turnaround.record.heartbeat
-        import turnaround.reporting.progress  # noqa: F401
-        from turnaround.training.run import load_late_code
+        import turnaround.reporting.progress
+        import turnaround.training.run  # noqa: F401
+        from turnaround.training.loading import load_late_code
 
-        load_late_code(network)
+        load_late_code(network, is_alone=is_alone)
 
 
 @contextmanager
@@ -319,7 +329,7 @@ def _asking_nvml() -> Iterator[None]:
 
 
 def _use_threads(count: int) -> None:
-    from turnaround.training.run import use_threads
+    from turnaround.training.loading import use_threads
 
     use_threads(count)
 

@@ -13,8 +13,7 @@ from turnaround import children, recipes
 from turnaround.analysis.workloads import survey_runs
 from turnaround.check import dataset
 from turnaround.findings import find_all
-from turnaround.launch.lifecycle import image_facts
-from turnaround.launch.prepare import Prepared, prepare_images
+from turnaround.launch.prepare import Prepared, image_facts, prepare_images
 from turnaround.recipe import Recipe
 from turnaround.record.reader import Run
 

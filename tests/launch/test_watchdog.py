@@ -30,6 +30,14 @@ def started(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
     process.wait()
 
 
+def stop(pid: int) -> None:
+    """Send SIGSTOP, and return when it has come: on a busy machine a sleeping process takes its time to stop."""
+    os.kill(pid, signal.SIGSTOP)
+    latest_s = time.monotonic() + 60
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED and time.monotonic() < latest_s:
+        time.sleep(0.01)
+
+
 def watch(
     process: subprocess.Popen[bytes],
     tmp_path: Path,
@@ -63,7 +71,7 @@ def test_what_is_stopped_is_named(victim: str, started: subprocess.Popen[bytes],
     while child.environ().get("RANK") != "1" and time.monotonic() < latest_s:  # until it has become its program
         time.sleep(0.01)
     stopped = started.pid if victim == "launcher" else child.pid
-    os.kill(stopped, signal.SIGSTOP)
+    stop(stopped)
     made = watch(started, tmp_path, "torch.distributed.run")
     # One with a heartbeat is judged by that, and meanwhile nobody is asked whether anything moves.
     beats = (child.pid,)
@@ -85,7 +93,7 @@ def test_what_is_stopped_is_named(victim: str, started: subprocess.Popen[bytes],
 def test_a_process_whose_variables_do_not_tell_is_named_by_the_rank_that_is_known(
     started: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    os.kill(started.pid, signal.SIGSTOP)
+    stop(started.pid)
     made = watch(started, tmp_path, ranks={started.pid: 3})
     said = verdict_of(made, within_s=60)
     assert said is not None
@@ -119,7 +127,7 @@ def test_computing_is_progress(started: subprocess.Popen[bytes], tmp_path: Path)
 def test_what_goes_on_after_a_stop_is_left_alone(started: subprocess.Popen[bytes], tmp_path: Path) -> None:
     made = watch(started, tmp_path, "torch.distributed.run")
     made.patience_s = 60.0
-    os.kill(started.pid, signal.SIGSTOP)
+    stop(started.pid)
     made.look(with_heartbeat=(1,))
     os.kill(started.pid, signal.SIGCONT)
     latest_s = time.monotonic() + 60

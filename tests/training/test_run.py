@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -17,15 +15,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from forking import WITHOUT_TIMM, ForkingLauncher, ForkingParent
+from forking import ForkingLauncher
 from running import largest_difference, request, traced, train, weights
 from turnaround.errors import DivergedError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle
 from turnaround.record.reader import Run
 from turnaround.record.schema import DISJOINT_TIME_PARTS
 from turnaround.training import checkpoint
-from turnaround.training.run import get_ready
-from turnaround.workers.environment import RankInfo
 
 EPOCHS, STEPS = 3, 6
 SETTINGS = (
@@ -254,20 +250,3 @@ def test_without_a_usable_checkpoint_it_does_not_start_over(
         lifecycle.resume(request(out, launcher=forking))
     assert Run.load(out).status.state == "failed"
     assert lines(Run.load(out)) == lines(whole)  # the curve that was recorded is still there
-
-
-def test_getting_ready_loads_the_code_of_the_network_alone(forking_parent: ForkingParent) -> None:
-    pytest.importorskip("timm")
-    code = WITHOUT_TIMM + (
-        "from turnaround.training.run import get_ready\n"
-        "from turnaround.workers.environment import RankInfo\n"
-        "for network in (None, 'small', 'resnet18'):\n"
-        "    get_ready('cpu', RankInfo(), network=network); print('timm' in sys.modules)"
-    )
-    done = subprocess.run([forking_parent.python, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False", "True"]
-
-
-def test_what_goes_wrong_while_getting_ready_is_said_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "timm", None)
-    get_ready("no such device", RankInfo(), network="resnet18")

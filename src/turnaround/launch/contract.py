@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from turnaround.errors import InputError, InterruptedRunError, one_of
 from turnaround.launch.handshake import StartMessage
+from turnaround.recipe import AUTO, ModelRecipe
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
 from turnaround.workers.environment import RankInfo
@@ -44,6 +45,12 @@ class LaunchPlan:
         """The processes that share this machine's cores."""
         return self.processes if self.place.is_alone else self.place.local_size
 
+    def for_model(self, model: ModelRecipe) -> LaunchPlan:
+        """Return the plan of a training of this network; it may still have to be chosen."""
+        network = None if model.name == AUTO else model.name
+        downloads = model.weights in (AUTO, "imagenet")
+        return replace(self, message=replace(self.message, network=network, downloads=downloads))
+
     def worker_arguments(self) -> list[str]:
         """Return the words after the worker entry point: everything else is in the start message."""
         return [str(self.directory.path)]
@@ -60,6 +67,9 @@ def never() -> bool:
 
 class StartedProcesses(Protocol):
     """The processes of one start: they load their code, then wait for their images."""
+
+    def tell(self, message: StartMessage) -> None:
+        """Tell them what is known by now, before the images are: the network."""
 
     def run(self, message: StartMessage, *, can_grow: Callable[[], bool] = never) -> None:
         """Give them the complete message, and wait for their end; an error of errors.py when they do not finish.

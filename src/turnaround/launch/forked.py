@@ -117,6 +117,11 @@ def can_fork() -> bool:
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
+def has_server(environment: Mapping[str, str]) -> bool:
+    """Return whether somebody keeps a fork server for us."""
+    return environment.get(SERVER_VARIABLE, OFF) != OFF and can_fork()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ForkRequest:
     """What a launcher asks the server for: the processes of one start."""
@@ -143,9 +148,9 @@ def ask_for_fork(
 
     A server that still loads its code answers later, so nobody waits for it here: images are prepared meanwhile.
     """
-    path = environment.get(SERVER_VARIABLE)
-    if not path or path == OFF or not can_fork() or (processes > 1 and not ENGINES[engine].can_be_forked):
+    if not has_server(environment) or (processes > 1 and not ENGINES[engine].can_be_forked):
         return None
+    path = environment[SERVER_VARIABLE]
     own = {name: value for name, value in environment.items() if name != SERVER_VARIABLE}
     request = ForkRequest(run=str(run), network=network, environment=own, processes=processes, engine=engine)
     text = json.dumps(asdict(request)).encode()

@@ -1,8 +1,8 @@
 """One start message for every process of a run: logs/start.json, written by the launcher of process 0, read by all.
 
 Every process starts first, loads its code and waits for the message: what the launcher learns late, where the decoded
-images are, then costs nobody a second start. The file is written twice: with what can be loaded without images (device,
-network), and again when the images are there. It is the same under a launcher of others (torch.distributed.run,
+images are, then costs nobody a second start. The file is written up to three times: with the device, with the network
+when it is chosen, and when the images are there. It is the same under a launcher of others (torch.distributed.run,
 horovodrun, srun), which runs `turnaround train` once in each process: process 0 writes, all wait.
 
 A start that was killed may leave its message behind. Processes of our own launcher know the token of their start. Under
@@ -44,8 +44,10 @@ class StartMessage:
     """Everything that a process is told. Made before there are images; `with_images` completes it."""
 
     device: str = "auto"
-    network: str
-    """The network to train: its code is loaded while the images are decoded."""
+    network: str | None = None
+    """The network to train: its code is loaded while the images are decoded. None until it is chosen."""
+    downloads: bool = True
+    """Its trained weights may be fetched: the hub's client is loaded, too."""
     share: str = EVEN
     """How the workers are shared out among the processes: even, auto, or a number for each (workers/shares.py)."""
     launch: str = "local"
@@ -117,16 +119,21 @@ class Handshake:
         self._token = os.environ.get(START_VARIABLE)
         self._left_behind = None if self._token else _read(directory)
 
-    def wait(self, *, for_images: bool, patience_s: float = MAX_PREPARATION_S) -> StartMessage | None:
-        """Return the message, with images if asked for; None when nobody waits for us any more.
+    def wait(
+        self, *, for_network: bool = False, for_images: bool = False, patience_s: float = MAX_PREPARATION_S
+    ) -> StartMessage | None:
+        """Return the message, with its network or its images if asked for; None when nobody waits for us any more.
 
         That is when the launcher or the run is gone, or when we are asked to stop: nothing is trained yet, so there is
         nothing to save. Nothing is written then either: the directory may be a run in which we were never started.
         """
         latest_s = time.monotonic() + patience_s
         while True:
-            message = _read(self.directory)
-            if message and self._is_ours(message) and (message.pixels_dir is not None or not for_images):
+            message = self.look()
+            is_enough = message is not None and not (
+                (for_network and message.network is None) or (for_images and message.pixels_dir is None)
+            )
+            if is_enough:
                 return message
             # After the message: who has one goes on, and the training itself sees a request to stop.
             if self.stop_asked() or not launcher_is_alive() or not self.directory.logs.is_dir():
@@ -135,6 +142,11 @@ class Handshake:
             if self._token is None and time.monotonic() >= latest_s:
                 raise _waited_in_vain(self.directory, self.place, patience_s)
             time.sleep(POLL_S)
+
+    def look(self) -> StartMessage | None:
+        """Return the message as it is now; None where there is none for this start."""
+        message = _read(self.directory)
+        return message if message is not None and self._is_ours(message) else None
 
     def _is_ours(self, message: StartMessage) -> bool:
         if self._token is not None:

@@ -18,8 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from turnaround.data.decoders import DecodeTarget, decode_into
 from turnaround.errors import (
     DamagedCacheError,
@@ -36,7 +34,7 @@ from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError,
 from turnaround.launch.early_checks import refuse_early
 from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.local import LocalLauncher, clear_traces
-from turnaround.launch.prepare import Prepared, Show, cache_root, prepare_images
+from turnaround.launch.prepare import Prepared, Show, cache_root, image_facts, prepare_images
 from turnaround.launch.restart import Restarts, grown, grown_sentence
 from turnaround.launch.resume_checks import changed_images, refuse_other_code, with_epochs
 from turnaround.recipe import Recipe
@@ -102,9 +100,7 @@ def start(recipe: Recipe, request: Request) -> Run:
 def _start(recipe: Recipe, request: Request) -> Run:
     begun_at_s, asked_rate = job_origin.begun_at_s(request.command_s), recipe.training.learning_rate
     with job_origin.refusal_recorded(RunDirectory(request.out)):
-        decision = _decided(recipe, request)
-        recipe = decision.recipe
-        refuse_early(recipe, device=request.device or "auto", tries_memory=decision.tries_memory)
+        refuse_early(recipe, device=request.device or "auto")
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     if request.place.rank > 0:
         return _follow(plan, request)
@@ -113,21 +109,33 @@ def _start(recipe: Recipe, request: Request) -> Run:
     directory = RunDirectory.create(request.out, job_id=own_job())
     with RunLock(directory.lock):  # when another run holds it, nothing here is ours to remove
         try:
-            # The processes load their code while the images are decoded, and are gone before the directory is.
-            with request.launcher.started(plan) as processes, _images(recipe, request, directory) as prepared:
-                facts = {"command": command_line(), "images": image_facts(prepared), "automatic": decision.reasons}
-                if decision.tries_memory:
-                    facts[BATCH_TO_FIT] = {"learning_rate": asked_rate}
-                # The recipe last: it makes the directory a run, and a run without a status can neither go on nor begin.
-                _write_status(directory, job_origin.first_status(directory, begun_at_s=begun_at_s))
-                _write_recipe(directory, {**recipe.to_dict(), **facts}, plan)
-                request.announce(recipe, replace(prepared, notes=decision.notes()), plan.processes)
-                _train(processes, plan, prepared, request, recipe)
+            # The processes load their code while we look at the images and decode them; they are gone before the
+            # directory is.
+            with request.launcher.started(plan) as processes:
+                decision = _decided(recipe, request)
+                plan = plan.for_model(decision.recipe.model)
+                processes.tell(plan.message)
+                with _images(decision.recipe, request, directory) as prepared:
+                    _begin(decision, prepared, plan, request, asked_rate=asked_rate)
+                    _train(processes, plan, prepared, request, decision.recipe)
         except (InputError, KeyboardInterrupt) as error:
             if not directory.epochs.exists():
                 _remove(directory, new_folders, error)
             raise
     return Run.load(directory.path)
+
+
+def _begin(
+    decision: AutomaticChoice, prepared: Prepared, plan: LaunchPlan, request: Request, *, asked_rate: float | None
+) -> None:
+    """Write the first files of a new run, and say what it is."""
+    facts = {"command": command_line(), "images": image_facts(prepared), "automatic": decision.reasons}
+    if decision.tries_memory:
+        facts[BATCH_TO_FIT] = {"learning_rate": asked_rate}
+    # The recipe last: it makes the directory a run, and a run without a status can neither go on nor begin.
+    _write_status(plan.directory, job_origin.first_status(plan.directory, begun_at_s=plan.message.begun_at_s))
+    _write_recipe(plan.directory, {**decision.recipe.to_dict(), **facts}, plan)
+    request.announce(decision.recipe, replace(prepared, notes=decision.notes()), plan.processes)
 
 
 def resume(request: Request) -> Run:
@@ -196,7 +204,6 @@ def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any
     `request.out` is a folder for the time being, which the caller removes.
     """
     begun_at_s, recipe = time.monotonic(), _decided(recipe, request).recipe
-    refuse_early(recipe, device=request.device or "auto")
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     plan = replace(plan, message=replace(plan.message, bench_part_s=part_s))
     directory = RunDirectory.create(request.out)
@@ -215,7 +222,9 @@ def _decided(recipe: Recipe, request: Request) -> AutomaticChoice:
         return AutomaticChoice(recipe=recipe.resolved())
     cache, device = cache_root(recipe, temporary=request.out), request.device or "auto"
     decision = decide(recipe, cache=cache, device=device, runs=request.out.parent)
-    return replace(decision, recipe=decision.recipe.resolved())
+    decision = replace(decision, recipe=decision.recipe.resolved())
+    refuse_early(decision.recipe, device=device, tries_memory=decision.tries_memory)
+    return decision
 
 
 def _decode_rate(prepared: Prepared) -> dict[str, float]:
@@ -226,28 +235,6 @@ def _decode_rate(prepared: Prepared) -> dict[str, float]:
     target = DecodeTarget(path=None, offset_bytes=0, root=table.root.absolute(), size_px=isqrt(size_px // 3))
     rates = sorted(decode_into(target, pixels.files[i::every]).images_per_s for i in range(DECODE_ROUNDS))
     return {"images_per_s": median(rates), "low": rates[0], "high": rates[-1], "rounds": DECODE_ROUNDS}
-
-
-def image_facts(prepared: Prepared) -> dict[str, Any]:
-    """Return what recipe.json says about the images that were found."""
-    table, pixels = prepared.table, prepared.pixels
-    return {
-        "fingerprint": pixels.fingerprint,
-        "num_train": pixels.num_train,
-        "num_validation": len(pixels.labels) - pixels.num_train,
-        "num_classes": len(pixels.classes),
-        "classes": list(pixels.classes),
-        "num_train_by_class": np.bincount(pixels.labels[: pixels.num_train], minlength=len(pixels.classes)).tolist(),
-        "split": table.split,
-        "skipped": list(pixels.skipped),
-        "num_ignored": len(table.ignored),
-        "leaks": {
-            "num": len(prepared.copies.leaking),
-            "of": len(pixels.labels) - pixels.num_train,
-            "kind": "exact",
-        },
-        "warnings": list(table.warnings),
-    }
 
 
 @contextmanager
@@ -318,15 +305,15 @@ def _plan(recipe: Recipe, request: Request, *, processes: int, begun_at_s: float
     message = StartMessage(
         device=request.device or "auto",
         share=share,
-        network=recipe.model.name,
         shows_progress=request.shows_progress,
         begun_at_s=begun_at_s,
     )
     if not place.is_alone:
         message = replace(message, start=place.start, launch=LAUNCHERS[engine].split(" -m ")[-1])
-    return LaunchPlan(
+    plan = LaunchPlan(
         directory=RunDirectory(request.out), message=message, processes=processes, engine=engine, place=place
     )
+    return plan.for_model(recipe.model)
 
 
 def _with_images(plan: LaunchPlan, prepared: Prepared) -> StartMessage:

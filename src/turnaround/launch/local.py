@@ -20,7 +20,14 @@ from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.errors import InputError, InterruptedRunError, StorageError, TurnaroundError
 from turnaround.launch import failure, handshake
 from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, MoreProcessesError, never, usable_cores
-from turnaround.launch.forked import SERVER_MODULE, ForkedProcess, PendingFork, TrainingProcess, ask_for_fork
+from turnaround.launch.forked import (
+    SERVER_MODULE,
+    ForkedProcess,
+    PendingFork,
+    TrainingProcess,
+    ask_for_fork,
+    has_server,
+)
 from turnaround.launch.handshake import StartMessage
 from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
@@ -89,7 +96,10 @@ class LocalProcesses:
         self._grows = False
 
     def start(self) -> None:
-        """Start what `command` says, or ask the fork server for the same."""
+        """Start what `command` says, or ask the fork server for the same, once the network is known: its code is loaded
+        there, for the next run too."""
+        if self.plan.message.network is None and has_server(os.environ):
+            return
         # A signal must not come while a process is made that nobody has in hand yet: it comes right afterwards.
         with _stop_requests(self.plan) as requests:
             self._pending = _asked(self.plan)
@@ -97,6 +107,15 @@ class LocalProcesses:
                 self._process = _start(self.plan)
         for number in requests.received:
             signal.raise_signal(number)
+
+    def tell(self, message: StartMessage) -> None:
+        if message == self.plan.message:
+            return
+        self.plan = replace(self.plan, message=message)
+        if self.plan.place.rank == 0:
+            handshake.write(self.plan.directory, message)
+        if self._process is None and self._pending is None:
+            self.start()
 
     def end(self) -> None:
         """End whatever is left of them: the group; those with groups of their own die with their parent."""

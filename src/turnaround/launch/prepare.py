@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from turnaround.check import CHECK_VERSION
 from turnaround.check.copies import Copies, find_copies, sentences
@@ -130,3 +133,25 @@ def _why_not_kept(pixels: Pixels) -> str:
         f"{num_images / images_per_s:,.1f} s on this machine. Use a cache directory with {needed_gb:.2f} GB free "
         "(--set data.cache=DIR), or smaller images (--set data.size_px=N)."
     )
+
+
+def image_facts(prepared: Prepared) -> dict[str, Any]:
+    """Return what recipe.json says about the images that were found."""
+    table, pixels = prepared.table, prepared.pixels
+    return {
+        "fingerprint": pixels.fingerprint,
+        "num_train": pixels.num_train,
+        "num_validation": len(pixels.labels) - pixels.num_train,
+        "num_classes": len(pixels.classes),
+        "classes": list(pixels.classes),
+        "num_train_by_class": np.bincount(pixels.labels[: pixels.num_train], minlength=len(pixels.classes)).tolist(),
+        "split": table.split,
+        "skipped": list(pixels.skipped),
+        "num_ignored": len(table.ignored),
+        "leaks": {
+            "num": len(prepared.copies.leaking),
+            "of": len(pixels.labels) - pixels.num_train,
+            "kind": "exact",
+        },
+        "warnings": list(table.warnings),
+    }

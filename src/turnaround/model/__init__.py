@@ -4,6 +4,7 @@ Enters: the [model] section of a recipe and the number of classes.
 Leaves: a `Network`: the module with a new last layer, how its input is normalised, and what it costs.
 
     network.py               any network by name, frozen or fine-tuned; weights from a file; parameters and FLOPs
+    timm_networks.py         one network of timm without the other 1,200
     small.py                 our own network for the demo and for few images
     resnet11.py              our own network for small images
     convolutions.py          depthwise and full-window convolutions, without cuDNN's waits

@@ -2,11 +2,12 @@
 
 Weights come from timm or from a file: .safetensors, or a PyTorch file read with `weights_only=True`, never a pickle
 that could run code. The last layer may differ, since it is replaced; everything else must match by name and shape.
-timm and torchvision are imported only when a timm name is asked for, so that the core runs with torch alone.
+Of timm only what a network needs is imported, when it is asked for (timm_networks.py): the core runs with torch alone.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from turnaround.errors import MissingPartError, ModelError
 from turnaround.model.convolutions import compute_depthwise_ourselves, multiply_full_windows
 from turnaround.model.resnet11 import ResNet11
 from turnaround.model.small import SmallNetwork
+from turnaround.model.timm_networks import Timm, timm_for
 from turnaround.recipe import AUTO, RESNET11, SMALL_NETWORK, ModelRecipe
 
 OWN_NETWORKS: dict[str, Callable[..., nn.Module]] = {SMALL_NETWORK: SmallNetwork, RESNET11: ResNet11}
@@ -98,18 +100,15 @@ def input_mean(name: str) -> tuple[float, float, float]:
     """Return the mean that a network of this name subtracts from its images, without building it."""
     if name in OWN_NETWORKS:
         return IMAGENET_MEAN
-    timm = _timm()
-    if name not in _known(timm):
-        raise ModelError(_unknown_name(timm, name))
-    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    config = _timm(name, downloads=False).get_pretrained_cfg(name, allow_unregistered=True)
     red, green, blue = IMAGENET_MEAN if config is None else config.mean
     return float(red), float(green), float(blue)
 
 
-def load_code(name: str) -> None:
-    """Import what a network of this name needs."""
+def load_code(name: str, *, downloads: bool = True) -> None:
+    """Import what a network of this name needs; `downloads`: its trained weights may be fetched."""
     if name not in OWN_NETWORKS:
-        _timm()
+        _timm(name, downloads=downloads)
 
 
 def classifier_of(module: nn.Module) -> nn.Module:
@@ -145,10 +144,8 @@ def head_prefixes(module: nn.Module) -> tuple[str, ...]:
 
 
 def _timm_module(recipe: ModelRecipe, *, num_classes: int) -> nn.Module:
-    timm = _timm()
-    if recipe.name not in _known(timm):
-        raise ModelError(_unknown_name(timm, recipe.name))
     pretrained = recipe.weights == "imagenet"
+    timm = _timm(recipe.name, downloads=pretrained)
     if pretrained:
         _stay_offline_without_network()
     try:
@@ -180,22 +177,28 @@ def _stay_offline_without_network() -> None:
         constants.HF_HUB_OFFLINE = True
 
 
-def _timm() -> Any:
+def _timm(name: str, *, downloads: bool) -> Timm:
+    """Return as much of timm as a network of this name needs, or say that there is none."""
     try:
-        import timm
+        timm = timm_for(name, downloads=downloads)
+        if name in _known(timm):
+            return timm
+        whole: Timm = importlib.import_module("timm")
     except (ImportError, RuntimeError) as error:
         raise MissingPartError(
             f"This network comes from timm, which does not import here ({_first_line(error)}). Install it with "
             "`pip install timm torchvision`, or use our own network: --set model.name=small."
         ) from error
-    return timm
+    if name not in _known(whole):
+        raise ModelError(_unknown_name(whole, name))
+    return whole
 
 
-def _known(timm: Any) -> set[str]:
+def _known(timm: Timm) -> set[str]:
     return {*timm.list_models(), *timm.list_models(pretrained=True)}
 
 
-def _unknown_name(timm: Any, name: str) -> str:
+def _unknown_name(timm: Timm, name: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, sorted(_known(timm)), n=5)

@@ -41,8 +41,8 @@ from turnaround.forecast.score import keep_estimates
 from turnaround.launch.clusters import cluster_named
 from turnaround.launch.clusters.contract import Cluster, Wishes
 from turnaround.launch.contract import checked_device
-from turnaround.launch.lifecycle import Request, image_facts, measure
-from turnaround.launch.prepare import Prepared, Show
+from turnaround.launch.lifecycle import Request, measure
+from turnaround.launch.prepare import Prepared, Show, image_facts
 from turnaround.recipe import Recipe
 from turnaround.study.cluster_queue import ClusterQueue
 

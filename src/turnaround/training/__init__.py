@@ -3,6 +3,7 @@
 Enters: a run directory with its recipe, the pixel cache, this process's place.
 Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evaluation, status.
 
+    loading.py     what a process loads before it has images, and what it never loads
     run.py         one start of a run: connect, agree, build, restore, warm up, train, record
     assembly.py    every part made once, in order; what learns and what of it is compiled
     loop.py        the training loop, as its pseudocode reads

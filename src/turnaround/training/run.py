@@ -5,7 +5,6 @@ Enters: an `Assignment`, as the launcher gives it to every process. Leaves: the 
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
 import traceback
@@ -18,11 +17,9 @@ from typing import Any
 
 import torch
 
-from turnaround import kernels
 from turnaround.choice import recorded
 from turnaround.data.pixels import Pixels, open_pixels
 from turnaround.errors import InputError, RunDirectoryError, TrainingError, TurnaroundError
-from turnaround.model.network import load_code
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
 from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
@@ -174,36 +171,6 @@ def _fitted(
         write_json(directory.recipe, hidden({**facts, **recipe.to_dict(), "automatic": reasons}))
     progress.note(f"{key} = {choice.value}: {choice.reason}.")
     return recipe
-
-
-def get_ready(device: str, place: RankInfo, *, network: str | None) -> None:
-    """Load what takes seconds and needs no images: a GPU's context, its first kernel, the code of the networks.
-
-    Whatever goes wrong goes wrong again when it is needed, and is said there.
-    """
-    with suppress(Exception):
-        chosen = choose_device(device, place).value.device
-        if chosen.type == "cuda":
-            torch.zeros(1, device=chosen)
-            kernels.unavailable_reason()
-    load_late_code(network)
-
-
-def load_late_code(network: str | None) -> None:
-    """Load what torch and a network would load later; a network that is unknown is refused where it is built.
-
-    The first optimizer loads torch._dynamo (1.6 s on two cores), whether anything is compiled or not.
-    """
-    with suppress(Exception):
-        importlib.import_module("torch._dynamo")
-    with suppress(Exception):
-        if network is not None:
-            load_code(network)
-
-
-def use_threads(count: int) -> None:
-    """Give torch so many threads, as OMP_NUM_THREADS would have before it was loaded."""
-    torch.set_num_threads(count)
 
 
 def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
