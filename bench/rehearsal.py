@@ -1,7 +1,7 @@
 """What does a rehearsal cost? N workers in one fused pass against one worker with the same images per pass.
 
-    python bench/rehearsal.py [--device cuda] [--model resnet50] [--workers 8,16] [--size-px 224]
-        [--kinds frozen,fine-tuned]
+    python bench/rehearsal.py [--device cuda] [--model resnet50] [--workers 8,16] [--size-px 32,224]
+        [--kinds frozen,fine-tuned] [--rounds 12]
 
 Whole training steps (augmentation, passes, batch norm, update) on random pixels, the two variants taking turns so that
 noise of the machine hits both. Prints the ratio of their median times; the aim is at most 1.1.
@@ -10,6 +10,7 @@ noise of the machine hits both. Prints the ratio of their median times; the aim 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 
@@ -18,7 +19,7 @@ import torch
 from turnaround.data.augment import Augmentation
 from turnaround.data.batches import StepBatch
 from turnaround.data.inputs import Inputs
-from turnaround.model.network import build
+from turnaround.model.network import build, classifier_of
 from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
 from turnaround.training.choices import choose_device, choose_precision
@@ -33,7 +34,6 @@ from turnaround.workers.single import Single
 BATCH_PER_WORKER = 32
 CLASSES = 257
 KINDS = {"frozen": False, "fine-tuned": True}
-ROUNDS = 12
 STEPS_PER_ROUND = 8
 """One of them is measured for the noise scale, as in a real training."""
 
@@ -42,7 +42,7 @@ def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int
     network = build(ModelRecipe(name=model, fine_tune=True), num_classes=CLASSES, seed=0)
     if not fine_tune:  # the recipe refuses a frozen random network; for a measurement of speed it will do
         network.module.requires_grad_(False)
-        network.module.get_classifier().requires_grad_(True)  # type: ignore[operator]
+        classifier_of(network.module).requires_grad_(True)
         network = type(network)(module=network.module, mean=network.mean, std=network.std, fine_tune=False)
     network.module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     recipe = TrainingRecipe(optimizer="sgd", learning_rate=0.01)
@@ -91,7 +91,7 @@ def round_time_s(step: Step, batch: StepBatch, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, size_px: int) -> None:
+def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, size_px: int, rounds: int) -> None:
     batch = make_batch(device, workers=workers, size_px=size_px)
     plain_batch = StepBatch(**{**vars(batch), "worker_sizes": (batch.global_size,)})
     variants = {
@@ -101,7 +101,7 @@ def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, 
     for step, its_batch in variants.values():
         step.warm_up(its_batch)
     times_s: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(ROUNDS + 2):
+    for number in range(rounds + 2):
         for name, (step, its_batch) in variants.items():
             elapsed_s = round_time_s(step, its_batch, device)
             if number >= 2:  # the first rounds load libraries and choose kernels
@@ -110,7 +110,7 @@ def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, 
     ratios = sorted(r / p for p, r in zip(times_s["plain"], times_s["rehearsal"], strict=True))
     images = STEPS_PER_ROUND * batch.global_size
     print(
-        f"{model:<22} {'fine-tuned' if fine_tune else 'frozen':<10} {workers:>3} workers  "
+        f"{model:<22} {'fine-tuned' if fine_tune else 'frozen':<10} {workers:>3} workers  {size_px:>3} px  "
         f"plain {images / plain:>8,.0f} images/s  rehearsal {images / rehearsal:>8,.0f} images/s  "
         f"ratio {rehearsal / plain:.3f} ({ratios[1]:.3f}-{ratios[-2]:.3f})",
         flush=True,
@@ -122,15 +122,19 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--model", default="resnet50", help="names, separated by commas")
     parser.add_argument("--workers", default="8,16")
-    parser.add_argument("--size-px", type=int, default=224)
+    parser.add_argument("--size-px", default="224", help="sizes, separated by commas")
+    parser.add_argument("--rounds", type=int, default=12, help="that count; two come before them")
     parser.add_argument("--kinds", default=",".join(KINDS), help="frozen, fine-tuned, or both, separated by a comma")
     options = parser.parse_args()
     device = choose_device(options.device, RankInfo()).value.device
     leave_default_stream(device)
     for model in options.model.split(","):
         for kind in options.kinds.split(","):
-            for workers in map(int, options.workers.split(",")):
-                compare(device, model, fine_tune=KINDS[kind], workers=workers, size_px=options.size_px)
+            for workers, size_px in itertools.product(
+                map(int, options.workers.split(",")), map(int, options.size_px.split(","))
+            ):
+                its = {"fine_tune": KINDS[kind], "workers": workers, "size_px": size_px, "rounds": options.rounds}
+                compare(device, model, **its)
 
 
 if __name__ == "__main__":

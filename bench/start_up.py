@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from turnaround.launch.forked import fork_server
-from turnaround.launch.local import process_settings
+from turnaround.launch.process_settings import process_settings
 from turnaround.record.reader import Run
 
 SMALL = ("data.images=600", "data.size_px=32", "training.epochs=3", "model.name=small")

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
-from turnaround.launch import local
+from turnaround.launch import local, process_settings
 from turnaround.launch.contract import LaunchPlan
 
 TESTS = Path(__file__).parent
@@ -96,7 +96,7 @@ class ForkingParent:
             listening.listen(64)
             return subprocess.Popen(
                 [sys.executable, "-m", "forking_parent", str(listening.fileno())],
-                env={**os.environ, **local.ALLOCATOR, **local.loopback(), **own},
+                env={**os.environ, **process_settings.ALLOCATOR, **local.loopback(), **own},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

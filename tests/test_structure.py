@@ -89,7 +89,7 @@ MAY_IMPORT = {
     "results": {"record", "analysis", "findings", "reporting"},
     "worker": {"children", "launch", "record", "analysis", "reporting"},
     "worker_server": {"children", "launch", "record", "reporting", "worker"},
-    "__main__": {"cli", "errors"},
+    "__main__": {"cli", "errors", "launch"},
     "__init__": {"api"},
 }
 KERNELS = ("model/grouped_norm_triton.py", "model/depthwise_triton.py", "data/inputs_triton.py")

@@ -14,6 +14,9 @@ def main() -> None:
     if is_usual:
         # Loading takes up to a second; Python's own handler comes back when the verb begins (cli/verbs.py).
         signal.signal(signal.SIGINT, end_on_ctrl_c)
+    from turnaround.launch import preload
+
+    preload.begin(sys.argv[1:])  # before the verbs are loaded: its own imports take longer
     from turnaround.cli import main as run_verb
     from turnaround.cli import options
 
@@ -23,6 +26,7 @@ def main() -> None:
     try:
         run_verb()
     finally:
+        preload.end()
         if is_usual:
             # Python takes seconds to put torch away: whoever presses again by then has been told already.
             signal.signal(signal.SIGINT, signal.SIG_DFL)

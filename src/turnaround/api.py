@@ -122,7 +122,7 @@ def train(
 def fork_server() -> AbstractContextManager[None]:
     """Load the code of trainings once (3 to 10 s): those started within are forked from it, and record that. Linux."""
     from turnaround.launch.forked import forking_here
-    from turnaround.launch.local import process_settings
+    from turnaround.launch.process_settings import process_settings
 
     return forking_here(process_settings(1))
 
@@ -182,7 +182,8 @@ def run_study(
     of the report, which says so.
     """
     from turnaround import recipes
-    from turnaround.launch.contract import checked_device, usable_cores
+    from turnaround.launch.contract import checked_device
+    from turnaround.launch.process_settings import usable_cores
     from turnaround.record.gpus import describe_gpus
     from turnaround.record.lock import RunLock
     from turnaround.study.lifecycle import Conductor, Work, shared_settings

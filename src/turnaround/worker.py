@@ -3,6 +3,7 @@
     python -m turnaround.worker RUN
     python -m torch.distributed.run --nproc-per-node 4 -m turnaround.worker RUN
     python -m turnaround.launch.horovod --processes 4 turnaround.worker RUN
+    python -m turnaround.worker --preload WORDS     begins with the command, which says RUN later (launch/preload.py)
 
 It loads its code and waits for the start message, which says everything else (launch/handshake.py).
 
@@ -23,10 +24,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from turnaround.children import die_with_parent
 from turnaround.launch.handshake import Handshake, StartMessage
+from turnaround.record.files import open_log
 from turnaround.record.host import process_age_s
 from turnaround.record.layout import RunDirectory
 from turnaround.workers.environment import RankInfo, place
@@ -45,7 +47,12 @@ of this run. What was loaded before the run began is not in its start-up, and th
 def main(arguments: list[str] | None = None) -> int:
     die_with_parent()  # before anything that takes time: imports of seconds follow
     stop_requests = _listen()
-    directory = RunDirectory(_parser().parse_args(arguments).run)
+    options = _parser().parse_args(arguments)
+    preloaded = _preloaded(options.preload) if options.preload is not None else None
+    run = options.run if preloaded is None else preloaded.run
+    if run is None:
+        return 1  # the command has ended, or trains otherwise
+    directory = RunDirectory(run)
     here = place()
     # Before the imports too: a message that lies there now may be of a start that was killed.
     handshake = Handshake(directory, here, stop_asked=lambda: bool(stop_requests))
@@ -62,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         with without_collections():
             from turnaround.training.run import bench, train
 
-        import_time_s = process_age_s()
+        import_time_s = process_age_s() if preloaded is None else preloaded.import_time_s
         message = handshake.wait()
         if message is None:
             return 1  # nobody is left to be told
@@ -91,6 +98,35 @@ def main(arguments: list[str] | None = None) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+class Preloaded(NamedTuple):
+    """What a process that begins with the command knows when its code is loaded and its order has come."""
+
+    run: Path | None
+    """None: the order never came."""
+    import_time_s: float
+
+
+def _preloaded(words: list[str]) -> Preloaded:
+    """Load the code of a training, then wait for the order; take its environment, and the run's log for what is said.
+
+    `words` are the command's: with its own choice of a device it makes no context of a GPU in advance.
+    """
+    if not any(word.partition("=")[0] == "--device" for word in words):
+        begin_cuda_context("auto", RankInfo())
+    with without_collections(), suppress(Exception):  # what fails here fails again below, and is said in the run's log
+        import turnaround.training.run  # noqa: F401
+    import_time_s = process_age_s()
+    order = sys.stdin.readline()
+    if not order:
+        return Preloaded(None, import_time_s)
+    told = json.loads(order)
+    os.environ.update(told["environment"])
+    directory = RunDirectory(Path(told["run"]))
+    with open_log(directory.process_log, directory.path) as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    return Preloaded(directory.path, import_time_s)
 
 
 def _assignment(
@@ -199,7 +235,8 @@ def _listen() -> list[int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="turnaround.worker", description=__doc__)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("--preload", nargs=argparse.REMAINDER)
     return parser
 
 

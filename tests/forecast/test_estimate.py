@@ -170,3 +170,20 @@ def test_more_workers_than_images() -> None:
     with pytest.raises(InputError, match=r"1,000 workers of 32 images a step are more than the 24,000 training images"):
         estimate_all(HERE, asked("v100", workers=(1000, 2000)))
     assert [e.prediction.workers for e in estimate_all(HERE, asked("v100", workers=(750, 751)))] == [750]
+
+
+def test_the_start_up_is_that_of_the_trial_on_this_machine_and_a_guess_elsewhere() -> None:
+    """A short job on a GPU is mostly its start: seconds that the trial has taken itself are not guessed."""
+    gpu = replace(
+        HERE, device="V100", precision="amp", images_per_s=Interval(value=4e3, low=3.9e3, high=4.1e3), epochs=1
+    )
+    quick, slow = (
+        estimate_all(replace(gpu, start_up_s=start_s), asked("v100", "a100", workers=(1,))) for start_s in (5.0, 50.0)
+    )
+    here, there = (one(slow, kind, 1).prediction.job_time_s for kind in ("V100", "A100"))
+    assert here is not None
+    assert there is not None
+    difference = here.value - one(quick, "V100", 1).prediction.job_time_s.value  # type: ignore[union-attr]
+    assert difference == pytest.approx(45.0)
+    assert here.low > 0.6 * 50
+    assert there == one(quick, "A100", 1).prediction.job_time_s

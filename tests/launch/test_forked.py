@@ -22,7 +22,7 @@ from turnaround.children import LAUNCHER_VARIABLE
 from turnaround.errors import ProcessFailedError
 from turnaround.launch import forked
 from turnaround.launch.forked import SERVER_VARIABLE, fork_server
-from turnaround.launch.local import process_settings
+from turnaround.launch.process_settings import process_settings
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 

@@ -19,7 +19,7 @@ from forking import ForkingLauncher
 from running import traced, train
 from struck import waits_for
 from turnaround.errors import InputError, InterruptedRunError, ProcessFailedError
-from turnaround.launch import local
+from turnaround.launch import local, process_settings
 from turnaround.launch.contract import LaunchPlan
 from turnaround.launch.handshake import StartMessage
 from turnaround.record.layout import RunDirectory
@@ -62,7 +62,7 @@ def test_the_text_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("cores", "processes", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1"), (1, 1, "1")])
 def test_the_cores_are_shared(cores: int, processes: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "usable_cores", lambda: cores)
+    monkeypatch.setattr(process_settings, "usable_cores", lambda: cores)
     assert local.settings_for(plan(processes), {})["OMP_NUM_THREADS"] == threads
 
 

@@ -42,7 +42,7 @@ def demo(
     from turnaround.launch.contract import checked_device, choose_processes
     from turnaround.launch.forked import forking_here
     from turnaround.launch.lifecycle import Request, start
-    from turnaround.launch.local import process_settings
+    from turnaround.launch.process_settings import process_settings
     from turnaround.record.layout import default_run_path
     from turnaround.reporting.terminal import err, preparation, print_json
     from turnaround.reporting.training_display import leave_page

@@ -325,7 +325,7 @@ def _gpus_here() -> tuple[str, ...]:
 
 def _devices(asked: _Asked) -> int:
     """Return the number of devices of this machine; a cluster is asked later."""
-    from turnaround.launch.contract import usable_cores
+    from turnaround.launch.process_settings import usable_cores
 
     if asked.flags.on != LOCAL:
         return max(asked.workers, default=1)

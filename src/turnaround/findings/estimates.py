@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from turnaround.forecast import prior
 from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, NarrowingRun, TrialFacts
 from turnaround.forecast.score import Score
-from turnaround.words import about, counted, hardware, interval, listed, money, number, percent
+from turnaround.words import about, counted, duration, hardware, interval, listed, money, number, percent
 
 FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "epoch_time_s": ("an epoch", about),
@@ -53,10 +53,11 @@ def _priced(one: Estimate, currency: str | None) -> str:
 def trial_sentences(trial: TrialFacts, cluster: str | None = None) -> Iterator[str]:
     """Yield what the figures rest on; `cluster`: who told the queue and the GPUs of a host."""
     rate = number(trial.images_per_s.value)
+    start = "" if trial.start_up_s is None else f"; {duration(trial.start_up_s)} from the command to the first step"
     yield (
         f"measured here ({trial.device}): {rate} images/s of training with {trial.batch} images a step; decoding "
         f"{number(trial.decode_images_per_s)} images/s; {trial.num_train:,} training and {trial.num_validation:,} "
-        f"validation images, {trial.epochs} epochs"
+        f"validation images, {trial.epochs} epochs{start}"
     )
     if trial.device == CPU:
         yield (

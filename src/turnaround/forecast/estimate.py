@@ -43,6 +43,8 @@ GPUS_PER_HOST = 8
 HERE_HALF_WIDTH = 0.25
 """80 % half-width of the logarithm of an epoch's time on the GPU that was measured, besides the spread of the
 measurement's own rounds. A judgement: no run has scored it."""
+START_UP_HALF_WIDTH = 0.4
+"""The same of a start-up: files are read from memory the second time, and from a busy disk at others. A judgement."""
 SHARED_HALF_WIDTH = 1.0
 """The same on processors. Three trials and runs on two cores shared with others (a load of 25) were apart by factors of
 3.0, 2.5 and 1.1: other work comes and goes between a trial and a run (docs/LOG.md)."""
@@ -76,6 +78,8 @@ class TrialFacts:
     backbone_images_per_s: Interval | None = None
     """The one pass of a frozen backbone whose features are kept; None for other networks."""
     cores: int
+    start_up_s: float | None = None
+    """From the command to the first step, without the images; None where nobody has measured it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +223,7 @@ def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers:
         step_s = prior.joined(step_s, MORE_PROCESSES_HALF_WIDTH)
     seen = prior.evaluation_time_s(measured.network, image_s).scaled(measured.num_validation)
     per_epoch = seen.scaled(1.0 if kind == CPU else 1 / workers)
-    fixed = prior.START_UP_S["CPU" if kind == CPU else "GPU"]
+    fixed = _start_up_s(measured, kind)
     num_images = measured.num_train + measured.num_validation
     # Decoded once, by all cores, behind the start-up; never again where the cache has them.
     decode_s = num_images / measured.decode_images_per_s
@@ -238,6 +242,14 @@ def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers:
         ),
         fixed_overhead_s=fixed,
     )
+
+
+def _start_up_s(measured: TrialFacts, kind: str) -> Interval:
+    """Return the time from the command to the first step: as the trial's own on this machine, else that of others."""
+    if kind != measured.device or measured.start_up_s is None:
+        return prior.START_UP_S["CPU" if kind == CPU else "GPU"]
+    half_width = SHARED_HALF_WIDTH if kind == CPU else START_UP_HALF_WIDTH
+    return prior.joined(Interval.exact(measured.start_up_s), half_width)
 
 
 def _image_s(measured: TrialFacts, kind: str) -> Interval:

@@ -51,9 +51,10 @@ FROZEN_PASS_IMAGES = 256
 STABLE_SHARE = Interval(value=0.45, low=0.15, high=0.85)
 """First epoch of the plateau as a share of the epochs planned, with one worker: 0.13 to 0.3 of frozen features, 0.31 of
 a fine-tuned MobileNetV2, 0.5 to 0.83 of the lab's Keras jobs (docs/LOG.md)."""
-START_UP_S = {"GPU": Interval(value=14.0, low=8.0, high=30.0), "CPU": Interval(value=12.0, low=4.0, high=40.0)}
-"""From the command to the first step: 9 to 21 s on an H200's machine; 4 to 15 s on two cores, 30 to 35 s on two cores
-at a load of 25 (docs/LOG.md)."""
+START_UP_S = {"GPU": Interval(value=10.0, low=4.5, high=30.0), "CPU": Interval(value=10.0, low=2.5, high=40.0)}
+"""From the command to the first step, where nobody has measured it: 5.4 to 7.5 s on an H200's machine, 9 to
+21 s there before networks were loaded alone; 3 to 15 s on two cores, 30 to 35 s on two cores at a load of 25
+(docs/LOG.md)."""
 CHECKPOINT_S = Interval(value=0.1, low=0.02, high=0.5)
 
 Fits = Literal["yes", "perhaps", "no", "not known"]

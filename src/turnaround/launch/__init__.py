@@ -11,6 +11,8 @@ Enters: a recipe and a `Request`. Leaves: a finished run, or one error that name
     folds.py       one training for each fold of the images
     contract.py    what a launcher must do
     job_origin.py  what a run brings along from its time in the queue of a cluster
+    preload.py     a process that begins with the command, and loads its code while that reads its flags
+    process_settings.py  the environment of every training process
     local.py       this machine: torch.distributed.run, nothing outlives the launcher
     forked.py      processes that are forked from one which has loaded the code already: the runs of a study
     watchdog.py    processes that are stopped or hang where no heartbeat tells: at the start, at the end, the launcher

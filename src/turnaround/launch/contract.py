@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 from turnaround.errors import InputError, InterruptedRunError, one_of
 from turnaround.launch.handshake import StartMessage
+from turnaround.launch.process_settings import usable_cores
 from turnaround.recipe import AUTO, ModelRecipe
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory
@@ -86,11 +86,6 @@ class Launcher(Protocol):
 
     def started(self, plan: LaunchPlan) -> AbstractContextManager[StartedProcesses]:
         """Start the processes; when the context ends, none is left, whether they ran or still waited."""
-
-
-def usable_cores() -> int:
-    """Return the cores this process may use; a batch system or a container may give fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_processes(*, asked: int | None, workers: int, device: str) -> int:

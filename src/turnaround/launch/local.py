@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.errors import InputError, InterruptedRunError, StorageError, TurnaroundError
-from turnaround.launch import failure, handshake
-from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, MoreProcessesError, never, usable_cores
+from turnaround.launch import failure, handshake, preload
+from turnaround.launch.contract import WORKER_MODULE, LaunchPlan, MoreProcessesError, never
 from turnaround.launch.forked import (
     SERVER_MODULE,
     ForkedProcess,
@@ -29,6 +29,7 @@ from turnaround.launch.forked import (
     has_server,
 )
 from turnaround.launch.handshake import StartMessage
+from turnaround.launch.process_settings import process_settings
 from turnaround.launch.watchdog import ProcessTreeWatch
 from turnaround.record import heartbeat
 from turnaround.record.files import open_log
@@ -39,8 +40,6 @@ from turnaround.record.reader import Run
 from turnaround.record.writer import remove_leftovers
 from turnaround.workers.engines import ENGINES
 
-MAX_STOP_S = 24 * 3600
-"""A first Ctrl-C waits for the step, an evaluation and the checkpoint, however long; a second one does not wait."""
 GRACE_S = 15.0
 """Time that the others have, after one process has ended, to save what they have or to say why they fail."""
 PATIENCE_S = 300.0
@@ -48,16 +47,6 @@ PATIENCE_S = 300.0
 GROW_EVERY_S = 30.0
 """A run that has lost GPUs asks so often whether they are back: NVML answers in milliseconds, a start takes seconds."""
 PATIENCE_VARIABLE = "TURNAROUND_WATCHDOG_S"
-
-# glibc otherwise gives large blocks back to the system after every step and clears them again before the next:
-# training a mobilenet on two cores is nearly twice as fast without that.
-ALLOCATOR = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**34),
-    "MALLOC_TOP_PAD_": str(2**26),
-}
-OMP_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Variables by which OpenMP's runtimes set how threads wait: a user who has set one of these has chosen."""
 
 
 class LocalLauncher:
@@ -291,23 +280,6 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
     return settings
 
 
-def process_settings(num_here: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the settings of each of so many processes on this machine, whatever they train."""
-    settings = {
-        # More threads than cores make every process slower: 2 x 2 on two cores is slower than one process.
-        "OMP_NUM_THREADS": str(max(1, usable_cores() // num_here)),
-        # By default torch.distributed.run kills its workers 30 s after it has passed a request on: an evaluation and a
-        # checkpoint may take longer.
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(MAX_STOP_S),
-        **ALLOCATOR,
-    }
-    if not any(name in base for name in OMP_WAITING):
-        # Threads that spin for each other lose whole time slices to any neighbour on their cores; threads that sleep at
-        # once halve the speed of an idle machine. So they spin for a while, then sleep (docs/LOG.md has the counts).
-        settings["GOMP_SPINCOUNT"] = "3000"
-    return {k: v for k, v in settings.items() if k not in base}
-
-
 def loopback() -> dict[str, str]:
     """Return the settings for loopback: no question about which interface, and nobody outside can join."""
     return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
@@ -334,6 +306,11 @@ def _asked(plan: LaunchPlan) -> PendingFork | None:
 
 
 def _start(plan: LaunchPlan) -> TrainingProcess:
+    if plan.processes == 1 and plan.place.is_alone:
+        waiting = preload.adopted(str(plan.directory.path), _environment(plan), plan.environment)
+        if waiting is not None:
+            return waiting
+    preload.end()
     with open_log(plan.directory.process_log, plan.directory.path) as log:
         # What a process prints on purpose (the progress) goes to our stderr, everything else into the log; a group of
         # its own keeps a Ctrl-C in the terminal from reaching the processes before us.

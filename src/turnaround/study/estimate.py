@@ -326,6 +326,7 @@ def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, A
         images_per_s=_rate(rates["training"]),
         backbone_images_per_s=_rate(rates["backbone"]) if "backbone" in rates else None,
         decode_images_per_s=facts["decode"]["images_per_s"],
+        start_up_s=facts["start_up_s"],
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from turnaround.children import die_with_parent
 from turnaround.errors import InterruptedRunError
 from turnaround.launch.forked import fork_server
-from turnaround.launch.local import process_settings
+from turnaround.launch.process_settings import process_settings
 from turnaround.recipe import Recipe
 from turnaround.record.files import open_log
 from turnaround.study.plan import PlannedRun

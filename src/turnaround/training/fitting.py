@@ -65,7 +65,7 @@ def fitting_batch(recipe: Recipe, place: Place) -> Choice[int]:
 
 def fitting_alone(recipe: Recipe, place: Place) -> int:
     """Return the largest batch below the recipe's that fits on this process, whatever became of the others."""
-    _give_back()  # what the step that failed has left: every trial computes on a stream, so with a cache, of its own
+    _give_back()  # what the step that failed has left
     hosted = len(place.workers.hosted)
     below = 1 << max(0, (recipe.batch_per_worker - 1).bit_length() - 1)  # the next smaller power of two
     recipe = recipe.replace("workers", count=hosted)

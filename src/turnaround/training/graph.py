@@ -23,8 +23,12 @@ NOT_POSSIBLE = Choice(False, "for one process on a CUDA device, without dropout 
 
 
 def leave_default_stream(device: torch.device) -> None:
-    """Run everything of this thread on another stream from here on: the default stream cannot be captured."""
-    if device.type == "cuda":
+    """Run everything of this thread on another stream from here on: the default stream cannot be captured.
+
+    A thread that has left it stays where it is: the allocator's cache and cuBLAS's workspace (65 MiB on an H200) belong
+    to a stream, and batches are tried one after the other (fitting.py).
+    """
+    if device.type == "cuda" and not can_capture(device):
         # Two streams are not ordered: what the default one still computes must be done before another reads it.
         torch.cuda.synchronize(device)
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]

@@ -181,14 +181,17 @@ def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
     _agree(workers, recipe, pixels)
     core = build_core(recipe, workers, pixels, place=place, device=device)
     footprint = count_footprint(core.network.module, size_px=recipe.size_px)  # before anything is compiled or captured
-    begun_s = time.perf_counter()
-    assembly = warm_up(core)
+    begun_s, start_up = time.perf_counter(), assignment.start_up
+    start_up.ended("build network and optimizer")
+    assembly = warm_up(core, start_up=start_up)
     warm_up_s = time.perf_counter() - begun_s
     rates = {name: asdict(rate) for name, rate in measure(assembly, part_s=part_s).items()}
     if workers.rank == 0:
         choices = recorded(assembly.choices())
         facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": choices, "cost": core.cost}
         facts |= {"footprint": asdict(footprint), "device": _device_name(workers.device)}
+        # Without the images, which a bench decodes several times.
+        facts["start_up_s"] = sum(s for part, s in start_up.parts_s.items() if part != "wait for images")
         write_json(assignment.directory.bench, facts)
     workers.close()
 
