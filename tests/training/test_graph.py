@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from training.test_step import EQUAL, at, batch, made, network
+from turnaround.choice import Choice
 from turnaround.data.batches import StepBatch
 from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import step as step_module
 from turnaround.training.checkpoint import Manifest, restore, save
-from turnaround.training.graph import UpdateGraph, worth_it
+from turnaround.training.graph import PassShape, UpdateGraph, worth_it
 from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step
 from turnaround.workers.single import Single
@@ -40,6 +42,32 @@ def test_nothing_is_captured_on_a_cpu() -> None:
     assert all(torch.equal(v, before[k]) for k, v in step.components.network.module.state_dict().items())
     assert step.totals.take().tolist() == [0, 0, 0]
     assert all(p.grad is None for p in step.learning)
+
+
+def test_of_several_passes_one_is_captured_with_its_own_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of more images than fit into one pass ended a training at its warm-up, where the host was the limit."""
+    monkeypatch.setattr(step_module, "MAX_IMAGES_PER_FUSED_PASS", 2 * EQUAL[0])
+    monkeypatch.setattr(step_module, "worth_it", lambda **_: Choice(True, "for the test"))
+    step, captured = made(network(norm=True)), []
+
+    def capture(shape: PassShape, run: Callable[..., None], images: Tensor, labels: Tensor, _: object) -> None:
+        run(images, labels)
+        captured.append((shape.worker_sizes, len(images), len(labels)))
+
+    monkeypatch.setattr(step, "can_capture_graph", lambda _: True)
+    monkeypatch.setattr(step.graph, "capture", capture)
+    step.warm_up(batch())
+    assert captured == [(EQUAL[:2], sum(EQUAL[:2]), sum(EQUAL[:2]))]
+
+
+def test_passes_are_as_equal_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that all of them are repetitions of one graph."""
+    monkeypatch.setattr(step_module, "MAX_IMAGES_PER_FUSED_PASS", 12)
+    step = made(network(norm=True), Single(count=8, device=torch.device("cpu")))
+    assert step.pass_images(batch((2,) * 8)) == [8, 8]
+    assert step.pass_images(batch((2,) * 6)) == [12]
+    assert step.pass_images(batch((4,) * 4)) == [8, 8]
+    assert step.pass_images(batch((4,) * 7)) == [12, 12, 4]
 
 
 def full(device: torch.device, workers: int, sizes: tuple[int, ...] = EQUAL) -> StepBatch:
@@ -67,7 +95,7 @@ def test_captured_passes_compute_what_ordinary_ones_do(workers: int, augment: Au
             step.warm_up(first)
             if is_captured and not step.graph.is_captured:
                 images, with_labels = step._inputs(first, epoch=1)
-                step._capture_graph(first.worker_sizes, images, with_labels)
+                step._capture_graph(step._passes(first, in_two=False)[0], images, with_labels)
             if not is_captured:
                 step.graph.forget()
             results.append(trained(step, device))
@@ -89,8 +117,7 @@ def test_captured_passes_of_one_step_add_up(monkeypatch: pytest.MonkeyPatch) -> 
             step.warm_up(given)
             assert step.pass_images(given) == [12, 12]
             images, with_labels = step._inputs(given, epoch=1)
-            half = dataclasses.replace(with_labels, labels=with_labels.labels[:12])
-            step._capture_graph(sizes[:2], images[:12], half)
+            step._capture_graph(step._passes(given, in_two=False)[0], images, with_labels)
             if not is_captured:
                 step.graph.forget()
             for number in range(STEPS):

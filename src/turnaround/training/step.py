@@ -199,7 +199,7 @@ class Step:
         if self.can_capture_graph(batch):
             self.graph.choice = worth_it(queueing_s=queueing_s, whole_s=whole_s)
         if self.graph.choice.value:
-            self._capture_graph(passes[0].sizes, images, batch)
+            self._capture_graph(passes[0], images, batch)
         self.statistics.begin_pass()  # back to where they were
         self.totals.sums.zero_()
 
@@ -278,6 +278,9 @@ class Step:
         together = max(1, self._max_images_per_pass(batch) // max(sizes)) if self.fuses_workers else 1
         if in_two:  # half of the workers, rounded up: at least two passes, which the estimator needs
             together = min(together, -(-len(sizes) // 2))
+        # No more workers together than that many passes need: a graph that was captured for one pass serves all of its
+        # shape, so 64 workers of which 49 fit are 32 and 32, not 49 and 15.
+        together = -(-len(sizes) // -(-len(sizes) // together))
         passes: list[Pass] = []
         for i in range(0, len(sizes), together):
             start = passes[-1].stop if passes else 0
@@ -326,13 +329,13 @@ class Step:
         right = (logits.argmax(dim=1) == dominant(labels)).sum()
         self.totals.add(loss.detach(), right, num_images=len(labels))
 
-    def _capture_graph(self, sizes: tuple[int, ...], images: Tensor, batch: StepBatch) -> None:
-        shape = PassShape(sizes, batch.global_size)
+    def _capture_graph(self, a_pass: Pass, images: Tensor, batch: StepBatch) -> None:
+        shape, own = PassShape(a_pass.sizes, batch.global_size), slice(a_pass.start, a_pass.stop)
 
         def run(images: Tensor, labels: Labels) -> None:
             self._forward_backward(shape, images, labels)
 
-        self.graph.capture(shape, run, images, batch.labels, self.learning)
+        self.graph.capture(shape, run, images[own], batch.labels[own], self.learning)
 
     def _seed_dropout(self, global_step: int, a_pass: Pass) -> None:
         """Seed by (seed, step, worker): a pass of a network that draws random numbers has one worker."""
