@@ -4,7 +4,7 @@
 
 1. Some trainings run undisturbed: their record has the start, the pause of a checkpoint and the time of the work.
 2. `turnaround predict --interruptions` forecasts the job from that record.
-3. Fifty jobs are played through, event by event, with the measured figures.
+3. Two hundred jobs are played through, event by event, with the measured figures.
 4. Real trainings run with `training.checkpoint_every_s=auto`. TURNAROUND_FAULT kills the launcher, and with it all of
    the training, at a step that is drawn for each start from the rate; `turnaround resume` goes on until the end.
 
@@ -27,9 +27,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
+
 from turnaround.analysis.workloads import survey_of
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import fit_forecaster
+from turnaround.forecast.preemption import work_time
 from turnaround.forecast.question import InterruptedForecast, Prediction, Question
 from turnaround.interruptions import HOUR_S
 from turnaround.record.files import read_json
@@ -40,6 +43,7 @@ EPOCHS, STEP_MS = 20, 150
 SETTINGS = ("data.images=120", "data.size_px=16", "model.name=small", f"training.epochs={EPOCHS}")
 """Three steps an epoch."""
 MAX_STARTS = 40
+PLAYED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +119,9 @@ def seconds_per_step(forecast: Prediction) -> float:
     return (forecast.job_time_s.value - forecast.interrupted.costs.start_s.value) / (3 * EPOCHS)
 
 
-def simulated(forecast: Prediction, found: InterruptedForecast, rng: random.Random) -> float:
+def simulated(work: Interval, found: InterruptedForecast, rng: random.Random) -> float:
     """One job, event by event, each figure drawn from its interval."""
-    assert forecast.job_time_s is not None
-    work_s = drawn(forecast.job_time_s, rng) - found.costs.start_s.value
+    work_s = drawn(work, rng)
     start_s, pause_s = drawn(found.costs.start_s, rng), drawn(found.costs.pause_s, rng)
     time_s = saved_s = 0.0
     while True:
@@ -133,9 +136,8 @@ def simulated(forecast: Prediction, found: InterruptedForecast, rng: random.Rand
 
 
 def drawn(interval: Interval, rng: random.Random) -> float:
-    """A value of which 80 % lie within the interval: half of a normal distribution on either side."""
-    z = rng.gauss(0, 1) / 1.2816
-    return max(0.0, interval.value + z * (interval.high - interval.value if z > 0 else interval.value - interval.low))
+    """A value as the forecast takes its intervals: 80 % lie within."""
+    return float(interval.spread(np.array(rng.gauss(0, 1))))
 
 
 def main() -> None:
@@ -154,15 +156,17 @@ def main() -> None:
             bench.undisturbed("warm-up")  # makes and decodes the images: no start after it does
             list(pool.map(bench.undisturbed, range(options.undisturbed)))
             question = Question(workers=1, interruptions_per_h=options.per_h)
-            forecast = fit_forecaster(survey_of([folder / "undisturbed"]), question).predict(1)
+            forecaster = fit_forecaster(survey_of([folder / "undisturbed"]), question)
+            forecast = forecaster.predict(1)
+            work = work_time(forecaster.laws, forecast, Interval.exact(EPOCHS))
             numbers = range(options.trainings)
             outcomes = list(pool.map(lambda number: bench.killed(number, options.seed, forecast), numbers))
-    print_table(forecast, outcomes, options.seed)
+    print_table(forecast, work, outcomes, options.seed)
     if options.out:
         options.out.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
 
 
-def print_table(forecast: Prediction, outcomes: list[Outcome], seed: int) -> None:
+def print_table(forecast: Prediction, work: Interval, outcomes: list[Outcome], seed: int) -> None:
     found = forecast.interrupted
     assert found is not None
     assert found.job_time_s is not None
@@ -176,9 +180,11 @@ def print_table(forecast: Prediction, outcomes: list[Outcome], seed: int) -> Non
     interval = f"{time_s.value:.0f} ({time_s.low:.0f} to {time_s.high:.0f}) s"
     print(f"forecast: {interval}, {found.interruptions or 0:.1f} interruptions")
     rng = random.Random(seed)  # noqa: S311
-    played = [simulated(forecast, found, rng) for _ in range(50)]
+    played = [simulated(work, found, rng) for _ in range(PLAYED)]
     inside = sum(time_s.low <= each <= time_s.high for each in played)
-    print(f"simulated: mean {sum(played) / 50:.0f} s; {inside} of 50 inside")
+    print(f"simulated: mean {sum(played) / PLAYED:.0f} s; {inside} of {PLAYED} inside")
+    undisturbed = forecast.job_time_s
+    print(f"undisturbed: {undisturbed.value:.1f} ({undisturbed.low:.1f} to {undisturbed.high:.1f}) s")
     for number, outcome in enumerate(outcomes, start=1):
         mark = "" if time_s.low <= outcome.time_s <= time_s.high else "  outside"
         print(

@@ -42,13 +42,14 @@ def struck(
     processes: int = 1,
     launcher: Launcher | None = None,
     settings: tuple[str, ...] = SETTINGS,
+    share: str | None = None,
 ) -> TurnaroundError:
     """The error of a training that a fault strikes; all its processes are gone within half a minute of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNAROUND_FAULT", fault)
         begun_s = time.monotonic()
         with pytest.raises(kind) as caught:
-            train(folder, out, *settings, processes=processes, launcher=launcher)
+            train(folder, out, *settings, processes=processes, launcher=launcher, share=share)
     assert time.monotonic() - begun_s < 300  # a start takes some seconds, the end of all processes 30 at most
     waits_for(lambda: processes_of(out) == [], seconds=30)  # those that die with their parent do so a moment later
     return caught.value

@@ -352,5 +352,9 @@ def test_prices_by_kind_and_the_cheapest_within_a_tenth(predict: Callable[..., D
     told = words(predict(lab, "--workers", "1-32", "--gpu", "V100", "--prices", "p.csv").out)
     assert "Cheapest within 10 % of the fastest:" in told
     other = predict(lab, "--workers", "16", "--job", "fruit", "--prices", "p.csv", "--json")
-    assert json.loads(other.out)["cost"] is None  # T4 has no price
+    assert json.loads(other.out)["cost"] is None
+    [hole] = [warning for warning in json.loads(other.out)["warnings"] if "price table" in warning]
+    assert hole.startswith("No cost: the price table has no T4, only V100. Set it: turnaround prices set T4 PRICE")
+    priced = predict(lab, "--workers", "16", "--job", "fruit", "--prices", "p.csv", "--price", "1", "--json")
+    assert "price table" not in priced.out
     refused(predict(lab, "--workers", "16", "--prices", "none.csv"), "The price table 'none.csv' cannot be read")

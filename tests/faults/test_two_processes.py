@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from forking import ForkingLauncher
-from running import train, weights
+from running import request, train, weights
 from struck import (
     SETTINGS,
     goes_on_to_the_same_end,
@@ -22,7 +22,7 @@ from struck import (
     waits_for,
 )
 from turnaround.errors import DivergedError, InterruptedRunError, ProcessFailedError, TrainingError
-from turnaround.launch import local
+from turnaround.launch import lifecycle, local
 from turnaround.launch.contract import LaunchPlan
 from turnaround.record.reader import Run
 
@@ -111,6 +111,20 @@ def test_out_of_memory_on_one_of_two(fruit_folder: Path, tmp_path: Path, forking
     assert "out of memory at step 7 (batch_per_worker = 8, 1 worker on this process, 16 px)" in str(error)
     assert "--set training.batch_per_worker=4" in str(error)
     assert not isinstance(error, ProcessFailedError)  # it would happen again: never started again by itself
+
+
+def test_out_of_memory_with_uneven_shares_names_the_way_out(
+    fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    settings, out = (*SETTINGS, "workers.count=4"), tmp_path / "run"
+    how = {"processes": 2, "launcher": forking, "settings": settings, "share": "3,1"}
+    error = struck("kind=oom,step=7,rank=0", fruit_folder, out, TrainingError, **how)  # type: ignore[arg-type]
+    assert "out of memory at step 7 (batch_per_worker = 8, 3 workers on this process, 16 px)" in str(error)
+    way_out = f"equal shares, 2 workers on this process instead of 3: `turnaround resume {out} --share even`."
+    assert way_out in str(error)
+    run = lifecycle.resume(request(out, processes=None, launcher=forking, share="even"))
+    assert run.status.state == "finished"
+    assert [rank["workers"] for rank in run.machine["ranks"]] == [[0, 1], [2, 3]]
 
 
 @pytest.mark.fault(5, "SIGKILL of the launcher while its processes still start: none is left after 10 s")

@@ -99,6 +99,11 @@ def test_every_warning_has_words(configuration: ConfigurationRuns) -> None:
             "wider for it.",
         ),
         r.WaitsForInput: (r.WaitsForInput(bottleneck=verdict), "The input path holds these runs up: "),
+        r.NotPriced: (
+            r.NotPriced(gpu="RTX 4090", priced=("A100", "V100")),
+            "No cost: the price table has no RTX 4090, only A100, V100. Set it: turnaround prices set 'RTX 4090' PRICE"
+            "; or give --price.",
+        ),
         r.InputLimitReached: (r.InputLimitReached(images_per_s=1400.0), "1,400 images/s on each host"),
         r.InputLimitBeaten: (
             r.InputLimitBeaten(limit=400.0, source="told", configuration=configuration, images_per_s=556.5),

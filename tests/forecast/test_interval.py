@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from turnaround.forecast.interval import HalfWidths, Interval, draws, middle_80
+from turnaround.forecast.interval import HalfWidths, Interval, draws, middle_80, one_more
 
 UNSURE = Interval(value=10, low=8, high=13)
 
@@ -49,6 +49,20 @@ def test_draws_have_the_interval_they_come_from() -> None:
     assert second.min() == 0
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
     assert UNSURE.share_below(8) == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_four_of_five_further_values_lie_beside_few_repeats(count: int) -> None:
+    rng = np.random.default_rng(5)
+    values = rng.normal(10.0, 1.0, (2000, count + 1))
+    known = values[:, :count]
+    half = np.array([one_more([(float(sd), count)]) for sd in known.std(axis=1, ddof=1)])
+    assert np.mean(np.abs(values[:, count] - known.mean(axis=1)) <= half) == pytest.approx(0.8, abs=0.03)
+
+
+def test_repeats_of_several_groups_are_pooled() -> None:
+    assert one_more([]) == one_more([(0.3, 1)]) == 0.0
+    assert one_more([(0.1, 2)] * 20) < one_more([(0.1, 2)])
 
 
 def test_a_value_outside_its_ends_is_a_mistake() -> None:

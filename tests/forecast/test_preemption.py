@@ -7,6 +7,7 @@ import random
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from forecast.conftest import real
@@ -15,9 +16,13 @@ from turnaround.analysis.workloads import survey_of
 from turnaround.errors import InputError
 from turnaround.findings.interruptions import interruptions_notes, interruptions_text
 from turnaround.forecast.interval import Interval
+from turnaround.forecast.observations import Overheads
 from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.preemption import UNKNOWN_PAUSE_S, costs_in, expected_paid_s, interrupted
 from turnaround.forecast.question import InterruptionCosts, Prediction, Question
+from turnaround.forecast.step_time import StepObservation, StepTime
+from turnaround.forecast.time_law import Deployment
+from turnaround.forecast.turnaround import fixed_overhead
 from turnaround.interruptions import HOUR_S, best_interval_s
 from turnaround.record.schema import JobStatus
 
@@ -29,21 +34,30 @@ def costs(wait_s: float = WAIT_S) -> InterruptionCosts:
     return InterruptionCosts(start_s=start, pause_s=pause, wait_s=wait)
 
 
-def played(work_s: float, *, every_s: float, per_h: float, rng: random.Random) -> tuple[float, float]:
+def played(
+    work_s: float,
+    *,
+    every_s: float,
+    per_h: float,
+    rng: random.Random,
+    start_s: float = START_S,
+    pause_s: float = PAUSE_S,
+    wait_s: float = WAIT_S,
+) -> tuple[float, float]:
     """One job, event by event: its time, and its time on machines. Written without the formulas of the forecast."""
     clock_s = paid_s = saved_s = 0.0
     while True:
         lives_s = rng.expovariate(per_h / HOUR_S)
-        here_s, done_s = START_S, saved_s
+        here_s, done_s = start_s, saved_s
         while here_s < lives_s and done_s < work_s:
             step_s = min(every_s, work_s - done_s)
-            here_s += step_s + PAUSE_S
+            here_s += step_s + pause_s
             if here_s <= lives_s:
                 done_s += step_s
         if done_s >= work_s:
             return clock_s + here_s, paid_s + here_s
         saved_s = done_s
-        clock_s += lives_s + WAIT_S
+        clock_s += lives_s + wait_s
         paid_s += lives_s
 
 
@@ -60,6 +74,79 @@ def test_fifty_simulated_jobs(per_h: float) -> None:
     assert statistics.mean(paid_s for _, paid_s in many) == pytest.approx(forecast.paid_s.value, rel=0.04)
     waits = statistics.mean((time_s - paid_s) / WAIT_S for time_s, paid_s in many)
     assert waits == pytest.approx(forecast.count, rel=0.08)
+
+
+def around(value: float, width: float) -> Interval:
+    return Interval(value=value, low=value * (1 - width), high=value * (1 + width))
+
+
+def one_of(interval: Interval, rng: random.Random) -> float:
+    return float(interval.spread(np.array(rng.gauss(0, 1))))
+
+
+@pytest.mark.parametrize(
+    ("per_h", "start_s", "work_s"),
+    [
+        (10, 2, 20),
+        (10, 15, 120),
+        (60, 15, 20),
+        (60, 60, 120),
+        (60, 60, 7200),
+        (150, 2, 7200),
+        (150, 15, 7200),
+        (150, 60, 900),
+    ],
+)
+def test_four_of_five_jobs_whose_work_and_starts_scatter_are_inside(
+    per_h: float, start_s: float, work_s: float
+) -> None:
+    work, start, pause, rng = around(work_s, 0.03), around(start_s, 0.2), around(0.2, 0.3), random.Random(11)
+    every_s = best_interval_s(pause_s=0.2, per_h=per_h)
+    asked_costs = InterruptionCosts(start_s=start, pause_s=pause, wait_s=Interval.exact(0.0))
+    forecast = interrupted(work, asked_costs, every_s=every_s, per_h=per_h)
+    assert forecast is not None
+    inside = 0
+    for _ in range(200):
+        own = (one_of(work, rng), one_of(start, rng), one_of(pause, rng))
+        time_s, _ = played(own[0], every_s=every_s, per_h=per_h, rng=rng, start_s=own[1], pause_s=own[2], wait_s=0.0)
+        inside += forecast.time_s.low <= time_s <= forecast.time_s.high
+    assert 0.72 <= inside / 200 <= 0.92
+
+
+def test_where_most_jobs_are_not_interrupted_the_interval_reaches_down_to_theirs() -> None:
+    every_s = best_interval_s(pause_s=PAUSE_S, per_h=2.0)
+    calm, rough = (interrupted(around(1000.0, 0.1), costs(), every_s=every_s, per_h=per_h) for per_h in (0.0, 2.0))
+    assert calm is not None
+    assert rough is not None
+    assert rough.time_s.low == pytest.approx(calm.time_s.low, rel=1e-3)
+    assert rough.time_s.high > calm.time_s.high
+
+
+def test_three_runs_forecast_the_next_job(tmp_path: Path) -> None:
+    """Three repeats say little about their own scatter: four of five further jobs must lie inside all the same."""
+    rng, inside, jobs = random.Random(3), 0, 300
+    for _ in range(jobs):
+        steps = [0.2 * math.exp(rng.gauss(0, 0.1)) for _ in range(4)]
+        starts = [5 * math.exp(rng.gauss(0, 0.2)) for _ in range(4)]
+        seen = [StepObservation(processes=1, time_s=each, images_per_step=32) for each in steps[:3]]
+        work = StepTime().fit(seen).predict(Deployment(processes=1)).scaled(1000)
+        start = fixed_overhead([Overheads(processes=1, fixed_s=sorted(starts[:3])[1], fixed_runs_s=tuple(starts[:3]))])
+        asked_costs = InterruptionCosts(start_s=start, pause_s=Interval.exact(0.1), wait_s=Interval.exact(0.0))
+        forecast = interrupted(work, asked_costs, every_s=30.0, per_h=6.0)
+        assert forecast is not None
+        own = {"start_s": starts[3], "pause_s": 0.1, "wait_s": 0.0}
+        time_s, _ = played(1000 * steps[3], every_s=30.0, per_h=6.0, rng=rng, **own)
+        inside += forecast.time_s.low <= time_s <= forecast.time_s.high
+    assert 0.74 <= inside / jobs <= 0.90
+
+
+def test_an_unmeasured_pause_that_may_be_too_long_for_the_rate_is_answered_at_once() -> None:
+    start = Interval(value=5.0, low=4.0, high=6.0)
+    asked_costs = InterruptionCosts(start_s=start, pause_s=UNKNOWN_PAUSE_S, wait_s=Interval.exact(0.0))
+    # Among 4,000 draws are pauses of ten minutes: at 150 interruptions an hour such a job never ends.
+    found = interrupted(around(60.0, 0.03), asked_costs, every_s=7.0, per_h=150.0)
+    assert found is not None
+    assert found.time_s.high < 1000
 
 
 def test_the_mean_without_interruptions_is_the_plain_time() -> None:

@@ -46,3 +46,13 @@ def test_inside_it_the_error_is_ours() -> None:
 
     with pytest.raises(TrainingError, match=r"out of memory at step 7 .*2 workers"):
         fails()
+
+
+def test_a_process_with_no_more_than_its_equal_share_is_told_nothing_of_shares() -> None:
+    def fails() -> None:
+        with out_of_memory_explained(recipe(), Single(count=4, device=CPU), Heartbeat()):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(TrainingError) as caught:
+        fails()
+    assert "share" not in str(caught.value)

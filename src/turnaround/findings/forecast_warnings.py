@@ -5,6 +5,7 @@ Enters: the kinds of turnaround.forecast.remarks with their figures. Leaves: sen
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import singledispatch
@@ -63,6 +64,14 @@ def warning_text(warning: r.Warning_) -> str:
 @warning_text.register
 def _(warning: r.Missing) -> str:
     return _MISSING[warning.what]
+
+
+@warning_text.register
+def _(warning: r.NotPriced) -> str:
+    return (
+        f"No cost: the price table has no {warning.gpu}, only {', '.join(warning.priced)}. "
+        f"Set it: turnaround prices set {shlex.quote(warning.gpu)} PRICE; or give --price."
+    )
 
 
 @warning_text.register

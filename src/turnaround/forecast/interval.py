@@ -130,6 +130,22 @@ def draws(intervals: Sequence[Interval]) -> list[Array]:
     return [interval.spread(rng.permutation(quantiles)) for interval in intervals]
 
 
+def one_more(repeats: Sequence[tuple[float, int]]) -> float:
+    """Return the 80 % half-width of one further value beside groups of repeats, each with its standard deviation and
+    number; 0 without repeats."""
+    from scipy.special import stdtrit  # loading scipy takes longer than all that is computed here
+
+    groups = [(sd, count) for sd, count in repeats if count > 1]
+    if not groups:
+        return 0.0
+    # t(f, 0.9) s sqrt(1 + 1/n): three values tell their own scatter badly. With 1.28 s, 62 % lie inside beside three
+    # repeats and 51 % beside two.
+    counts = [count for _, count in groups]
+    freedom = sum(counts) - len(counts)
+    sd = math.sqrt(sum((count - 1) * sd**2 for sd, count in groups) / freedom)
+    return float(stdtrit(freedom, 0.9)) * sd * math.sqrt(1 + len(counts) / sum(counts))
+
+
 def middle_80(drawn: Array, value: float) -> Interval:
     """Return the interval that holds the middle 80 % of the draws, and the value."""
     low, high = np.quantile(drawn, [0.1, 0.9])

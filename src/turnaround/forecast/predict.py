@@ -31,11 +31,13 @@ from turnaround.forecast.remarks import (
     Missing,
     MoreProcessesThanCores,
     MostMeasuredKind,
+    NotPriced,
     OneHost,
     OtherBatch,
     Remarks,
     SettingsKept,
     TimesBasis,
+    Warning_,
 )
 from turnaround.forecast.turnaround import (
     Best,
@@ -74,7 +76,10 @@ class Forecaster:
         stable_s = job_time(parts, epochs) if parts and epochs else None
         watts, rates, price = self._watts(workers, hosts), question.rates, question.price_of(laws.gpu)
         job_wh = energy_wh(job_s, watts, workers=workers)
-        missing = (Missing(what="energy"),) if rates.is_given and job_wh is None else ()
+        missing: tuple[Warning_, ...] = (Missing(what="energy"),) if rates.is_given and job_wh is None else ()
+        # The table is read without being asked for: whoever trains on processors need not hear of GPUs' prices.
+        if price is None and question.prices and job_s is not None and laws.gpu != "CPU":
+            missing = (*missing, NotPriced(gpu=laws.gpu, priced=tuple(sorted(question.prices))))
         return Prediction(
             job=self.job.name,
             workers=workers,

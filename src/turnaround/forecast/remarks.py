@@ -198,6 +198,14 @@ class Missing:
     what: Literal["times", "fixed overhead", "images", "batch", "accuracy", "energy"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class NotPriced:
+    """The user's table has prices, and none of the kind that was asked for."""
+
+    gpu: str
+    priced: tuple[str, ...]
+
+
 InputLimitSource = Literal["measured", "told", "seen"]
 """Measured alone, told by somebody, or seen in runs that more workers did not make faster."""
 
@@ -273,6 +281,7 @@ Warning_ = (
     | TooFast
     | SharedHosts
     | Missing
+    | NotPriced
     | MoreProcessesThanCores
     | OneCountTimed
     | NotMeasuredGpu

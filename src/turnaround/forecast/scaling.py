@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from scipy.optimize import nnls
 
-from turnaround.forecast.interval import Z_80, Array, HalfWidths
+from turnaround.forecast.interval import Z_80, Array, HalfWidths, one_more
 from turnaround.forecast.trend import MIN_DOUBLINGS
 
 Scaling = Literal["weak", "strong"]
@@ -129,6 +129,16 @@ def repeat_spread(measured: Sequence[Measured]) -> float:
         by_count.setdefault(m.processes, []).append(math.log(m.time_s))
     between = [stdev(logs) for logs in by_count.values() if len(logs) > 1]
     return max([*between, *(m.spread for m in measured)])
+
+
+def repeat_half_width(measured: Sequence[Measured]) -> float:
+    """Return the relative 80 % half-width of one further run, as the repeats show it."""
+    by_count: dict[int, list[float]] = {}
+    for m in measured:
+        by_count.setdefault(m.processes, []).append(math.log(m.time_s))
+    groups = [(stdev(logs), len(logs)) for logs in by_count.values() if len(logs) > 1]
+    # Not below that of the loudest count, which the others may pool away.
+    return max(Z_80 * repeat_spread(measured), one_more([*groups, *((m.spread, m.repeats) for m in measured)]))
 
 
 def more_than_linear(measured: Sequence[Measured], scaling: Scaling) -> list[int]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from turnaround.errors import InputError
 from turnaround.forecast.estimator import Estimator, check_positive, check_spread, check_time
-from turnaround.forecast.interval import Z_80, Array, HalfWidths, Interval
+from turnaround.forecast.interval import Array, HalfWidths, Interval
 from turnaround.forecast.remarks import Caution, Exclusion, FarFromMeasured, FirstHosts, Pinned, Unit
 from turnaround.forecast.scaling import (
     FARTHEST,
@@ -36,7 +36,7 @@ from turnaround.forecast.scaling import (
     half_widths_from_one,
     more_than_linear,
     prior_rows,
-    repeat_spread,
+    repeat_half_width,
 )
 from turnaround.forecast.trend import BETWEEN_DOUBLINGS, CountTime, Trend
 
@@ -160,7 +160,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
 
     def _widths(self, widths: HalfWidths) -> HalfWidths:
         """Return the trend's half-widths joined with what the runs themselves show of noise."""
-        return widths.joined(Z_80 * self.repeat_spread_)
+        return widths.joined(self.repeat_half_width_)
 
     def _overhead_prior(self) -> float | None:
         """Return the prior width of an overhead, as a share of the longest time; None: none is fitted."""
@@ -190,7 +190,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
         self._parameters = self._fitted(self.measured_, self._overhead_prior())
         self.coefficients_, self.overhead_s_ = self._parameters[-3:], float(sum(self._parameters[:-3]))
         self.points_ = self._points([ordered[i] for i in kept])
-        self.repeat_spread_ = repeat_spread(self.measured_)
+        self.repeat_half_width_ = repeat_half_width(self.measured_)
         self.pinned_ = self._pinned(sorted(set(self.counts_)))
         self.leave_one_out_ = self._leave_one_out()
         self.exclusions_ = self._exclusions(measured, aside)

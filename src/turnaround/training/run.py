@@ -6,6 +6,7 @@ Enters: an `Assignment`, as the launcher gives it to every process. Leaves: the 
 from __future__ import annotations
 
 import json
+import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +52,7 @@ from turnaround.training.sharing import go_on_with_shares, sharing_by_speed
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
-from turnaround.workers.shares import AUTO, EVEN, shares_of
+from turnaround.workers.shares import AUTO, EVEN, even_shares, shares_of
 
 GIB = 2**30
 StableRule = Callable[[Sequence[float], int], bool]
@@ -123,7 +124,7 @@ def train(
         if BATCH_TO_FIT in record:
             recipe = _fitted(record, recipe, there, directory, progress)
             start_up.ended("try the batch")
-        open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat, there))
+        open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat, there, run=directory.path))
         core = build_core(recipe, workers, pixels, place=place, device=device, heartbeat=heartbeat)
         start_up.ended("build network and optimizer")
         faults.arm(rank=place.rank, segment=_status(directory).segments)
@@ -370,7 +371,7 @@ def _status(directory: RunDirectory) -> Status:
 
 @contextmanager
 def out_of_memory_explained(
-    recipe: Recipe, workers: Workers, heartbeat: Heartbeat, there: Place | None = None
+    recipe: Recipe, workers: Workers, heartbeat: Heartbeat, there: Place | None = None, *, run: Path | None = None
 ) -> Iterator[None]:
     """Turn running out of a device's memory into an error of ours: what was tried, and what would fit."""
     try:
@@ -380,7 +381,8 @@ def out_of_memory_explained(
         in_use = _in_use(workers.device)  # before anything is given back
         # The frames that have ended hold the activations of the step that failed.
         traceback.clear_frames(error.__traceback__)
-        raise message(fits=None if there is None else _found_to_fit(recipe, there), in_use=in_use) from error
+        fits = None if there is None else _found_to_fit(recipe, there)
+        raise message(fits=fits, in_use=in_use, shares=_with_equal_shares(workers, run)) from error
 
 
 def _found_to_fit(recipe: Recipe, there: Place) -> int | None:
@@ -391,9 +393,17 @@ def _found_to_fit(recipe: Recipe, there: Place) -> int | None:
 
 
 def too_large(
-    recipe: Recipe, device: torch.device, *, hosted: int, step: int, fits: int | None = None, in_use: str = ""
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    hosted: int,
+    step: int,
+    fits: int | None = None,
+    in_use: str = "",
+    shares: str = "",
 ) -> TrainingError:
-    """Return the message for a process that hosts so many workers; `fits` is a batch that was tried."""
+    """Return the message for a process that hosts so many workers; `fits` is a batch that was tried, `shares` what else
+    is to be said of them."""
     batch = recipe.batch_per_worker
     # The next smaller power of two, where nothing was tried.
     smaller = fits or max(1, 2 ** ((batch - 1).bit_length() - 1))
@@ -407,7 +417,20 @@ def too_large(
         advice.append("more processes, each with a GPU of its own")
     advice.append("smaller images (`--set data.size_px=...`)")
     return TrainingError(
-        f"{device} is out of memory {when} ({tried}{in_use}). Start a new run with {', or '.join(advice)}."
+        f"{device} is out of memory {when} ({tried}{in_use}). Start a new run with {', or '.join(advice)}.{shares}"
+    )
+
+
+def _with_equal_shares(workers: Workers, run: Path | None) -> str:
+    """Return the sentence for a process that hosts more workers than it would with equal shares; the batch was tried
+    with no more than these, and a checkpoint keeps the shares."""
+    even = even_shares(workers=workers.count, processes=workers.size)[workers.rank]
+    if len(workers.hosted) <= even:
+        return ""
+    path, hosted = "RUN" if run is None else shlex.quote(str(run)), len(workers.hosted)
+    return (
+        f" Or go on with equal shares, {even} worker{'s' * (even > 1)} on this process instead of {hosted}: "
+        f"`turnaround resume {path} --share even`."
     )
 
 
