@@ -139,7 +139,10 @@ def gnu_openmp(maps: Path = Path("/proc/self/maps")) -> Path | None:
 
 def extra_threads(library: Path, *, threads: int) -> int:
     """Return how many threads make one more than cores beside so many; 0 where nobody waits, or that would be many."""
-    extra = ctypes.CDLL(str(library)).omp_get_num_procs() - threads + 1
+    try:
+        extra = int(ctypes.CDLL(str(library)).omp_get_num_procs()) - threads + 1
+    except (OSError, AttributeError):  # replaced on the disk since it was loaded; no OpenMP by its functions
+        return 0
     return extra if threads > 1 and 0 < extra <= MAX_EXTRA_THREADS else 0
 
 
