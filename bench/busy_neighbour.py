@@ -85,10 +85,8 @@ def main() -> None:
                     rates[name, busy] += each
                     digests.add(digest)
                     shown = ", ".join(f"{rate:.0f}" for rate in each)
-                    load = os.getloadavg()[0]
-                    print(
-                        f"round {number + 1}, {name}, {busy} busy loops: {shown} images/s (load {load:.1f})", flush=True
-                    )
+                    how = f"round {number + 1}, {name}, {busy} busy loops (load {os.getloadavg()[0]:.1f})"
+                    print(f"{how}: {shown} images/s, weights {digest[:8]}", flush=True)
     middle = {case: median(each) for case, each in rates.items()}
     for name in WAITS:
         alone, beside = middle[name, 0], middle[name, options.busy]

@@ -32,7 +32,7 @@ from turnaround.workers.environment import OMP_WAITING, RUN_QUEUES
 
 EVERY_S = 1.0
 CROWDED_SHARE = 0.3
-"""Seconds that all threads together wait for a core, in a second: on two idle cores 0.02 to 0.08, at first up to 0.18;
+"""Seconds that all threads together wait for a core, in a second: on two idle cores 0.02 to 0.06, at first up to 0.18;
 beside one busy loop 0.93 to 0.96 while they spin and 0.60 to 0.75 while they sleep (docs/LOG.md)."""
 CALM_SHARE = 0.15
 CALM_LOOKS = 3
