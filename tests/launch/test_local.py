@@ -73,10 +73,15 @@ def test_what_the_user_has_set_stays() -> None:
     assert "MALLOC_MMAP_MAX_" in settings
 
 
-def test_threads_sleep_while_they_wait_unless_the_user_has_said_how() -> None:
+def test_where_neighbours_cannot_be_seen_threads_sleep_while_they_wait_unless_the_user_has_said_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_settings, "RUN_QUEUES", tmp_path / "none")
     assert local.settings_for(plan(1), {})["GOMP_SPINCOUNT"] == "3000"
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         assert "GOMP_SPINCOUNT" not in local.settings_for(plan(1), {name: "1"})
+    monkeypatch.setattr(process_settings, "RUN_QUEUES", Path(__file__))
+    assert "GOMP_SPINCOUNT" not in local.settings_for(plan(1), {}), "a training looks for neighbours itself"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the loopback's name is known on Linux only")

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from turnaround.workers.environment import OMP_WAITING, RUN_QUEUES
+
 MAX_STOP_S = 24 * 3600
 """A first Ctrl-C waits for the step, an evaluation and the checkpoint, however long; a second one does not wait."""
 # glibc otherwise gives large blocks back to the system after every step and clears them again before the next:
@@ -15,8 +17,6 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(2**34),
     "MALLOC_TOP_PAD_": str(2**26),
 }
-OMP_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Variables by which OpenMP's runtimes set how threads wait: a user who has set one of these has chosen."""
 
 
 def process_settings(num_here: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -29,9 +29,10 @@ def process_settings(num_here: int, base: Mapping[str, str] = os.environ) -> dic
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(MAX_STOP_S),
         **ALLOCATOR,
     }
-    if not any(name in base for name in OMP_WAITING):
+    if not any(name in base for name in OMP_WAITING) and not RUN_QUEUES.is_file():
         # Threads that spin for each other lose whole time slices to any neighbour on their cores; threads that sleep at
-        # once halve the speed of an idle machine. So they spin for a while, then sleep (docs/LOG.md has the counts).
+        # once lose as much on an idle machine. Where a training cannot see neighbours (training/neighbours.py), its
+        # threads spin for a while, then sleep (docs/LOG.md has the counts).
         settings["GOMP_SPINCOUNT"] = "3000"
     return {k: v for k, v in settings.items() if k not in base}
 

@@ -27,6 +27,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     agreement.py   decisions of all processes together: to stop, to save, that the loss is no number
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
     saving.py      when a checkpoint is due, and its writing beside the training
+    neighbours.py  others who want the same cores: threads sleep while they wait, instead of spinning
     recording.py   what happens in the loop -> the run directory and the progress display
     energy.py      watt-hours of an epoch, over the GPUs of all hosts
     outlook.py     how long a training will take on a CPU, told after its first steps

@@ -44,6 +44,7 @@ from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.fitting import Place, fitting_alone, fitting_batch
 from turnaround.training.footprint import count_footprint
 from turnaround.training.loop import Loop
+from turnaround.training.neighbours import watched_neighbours
 from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
 from turnaround.training.saving import CheckpointSchedule, interval_choice
@@ -135,6 +136,7 @@ def train(
             progress.warn(segment.plan.note)
         program_s = segment.clock.total_program_s
         open_parts.enter_context(HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=program_s))
+        open_parts.enter_context(watched_neighbours())
         assembly = warm_up(core, start_up=start_up)  # after the heartbeat began: compiling takes up to a minute
         places = _places(workers)
         energy = EpochEnergy(workers, places, telemetry=telemetry, host=host_name())
@@ -186,7 +188,8 @@ def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
     start_up.ended("build network and optimizer")
     assembly = warm_up(core, start_up=start_up)
     warm_up_s = time.perf_counter() - begun_s
-    rates = {name: asdict(rate) for name, rate in measure(assembly, part_s=part_s).items()}
+    with watched_neighbours():
+        rates = {name: asdict(rate) for name, rate in measure(assembly, part_s=part_s).items()}
     if workers.rank == 0:
         choices = recorded(assembly.choices())
         facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": choices, "cost": core.cost}

@@ -31,6 +31,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from turnaround.errors import InputError
 from turnaround.workers.engines import ENGINES
@@ -50,6 +51,10 @@ OTHERS = {
     ),
 }
 RUN_DIR_VARIABLE = "TURNAROUND_RUN_DIR"
+OMP_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Variables by which OpenMP's runtimes set how threads wait: a user who has set one of these has chosen."""
+RUN_QUEUES = Path("/proc/self/schedstat")
+"""Where Linux tells how long a process has waited for cores, which training/neighbours.py watches."""
 
 
 @dataclass(frozen=True, kw_only=True)
