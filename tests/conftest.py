@@ -145,6 +145,12 @@ def fruit_folder(session_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def few_fruit_folder(session_folder: Path) -> Path:
+    """Half of it, three steps of 32 images: for trainings that have to take several steps, and to learn little."""
+    return fruitbowl.generate(session_folder / "few" / "fruit", images=120, size_px=32, seed=3)
+
+
+@pytest.fixture(scope="session")
 def samples() -> Path:
     return SAMPLES
 

@@ -81,8 +81,8 @@ def write_a_page() -> None:
 
 
 def use_huge_pages() -> None:
-    """Gather what was loaded in pages of 2 MiB, where Linux can (6.1): a fork copies a table of 500 MB in pages of 4 KiB
-    in 39 ms of computing, one of huge pages in 12 (2026-11-18, two cores)."""
+    """Gather what was loaded in pages of 2 MiB, where Linux can (6.1): a fork copies the table of 500 MB in pages of
+    4 KiB in 39 ms of computing, that of huge pages in 12 (2026-11-18, two cores)."""
     collapse = 25  # MADV_COLLAPSE of <linux/mman.h>
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
