@@ -58,11 +58,11 @@ HAS_BROWSER = CHROMIUM is not None and find_spec("playwright") is not None
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which not every environment of .ci has
 def pytest_xdist_auto_num_workers() -> int:
-    """Three test processes on two cores: those that wait for a training to stop, or to fall silent, need none.
+    """Two test processes for each core: a third of the time of a test it waits, for a training to stop or fall silent.
 
     Twelve are enough: the longest file takes a twelfth of all, and each has torch loaded.
     """
-    return min(12, max(1, 3 * num_cpus() // 2))
+    return min(12, 2 * num_cpus())
 
 
 def pytest_configure(config: pytest.Config) -> None:
