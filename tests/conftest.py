@@ -58,11 +58,11 @@ HAS_BROWSER = CHROMIUM is not None and find_spec("playwright") is not None
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which not every environment of .ci has
 def pytest_xdist_auto_num_workers() -> int:
-    """Three test processes on two cores: those that wait for a training to stop, or to fall silent, need none.
+    """Two test processes for each core: a third of the time of a test it waits, for a training to stop or fall silent.
 
     Twelve are enough: the longest file takes a twelfth of all, and each has torch loaded.
     """
-    return min(12, max(1, 3 * num_cpus() // 2))
+    return min(12, 2 * num_cpus())
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -142,6 +142,12 @@ def all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def fruit_folder(session_folder: Path) -> Path:
     """A real folder of 240 small images in six classes, without a split: 192 to train on, 48 held out."""
     return fruitbowl.generate(session_folder / "fruit", images=240, size_px=32, seed=3)
+
+
+@pytest.fixture(scope="session")
+def few_fruit_folder(session_folder: Path) -> Path:
+    """Half of it, three steps of 32 images: for trainings that have to take several steps, and to learn little."""
+    return fruitbowl.generate(session_folder / "few" / "fruit", images=120, size_px=32, seed=3)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ program that it was started by.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -20,6 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import rich.progress  # noqa: F401  # this and the next: what commands load when they need it
@@ -36,6 +38,7 @@ from turnaround.errors import TurnaroundError
 from turnaround.launch.local import GRACE_S
 
 LOOKS_EVERY_S = 0.02
+HUGE = 2**21
 ROOMS = ("analysis", "check", "data", "findings", "forecast", "model", "reporting", "study", "training", "use")
 """Whose modules a command or a training loads when it needs them."""
 OPTIONAL = ("jinja2", "timm", "torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "typer._adapters")
@@ -56,6 +59,7 @@ def main(listening: socket.socket) -> NoReturn:
         write_a_page()
     gc.collect()
     gc.freeze()  # a collection in one that is forked would touch, and so copy, all that was loaded here
+    use_huge_pages()
     while True:
         connection, _ = listening.accept()
         if os.fork() == 0:
@@ -74,6 +78,20 @@ def write_a_page() -> None:
     from turnaround.reporting.page.render import render_page
 
     render_page([Block(id="block")], title="", live=False)
+
+
+def use_huge_pages() -> None:
+    """Gather what was loaded in pages of 2 MiB, where Linux can (6.1): a fork copies the table of 500 MB in pages of
+    4 KiB in 39 ms of computing, that of huge pages in 12 (2026-11-18, two cores)."""
+    collapse = 25  # MADV_COLLAPSE of <linux/mman.h>
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, may, offset, _, _, *name = line.split(maxsplit=5)
+        if may == "rw-p" and int(offset, 16) == 0 and not (name and name[0].startswith("[stack")):
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            for place in range(-(-start // HUGE) * HUGE, end - HUGE + 1, HUGE):
+                madvise(place, HUGE, collapse)  # a place that Linux refuses stays as it is
 
 
 def look_after(connection: socket.socket) -> NoReturn:

@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
+from forking import WITHOUT_TIMM, ForkingParent
+
 pytest.importorskip("timm")
 
-# In a process of its own, which has nothing of timm loaded.
+# In a real process of its own: torchvision, once loaded, is not forgotten.
 BOTH = """
 import sys
 import torch
@@ -36,8 +38,8 @@ print("loaded:", loaded, len(timm.list_models()) > 1000)
 """
 
 
-def said(code: str) -> str:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+def said(code: str, python: str = sys.executable) -> str:
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -47,9 +49,9 @@ def test_a_family_alone_makes_the_networks_of_the_whole_library() -> None:
     assert said(BOTH) == "loaded: [] True"
 
 
-def test_where_the_files_are_arranged_otherwise_the_whole_library_is_taken() -> None:
+def test_where_the_files_are_arranged_otherwise_the_whole_library_is_taken(forking_parent: ForkingParent) -> None:
     """As with another version of timm; a name that no file defines is asked of the whole library, too."""
-    code = (
+    code = WITHOUT_TIMM + (
         "from turnaround.model import timm_networks\n"
         "assert timm_networks.family_of('resnet18') == 'timm.models.resnet'\n"
         "assert timm_networks.family_of('no_such_network') is None\n"
@@ -57,12 +59,13 @@ def test_where_the_files_are_arranged_otherwise_the_whole_library_is_taken() -> 
         "library = timm_networks.timm_for('resnet18')\n"
         "print(library.__name__, len(library.list_models()) > 1000)"
     )
-    assert said(code) == "timm True"
+    assert said(code, forking_parent.python) == "timm True"
 
 
 HUB = """
+for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+    del sys.modules[name]
 from turnaround.model.timm_networks import timm_for
-import sys
 
 timm_for("resnet18", downloads=False)
 hub = sys.modules["timm.models._hub"]
@@ -72,6 +75,6 @@ print(without, hub.has_hf_hub(), sys.modules["timm.models._hub"] is hub)
 """
 
 
-def test_the_hubs_client_is_loaded_when_weights_may_be_fetched() -> None:
+def test_the_hubs_client_is_loaded_when_weights_may_be_fetched(forking_parent: ForkingParent) -> None:
     pytest.importorskip("huggingface_hub")
-    assert said(HUB) == "False True True"
+    assert said(WITHOUT_TIMM + HUB, forking_parent.python) == "False True True"

@@ -41,8 +41,9 @@ def trees() -> Trees:
 
 def literals(tree: ast.AST) -> Iterator[str]:
     """Every text in the code that may be a path: no docstring, nothing with a blank in it."""
-    described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    described = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in described:
             continue
         if not re.search(r"\s", node.value):

@@ -26,7 +26,7 @@ from turnaround.use.trained import load_trained
 from turnaround.workers.single import Single
 
 DECAY = 0.9
-SETTINGS = (*EXACT, "training.epochs=3", f"training.ema={DECAY}")
+SETTINGS = (*EXACT, "training.epochs=3", "training.learning_rate=0.02", f"training.ema={DECAY}")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -109,8 +109,10 @@ def test_of_a_frozen_network_the_last_layer_alone_is_averaged() -> None:
     assert average.names == ["head.weight", "head.bias"]
 
 
-def test_without_it_nothing_is_kept(whole: Run, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher) -> None:
-    plain = train(fruit_folder, tmp_path / "run", *SETTINGS[:-1], launcher=forking)
+def test_without_it_nothing_is_kept(
+    whole: Run, few_fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    plain = train(few_fruit_folder, tmp_path / "run", *SETTINGS[:-1], launcher=forking)
     assert all(torch.equal(v, weights(plain)[k]) for k, v in weights(whole).items())  # training takes no notice of it
     newest, _ = checkpoint.newest_valid(plain.directory.checkpoint)
     assert newest is not None
@@ -126,15 +128,15 @@ def averages(run: Run) -> dict[str, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def whole(fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory, forking: ForkingLauncher) -> Run:
-    return train(fruit_folder, tmp_path_factory.mktemp("whole") / "run", *SETTINGS, launcher=forking)
+def whole(few_fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory, forking: ForkingLauncher) -> Run:
+    return train(few_fruit_folder, tmp_path_factory.mktemp("whole") / "run", *SETTINGS, launcher=forking)
 
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_it_is_the_same_on_every_number_of_processes(
-    processes: int, whole: Run, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+    processes: int, whole: Run, few_fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
 ) -> None:
-    several = train(fruit_folder, tmp_path / "run", *SETTINGS, processes=processes, launcher=forking)
+    several = train(few_fruit_folder, tmp_path / "run", *SETTINGS, processes=processes, launcher=forking)
     assert largest_difference(averages(whole), averages(several)) < 1e-12
     assert largest_difference(weights(whole), weights(several)) < 1e-12
     for one, other in zip(whole.epochs, several.epochs, strict=True):
@@ -143,12 +145,12 @@ def test_it_is_the_same_on_every_number_of_processes(
 
 
 def test_a_run_with_it_is_resumed_to_the_bit(
-    whole: Run, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+    whole: Run, few_fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         traced(patch, kill_after_epoch="2")
         with pytest.raises(ProcessFailedError):
-            train(fruit_folder, tmp_path / "run", *SETTINGS, launcher=forking)
+            train(few_fruit_folder, tmp_path / "run", *SETTINGS, launcher=forking)
     resumed = lifecycle.resume(request(tmp_path / "run", launcher=forking))
     assert all(torch.equal(v, averages(resumed)[k]) for k, v in averages(whole).items())
     assert [e.val_loss for e in resumed.epochs] == [e.val_loss for e in whole.epochs]
@@ -170,11 +172,11 @@ def test_a_damaged_average_is_a_damaged_checkpoint(whole: Run, tmp_path: Path) -
 
 
 def test_a_frozen_run_averages_its_last_layer(
-    whole: Run, fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
+    whole: Run, few_fruit_folder: Path, tmp_path: Path, forking: ForkingLauncher
 ) -> None:
     file = CheckpointFiles(whole.directory.checkpoint / "epoch-00003").weights
     frozen = (*SETTINGS, f"model.weights={file}", "model.fine_tune=false")
-    run = train(fruit_folder, tmp_path / "run", *frozen, launcher=forking)
+    run = train(few_fruit_folder, tmp_path / "run", *frozen, launcher=forking)
     assert averages(run).keys() == {"head.weight", "head.bias"}
     assert not torch.equal(averages(run)["head.weight"], weights(run)["head.weight"])
     used = load_trained(run.path, weights="last").module.state_dict()
