@@ -56,8 +56,9 @@ def test_many_files_checked_and_not_kept(tmp_path: Path, twenty: tuple[str, ...]
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def endless(path: Path, num_comments: int = 3_000_000) -> bytes:
-    """A small picture behind millions of empty comments: within every limit, and more than 4 s of computing."""
+def endless(path: Path, num_comments: int = 10_000_000) -> bytes:
+    """A small picture behind millions of empty comments: within every limit, and 10 s of computing on a quick machine,
+    where a limit of one second strikes after two to three."""
     content = io.BytesIO()
     Image.new("RGB", (16, 16), (9, 90, 200)).save(content, "JPEG")
     data = content.getvalue()

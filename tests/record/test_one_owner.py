@@ -99,6 +99,7 @@ ELSEWHERE = {
     "reporting/page/templates.py": "our own assets",
     "study/outside.py": "a rename of whatever lies there, which follows no link",
     "training/faults.py": "damage done on purpose, in tests",
+    "training/neighbours.py": "the libraries and the run queues of this process, told by the kernel",
     "training/fitting.py": "the memory limits of the control group, told by the kernel",
     "use/export.py": "the exported file, named by the user",
     "use/service.py": "our own assets",
