@@ -45,15 +45,30 @@ def outside() -> dict[str, str]:
         (["train", "fruit", "--processes", "2"], {}),
         (["train", "fruit", "--processes=2"], {}),
         (["train", "fruit", "--on=slurm"], {}),
+        (["train", "fruit", "--workers", "4"], {}),  # on processors as many processes as there are cores
         (["train", "fruit"], {"RANK": "0"}),
         (["train", "fruit"], {"TURNAROUND_PRELOAD": "off"}),
         (["train", "fruit"], {"TURNAROUND_FORK_SERVER": "/tmp/server"}),
     ],
 )
-def test_a_command_that_trains_otherwise_starts_nothing(words: list[str], variables: dict[str, str]) -> None:
+def test_a_command_that_trains_otherwise_starts_nothing(
+    words: list[str], variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preload, "num_gpus", lambda: 0)
     preload.begin(words, {**outside(), **variables})
     assert waiting() is None
     assert preload.adopted("run", {}, {}) is None
+
+
+def test_one_gpu_hosts_all_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert preload.num_gpus(str(tmp_path)) == 1
+    assert preload.num_gpus(str(tmp_path / "none")) == 0
+    for gpus, is_one_process in ((1, True), (0, False), (4, False)):
+        monkeypatch.setattr(preload, "num_gpus", lambda gpus=gpus: gpus)
+        assert preload._asks_for_more(["train", "fruit", "--workers=16"]) is not is_one_process
+        assert not preload._asks_for_more(["train", "fruit", "--workers", "16", "--processes", "1"])
 
 
 def test_the_waiting_process_is_ended_when_nobody_needs_it() -> None:

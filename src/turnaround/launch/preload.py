@@ -57,10 +57,18 @@ def begin(words: Sequence[str], variables: Mapping[str, str] = os.environ) -> No
 
 def _asks_for_more(words: Sequence[str]) -> bool:
     """Tell whether the flags ask for something else than one process of this machine, or for nothing that trains."""
-    flags = {word.partition("=")[0] for word in words}
-    after = dict(pairwise(words))
-    processes = [after.get("--processes"), *(w.partition("=")[2] for w in words if w.startswith("--processes="))]
-    return not flags.isdisjoint(OTHERWISE) or any(count not in (None, "1") for count in processes)
+    spaced = [word for flag in words for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
+    values = dict(pairwise(spaced))
+    # Several workers have a process each, unless one is asked for or there is one device (contract.choose_processes).
+    processes = values.get("--processes", "1" if num_gpus() == 1 else values.get("--workers", "1"))
+    return not set(spaced).isdisjoint(OTHERWISE) or processes != "1"
+
+
+def num_gpus(devices: str = "/dev") -> int:
+    """Return the GPUs of NVIDIA's driver, by their device files: NVML and torch take longer to load."""
+    with suppress(OSError):
+        return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir(devices))
+    return 0
 
 
 def adopted(run: str, environment: Mapping[str, str], added: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
