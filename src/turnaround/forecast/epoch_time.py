@@ -69,6 +69,7 @@ class EpochTime(ScalingLaw[EpochTimeObservation]):
         """Return the steps of an epoch; without the number of images, the share 1/N of those of one process."""
         if self.images_per_epoch_ is None:
             return 1.0 / processes
+        # The last step of an epoch has fewer images, and is a step as well.
         return math.ceil(self.images_per_epoch_ / (processes * self.batch_per_process_))
 
     def images(self, processes: int) -> float:
@@ -98,6 +99,7 @@ class EpochTime(ScalingLaw[EpochTimeObservation]):
         # Across hosts, the cost of the second host would look like overhead.
         if len(set(self.counts_)) < MIN_COUNTS_FOR_OVERHEAD or self.hosts_ > 1:
             return None
+        # Without an overhead first: with one in the fit, c1 and c2 would lose to it also where they explain the times.
         law = self._fitted(self.measured_, None)
         misfits = [self._law_s(m.processes, law) / m.time_s - 1 for m in self.measured_]
         return OVERHEAD_SD if max(map(abs, misfits)) > WITHOUT_OVERHEAD else None

@@ -156,6 +156,7 @@ class EpochsToStable(Estimator[EpochsObservation, int]):
         #   ((x1 - 0.50 x0) / 0.40)^2 + sum_i (((x0 + x1 B_i / B_max) scale / E_i - 1) / scatter_i)^2,
         # scatter_i^2 = SCATTER^2 + (sd_i / E_i)^2. The prior is the first row.
         largest, scale = self.batches_[-1], self.observations_[-1].epochs
+        # Rows: (1 + observations, 2).
         rows, targets = [[-TYPICAL_SLOPE / SLOPE_SD, 1 / SLOPE_SD]], [0.0]
         for o in self.observations_:
             weight = 1 / math.hypot(SCATTER, (o.sd or 0.0) / o.epochs)
@@ -266,6 +267,7 @@ class PlateauAccuracy(Estimator[AccuracyObservation, int]):
             return 1.0
         lines = (self.level_ - self.fall_ * self._doublings(o.global_batch) for o in self.observations_)
         squares = sum((o.accuracy - line) ** 2 for o, line in zip(self.observations_, lines, strict=True))
+        # ACCURACY_SCATTER is a half-width at 80 %, so the deviations become one. Below 1 the line fits by luck.
         return max(1.0, Z_80 * math.sqrt(squares / freedom) / ACCURACY_SCATTER)
 
     def _doublings(self, batch: int) -> float:

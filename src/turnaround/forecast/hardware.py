@@ -72,6 +72,7 @@ def speed_ratio(
     rates = [peak_tflops(source, ours), peak_tflops(destination, theirs)]
     # A sheet without peak rates, as a user may write it, is compared by bandwidth alone.
     arithmetic = 0.0 if None in rates else ARITHMETIC
+    # GB / (GB/s), and GFLOP / (1000 GFLOP/s of a TFLOPS): seconds for each GB that half precision moves.
     before, after = (
         _bytes(kind_precision) / kind.bandwidth_gb_s + arithmetic / (1000 * (rate or 1.0))
         for kind, kind_precision, rate in ((source, ours, rates[0]), (destination, theirs, rates[1]))
@@ -89,6 +90,7 @@ def precision_of(name: str) -> Precision:
 
 
 def _bytes(precision: Precision) -> float:
+    # TF32 is fp32 in memory: 4 bytes, where half precision has 2.
     return 1.0 if precision == "half" else 2.0
 
 

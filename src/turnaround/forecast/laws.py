@@ -88,6 +88,7 @@ class Laws:
             return None
         source: InputLimitSource = "told" if self.asked.input_images_per_s else "measured"
         fastest = max(self.times.configurations, key=input_rate)
+        # What a run has read, a host can read: a lower limit is wrong, and the run's rate the least that it can be.
         if (most := input_rate(fastest)) <= BEATEN * limit:
             return InputLimit(images_per_s=limit, source=source)
         beaten = InputLimitBeaten(limit=limit, source=source, configuration=fastest, images_per_s=most)
@@ -104,6 +105,7 @@ class Laws:
         if self.time is None or self.times is None:
             return None
         deployment = self.deployment(workers, hosts)
+        # The input limit first, then the batch, both of one step; the steps of an epoch are known and only multiply.
         time_s = self._at_batch(self._below_input(self.time, deployment), deployment, self.time)
         time_s = self.time.epoch_s(time_s, steps=self.steps(workers))
         # In this order: a least width, the doubt of an input-bound run, then the ratio of data sheets on top of both.
@@ -118,6 +120,7 @@ class Laws:
         plain, seen = law.predict(deployment), self.seen_input_images_per_s
         if seen is None:
             return plain
+        # Runs that read equally fast may share an input path, or each be held up by its own: hence both laws.
         capped = law.predict(replace(deployment, input_images_per_s=seen))
         return Interval(value=capped.value, low=plain.low, high=capped.high)
 
@@ -138,6 +141,7 @@ class Laws:
         changed = time_s.scaled(1 - lost + lost * measured / asked)
         doubt = BATCH_DOUBT * abs(math.log2(asked / measured))
         changed = changed.reaching(low=changed.low * max(1 - doubt, MIN_LOW), high=changed.high * (1 + doubt))
+        # Once more after the change: a host reads no faster for another batch.
         return changed.at_least(law.input_s(deployment))
 
     def _carried_over(self, time_s: Interval, times: Times, hosts: int) -> Interval:
@@ -152,6 +156,8 @@ class Laws:
         ).time_s
         if times.input_bound:
             carried = replace(carried, high=max(carried.high, time_s.high))
+        # The input path stays when the GPU changes, so its time bounds the carried one from below: images of an epoch /
+        # rate of a host / hosts.
         limit, images = self.input_limit, self.observations.images_per_epoch
         return carried.at_least(images / limit.images_per_s / hosts) if limit and images else carried
 
@@ -168,6 +174,8 @@ class Laws:
 
     def steps(self, workers: int) -> float | None:
         """Return the updates in an epoch."""
+        # Of the runs' batch, also where another is asked for: the time of their steps is what `_at_batch` has changed.
+        # The last, smaller step of an epoch counts as one.
         batch, images = self.observations.global_batch(workers), self.observations.images_per_epoch
         return None if not batch or not images else -(-images // batch)
 

@@ -140,9 +140,12 @@ def _times(job: Workload) -> tuple[dict[str, Times], list[SetAside]]:
     """Return by kind of GPU the largest group that can be compared in time; the other groups are named."""
     chosen: dict[str, list[ConfigurationRuns]] = {}
     aside: list[SetAside] = []
+    # The largest group first, then the one with most workers: of each kind of GPU the first is learnt from.
     groups = sorted(comparable_in_time(job), key=lambda g: (-len(g), -max(c.workers for c in g)))
     for group in groups:
         gpu = group[0].gpu
+        # A GPU in step with a processor waits for it, and one that is shared does the work of two: neither time is that
+        # of a GPU of its own.
         mixed = tuple(c for c in group if any(mixes_devices(run.machine) for _, run in c.members))
         if mixed:
             aside.append(SetAside(configurations=mixed, reason="mixed devices"))
@@ -177,7 +180,7 @@ def _times_of(gpu: str, configurations: Sequence[ConfigurationRuns], job: Worklo
         overheads=tuple(_overheads(c, whole_epochs=whole_epochs) for c in configurations),
         input_images_per_s=_median(p for p in probes if _is_positive(p)),
         gradient_bytes=_median(b for b in gradient_bytes if _is_positive(b)),
-        precision=precisions[0],
+        precision=precisions[0],  # a setting that matters for time: a group has one
         input_bound=bound,
         seen_input_images_per_s=_seen_input_limit(configurations, bound),
     )
@@ -204,7 +207,7 @@ def _step(configuration: ConfigurationRuns) -> StepObservation:
         processes=configuration.workers,
         hosts=configuration.hosts,
         time_s=time_s.value,
-        images_per_step=configuration.global_batch or configuration.workers,
+        images_per_step=configuration.global_batch or configuration.workers,  # no batch known: all alike
         repeats=time_s.count,
         spread=_relative(time_s),
     )
@@ -213,6 +216,7 @@ def _step(configuration: ConfigurationRuns) -> StepObservation:
 def _epoch_times(configurations: Sequence[ConfigurationRuns]) -> Iterator[EpochTimeObservation]:
     # What one row of a table does not say is no difference: these configurations agree in all that is known.
     runs = [run for configuration in configurations for run in configuration.summaries]
+    # Without a batch there are no steps either, whatever the images: those of an epoch then go as 1 / N.
     batch, images = _commonest(run.batch_per_worker for run in runs), _commonest(run.images_per_epoch for run in runs)
     for configuration in configurations:
         time_s = configuration.epoch_time_s
@@ -243,6 +247,8 @@ def _overheads(configuration: ConfigurationRuns, *, whole_epochs: bool) -> Overh
 def _overheads_of(run: RunSummary, *, whole_epochs: bool) -> Overheads:
     parts, epoch_s = run.turnaround_parts_s, run.epoch_time_s or 0.0
     if whole_epochs:
+        # An epoch of a table has its evaluation in it, so what is left of a job is start-up and the like; below 0 the
+        # table contradicts itself.
         rest_s = run.outside_epochs_s if run.state == "finished" else None
         return Overheads(processes=run.workers, fixed_s=rest_s if rest_s is not None and rest_s >= 0 else None)
     # fixed = start-up (of a run alone) + decoding + the rest + (cold epoch - steady epoch); the queue is not forecast.
@@ -260,6 +266,7 @@ def _input_bound(configurations: Sequence[ConfigurationRuns], job: Workload) -> 
     """Return the slower kind of GPU that was as fast, or the bottleneck verdict that says so."""
     for configuration in configurations:
         for other in job.configurations:
+            # Before the spans, whose waits can mislead where work is queued on a GPU (analysis/bottleneck.py).
             if (found := gpu_without_gain(configuration, other) or gpu_without_gain(other, configuration)) is not None:
                 rate = configuration.images_per_s.value if configuration.images_per_s else None
                 more = [c for c in configurations if _rate(c) > MORE_INPUT * (rate or math.inf)]
@@ -291,6 +298,7 @@ def _seen_input_limit(configurations: Sequence[ConfigurationRuns], bound: InputB
     ordered = sorted(configurations, key=lambda c: c.workers / c.hosts)
     rates = [input_rate(configuration) for configuration in ordered]
     few, many = (each.workers / each.hosts for each in (ordered[0], ordered[-1]))
+    # Of the fewest and the most workers on a host: where the second read as much in all, they share one path.
     is_flat = many >= MORE_WORKERS * few and 0 < rates[-1] <= MORE_INPUT * rates[0]
     return max(rates) if is_flat else None
 

@@ -73,6 +73,8 @@ def expected_paid_s(work_s: float, costs: tuple[float, float], *, every_s: float
 
 
 def _expected_paid(work: Array, start: Array, pause: Array, *, every_s: float, rate: float) -> Array:
+    # All arrays: (draws,). (e^(r t) - 1) / r is the mean time paid until a stretch t has passed without an
+    # interruption, begun anew after each.
     every = np.minimum(every_s, np.maximum(work, 1e-9))  # of a job whose last checkpoint is there, nothing is left
     full = np.floor(work / every)
     rest = np.maximum(work - full * every, 0.0)
@@ -94,12 +96,15 @@ def interrupted(work_s: Interval, costs: InterruptionCosts, *, every_s: float, p
     """Return the time of a job of so much work; None where it would hardly ever get anywhere."""
     rate, start_s, pause_s = per_h / HOUR_S, costs.start_s.value, costs.pause_s.value
     every_s = min(every_s, work_s.value)
+    # A start gets as far as its first checkpoint with probability e^-(r (s + x + c)): e^-5 = 0.7 %.
     if rate * (start_s + every_s + pause_s) > HOPELESS:
         return None
     value_s = expected_paid_s(work_s.value, (start_s, pause_s), every_s=every_s, per_h=per_h)
     count = rate * value_s
-    drawn = draws([work_s, costs.start_s, costs.pause_s, costs.wait_s])
+    drawn = draws([work_s, costs.start_s, costs.pause_s, costs.wait_s])  # four of (NUM_DRAWS,)
     if count > MANY:
+        # The luck alone, from a job of MANY interruptions with exact parts; what jobs differ in besides (work, start) is
+        # in the formula. The relative luck of n interruptions falls with sqrt(n).
         exact = [np.full(NUM_DRAWS, each) for each in (work_s.value * MANY / count, start_s, pause_s)]
         lucky, _ = _simulated(exact, every_s=every_s, rate=rate)
         luck = 1 + (lucky / lucky.mean() - 1) * math.sqrt(MANY / count)
@@ -107,6 +112,7 @@ def interrupted(work_s: Interval, costs: InterruptionCosts, *, every_s: float, p
         counts = rate * paid
     else:
         paid, counts = _simulated(drawn, every_s=every_s, rate=rate)
+    # The draws give the ends; the value is the mean of the formula, which has no luck in it.
     time_s = middle_80(paid + counts * drawn[3], value_s + count * costs.wait_s.value)
     paid_s = middle_80(paid, value_s)
     if np.mean(counts == 0) >= UNDISTURBED_SHARE:
@@ -121,11 +127,13 @@ def _simulated(drawn: Sequence[Array], *, every_s: float, rate: float) -> tuple[
     work, start, pause = drawn[0], drawn[1], drawn[2]
     paid, counts, done = np.zeros(NUM_DRAWS), np.zeros(NUM_DRAWS), np.zeros(NUM_DRAWS)
     alive = np.arange(NUM_DRAWS)
+    # Each turn is one start of every job that is not done yet.
     for _ in range(PLAYED):
         if not len(alive):
             break
         left = work[alive] - done[alive]
         needed = start[alive] + left + np.ceil(left / every_s) * pause[alive]
+        # Memoryless: how long a machine stays does not depend on how long it has been there.
         until = rng.exponential(1 / rate, len(alive)) if rate > 0 else np.full(len(alive), np.inf)
         paid[alive] += np.minimum(needed, until)
         lost = alive[until < needed]
@@ -146,6 +154,7 @@ def costs_in(laws: Laws) -> InterruptionCosts:
     times = laws.times
     runs = [run for c in (times.configurations if times else ()) for run in _own_runs(c)]
     pauses = [pause_s for run in runs if (pause_s := _pause_s(run)) is not None]
+    # The first start waited in the queue, which no interruption costs: one wait fewer than starts.
     waits = [r.job.requeued_s / (r.job.starts - 1) for run in runs if (r := run.status).job and r.job.starts > 1]
     losses = [(run.status.time_s["lost"], run.status.segments - 1) for run in runs if _has_lost(run)]
     interruptions = sum(count for _, count in losses)
@@ -186,6 +195,8 @@ def work_time(laws: Laws, prediction: Prediction, epochs: Interval) -> Interval:
     parts = laws.parts(prediction.workers, prediction.hosts)
     assert parts is not None, "asked only where there are times"
     assert laws.times is not None, "as above"
+    # The formula of an interrupted job has a checkpoint for each interval and a start for each interruption: here they
+    # would count twice.
     overheads = [replace(each, checkpoint_s=0.0) for each in laws.times.overheads]
     work = TurnaroundParts(
         epoch_s=parts.epoch_s,
@@ -202,6 +213,7 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
     costs, per_h = costs_in(laws), question.interruptions_per_h * prediction.hosts
     every_s = best_interval_s(pause_s=costs.pause_s.value, per_h=per_h)
     all_epochs, epochs = epochs_planned(laws.observations), prediction.epochs_to_stable
+    # The job and its stable epoch, saved as often as is best; the job saved as usual shows what that is worth.
     job, stable, usual = (
         interrupted(work_time(laws, prediction, each), costs, every_s=interval_s, per_h=per_h) if each else None
         for each, interval_s in ((all_epochs, every_s), (epochs, every_s), (all_epochs, USUAL_EVERY_S))

@@ -92,6 +92,7 @@ def image_time_s(network: NetworkCount, kind: GpuKind, *, precision: str) -> Int
     time_s = BYTES_FACTOR * bytes_kept / (kind.bandwidth_gb_s * 1e9)
     rate = peak_tflops(kind, precision_of(precision))
     if rate is not None:  # a sheet without peak rates, as a user may write it
+        # 3: forward, and backward for the inputs and for the weights, each as much again.
         time_s += FLOPS_FACTOR * 3 * network.forward_flops_per_image / (rate * 1e12)
     other = 0.0 if kind.name in LEARNT_KINDS else LOG_HALF_WIDTH
     width = math.exp(math.hypot(LAW_HALF_WIDTH, other))

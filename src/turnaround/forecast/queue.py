@@ -66,6 +66,7 @@ class _Spread:
         own = math.fsum(values) / count if count else mean
         total, freedom = weight + count, weight + count
         squares = weight * spread**2 + math.fsum((value - own) ** 2 for value in values)
+        # The distance of both means is scatter as well: a cluster unlike the prior is less sure, not only moved.
         squares += weight * count / total * (own - mean) ** 2
         # 1 + 1 / total: the next one scatters, and the mean is not known exactly either.
         scale = math.sqrt(squares / freedom * (1 + 1 / total))
@@ -105,12 +106,15 @@ class WaitLaw:
             if not similar:
                 return None
             logs = [_in_log(wait.wait_s) for wait in similar]
+            # The prior has the waits' own mean, and lends its spread with the weight of one job: nobody knows a usual
+            # wait of all clusters.
             about, error = 0.0, _Spread.of(logs, mean=float(np.mean(logs)), spread=ALONE_SPREAD, weight=1.0)
         low, value, high = (max(0.0, math.exp(about + end) - CYCLE_S) for end in error.ends())
         return Interval(low=low, value=value, high=high)
 
     def similar(self, gpus: int, gpu: str | None) -> list[Wait]:
         """Return the waits to learn from: of this kind of GPU and about so many, else of this kind, else all."""
+        # A job that does not say its kind may be of this one.
         kind = [wait for wait in self.waits_ if gpu is None or wait.gpu in (None, gpu)]
         near = [w for w in kind if w.gpus and gpus and 1 / SIMILAR <= w.gpus / gpus <= SIMILAR]
         return next((some for some in (near, kind) if len(some) >= MIN_SIMILAR), list(self.waits_))
@@ -139,6 +143,7 @@ def _wait_of(run: Run) -> Wait | None:
     estimated_s = status.job.estimated_wait_s
     is_time = estimated_s is not None and 0 <= estimated_s < math.inf
     processes = run.machine.get("processes")
+    # 0 GPUs: a job on processors is like no number of them.
     return Wait(
         gpus=processes if isinstance(processes, int) and status.job.gpu else 0,
         gpu=kind_of(status.job.gpu) if status.job.gpu else None,
@@ -167,6 +172,7 @@ def with_queue(prediction: Prediction, law: WaitLaw, *, estimated_s: float | Non
 
 def plus_wait(wait_s: Interval, time_s: Interval) -> Interval:
     """Return the sum of two times whose errors have nothing to do with each other."""
+    # By draws: both are skewed, so half-widths in quadrature would be those of another sum.
     first, second = draws([wait_s, time_s])
     return middle_80(first + second, wait_s.value + time_s.value)
 

@@ -45,6 +45,7 @@ class StepTime(ScalingLaw[StepObservation]):
     def _check_same_work(self, observations: Sequence[StepObservation]) -> None:
         """Note the images per process (weak) or per step (strong), which the law takes as fixed."""
         per = {"weak": "process", "strong": "step"}[self.scaling]
+        # The law has no term for the size of a batch: a step of other images is other computation, c0.
         images = sorted(o.images_per_step / (o.processes if self.scaling == "weak" else 1) for o in observations)
         if images[-1] > 1.01 * images[0]:
             raise InputError(
@@ -56,5 +57,6 @@ class StepTime(ScalingLaw[StepObservation]):
     def _pinned(self, counts: Sequence[int]) -> dict[str, Pinned]:
         if len(counts) == 1:
             one = Pinned(reason="one count", counts=tuple(counts))
-            return {"c1": one, "c2": one}
+            return {"c1": one, "c2": one}  # the prior alone
+        # Two times fix c0 and what the second costs more; how that divides into c1 and c2 is the prior's.
         return {"c1": Pinned(reason="two counts", counts=tuple(counts))} if len(counts) == 2 else {}

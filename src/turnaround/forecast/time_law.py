@@ -187,6 +187,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
         self.measured_ = [measured[i] for i in kept]
         self.counts_ = [m.processes for m in self.measured_]
         self.hosts_ = max(ordered[i].hosts for i in kept)
+        # In this order: the prior of the overhead looks at counts, hosts and times, and the points at the overhead.
         self._parameters = self._fitted(self.measured_, self._overhead_prior())
         self.coefficients_, self.overhead_s_ = self._parameters[-3:], float(sum(self._parameters[:-3]))
         self.points_ = self._points([ordered[i] for i in kept])
@@ -259,6 +260,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
 
     def _points(self, observations: Sequence[Observed]) -> list[CountTime]:
         """Return the time of a unit of work, without the overhead, on each count and side of the host boundary."""
+        # The same count on one host and on two are two points, not repeats of one.
         times: dict[tuple[int, bool], list[float]] = {}
         for o in observations:
             times.setdefault((o.processes, o.hosts > 1), []).append(o.time_s)
@@ -286,6 +288,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
             return self._law_s(n, self._parameters)
         last = trend.last.processes
         if n <= last:
+            # Growth is 1 here, but for a first crossing: that is a doubling away even with no more processes.
             start_s = (self._law_s(n, self._parameters) - self.overhead_s_) / self._work(n)
             factor = trend.growth(n)
         else:
@@ -299,6 +302,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
 
         Steps are counted in those of the first count: all columns are then of one size.
         """
+        # rows: (observations, 3), the factors of c0, c1, c2 in each time.
         unit = self.steps(measured[0].processes)
         rows = np.array([self.steps(m.processes) / unit * features(m.processes, self.scaling) for m in measured])
         if overhead_sd is None:
@@ -323,6 +327,8 @@ class ScalingLaw(Estimator[Observed, Deployment]):
             steps = self.steps(configuration.processes)
             usual_s, slow_s = (configuration.between_hosts_s(b) for b in (TEN_GIGABIT_BYTES_PER_S, SLOW_BYTES_PER_S))
             return steps * usual_s, steps * slow_s
+        # How many bytes would cross is not known, so the value stays; the upper end has room for a step of twice the
+        # time on a slow network, and for less on a faster one.
         share = SLOW_BYTES_PER_S / (configuration.inter_host_bytes_per_s or SLOW_BYTES_PER_S)
         return 0.0, min(share, 1.0) * ON_A_SLOW_NETWORK * self._value_s(configuration)
 
@@ -347,6 +353,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
             return {}
         errors = {}
         for count in counts:
+            # All repeats of a count go at once: one that stayed would tell what is asked.
             others = self._fitted([m for m in self.measured_ if m.processes != count], self._overhead_prior())
             left_out = [m.time_s for m in self.measured_ if m.processes == count]
             errors[count] = float(self._law_s(count, others) / np.median(left_out) - 1)
@@ -359,6 +366,7 @@ class ScalingLaw(Estimator[Observed, Deployment]):
         found = []
         for odd in (measured[i] for i in aside):
             against = [(max(efficiency(odd, m, scaling), efficiency(m, odd, scaling)), m) for m in measured]
+            # With both orders: the odd one may be the smaller count of the pair; the other order is 0.
             ratio, other = max(against, key=lambda pair: pair[0])
             found.append(
                 Exclusion(

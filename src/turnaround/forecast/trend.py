@@ -85,12 +85,14 @@ class Trend:
         place: Place = "measured side" if len(side) > 1 else "one count beyond" if side else "first hosts"
         if not is_on_several_hosts and len(side) < 2:  # one host, but hardly anything was measured on one
             place, side = "measured side", ordered
+        # The slope is that of one side where two counts lie on it: across the boundary it would be the price of a second
+        # host, paid once and not for every doubling. The unrest is that of all counts, the step across included.
         slopes = _slopes(side if len(side) > 1 else [p for p in ordered if p not in side])
         sizes = [abs(slope) for slope in _slopes(ordered)]
         return cls(
             place=place,
             last=side[-1] if side else ordered[-1],
-            slope=min(max(slopes[-1], 0.0), STEEPEST) if slopes else 0.0,
+            slope=min(max(slopes[-1], 0.0), STEEPEST) if slopes else 0.0,  # below 0: noise
             unrest=min(sum(sizes) / len(sizes), STEEPEST) if sizes else 0.0,
         )
 
@@ -102,6 +104,7 @@ class Trend:
     def growth(self, processes: int) -> float:
         """Return the factor of the time of a unit of work between the last count and this one: at least 1."""
         each, share = GROWTH[self.place]
+        # Exponential in the doublings: the same share more for each of them.
         return math.exp(self.doublings(processes) * (each + share * self.slope))
 
     def half_widths(self, doublings: float) -> HalfWidths:
@@ -111,6 +114,7 @@ class Trend:
             distance * (constant + factor * self.unrest)
             for constant, factor in (FASTER[self.place], SLOWER[self.place])
         )
+        # From logarithms to shares of the value: a factor of e^w either way.
         return HalfWidths(less=1 - math.exp(-less), more=math.exp(more) - 1)
 
 

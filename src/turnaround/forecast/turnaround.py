@@ -187,6 +187,7 @@ def best_of(times_s: dict[int, float], *, by: str) -> Best | None:
         near_fastest=min(
             (n for n in times_s if times_s[n] <= NEAR_FASTEST * times_s[fastest]), key=lambda n: (n * times_s[n], n)
         ),
+        # The fewest from which even the fastest gains less than WORTH_IT.
         enough=min(n for n in times_s if n <= fastest and times_s[n] * (1 - WORTH_IT) <= times_s[fastest]),
         by=by,
     )
