@@ -96,6 +96,7 @@ class Caveats:
         speeds = [impossible_speed(run) for configuration in times.configurations for run in configuration.summaries]
         if found := tuple(speed for speed in speeds if speed is not None):
             yield ImpossibleTimes(found=found)
+        # What was set aside harms no forecast: only what the law has learnt from is doubted.
         aside = {observation.processes for observation in law.set_aside_}
         learnt = [configuration for configuration in times.configurations if configuration.workers not in aside]
         for smaller, speedup, larger in superlinear_pairs(self.job):

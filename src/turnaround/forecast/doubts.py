@@ -32,12 +32,14 @@ def doubts_of(points: Sequence[CountTime]) -> tuple[DoubtfulTime, ...]:
 def _doubts(ordered: Sequence[CountTime]) -> Iterator[DoubtfulTime]:
     rates = [p.processes / p.time_s for p in ordered]
     first, last = ordered[0], ordered[-1]
+    # In this order, as the first is told: work that is not divided explains a slow count as well.
     if max(rates) < min(rates) * (1 + SAME_TIME):
         yield _doubt("same time", last, first)
     fastest = max(range(len(rates)), key=lambda k: rates[k])
     slower = [p for p, rate in zip(ordered[fastest:], rates[fastest:], strict=True) if rate < rates[fastest]]
     if slower:
         yield _doubt("slower than fewer", slower[-1], ordered[fastest])
+    # Two counts alone have no trend that the second could be held against.
     if len(ordered) > 2:
         expected = _expected(ordered[:-1], last)
         if last.time_s > TOO_SLOW * expected.high:

@@ -173,7 +173,7 @@ def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estim
         _estimate(measured, question, kind, n)
         for kind in dict.fromkeys(map(kind_of, question.gpus))
         for n in counts
-        if kind != CPU or n <= measured.cores
+        if kind != CPU or n <= measured.cores  # more would share the cores
     ]
 
 
@@ -231,7 +231,7 @@ def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers:
     if measured.network.keeps_features:
         once = _pass_s(measured, kind, image_s).scaled(num_images / (1 if kind == CPU else workers))
         fixed = Interval(value=fixed.value + once.value, low=fixed.low + once.low, high=fixed.high + once.high)
-        per_epoch = Interval(value=0.0, low=0.0, high=0.0)
+        per_epoch = Interval(value=0.0, low=0.0, high=0.0)  # validation images are in that pass
     checkpoint = prior.CHECKPOINT_S
     return TurnaroundParts(
         epoch_s=step_s.scaled(steps),
@@ -287,11 +287,12 @@ def _on_more(measured: TrialFacts, question: EstimateQuestion, alone: Interval, 
     """Return the step of so many GPUs: the typical loss of published series, and between hosts an all-reduce."""
     if workers == 1:
         return alone
+    # Fitted to the value alone: its interval is then that of the scaling, and the step's own joins it below.
     law = StepTime().fit([StepObservation(processes=1, time_s=alone.value, images_per_step=measured.batch)])
     deployment = Deployment(
         processes=workers,
         hosts=hosts,
-        gradient_bytes=max(measured.gradient_bytes, 1.0),
+        gradient_bytes=max(measured.gradient_bytes, 1.0),  # a Deployment takes no 0
         inter_host_bytes_per_s=None if question.network is None else question.network * 1e9,
     )
     return prior.times(alone, law.predict(deployment).scaled(1 / alone.value))
@@ -400,6 +401,7 @@ def _as_measured(measured: TrialFacts, kind: str, alone: Estimate) -> TrialFacts
 def _like(known: Interval, own: Interval) -> Interval:
     """Return the interval of a law from one batch with the width of what was measured there instead of the prior's."""
     alone = prior.STABLE_SHARE
+    # Independent errors add up in squares of logarithms: the prior's share is taken out, what was measured comes in.
     less = math.log(known.value / known.low) ** 2 - math.log(alone.value / alone.low) ** 2
     more = math.log(known.high / known.value) ** 2 - math.log(alone.high / alone.value) ** 2
     low = math.hypot(math.sqrt(max(less, 0.0)), math.log(own.value / own.low))

@@ -57,6 +57,7 @@ def _candidates(laws: Laws, prediction: Prediction) -> Iterator[Candidate]:
     counts = sorted({2**k for k in range(wanted.bit_length()) if 2**k <= wanted} | {wanted, -(-wanted // 2)})
     known = set(laws.epochs.batches_) if laws.epochs else set()
     for workers in counts:
+        # With a fixed global batch more workers are no other batch; and one worker needs no rehearsal.
         if seen.batch_total is None and laws.global_batch(workers) not in known and workers > 1:
             yield Candidate(workers=workers, is_rehearsal=True)
         if laws.times and workers < wanted and workers not in laws.times.counts:

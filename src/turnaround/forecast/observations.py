@@ -305,6 +305,7 @@ def _seen_input_limit(configurations: Sequence[ConfigurationRuns], bound: InputB
 
 def kinds_by_counts(times: dict[str, Times]) -> list[str]:
     """Return the kinds of GPU, the one with the most counts first."""
+    # Counts, not runs: repeats of one count say nothing of what more processes cost.
     return sorted(times, key=lambda gpu: (-len(times[gpu].counts), -max(times[gpu].counts), gpu))
 
 

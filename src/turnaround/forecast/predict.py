@@ -98,6 +98,7 @@ class Forecaster:
             currency=price.currency if price else None,
             energy_wh=job_wh,
             energy_to_stable_wh=energy_wh(stable_s, watts, workers=workers),
+            # Both rates are for a kWh.
             electricity_cost=job_wh.scaled(rates.electricity / 1000) if job_wh and rates.electricity else None,
             emissions_kg=job_wh.scaled(rates.grid / 1000) if job_wh and rates.grid else None,
             val_accuracy=accuracy,
@@ -131,6 +132,7 @@ class Forecaster:
         if parts is None or laws.is_carried_over or not 0 < most < workers:
             return None
         there, epochs_there = laws.parts(most, self._hosts(most)[0]), laws.at_batch(laws.epochs, most)
+        # Both to a stable accuracy or both to the end: times to two goals have no difference.
         here_epochs, there_epochs = (epochs, epochs_there) if epochs and epochs_there else (all_epochs, all_epochs)
         if there is None or here_epochs is None or there_epochs is None:
             return None
@@ -234,6 +236,7 @@ def _no_precision_on_processors(laws: Laws) -> InputError:
 
 def _with_batch(job: Workload, batch_per_worker: int | None) -> Workload:
     """Return the job with the runs of this batch per worker alone, where there are times of such runs."""
+    # What runs of this batch have measured needs no law of the batch.
     own = [c for c in job.configurations if c.global_batch == c.workers * (batch_per_worker or 0)]
     return replace(job, configurations=tuple(own)) if any(c.epoch_time_s is not None for c in own) else job
 
@@ -241,6 +244,7 @@ def _with_batch(job: Workload, batch_per_worker: int | None) -> Workload:
 def _job(survey: Survey, question: Question) -> Workload:
     part = (question.job or "").strip().lower()
     named = [(job.name.lower(), job) for job in survey.workloads]
+    # The exact name first: it may be the beginning of another's.
     jobs = (
         [job for name, job in named if name == part]
         or [job for name, job in named if name.startswith(part)]
@@ -342,6 +346,7 @@ def measured_figures(
     `times`: those it is among, for the time to stable."""
     to_stable_s = measured_time_to_stable(times, configuration) if times is not None else None
     stable = configuration.stable
+    # Less the queue: how long a job waits is the cluster's, and no forecast of the job has it.
     job_s = Spread.of(
         None if run.job_time_s is None else run.job_time_s - run.turnaround_parts_s.get("queue", 0.0)
         for run in configuration.finished
