@@ -127,6 +127,7 @@ def step_parts(run: Run) -> StepPartTimes | None:
 def _shares(spans: list[Span]) -> dict[str, float] | None:
     names = ("wait_s", "copy_s", "compute_s", "reduce_s", "update_s")
     median_part_s = {name: median(_number(getattr(span, name)) for span in spans) for name in names}
+    # The sum of the medians, not the median of the sums: shares add up to 1 then.
     step_s = sum(median_part_s.values())
     return {name: value / step_s for name, value in median_part_s.items()} if step_s > 0 else None
 
@@ -164,12 +165,13 @@ def _host(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
     """Suspect the host where a GPU is idle though the input is there: small kernels, launched too slowly."""
     busy = gpu_busy(run)
     is_input = any(True for _ in _input(run, parts))
+    # A GPU whose images are late is idle as well: that is the input's verdict.
     if busy is not None and not is_input and 1.0 - busy > IDLE_SHARE:
         yield _suspect("host", 1.0 - busy, "idle GPUs", busy=busy)
 
 
 def _evaluation(run: Run, parts: StepPartTimes | None) -> Iterator[Bottleneck]:
-    epochs = steady_epochs(run.epochs) or run.epochs
+    epochs = steady_epochs(run.epochs) or run.epochs  # without the cold one
     timed = [(e.epoch_time_s, e.evaluation_time_s) for e in epochs if e.evaluation_time_s and e.epoch_time_s > 0]
     if not timed:
         return
@@ -186,6 +188,7 @@ _SUSPECTS = (_input, _communication, _straggler, _host, _evaluation)
 
 def gpu_busy(run: Run) -> float | None:
     """Return the mean share of the time in which the GPUs computed, from the first step on; None without telemetry."""
+    # Start-up and decoding leave a GPU idle, and no kernel is to blame for that. Times of one format compare as text.
     begun_at = run.status.first_step_at or ""
     means: list[float] = []
     for host, samples in run.telemetry().items():

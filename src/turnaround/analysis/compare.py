@@ -159,6 +159,7 @@ def _between(left: Sequence[Run], right: Sequence[Run], meant: frozenset[str]) -
     ours, theirs = _values(left), _values(right)
     found = []
     for what, (values, matters_for) in ours.items():
+        # What the other side says nothing about is no difference: its record may be older, or a table.
         others = theirs.get(what, (values, matters_for))[0]
         is_other = values.isdisjoint(others) if what in _VARIES_OVER_REPEATS else values != others
         if what not in meant and is_other:

@@ -297,6 +297,7 @@ class Workload:
 
 
 def _step_time_s(summary: RunSummary, run: Run) -> float | None:
+    # As the last epoch counted them; else by the batch, with the smaller step at the end of an epoch.
     steps = next((e.steps for e in reversed(run.epochs) if e.steps), None)
     if steps is None and summary.images_per_epoch and summary.global_batch:
         steps = -(-summary.images_per_epoch // summary.global_batch)
@@ -306,6 +307,7 @@ def _step_time_s(summary: RunSummary, run: Run) -> float | None:
 def _stable(summary: RunSummary, run: Run) -> EpochEstimate:
     measured = stable_epoch(summary.curve.filled().val_accuracy, num_validation=summary.num_validation)
     told = run.imported.epochs_to_stable if run.imported else None
+    # A curve goes before what somebody has read off it.
     if told is None or measured.status not in NO_VERDICT:
         return measured
     return EpochEstimate(
@@ -325,5 +327,6 @@ def _commonest(verdicts: Sequence[Verdict]) -> Verdict | None:
     known = [verdict for verdict in verdicts if verdict.kind != "unknown"]
     if not known:
         return verdicts[0] if verdicts else None
+    # One run's verdict as a whole: figures of several runs would not belong together.
     kind = mode(verdict.kind for verdict in known)
     return next(verdict for verdict in known if verdict.kind == kind)

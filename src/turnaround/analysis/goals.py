@@ -131,6 +131,7 @@ def time_ranking(job: Workload) -> TimeRanking | None:
     to_target = tuple((c, time_s) for c in real if (time_s := time_to_target_s(c, job.target)) is not None)
     if len(to_target) > 1:
         return TimeRanking(basis="target", time_s=to_target, target=job.target)
+    # To one accuracy any settings are fair. A whole job, or an epoch, is only compared with one of the same settings.
     by_settings: defaultdict[tuple[Fact, ...], list[ConfigurationRuns]] = defaultdict(list)
     for configuration in useful:
         by_settings[configuration.settings].append(configuration)

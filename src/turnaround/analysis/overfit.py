@@ -79,8 +79,10 @@ def overfitting(curve: Curve, *, num_validation: int | None, seed: int = 0) -> O
         kind = "harmful"
     elif loss_rise_percent is not None and loss_rise_percent > RISING_LOSS_PERCENT:
         kind = "over-confident"
+    # From here on training accuracy decides; a fall and a rising loss can be told without it.
     elif gap is None:
         kind = "unknown"
+    # Three standard errors to say that there is a gap, two to say that there is none; between them neither is said.
     elif gap > MEMORISING_GAP and gap > 3 * (gap_se or 0.0):
         kind = "memorising"
     elif gap < 2 * (gap_se or 0.0) and _is_rising(curve.train_accuracy, num_validation):

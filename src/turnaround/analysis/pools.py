@@ -17,6 +17,7 @@ from typing import Literal
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 
+# One-sided, as MLPerf compares convergence (p = 0.05): the question is whether accuracy fell, not whether it differs.
 CONFIDENCE = 0.95
 _Z = 1.6449  # quantile of the normal distribution, one-sided at CONFIDENCE
 
@@ -97,6 +98,7 @@ def groups_of(job: Workload) -> list[PooledGroup]:
 def _pools(configurations: Iterable[ConfigurationRuns]) -> list[Pool]:
     by_result: defaultdict[tuple[int, int], list[ConfigurationRuns]] = defaultdict(list)
     for configuration in configurations:
+        # 0: an unknown batch is a batch of its own.
         by_result[configuration.workers, configuration.global_batch or 0].append(configuration)
     return [
         Pool(
@@ -135,6 +137,7 @@ def _scatter(pools: Sequence[Pool]) -> Noise | None:
 def _single(pools: Sequence[Pool]) -> Noise | None:
     """Estimate the noise of one run by its curve, which counting images bounds from below, else by counting alone."""
     configurations = [configuration for pool in pools for configuration in pool.configurations]
+    # The noise of a curve is at least that of counting (analysis/stable.py), so counting alone is the last resort.
     if curves := [c.stable.noise for c in configurations if c.stable.noise is not None]:
         return Noise(sd=median(curves), degrees=None, source="curves")
     counted = [binomial for c in configurations if (binomial := binomial_noise(c)) is not None]

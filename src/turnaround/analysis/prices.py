@@ -157,6 +157,7 @@ def _from_toml(file: Path, text: str) -> PriceTable:
 
 def _from_csv(file: Path, text: str) -> PriceTable:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    # By the headings: where numbers have a decimal comma, spreadsheets separate by semicolons.
     separator = max(",;\t", key=(lines[0] if lines else "").count)
     try:
         rows = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=separator, strict=True))

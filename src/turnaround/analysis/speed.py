@@ -91,6 +91,7 @@ def superlinear_pairs(job: Workload) -> list[tuple[ConfigurationRuns, Speedup, C
         for number, configuration in enumerate(group):
             # Fewer workers only: of the same number with other settings, one is simply faster.
             fewer = [one for one in group[:number] if one.workers < configuration.workers]
+            # From the nearest down: the groups begin with the fewest workers.
             found = ((smaller, speedup_of(smaller, configuration), configuration) for smaller in reversed(fewer))
             pairs += [pair for pair in found if pair[1].is_superlinear][:1]
     return pairs
@@ -102,6 +103,7 @@ def speedup_of(baseline: ConfigurationRuns, configuration: ConfigurationRuns) ->
     assert before is not None, "a baseline has times"
     assert now is not None, "a configuration has times"
     ratio = configuration.workers / baseline.workers
+    # Against itself a baseline is 1 exactly, however its repeats scatter.
     speedup = _ratio_of(before, now) if configuration is not baseline else _ratio_of(before, None)
     # speedup = t_baseline / t, efficiency = speedup / (workers / baseline's workers). `fewest` is the least speed-up
     # that rounded times allow.
@@ -175,6 +177,7 @@ def _divided(spread: Spread, by: float) -> Spread:
 def _rounding_s(configuration: ConfigurationRuns) -> float:
     """Return the rounding error of a configuration: tables of others have whole seconds."""
     times_s: Sequence[float] = [run.epoch_time_s for run in configuration.summaries if run.epoch_time_s is not None]
+    # One time with a fraction of a second shows that the table rounds none.
     is_rounded = all(run.is_imported for run in configuration.summaries) and all(
         time_s == round(time_s) for time_s in times_s
     )

@@ -52,6 +52,7 @@ def impossible_speed(run: RunSummary) -> ImpossibleSpeed | None:
         return None
     sheet = data_sheet(run.gpu)
     fastest = max(kind.bandwidth_gb_s for name in known_kinds() if (kind := data_sheet(name)) is not None)
+    # MB/s / (MB an image); a kind without a sheet has the fastest one's bandwidth, so only what no GPU can do is told.
     limit = 1000 * (sheet.bandwidth_gb_s if sheet is not None else fastest) / LEAST_MB_AN_IMAGE
     rate = run.images_per_epoch / run.epoch_time_s if run.images_per_epoch and run.epoch_time_s else None
     each = None if rate is None else rate / max(run.processes, 1)

@@ -155,6 +155,7 @@ def _settings(runs: Sequence[Run]) -> list[tuple[Fact, ...]]:
     values: defaultdict[str, set[Fact]] = defaultdict(set)
     for fact in (fact for own in facts for fact in own):
         values[fact.what].add(fact)
+    # Sharing is kept where all runs share, too: without it a label would promise each process a GPU of its own.
     return [tuple(fact for fact in own if len(values[fact.what]) > 1 or fact.what == _SHARING) for own in facts]
 
 
