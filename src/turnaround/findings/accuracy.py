@@ -30,6 +30,7 @@ def accuracy_falls_with_workers(job: Workload) -> Iterator[Draft]:
     """Report the largest drop against the fewest workers, where it is more than noise, and what changed."""
     for group in groups_of(job):
         fewest, *more = group.pools
+        # Another batch on as few workers is a pool of its own, and no matter of workers.
         falling = [pool for pool in more if pool.workers > fewest.workers and _drop(group, fewest, pool) is not None]
         if falling:
             yield _falls(group, fewest, min(falling, key=lambda pool: pool.accuracy))
@@ -55,6 +56,7 @@ def _falls(group: PooledGroup, fewest: Pool, pool: Pool) -> Draft:
         for each in (fewest, pool)
         if each.global_batch
     )
+    # Where nothing tells the noise the drop may be chance: a caution then, not the rule's problem.
     return Draft(
         severity="caution" if group.noise is None else None,
         text=text,
@@ -89,11 +91,13 @@ def _rate_cause(fewest: Pool, pool: Pool) -> str:
     rule, optimizer = (value_at(recipe, "training", key) for key in ("scaling", "optimizer"))
     if rule is None:
         return "how the learning rate was scaled is not recorded, and too large a rate does the same"
+    # What rules the rate out comes first, then the two known mistakes (none, and linear with Adam), then mere rules.
     if fewest.global_batch == pool.global_batch:
         each = value_at(recipe, "training", "batch_per_worker")
         return f"nor the learning rate; batch norm, where it learns, sees only the {each} images of its worker"
     if rule == "none":
         return "the learning rate was not raised for the larger batch (scaling = none)"
+    # Raised by the workers themselves, not by the ratio of the two pools: a recipe's rate is that of one worker.
     if rule == "linear" and optimizer in _ADAPTIVE:
         return f"the learning rate was raised {factor(pool.workers)}-fold (scaling = linear), too much for {optimizer}"
     if rule == "auto":
@@ -103,6 +107,7 @@ def _rate_cause(fewest: Pool, pool: Pool) -> str:
 
 def _advice(fewest: Pool, pool: Pool) -> str:
     count, batch = pool.workers, fewest.global_batch
+    # Rounded up to a multiple of the workers, who share it equally.
     keep = f", or keep the global batch: --set training.batch_total={-(-batch // count) * count}" if batch else ""
     is_auto = value_at(pool.configurations[0].members[0].run.recipe, "training", "scaling") == "auto"
     if is_auto:
@@ -140,6 +145,7 @@ def no_better_than_guessing(job: Workload) -> Iterator[Draft]:
 
 
 def _held(member: Member) -> AgainstGuessing | None:
+    # Finished runs only: one that was stopped may have been on its way.
     evaluation = member.run.evaluation if member.summary.state == "finished" else None
     return against_guessing(evaluation) if evaluation is not None else None
 
@@ -164,6 +170,8 @@ def _at_scale(member: Member, good: Sequence[Member]) -> str:
 
 def _advice_at_chance(member: Member, found: AgainstGuessing, *, has_good: bool) -> str:
     recipe = member.run.recipe
+    # In this order: too few images to tell, too many workers for this rate, a network that starts from nothing, and
+    # the images last, which no figure here can accuse.
     if found.accuracy > found.guessing:
         return "Hold more images out (data.holdout), or bring more: so few cannot tell it from guessing."
     if has_good:
@@ -183,6 +191,7 @@ def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:
         if len(group.pools) < 2 or group.noise is None:
             continue
         ordered = sorted(group.pools, key=lambda pool: pool.accuracy)
+        # The two that are farthest apart stand for all others.
         worst, best = ordered[0], ordered[-1]
         difference, limit = best.accuracy - worst.accuracy, group.noise.limit(best, worst)
         if difference <= limit:

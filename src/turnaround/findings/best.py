@@ -61,6 +61,7 @@ def _best(
     goal: Literal["speed", "cost"],
     values: Sequence[tuple[ConfigurationRuns, float]],
 ) -> Draft:
+    # Two or more: a ranking of one is none (analysis/goals.py).
     (best, value), (second, next_value), *_ = sorted(values, key=lambda pair: pair[1])
     unit: Unit = "s" if goal == "speed" else _device_unit(values)
     both = (value, next_value)
@@ -142,6 +143,7 @@ def own_plateau_only(job: Workload) -> Iterator[Draft]:
         f"{configuration.label} {duration(time_s)} at {accuracy(level)}"
         for (configuration, level), time_s in zip(known, times_s, strict=True)
     ]
+    # Within the band of a plateau two levels are one, as far as curves tell.
     apart = max(level for _, level in known) - min(level for _, level in known)
     verdict = "so they do not rank the configurations" if apart > BAND else "near enough for a rough comparison"
     yield Draft(

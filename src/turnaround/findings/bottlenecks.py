@@ -56,6 +56,7 @@ def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
 
 
 def _matters(verdict: Bottleneck) -> bool:
+    # Only an evaluation has a total; any other loss is told whatever its seconds.
     return verdict.figures.get("total_s", MIN_EVALUATION_S) >= MIN_EVALUATION_S
 
 

@@ -142,5 +142,6 @@ def _stated_gap(configuration: ConfigurationRuns) -> float | None:
     train, val = configuration.final_train_accuracy, configuration.final_val_accuracy
     if train is None or val is None or any(run.curve.epochs for run in configuration.summaries):
         return None
+    # Without a curve there is no noise of epochs: that of counting the images is the least.
     gap = train.value - val.value
     return gap if gap > max(MEMORISING_GAP, 3 * (binomial_noise(configuration) or 0.0)) else None

@@ -49,6 +49,7 @@ def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
     if not losing:
         return
     losing.sort(key=lambda pair: -pair[0])
+    # One run tells the parts, since they add up there; medians of parts over the repeats do not.
     worst = max(_timed(losing[0][1]), key=_share)
     lost = lost_s(worst)
     part, part_s = max(lost.items(), key=lambda item: item[1])
