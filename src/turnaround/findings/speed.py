@@ -32,6 +32,7 @@ _SHARED_LIMIT = {
 def faster_gpu_no_gain(job: Workload) -> Iterator[Draft]:
     """Report the same workers on a kind with far more bandwidth, and no faster: something else set the pace."""
     timed = [configuration for group in comparable_in_time(job) for configuration in group]
+    # Both orders: which of two kinds should be the faster one is known from their data sheets only.
     for slow, fast in itertools.permutations(timed, 2):
         if (found := gpu_without_gain(slow, fast)) is not None:
             yield _no_gain(found)
@@ -39,10 +40,11 @@ def faster_gpu_no_gain(job: Workload) -> Iterator[Draft]:
 
 def _no_gain(found: NoGain) -> Draft:
     slow, fast, gain = found.slow, found.fast, found.gain
+    # By the verdict on the faster kind: it is the one that must have waited.
     verdict = fast.bottleneck.kind if fast.bottleneck else "unknown"
     limit = _SHARED_LIMIT.get(verdict, "the input pipeline")
     rate = f" ({fast.images_per_s.value:,.0f} images/s)" if fast.images_per_s else ""
-    compared = "longer than" if gain < 0.95 else "as long as" if gain < 1.05 else "almost as long as"
+    compared = "longer than" if gain < 0.95 else "as long as" if gain < 1.05 else "almost as long as"  # up to NO_GAIN
     verb = "takes" if fast.workers == 1 else "take"
     text = (
         f"{fast.label} {verb} {compared} {slow.label} ({' and '.join(epochs(fast, slow))} "

@@ -54,6 +54,7 @@ def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
     lost = lost_s(worst)
     part, part_s = max(lost.items(), key=lambda item: item[1])
     others = [configuration.label for _, configuration in losing[1:]]
+    # Exact: where one part alone is above 0, the sum is that part to the last bit.
     how_much = "all" if part_s == sum(lost.values()) else "most"
     text = (
         f"Of the turnaround of {losing[0][1].label} ({duration(worst.job_time_s or 0.0)}), "
@@ -82,6 +83,7 @@ def _timed(configuration: ConfigurationRuns) -> list[RunSummary]:
 
 
 def _share(run: RunSummary) -> float:
+    # The queue is in both: a job's time runs from its submission, as its parts do.
     return sum(lost_s(run).values()) / run.job_time_s if run.job_time_s else 0.0
 
 
