@@ -103,8 +103,8 @@ def interrupted(work_s: Interval, costs: InterruptionCosts, *, every_s: float, p
     count = rate * value_s
     drawn = draws([work_s, costs.start_s, costs.pause_s, costs.wait_s])  # four of (NUM_DRAWS,)
     if count > MANY:
-        # The luck alone, from a job of MANY interruptions with exact parts; what jobs differ in besides (work, start) is
-        # in the formula. The relative luck of n interruptions falls with sqrt(n).
+        # The luck alone, from a job of MANY interruptions with exact parts; what jobs differ in besides (work, start)
+        # is in the formula. The relative luck of n interruptions falls with sqrt(n).
         exact = [np.full(NUM_DRAWS, each) for each in (work_s.value * MANY / count, start_s, pause_s)]
         lucky, _ = _simulated(exact, every_s=every_s, rate=rate)
         luck = 1 + (lucky / lucky.mean() - 1) * math.sqrt(MANY / count)

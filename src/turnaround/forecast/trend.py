@@ -85,8 +85,8 @@ class Trend:
         place: Place = "measured side" if len(side) > 1 else "one count beyond" if side else "first hosts"
         if not is_on_several_hosts and len(side) < 2:  # one host, but hardly anything was measured on one
             place, side = "measured side", ordered
-        # The slope is that of one side where two counts lie on it: across the boundary it would be the price of a second
-        # host, paid once and not for every doubling. The unrest is that of all counts, the step across included.
+        # The slope is that of one side where two counts lie on it: across the boundary it would be the price of a
+        # second host, paid once and not for every doubling. The unrest is that of all counts, the step across included.
         slopes = _slopes(side if len(side) > 1 else [p for p in ordered if p not in side])
         sizes = [abs(slope) for slope in _slopes(ordered)]
         return cls(
