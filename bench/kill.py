@@ -183,16 +183,19 @@ class Training:
                 return None
             time.sleep(0.005)
         time.sleep(strike.delay_s)
-        names = strike.signals.split()
+        victim = self._victim(strike, process)
+        if victim is None:
+            return None
+        (kind, pid), names = victim, strike.signals.split()
+        self.tally.struck[f"{strike.signals} to {kind}"] += 1
+        self.tally.while_starting += strike.event in STARTING
         for place, name in enumerate(names):
             if place:
                 time.sleep(strike.between_s)
-            kind = self._send(strike, process, getattr(signal, f"SIG{name}"))
-            if kind is None:
-                return None if place == 0 else f"{names[0]} to {strike.victim}"
-            if place == 0:
-                self.tally.struck[f"{strike.signals} to {kind}"] += 1
-                self.tally.while_starting += strike.event in STARTING
+                if process.poll() is not None:
+                    return f"{names[0]} to {strike.victim}"
+            with suppress(ProcessLookupError):
+                (os.killpg if kind == "group" else os.kill)(pid, getattr(signal, f"SIG{name}"))
         return str(strike)
 
     def _events(self, strike: Strike, process: subprocess.Popen[bytes]) -> dict[str, Callable[[], bool]]:
@@ -212,24 +215,21 @@ class Training:
             "finished": lambda: self._state() == "finished",
         }
 
-    def _send(self, strike: Strike, process: subprocess.Popen[bytes], number: int) -> str | None:
-        """To the victim, or to whom there is of the kinds before it; return its kind."""
+    def _victim(self, strike: Strike, process: subprocess.Popen[bytes]) -> tuple[str, int] | None:
+        """The victim, or who there is of the kinds before it, and its kind; all signals of a strike go to this one.
+
+        Looked up once: a launcher that was stopped because there was no process yet must be the one that goes on.
+        """
         if process.poll() is not None:
             return None
         if strike.victim == "group":
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            return "group"
+            return "group", process.pid
         kinds = _kinds(process.pid)
         order = {"agent": ("agent", "worker"), "decoder": ("decoder", "worker")}.get(strike.victim, (strike.victim,))
-        for kind in (*order, "launcher"):
-            if found := kinds[kind]:
-                if number == signal.SIGSTOP and kind == "launcher" and strike.signals == "STOP":
-                    return None
-                with suppress(ProcessLookupError):
-                    os.kill(found[strike.which % len(found)], number)
-                return kind
-        return None
+        kind = next(kind for kind in (*order, "launcher") if kinds[kind])
+        if kind == "launcher" and strike.signals == "STOP":  # nobody would end it
+            return None
+        return kind, kinds[kind][strike.which % len(kinds[kind])]
 
     def _wait(self, process: subprocess.Popen[bytes], *, until_s: float) -> int | None:
         try:
