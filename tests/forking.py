@@ -88,8 +88,7 @@ class ForkingParent:
 
     def _started(self, name: str) -> subprocess.Popen[bytes]:
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-        # Huge pages where malloc asks for some: forking_parent.py gathers the rest in them, and forks quicker.
-        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         # Whoever asks before torch is loaded waits in the queue of the socket. It ends with the process that forks,
         # since nobody else has it open.
         with socket.socket(socket.AF_UNIX) as listening, (self._folder / "parent.log").open("ab") as log:
