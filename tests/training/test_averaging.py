@@ -26,7 +26,9 @@ from turnaround.use.trained import load_trained
 from turnaround.workers.single import Single
 
 DECAY = 0.9
-SETTINGS = (*EXACT, "training.epochs=3", "training.learning_rate=0.02", f"training.ema={DECAY}")
+# At 0.02 four processes agreed to 1e-14 on one processor and to 1.8e-12 on another: AdamW divides gradients near zero by
+# their own size, so a large rate multiplies their rounding errors.
+SETTINGS = (*EXACT, "training.epochs=3", "training.learning_rate=0.003", f"training.ema={DECAY}")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -157,7 +159,7 @@ def test_a_run_with_it_is_resumed_to_the_bit(
 
 
 def test_what_was_evaluated_is_what_is_used(whole: Run) -> None:
-    trained = load_trained(whole.path)
+    trained = load_trained(whole.path, weights="last")
     used = dict(trained.module.state_dict())
     assert all(torch.equal(used[k], v.to(used[k].dtype)) for k, v in averages(whole).items())
 
