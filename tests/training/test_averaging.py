@@ -26,8 +26,8 @@ from turnaround.use.trained import load_trained
 from turnaround.workers.single import Single
 
 DECAY = 0.9
-# At 0.02 four processes agreed to 1e-14 on one processor and to 1.8e-12 on another: AdamW divides gradients near zero by
-# their own size, so a large rate multiplies their rounding errors.
+# At 0.02 four processes agreed to 1e-12 on one kind of processor and not on another: AdamW divides gradients near zero
+# by their own size, so a large rate multiplies their rounding errors.
 SETTINGS = (*EXACT, "training.epochs=3", "training.learning_rate=0.003", f"training.ema={DECAY}")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
