@@ -14,7 +14,9 @@ import pytest
 
 from turnaround.errors import RunDirectoryError, StorageError
 from turnaround.record import lock as lock_module
+from turnaround.record.files import write_temporary
 from turnaround.record.lock import RunLock
+from turnaround.record.writer import remove_leftovers
 
 HOLDER = """
 import sys, time
@@ -126,6 +128,22 @@ def test_of_several_that_start_at_once_exactly_one_wins(tmp_path, is_stale):
     for holder in holders:
         end(holder)
     assert os.listdir(tmp_path) == []
+
+
+def test_an_owner_that_clears_up_does_not_refuse_who_comes_beside_it(tmp_path, monkeypatch):
+    """The owner removes temporary files of killed writers; that of a lock which is just being taken looks the same."""
+    path, written = tmp_path / "run.lock", []
+
+    def write_and_lose(path, content):
+        written.append(write_temporary(path, content))
+        if len(written) == 1:
+            remove_leftovers(tmp_path, tmp_path)
+        return written[-1]
+
+    monkeypatch.setattr(lock_module, "write_temporary", write_and_lose)
+    with RunLock(path):
+        assert [file.name for file in tmp_path.iterdir()] == ["run.lock"]
+    assert len(written) == 2
 
 
 def write_owner(path, **changes):

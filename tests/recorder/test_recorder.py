@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -22,7 +23,7 @@ from turnaround.launch.lifecycle import Request, resume
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import is_held
 from turnaround.record.reader import Run
-from turnaround.recorder import Recorder, RecorderWarning
+from turnaround.recorder import Recorder, RecorderWarning, background_writer
 
 
 def train(rec: Recorder, *, epochs: int = 3, steps: int = 20) -> None:
@@ -380,6 +381,23 @@ def test_two_processes_write_one_run(tmp_path: Path) -> None:
     assert (record.machine["workers"], record.machine["processes"], len(record.epochs)) == (2, 2, 3)
     assert len(list((tmp_path / "run").glob("telemetry-*"))) == 1
     assert record.epochs[0].images == 160  # as many as the steps saw: num_train is 80
+
+
+def test_a_training_that_is_over_before_the_second_process_has_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_writer, "MIN_OPEN_S", 60.0)
+    first, second = (Recorder(tmp_path / "run", rank=rank, size=2) for rank in (0, 1))
+    first.epoch(val_accuracy=0.5)
+    end = threading.Thread(target=first.close)
+    end.start()
+    end.join(timeout=0.5)  # nobody has looked, so it waits
+    second.epoch()
+    second.close()
+    end.join(timeout=60)
+    record = Run.load(tmp_path / "run")
+    assert (record.ranks, record.status.state) == ([0, 1], "finished")
+    assert [rank["workers"] for rank in record.machine["ranks"]] == [[0], [1]]
 
 
 def test_a_second_process_alone_writes_nothing(tmp_path: Path) -> None:

@@ -52,12 +52,7 @@ class RunLock:
         owner = _identity()
         content = json.dumps(owner).encode() + b"\n"
         try:
-            # Content first, name second: whoever sees a lock file can read who its owner is.
-            temporary = write_temporary(self.path, content)
-            try:
-                self._take(temporary)
-            finally:
-                remove_file(temporary)
+            self._take(content)
         except OSError as error:
             raise storage_error("lock", self.path, error) from error
         self._token = owner["token"]
@@ -82,19 +77,25 @@ class RunLock:
     ) -> None:
         self.release()
 
-    def _take(self, temporary: Path) -> None:
+    def _take(self, content: bytes) -> None:
         for _ in range(MAX_ATTEMPTS):
-            if _create_whole(temporary, self.path):
-                return
+            # Content first, name second: whoever sees a lock file can read who its owner is.
+            temporary = write_temporary(self.path, content)
             try:
-                descriptor = open_for_reading(self.path)
-            except FileNotFoundError:
-                continue  # released between the two calls
-            try:
-                if self._take_over(descriptor, temporary):
+                if _create_whole(temporary, self.path):
                     return
+                descriptor = open_for_reading(self.path)
+                try:
+                    if self._take_over(descriptor, temporary):
+                        return
+                finally:
+                    os.close(descriptor)
+            except FileNotFoundError:
+                # The lock was released between two calls, or its owner has removed our temporary file with all that
+                # writers had left (`writer.remove_leftovers`). Where the folder is gone, the next one says so.
+                continue
             finally:
-                os.close(descriptor)
+                remove_file(temporary)
         raise RunDirectoryError(f"{self.path} changes hands too quickly: other runs are starting here. Try again.")
 
     def _take_over(self, descriptor: int, temporary: Path) -> bool:

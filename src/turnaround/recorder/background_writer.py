@@ -25,6 +25,10 @@ from turnaround.recorder import folder
 from turnaround.recorder.facts import TrainingFacts, where_i_am
 
 LOOK_EVERY_S = 1.0
+MIN_OPEN_S = 3.0
+"""A shorter training may be over before the other processes have looked for its directory: its end waits for them so
+long after its start, and no longer, since some programs record their first process alone."""
+ASK_EVERY_S = 0.02
 MAX_END_S = 30.0
 """The end of a training waits at most so long for a disk that hangs."""
 MAX_CAUSE = 500
@@ -54,6 +58,7 @@ class BackgroundWriter:
         self._waiting: list[Span] = []
         self._num_ranks = 0
         self._looked_s = -LOOK_EVERY_S
+        self._started_s = time.monotonic()
 
     def start(self, status: Status) -> None:
         """Process 0 makes the directory now, so that the user hears at once where it is or why there is none."""
@@ -108,6 +113,7 @@ class BackgroundWriter:
             if isinstance(what, _End):
                 # A short training may end within the pause between two looks for the directory.
                 self._open(is_last_chance=True)
+                self._await_others()
                 self._write_machine()
                 if what.status is not None and self.is_first and self.directory is not None:
                     self._write_status(what.status)
@@ -178,6 +184,13 @@ class BackgroundWriter:
         if not self._num_ranks or len(ranks) == self.training.place.size:
             write_json(self.directory.machine, self.training.machine(ranks))
             self._num_ranks = len(ranks)
+
+    def _await_others(self) -> None:
+        """Keep the directory open, as process 0, until all processes have found it: they look for one that is held."""
+        while self.is_first and self.directory is not None and time.monotonic() - self._started_s < MIN_OPEN_S:
+            if len(folder.ranks(self.directory)) >= self.training.place.size:
+                return
+            time.sleep(ASK_EVERY_S)
 
     def _close(self) -> None:
         if self._telemetry is not None:
