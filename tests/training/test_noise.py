@@ -85,14 +85,19 @@ def test_too_little_is_no_estimate() -> None:
 
 def test_what_drowns_has_a_lower_bound() -> None:
     """A noise scale of 20,000 images cannot be seen in 24 steps of 64, but that it is large can."""
-    held, told = 0, []
+    held, told, drowned = 0, [], 0
     for seed in range(40):
         found = measure(true_scale=20_000.0, small_size=32, big_size=64, steps=24, seed=seed).estimate(global_step=24)
         if found.high is None:
             assert "cannot tell the mean gradient from none" in found.reason
+            drowned += 1
+        else:  # an upper end that is within an order of magnitude, or none: never "0 to 20 million images"
+            assert found.value is not None
+            assert found.high <= 10 * found.value
         assert found.low is not None
         told.append(found.low)
         held += found.low <= 20_000.0
+    assert 10 < drowned < 40  # both happen
     assert held >= 34  # 95 % nominal, one-sided
     assert sorted(told)[20] > 200.0  # several times the batch: it says something
 

@@ -49,6 +49,8 @@ BLOCKS = 10
 """Blocks of the jackknife: consecutive measurements are not independent, so they are left out together."""
 MIN_MEASUREMENTS = 4
 """Fewer leave a jackknife of three blocks at most."""
+MAX_FACTOR = 10.0
+"""An interval whose ends are further than this from the value says nothing by its value: only a lower bound is told."""
 Z90 = 1.645
 """Quantile of the normal distribution for a 90 % interval."""
 
@@ -146,7 +148,11 @@ def ratio_of_means(pairs: list[tuple[float, float]]) -> NoiseScale:
     for b in range(blocks):
         block = pairs[b * count // blocks : (b + 1) * count // blocks]
         rest.append((noise - sum(n for n, _ in block), signal - sum(s for _, s in block)))
-    if signal <= 0 or any(n <= 0 or s <= 0 for n, s in rest):  # nothing, or one block alone, carries the signal
+    # Nothing, or one block alone, may carry the signal: then there is no logarithm, and no upper end.
+    is_told = signal > 0 and all(n > 0 and s > 0 for n, s in rest)
+    # Of the ratio without one block: a logarithm is closer to normal, and keeps the interval positive.
+    half_width = Z90 * _jackknife_error([math.log(n / s) for n, s in rest]) if is_told else math.inf
+    if half_width > math.log(MAX_FACTOR):
         value, low = noise / signal if signal > 0 else None, _lower_bound(noise, signal, rest)
         reason = (
             f"the {count} measurements cannot tell the mean gradient from none: it drowns in the differences of images"
@@ -154,9 +160,8 @@ def ratio_of_means(pairs: list[tuple[float, float]]) -> NoiseScale:
         return NoiseScale(
             value=value, low=low if value is None or low is None else min(low, value), high=None, reason=reason
         )
-    # Of the ratio without one block: a logarithm is closer to normal, and keeps the interval positive.
-    value, error = noise / signal, _jackknife_error([math.log(n / s) for n, s in rest])
-    return NoiseScale(value=value, low=value * math.exp(-Z90 * error), high=value * math.exp(Z90 * error))
+    value, factor = noise / signal, math.exp(half_width)
+    return NoiseScale(value=value, low=value / factor, high=value * factor)
 
 
 def _lower_bound(noise: float, signal: float, rest: list[tuple[float, float]]) -> float | None:
