@@ -17,8 +17,9 @@ from turnaround.data.pixels import Pixels
 from turnaround.model import convolutions
 from turnaround.recipe import TrainingRecipe
 from turnaround.training import assembly
-from turnaround.training.assembly import Assembly, build_core, choose_depthwise_kernels, class_weights, warm_up
+from turnaround.training.assembly import Assembly, build_core, choose_depthwise_kernels, warm_up
 from turnaround.training.choices import choose_device, choose_precision
+from turnaround.training.step import class_weights
 from turnaround.workers.environment import RankInfo
 from turnaround.workers.single import Single
 

@@ -9,6 +9,7 @@ from turnaround.errors import MissingPartError
 from turnaround.training.choices import (
     DepthwiseKernels,
     agreed_precision,
+    choose_backbone_precision,
     choose_depthwise,
     choose_device,
     choose_precision,
@@ -121,6 +122,31 @@ def test_the_precision_of_a_cpu() -> None:
     found = choose_precision("auto", CPU)
     assert (found.value.name, found.value.parameters, found.value.autocast) == ("fp32", torch.float32, None)
     assert "reproducible" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("abilities", "name"),
+    [
+        ({"amx_bf16": True, "avx512_bf16": True}, "bf16"),
+        ({"amx_bf16": False, "avx512_bf16": True}, "fp32"),
+        ({"avx2": True}, "fp32"),
+    ],
+)
+def test_a_processor_with_matrix_units_for_bf16_uses_them_for_a_frozen_backbone(
+    monkeypatch: pytest.MonkeyPatch, abilities: dict[str, bool], name: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: abilities, raising=False)
+    training = choose_precision("auto", CPU).value
+    assert training.name == "fp32"  # what learns is the same on any number of processes
+    assert choose_backbone_precision("auto", CPU, training).value.name == name
+    for asked in ("fp32", "fp64"):
+        of_training = choose_precision(asked, CPU).value
+        assert choose_backbone_precision(asked, CPU, of_training).value == of_training
+
+
+def test_a_torch_that_does_not_know_the_processor_computes_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert choose_backbone_precision("auto", CPU, choose_precision("auto", CPU).value).value.name == "fp32"
 
 
 @pytest.mark.parametrize(

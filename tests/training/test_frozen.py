@@ -66,6 +66,38 @@ def backbone_for(images_per_step: int) -> FrozenBackbone:
     return FrozenBackbone(Counting(), device=CPU, precision=precision, size_px=SIDE_PX, images_per_step=images_per_step)
 
 
+def test_a_backbone_in_bf16_gives_the_same_features_in_any_company_for_a_layer_in_fp32() -> None:
+    network = build(ModelRecipe(name="small"), num_classes=5, seed=1).module.eval()
+    images = torch.rand(24, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    found = []
+    for images_per_step in (24, 7):
+        backbone = FrozenBackbone(
+            Pooled(network),
+            device=CPU,
+            precision=choose_precision("bf16", CPU).value,
+            learns_in=choose_precision("fp32", CPU).value,
+            size_px=32,
+            images_per_step=images_per_step,
+        )
+        found.append(torch.cat([backbone(part) for part in images.split(images_per_step)]))
+    assert found[0].dtype == torch.float32
+    assert torch.equal(*found)
+    exact = Pooled(network)(images)
+    assert 0 < float((found[0] - exact).norm() / exact.norm()) < 0.02  # it did compute in bf16
+
+
+class Pooled(nn.Module):
+    """What the last layer of our own network sees."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network.forward_head(self.network.forward_features(images), pre_logits=True)  # type: ignore[operator]
+
+
 def made(pixels: Pixels, augment: AugmentRecipe, workers: Workers | None = None) -> FrozenFeed:
     workers = workers or Single(count=1, device=CPU)
     feed = FrozenFeed(

@@ -118,6 +118,7 @@ def machine_facts(run: Run) -> tuple[Fact, ...]:
 
 _CHOICES: tuple[tuple[str, str, Matters], ...] = (
     ("precision", "precision", "both"),
+    ("backbone", "precision of the frozen backbone", "both"),
     ("pixels", "place of the pixels", "time"),
 )
 

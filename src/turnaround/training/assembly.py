@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +33,7 @@ from turnaround.training.choices import (
     Precision,
     ProcessDevice,
     agreed_precision,
+    choose_backbone_precision,
     choose_compile,
     choose_depthwise,
     choose_precision,
@@ -50,7 +50,7 @@ from turnaround.training.noise import (
     needs_probe,
 )
 from turnaround.training.schedule import Scaling, choose_scaling
-from turnaround.training.step import Step, StepComponents
+from turnaround.training.step import Step, StepComponents, class_weights
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
 from turnaround.workers.shares import Shares
@@ -78,6 +78,7 @@ class Learner:
     """The module as the engine has wrapped it: its backward pass averages gradients over processes."""
     backbone: FrozenBackbone | None
     compiled: Choice[bool]
+    backbone_precision: Choice[Precision] | None = None
 
     @property
     def is_compiled(self) -> bool:
@@ -151,6 +152,8 @@ class Assembly:
             "passes": _passes_choice(step, core.network),
             "scaling": Choice(core.scaling.value.factor, core.scaling.reason),
         }
+        if (backbone := core.learner.backbone_precision) is not None:
+            choices["backbone"] = Choice(backbone.value.name, backbone.reason)
         if core.workers.count > 1 and core.recipe.model.weights == "none":
             choices["workers_tested"] = _workers_tested(core.recipe.training)
         return choices if self.depthwise is None else {**choices, "depthwise": self.depthwise}
@@ -178,7 +181,7 @@ def build_core(
     learner = make_learner(
         network,
         workers,
-        wanted_compile=training.compile,
+        training,
         precision=precision.value,
         workload=workload,
         on_last_gradient=timer.last_gradient,
@@ -301,8 +304,8 @@ class CompiledForOneShape(nn.Module):
 def make_learner(
     network: Network,
     workers: Workers,
+    training: TrainingRecipe,
     *,
-    wanted_compile: str,
     precision: Precision,
     workload: ProcessWorkload,
     on_last_gradient: Callable[[], None],
@@ -311,7 +314,7 @@ def make_learner(
     parts = split(network, size_px=workload.size_px)
     passes = 1 if parts else 3  # a backward pass costs about two forward ones
     compiled = choose_compile(
-        wanted_compile,
+        training.compile,
         device=workers.device,
         flops=passes * float(workload.forward_flops_per_image) * workload.images_in_all,
         learns_all=parts is None,
@@ -324,16 +327,20 @@ def make_learner(
         runs: nn.Module = CompiledForOneShape(module, images=workload.images_per_step) if compiled.value else module
         wrapped = workers.wrap(runs, on_last_gradient=on_last_gradient)
         return Learner(module=module, wrapped=wrapped, backbone=None, compiled=compiled)
+    of_backbone = agreed_precision(choose_backbone_precision(training.precision, workers.device, precision), workers)
     backbone = FrozenBackbone(
         parts.backbone,
         device=workers.device,
-        precision=precision,
+        precision=of_backbone.value,
+        learns_in=precision,
         size_px=workload.size_px,
         images_per_step=workload.images_per_step,
         is_compiled=compiled.value,
     )
     wrapped = workers.wrap(parts.head, on_last_gradient=on_last_gradient)
-    return Learner(module=parts.head, wrapped=wrapped, backbone=backbone, compiled=compiled)
+    return Learner(
+        module=parts.head, wrapped=wrapped, backbone=backbone, compiled=compiled, backbone_precision=of_backbone
+    )
 
 
 def _network(
@@ -375,19 +382,6 @@ def _average(recipe: TrainingRecipe, learner: Learner, network: Network, scaling
     return WeightAverage(learner.module, network=network.module, decay=recipe.ema, power=scaling.norm_power)
 
 
-def class_weights(
-    training: TrainingRecipe, pixels: Pixels, device: torch.device, precision: Precision
-) -> Tensor | None:
-    """Return what the loss of an image is multiplied by, by its class; None where all images weigh the same."""
-    if training.class_weights == "none":
-        return None
-    counts = np.bincount(pixels.labels[: pixels.num_train], minlength=len(pixels.classes))
-    # n / (classes x n_c), over the classes that have training images: the mean over all n images is then 1, so the
-    # learning rate keeps its meaning. A class without images has no loss to weigh.
-    weights = np.where(counts > 0, counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1)), 0.0)
-    return torch.as_tensor(weights, dtype=precision.parameters, device=device)
-
-
 def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice[Residency]:
     return choose_residency(
         num_bytes=pixels.num_bytes,
@@ -404,9 +398,8 @@ def _noise_meter(network: Network, workers: Workers, learner: Learner, *, steps_
     # A measured step has one more all-reduce: all processes measure the same ones, whichever of them compile.
     compiled = torch.tensor([float(learner.is_compiled)], device=workers.device)
     workers.sum(compiled)
-    every_steps = RARELY_EVERY_STEPS if bool(compiled) else MEASURE_EVERY_STEPS
-    if needs_probe(network, workers):
-        every_steps = PROBE_EVERY_STEPS
+    regularly = RARELY_EVERY_STEPS if bool(compiled) else MEASURE_EVERY_STEPS
+    every_steps = PROBE_EVERY_STEPS if needs_probe(network, workers) else regularly
     return NoiseMeter(window_steps=steps_in_all // 10, every_steps=every_steps)
 
 

@@ -108,9 +108,13 @@ class FrozenBackbone:
         precision: Precision,
         size_px: int,
         images_per_step: int,
+        learns_in: Precision | None = None,
         is_compiled: bool = False,
     ) -> None:
+        """`learns_in` is the precision of what learns on the features, where it may be another one."""
         self.module, self.device, self.precision, self.size_px = module, device, precision, size_px
+        # Without autocast the last layer takes its features in the dtype of its own weights alone.
+        self._dtype = learns_in.parameters if learns_in is not None and learns_in.autocast is None else None
         self.plan_passes(images_per_step)
         # A compiled pass has one shape, so that it is compiled once; the last one of an epoch is padded to it.
         self._has_fixed_shape = is_compiled
@@ -139,7 +143,8 @@ class FrozenBackbone:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         with autocast(self.device, self.precision):
-            return torch.cat([self._features(part) for part in torch.split(images, self.pass_images)])
+            features = torch.cat([self._features(part) for part in torch.split(images, self.pass_images)])
+        return features if self._dtype is None else features.to(self._dtype)
 
     def _features(self, images: Tensor) -> Tensor:
         missing = self.pass_images - len(images) if self._has_fixed_shape else 0

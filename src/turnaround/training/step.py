@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,6 +26,7 @@ from torch.nn import functional as F
 from turnaround.data.batches import StepBatch
 from turnaround.data.inputs import Inputs
 from turnaround.data.mixing import Labels, MixedLabels, dominant
+from turnaround.data.pixels import Pixels
 from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
@@ -382,6 +384,19 @@ def loss_sum(logits: Tensor, labels: Labels, recipe: TrainingRecipe, class_weigh
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
     losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
     return (class_weights[labels] * losses).sum()
+
+
+def class_weights(
+    training: TrainingRecipe, pixels: Pixels, device: torch.device, precision: Precision
+) -> Tensor | None:
+    """Return what the loss of an image is multiplied by, by its class; None where all images weigh the same."""
+    if training.class_weights == "none":
+        return None
+    counts = np.bincount(pixels.labels[: pixels.num_train], minlength=len(pixels.classes))
+    # n / (classes x n_c), over the classes that have training images: the mean over all n images is then 1, so the
+    # learning rate keeps its meaning. A class without images has no loss to weigh.
+    weights = np.where(counts > 0, counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1)), 0.0)
+    return torch.as_tensor(weights, dtype=precision.parameters, device=device)
 
 
 def _mixed_loss_sum(

@@ -24,9 +24,10 @@ class WithPreprocessing(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: Trained, *, network: nn.Module | None = None) -> None:
+        """`network` is another form of the trained one, for this process alone; what is exported is plain fp32."""
         super().__init__()
-        self.network = trained.module
+        self.network = trained.module if network is None else network
         self.register_buffer("mean", torch.tensor(trained.mean)[:, None, None])
         self.register_buffer("std", torch.tensor(trained.std)[:, None, None])
         self.eval()

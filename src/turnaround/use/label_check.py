@@ -24,7 +24,7 @@ from turnaround.data.reading import rows_of
 from turnaround.errors import DataError
 from turnaround.model.network import build
 from turnaround.recipe import Recipe
-from turnaround.training.choices import choose_device, choose_precision
+from turnaround.training.choices import choose_backbone_precision, choose_device, choose_precision
 from turnaround.training.frozen import FrozenBackbone, split
 from turnaround.use.images import decode_all
 from turnaround.use.predictor import BATCH, Predictor
@@ -110,7 +110,8 @@ def features_of(recipe: Recipe, pixels: Pixels, *, device: str, show: Show = lam
     parts = split(network, size_px=recipe.size_px)
     if parts is None:
         return None
-    precision = choose_precision(recipe.training.precision, place).value
+    wanted = recipe.training.precision
+    precision = choose_backbone_precision(wanted, place, choose_precision(wanted, place).value).value
     backbone = FrozenBackbone(
         parts.backbone.eval(), device=place, precision=precision, size_px=recipe.size_px, images_per_step=BATCH
     )

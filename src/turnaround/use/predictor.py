@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnaround.errors import InputError
-from turnaround.training.choices import choose_device
+from turnaround.model.network import Network
+from turnaround.training.choices import choose_device, computes_bf16
+from turnaround.training.frozen import Split, split
 from turnaround.use.graph import WithPreprocessing
 from turnaround.use.images import DecodedImage, Picture, Square, decode_all, square_of
 from turnaround.use.trained import Trained, load_trained
@@ -44,7 +46,7 @@ class Predictor:
     def __init__(self, trained: Trained, *, device: str = "auto") -> None:
         self.trained = trained
         self.device = choose_device(device, RankInfo()).value.device
-        self.graph = WithPreprocessing(trained).to(self.device)
+        self.graph = WithPreprocessing(trained, network=_as_trained(trained, self.device)).to(self.device)
 
     @classmethod
     def load(cls, run: Path, *, device: str = "auto", weights: str = "best") -> Predictor:
@@ -104,3 +106,33 @@ class Predictor:
         if top < 1:
             raise InputError(f"top must be 1 or more. Received: {top}.")
         return min(top, len(self.trained.classes))
+
+
+def _as_trained(trained: Trained, device: torch.device) -> nn.Module:
+    """Return the network, on a processor with its frozen backbone in the precision that the training computed it in.
+
+    So the run's own validation images are counted as in its evaluation.json, to the last borderline one.
+    """
+    # A run may come from somebody else: nothing in its record is taken for granted.
+    choices = trained.run.machine.get("choices")
+    chosen = choices.get("backbone") if isinstance(choices, dict) else None
+    precision = chosen.get("value") if isinstance(chosen, dict) else None
+    if device.type != "cpu" or precision != "bf16" or not computes_bf16():
+        return trained.module
+    network = Network(module=trained.module, mean=trained.mean, std=trained.std, fine_tune=False)
+    parts = split(network, size_px=trained.size_px)
+    return trained.module.eval() if parts is None else HalfBackbone(parts)
+
+
+class HalfBackbone(nn.Module):
+    """A frozen backbone in bf16 with its last layer in fp32."""
+
+    def __init__(self, parts: Split) -> None:
+        super().__init__()
+        self.backbone, self.head = parts.backbone, parts.head
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.autocast(images.device.type, dtype=torch.bfloat16):
+            features = self.backbone(images)
+        return self.head(features.float())  # type: ignore[no-any-return]
