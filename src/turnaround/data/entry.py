@@ -119,6 +119,7 @@ def publish(place: Path, entry: Path, *, is_whole: Callable[[Path], bool]) -> No
     try:
         place.rename(entry)
     except OSError as error:
+        # An entry is there already; POSIX leaves it to the system which of the two it says.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         if is_whole(entry):

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from turnaround.data.augment import Variations
 
+# On an H200, 256 images of 224 px to bf16: 3.07 million images/s with these two, 2.2 to 3.1 million over blocks of 128
+# to 1,024 pixels (docs/LOG.md, 2026-11-15).
 BLOCK_PIXELS = 256
 WARPS = 4
 
@@ -29,19 +31,23 @@ def _sampled(  # type: ignore[no-untyped-def]
     here, to_right, to_bottom, share_x, share_y, inside, HAS_MAPS: tl.constexpr
 ):
     """One channel in 0..1, interpolated between four pixels where the image is moved."""
+    # The last block of an image has pixels beyond its end: nothing is read there (`inside`).
     value = tl.load(here, mask=inside, other=0).to(tl.float32)
     if HAS_MAPS:
         right = tl.load(here + to_right, mask=inside, other=0).to(tl.float32)
         under = tl.load(here + to_bottom, mask=inside, other=0).to(tl.float32)
         opposite = tl.load(here + to_bottom + to_right, mask=inside, other=0).to(tl.float32)
+        # a + (b - a) s = (1 - s) a + s b: along x in both rows, then along y between them.
         upper = value + (right - value) * share_x
         lower = under + (opposite - under) * share_x
         value = upper + (lower - upper) * share_y
+    # From 0..255 once, at the end: interpolation is linear, so it may come before.
     return value * (1.0 / 255)
 
 
 @triton.jit
 def _coloured(red, green, blue, contrast, saturation):  # type: ignore[no-untyped-def]
+    # Contrast around MIDDLE_GREY, then saturation around the grey of the result: weights of BT.601, LUMA in augment.py.
     red = _clamped((red - 0.5) * contrast + 0.5)
     green = _clamped((green - 0.5) * contrast + 0.5)
     blue = _clamped((blue - 0.5) * contrast + 0.5)
@@ -54,6 +60,7 @@ def _coloured(red, green, blue, contrast, saturation):  # type: ignore[no-untype
 
 @triton.jit
 def _within(boxes, sample, column, row):  # type: ignore[no-untyped-def]
+    # (samples, 4): left, top, right, bottom; right and bottom are outside of the box.
     edges = boxes + sample * 4
     is_within = (column >= tl.load(edges)) & (column < tl.load(edges + 2))
     return is_within & (row >= tl.load(edges + 1)) & (row < tl.load(edges + 3))
@@ -83,6 +90,8 @@ def _varied(  # type: ignore[no-untyped-def]
     """The three channels of some pixels of the image at `here`, varied and normalised."""
     inside = pixel < SIDE * SIDE
     if HAS_MAPS:
+        # (samples, 2, 3), from output to input coordinates, -1..1: x = m0 u + m1 v + m2, y = m3 u + m4 v + m5. u and v
+        # are the middles of pixels as grid_sample counts them with align_corners=False: (2 i + 1) / side - 1.
         six = maps + sample * 6
         u = (2 * (pixel % SIDE) + 1).to(tl.float32) / SIDE - 1
         v = (2 * (pixel // SIDE) + 1).to(tl.float32) / SIDE - 1
@@ -91,8 +100,10 @@ def _varied(  # type: ignore[no-untyped-def]
         # From -1..1 to pixels; outside the image the border is repeated (torch: padding_mode="border").
         at_x = tl.minimum(tl.maximum(((at_x + 1) * SIDE - 1) * 0.5, 0.0), SIDE - 1.0)
         at_y = tl.minimum(tl.maximum(((at_y + 1) * SIDE - 1) * 0.5, 0.0), SIDE - 1.0)
+        # Conversion cuts the fraction off, which is the floor, since nothing is below 0 here.
         left, top = at_x.to(tl.int32), at_y.to(tl.int32)
         share_x, share_y = at_x - left.to(tl.float32), at_y - top.to(tl.float32)
+        # In bytes. The last column and row have no neighbour: the share is 0 there, and any pixel of the image will do.
         to_right = tl.where(left < SIDE - 1, 3, 0)
         to_bottom = tl.where(top < SIDE - 1, SIDE * 3, 0)
         here += (top * SIDE + left) * 3
@@ -110,6 +121,7 @@ def _varied(  # type: ignore[no-untyped-def]
         red, green, blue = _coloured(red, green, blue, contrast, saturation)
     red, green, blue = (red - mean0) * scale0, (green - mean1) * scale1, (blue - mean2) * scale2
     if HAS_HOLES:
+        # 0 after normalisation is the mean colour before it, with which augment.py fills the hole.
         hidden = _within(holes, sample, pixel % SIDE, pixel // SIDE)
         red, green, blue = tl.where(hidden, 0.0, red), tl.where(hidden, 0.0, green), tl.where(hidden, 0.0, blue)
     return red, green, blue
@@ -144,6 +156,7 @@ def _inputs(  # type: ignore[no-untyped-def]
     HAS_OTHERS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    # In 64 bits, as every index of an image here: offsets in 32 bits would end after 14,266 images of 224 px.
     image = tl.program_id(0).to(tl.int64)
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     source = tl.load(rows + image) if HAS_ROWS else image
@@ -154,6 +167,8 @@ def _inputs(  # type: ignore[no-untyped-def]
         SIDE, HAS_MAPS, HAS_LIGHT, HAS_COLOURS, HAS_HOLES,
     )  # fmt: skip
     if HAS_OTHERS:
+        # The partner is varied here once more, by its own sample's variations: the blocks that write it cannot be
+        # waited for within a launch.
         other = tl.load(others + image)
         other_source = tl.load(rows + other) if HAS_ROWS else other
         other_sample = tl.load(samples + other)
@@ -162,10 +177,12 @@ def _inputs(  # type: ignore[no-untyped-def]
             here, other_sample, maps, light, colours, holes, mean0, mean1, mean2, scale0, scale1, scale2, pixel,
             SIDE, HAS_MAPS, HAS_LIGHT, HAS_COLOURS, HAS_HOLES,
         )  # fmt: skip
+        # Share of the image's own value: 0 in cutmix's box, which is all the partner's; elsewhere 1, or mixup's weight.
         own = tl.where(_within(boxes, sample, pixel % SIDE, pixel // SIDE), 0.0, tl.load(weights + sample))
         red = red * own + other_red * (1 - own)
         green = green * own + other_green * (1 - own)
         blue = blue * own + other_blue * (1 - own)
+    # Channels last: (N, H, W, 3) in memory, so the three values of a pixel lie side by side.
     there = out + image * (SIDE * SIDE * 3) + pixel * 3
     inside = pixel < SIDE * SIDE
     tl.store(there, red.to(out.dtype.element_ty), mask=inside)
@@ -196,6 +213,7 @@ def inputs(
     def pointer(tensor: Tensor | None) -> Tensor:
         return pixels if tensor is None else tensor  # one that is never followed
 
+    # Images on the first axis, on which CUDA takes 2**31 - 1 blocks. The second takes 65,535: images of up to 4,095 px.
     grid = (count, triton.cdiv(side_px * side_px, BLOCK_PIXELS))
     _inputs[grid](
         out,
@@ -210,7 +228,8 @@ def inputs(
         pointer(mixing.boxes if mixing else None),
         pointer(mixing.weights if mixing else None),
         *mean,
-        *(1 / s for s in std),
+        *(1 / s for s in std),  # a multiplication for each value instead of a division
+        # Constants of the compilation: what is switched off is not in the kernel. Each combination is compiled once.
         SIDE=side_px,
         HAS_ROWS=rows is not None,
         HAS_SAMPLES=samples is not None,

@@ -28,6 +28,7 @@ def epoch_order(*, seed: int, epoch: int, num_images: int) -> npt.NDArray[np.int
 
     It sorts raw Philox output, whose stream is fixed; numpy may change that of `permutation` between versions.
     """
+    # Philox's key has 128 bits, so every (seed, epoch) has a stream of its own.
     # A stable sort: two equal 64-bit keys keep their order on every machine.
     keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(num_images)
     return np.argsort(keys, kind="stable").astype(np.int64)
@@ -49,6 +50,7 @@ def step_bounds(*, num_images: int, global_batch: int, workers: int) -> list[tup
 
 def worker_bounds(*, start: int, stop: int, worker: int, workers: int) -> tuple[int, int]:
     """Return start and stop of one worker's slice of a step."""
+    # Floors of equally spaced points: sizes differ by one at most, and each slice ends where the next one begins.
     size = stop - start
     return start + worker * size // workers, start + (worker + 1) * size // workers
 

@@ -32,7 +32,9 @@ from turnaround.data.pixels import Pixels
 from turnaround.errors import DataError, StorageError
 from turnaround.patience import patiently
 
-READ_THREADS = 8  # more cost small rows more than they gain large ones, see docs/LOG.md
+# Images/s of 64 and of 224 px, random rows of a cold file (2 cores, docs/LOG.md, 2026-11-15): 72,256 and 14,704 with
+# one thread, 64,687 and 21,168 with 8, 30,421 and 19,866 with 32.
+READ_THREADS = 8  # more cost small rows more than they gain large ones
 _RUN_BYTES, _RUN_ROWS = 4 << 20, 1024  # the most that one read asks for; Linux takes 1024 buffers at once
 _CHUNK_IMAGES, _CHUNK_BYTES = 16, 2 << 20  # the most that one task decodes
 _SLOTS_PER_PROCESS = 3  # one is filled, one waits to be filled, one is emptied
@@ -54,6 +56,7 @@ class _Rows(ABC):
             raise ValueError(f"out must be a writable contiguous uint8 array of {shape}, not {out.dtype} {out.shape}")
         if len(ids) and not 0 <= ids.min() <= ids.max() < self.num_rows:
             raise IndexError(f"ids {ids.min()}..{ids.max()} of {self.num_rows} images")
+        # A ChildPool takes one thread at a time, and two calls at once would count the same second twice.
         with self._lock:
             started_s = time.perf_counter()
             self._fill(ids, out)
@@ -97,12 +100,13 @@ class MappedRows(_Rows):
         return descriptor
 
     def _fill(self, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        if not hasattr(os, "preadv"):
+        if not hasattr(os, "preadv"):  # Windows has none
             out[...] = self._images[ids]
             return
         # In the order of the file, neighbours in one read; `order` leads back to the rows of `out`.
         order = np.argsort(ids, kind="stable")
         runs = _runs(ids[order], self._run_rows)
+        # Dealt out in turn, so that every thread has about as many and goes through the file forwards.
         num_tasks = min(self._num_threads, len(runs))
         tasks = [self._pool.submit(self._read, runs[i::num_tasks], ids, order, out) for i in range(num_tasks)]
         wait(tasks)  # all of them, also after an error: nobody writes into `out` once this has returned
@@ -123,6 +127,7 @@ class MappedRows(_Rows):
                 for (start, stop), at in zip(runs, places, strict=True):
                     os.posix_fadvise(self._file, at, (stop - start) * self._row_bytes, os.POSIX_FADV_WILLNEED)
             for (start, stop), at in zip(runs, places, strict=True):
+                # Views of (H, W, 3): the system writes each row to its place in `out`, and nothing is copied here.
                 rows = [out[row] for row in order[start:stop].tolist()]
                 patiently(partial(self._read_run, rows, at))
         except OSError as error:
@@ -157,6 +162,7 @@ class MappedRows(_Rows):
         )
 
     def close(self) -> None:
+        # The threads first: the number of a closed descriptor may be another file's the next moment.
         self._pool.shutdown()
         if self._file >= 0:
             os.close(self._file)
@@ -167,7 +173,7 @@ def _runs(ascending: NDArray[np.int64], most: int) -> list[tuple[int, int]]:
     """Return start and stop of stretches of neighbours, each of at most `most` rows."""
     if not len(ascending):
         return []
-    # A stretch ends where the next number is not the following one.
+    # A stretch ends where the next number is not the following one: at a gap, and where one number comes twice.
     edges = [0, *(np.flatnonzero(np.diff(ascending) != 1) + 1).tolist(), len(ascending)]
     return [
         (start, min(start + most, stop))
@@ -194,6 +200,7 @@ class DecodedRows(_Rows):
         # The memory is an unlinked file: nothing is left of it after a kill.
         shape = (self.num_processes * _SLOTS_PER_PROCESS, self._chunk_images, self.size_px, self.size_px, 3)
         try:
+            # Without a lock: `_fill` gives a slot to one task at a time.
             memory = children.SPAWN.RawArray(ctypes.c_uint8, int(np.prod(shape)))
         except OSError as error:
             raise StorageError(
@@ -244,6 +251,7 @@ class DecodedRows(_Rows):
 
     def _check(self, ids: NDArray[np.int64], chunk: ChunkResult) -> None:
         """Raise DataError that names the first file that is not the one that was checked before the run."""
+        # (images of the chunk,): a file that cannot be read has a digest of zeros, which is another one as well.
         changed = (as_rows(chunk.digests) != self._source.digests[ids]).any(axis=1)
         for index in np.flatnonzero(changed).tolist():
             raise self._changed(int(ids[index]), chunk.bad.get(chunk.start + index))

@@ -109,7 +109,8 @@ class Manifest:
     def is_sound(self) -> bool:
         """Tell whether training can go on from these values, or the manifest is no longer what was written."""
         at = self.position
-        # Every process's totals are (losses, right, images), every measurement of noise (step, noise, signal).
+        # Every process's totals are (losses, right, images), every measurement of noise (step, noise, signal); null
+        # stands for a number that was not finite, which JSON does not have (record/coding.py).
         rows = [*self.totals, *self.noise]
         times = [self.epoch_time_s, self.energy_j or 0.0, *self.clock_s.values()]
         return (
@@ -146,6 +147,8 @@ def snapshot(
     averages: dict[str, Tensor] | None = None,
 ) -> StateSnapshot:
     """Copy everything to host memory; the only part of a save that training waits for."""
+    # On two idle cores training pauses for 1.6 ms with 3.5 MiB and for 94 ms with resnet50's 269 MiB; with the write in
+    # the foreground it was 13 and 447 ms (bench/checkpoint_pause.py, docs/LOG.md, 2026-11-15).
     state = optimizer.state_dict()
     tensors, values = _split(state["state"])
     return StateSnapshot(
@@ -165,6 +168,7 @@ def _plain_options(group: dict[str, Any]) -> dict[str, Any]:
 def in_host_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors, so that training may go on and change them."""
     # copy=True: on a CPU `.to` alone returns the tensor itself, and the next step would change it under the writer.
+    # From a GPU it returns when the bytes have arrived (non_blocking is off), so a step may change it again.
     return {k: v.detach().to("cpu", copy=True) for k, v in tensors.items()}
 
 
@@ -175,7 +179,7 @@ def save(folder: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer, m
 
 def is_finite(module: nn.Module) -> bool:
     """Tell whether every number of the network is one; the host waits for it."""
-    values = [v for v in module.state_dict().values() if v.is_floating_point()]
+    values = [v for v in module.state_dict().values() if v.is_floating_point()]  # integers always are
     # One flag a tensor, joined on the device: the host waits once, not for every tensor.
     return bool(torch.stack([torch.isfinite(v).all() for v in values]).all())
 
@@ -203,6 +207,7 @@ def write(folder: Path, state: StateSnapshot) -> Path:
     run, files = folder.parent, CheckpointFiles(folder / f".{target.name}.{os.getpid()}")
     try:
         make_folder(folder)
+        # Before anything is written: what a killed save left may take as much of the disk as this one needs.
         remove_leftovers(folder)
         make_folder(files.path, run)
         digests = {files.weights.name: write_tensors(files.weights, state.weights, run)}
@@ -213,10 +218,12 @@ def write(folder: Path, state: StateSnapshot) -> Path:
         manifest = plain({**state.manifest.to_json(), "sha256": digests, "optimizer": state.optimizer})
         # The manifest is synced after the tensors, and the folder renamed after the manifest: what is visible is whole.
         write_json(files.manifest, {**manifest, "digest": own_digest(manifest)}, run)
-        remove_folder(target, run)  # the same position, saved before a resume: ours is newer and whole
+        # The same position, saved before a resume: ours is newer and whole. A rename replaces no folder that has files.
+        remove_folder(target, run)
         move(files.path, target, run)
         strike("saved", step=position.global_step, target=FaultTarget(path=target))
     except (OSError, StorageError) as error:
+        # What any other exception leaves behind is invisible, and the next save removes it.
         remove_folder(files.path, run)
         cause = error.__cause__ if isinstance(error, StorageError) else error  # whoever wrote the manifest has said it
         raise storage_error("save a checkpoint", target, cause if isinstance(cause, OSError) else error) from error
@@ -297,6 +304,7 @@ def _unlike(path: Path, manifest_digest: str) -> str | None:
         return str(error).rstrip(".")
     except OSError as error:
         return str(error.strerror or error)
+    # The tensors may show later than the manifest, so every process hashes them, too.
     return _problem(path)
 
 
@@ -305,6 +313,8 @@ def restore(path: Path, *, module: nn.Module, optimizer: torch.optim.Optimizer) 
     files = CheckpointFiles(path)
     try:
         manifest = read_json(files.manifest, run_of(path))
+        # Copied into the tensors that are there, which keep their device, dtype and layout. The optimizer takes the
+        # tensors of the file instead, moved to the device: the last two calls put their layout and counters right.
         module.load_state_dict(load_tensors(files.weights, run_of(path)))
         tensors = load_tensors(files.optimizer, run_of(path))
         state = _join(tensors, manifest["optimizer"]["values"])
@@ -338,6 +348,7 @@ def _restore_layout(optimizer: torch.optim.Optimizer) -> None:
         for key, value in entry.items():
             # safetensors stores contiguous tensors, so channels-last moments come back in another order of memory.
             if isinstance(value, Tensor) and value.shape == parameter.shape:
+                # `empty_like` takes the parameter's strides, `copy_` the values by their indices.
                 entry[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
@@ -346,6 +357,7 @@ def _restore_places(optimizer: torch.optim.Optimizer) -> None:
 
     The checkpoint may come from another kind of device, or from an older version.
     """
+    # `defaults` are those that this process made the optimizer with; the groups have the checkpoint's options by now.
     is_capturable = optimizer.defaults.get("capturable", False)
     was_capturable = any(group.get("capturable", False) for group in optimizer.param_groups)
     if not (is_capturable or was_capturable):
@@ -366,6 +378,7 @@ def remove_leftovers(folder: Path) -> None:
 def write_tensors(path: Path, tensors: dict[str, Tensor], run: Path) -> str:
     """Write one file, which is on the disk when this returns; return its SHA-256."""
     try:
+        # safetensors refuses what is not contiguous, as channels-last weights of convolutions are not.
         save_file({k: v.contiguous() for k, v in tensors.items()}, path)
     except SafetensorError as error:  # its only sign of a full disk is "(os error 28)" in its text
         number = re.search(r"os error (\d+)", str(error))
@@ -386,6 +399,7 @@ def _problem(path: Path) -> str | None:
         if "digest" in manifest and manifest["digest"] != own_digest(manifest):
             return "its manifest has another SHA-256 than it says"
         found = Manifest.from_json(manifest) if manifest.keys() >= MANIFEST_KEYS else None
+        # The folder's name decides which one is the newest, so it must be the position that the manifest states.
         if found is None or not found.is_sound or found.position.name != path.name:
             return "its manifest is that of another position, or not whole"
         has_average = files.average.name in manifest["sha256"]
@@ -407,11 +421,13 @@ def run_of(path: Path) -> Path:
 def load_tensors(path: Path, run: Path) -> dict[str, Tensor]:
     """Return the tensors of a plain file, through the descriptor by which it was found to be one."""
     with open_file(path, run) as file:
+        # load_file takes a path only. This one is of the open file, whatever its name leads to by now.
         return load_file(f"/dev/fd/{file.fileno()}")
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Return an optimiser's state as named tensors and as plain values."""
+    # safetensors knows no nesting, so two keys become one name; JSON's keys are strings, so the numbers are, too.
     tensors = {f"{i}.{k}": v for i, entry in state.items() for k, v in entry.items() if isinstance(v, Tensor)}
     values = {str(i): {k: v for k, v in entry.items() if not isinstance(v, Tensor)} for i, entry in state.items()}
     return tensors, values

@@ -38,6 +38,7 @@ Instant = float | torch.cuda.Event
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done what it was told."""
+    # A launch returns before the GPU has run it: without this wait the host's clock times the queueing alone.
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -48,6 +49,7 @@ def with_lost(saved_s: dict[TimePart, float], *, until_s: float) -> dict[TimePar
     """Return a checkpoint's totals, and as `lost` what the program did after it, until it ended."""
     # `until_s` is the program's time when it ended, `program` the same at the save: the difference was not kept.
     program_s = saved_s.get("program", 0.0)
+    # At least 0: a process that is killed between a checkpoint and the status after it leaves an older status.
     lost_s = max(0.0, until_s - program_s)
     return {**saved_s, "lost": saved_s.get("lost", 0.0) + lost_s, "program": program_s + lost_s} if lost_s else saved_s
 
@@ -82,7 +84,8 @@ class Clock:
         self.device = device
         self.parts_s: dict[TimePart, float] = dict(earlier_s)
         self._earlier_program_s = self.parts_s.pop("program", 0.0)  # goes on by itself, not part by part
-        # Both by this host's monotonic clock, which all its processes share: setting the date changes nothing.
+        # Both by this host's monotonic clock, which all its processes share: setting the date changes nothing. A moment
+        # that lies ahead is of another boot of this host: the program begins now, then.
         self._begun_s = time.perf_counter() - max(0.0, time.monotonic() - begun_at_s)
         self._open: list[_OpenPart] = []
         self.last_s = 0.0
@@ -90,6 +93,7 @@ class Clock:
     @contextmanager
     def part(self, name: TimePart) -> Iterator[None]:
         """Add the time inside to a part, without that of parts within it; `last_s` has it afterwards."""
+        # A part is an epoch, an evaluation or a save: the host waits here a few times an epoch, not at every step.
         synchronize(self.device)  # work that was queued before belongs to the part before
         mine = _OpenPart(name, time.perf_counter())
         self._open.append(mine)
@@ -100,6 +104,7 @@ class Clock:
             self._open.pop()
             whole_s = time.perf_counter() - mine.begun_s
             if self._open:
+                # The whole of it, with what lay deeper: so every second is counted for one part only.
                 self._open[-1].inner_s += whole_s
             self.last_s = whole_s - mine.inner_s
             self.add(name, self.last_s)
@@ -131,6 +136,7 @@ class Clock:
         parts = dict(self.parts_s)
         for name, seconds in self.open_s().items():
             parts[name] = parts.get(name, 0.0) + seconds
+        # A resume's `parts` have these sums of the segments before as well: they are made anew, not added to.
         training = parts.get("training_cold", 0.0) + parts.get("training_steady", 0.0)
         pause = parts.get("evaluation", 0.0) + parts.get("checkpoint", 0.0)
         return {
@@ -153,6 +159,7 @@ class Lap:
     def seconds(self) -> float:
         if isinstance(self.stop, float):
             return self.share * (self.stop - cast(float, self.start))
+        # To about half a microsecond (CUDA's documentation of cudaEventElapsedTime).
         milliseconds: float = cast(torch.cuda.Event, self.start).elapsed_time(self.stop)
         return self.share * milliseconds / 1000
 
@@ -171,11 +178,13 @@ class _Sampled:
         self.last = until
 
     def is_over(self) -> bool:
+        # The update waits for all gradients: once the event after it is passed, those of the other marks are, too.
         return isinstance(self.last, float) or bool(self.last.query())  # type: ignore[no-untyped-call]
 
     def span(self) -> Span:
         parts_s = dict.fromkeys(STEP_PARTS, 0.0)
         for lap in self.laps:
+            # Added: with a frozen backbone a step has a share of its group's `copy` and a `copy` of its own.
             parts_s[lap.part] += lap.seconds()
         times_s = {f"{part}_s": value for part, value in parts_s.items()}
         return Span(step=self.position.global_step + 1, epoch=self.position.epoch, **times_s)
@@ -214,6 +223,7 @@ class StepTimer:
 
     def is_due(self, global_step: int) -> bool:
         """Tell whether this step is taken apart: by its number, so all processes and every resume agree."""
+        # 10 of 16, or 10 % 4 = 2 of 4 (sharing.py): 2, 6, 10, ... are no multiples of 8 (noise.py) either.
         return global_step % self.every_steps == SPAN_AT_STEP % self.every_steps
 
     def begin(self, position: TrainingPosition) -> None:
@@ -237,6 +247,7 @@ class StepTimer:
 
     def last_gradient(self) -> None:
         """Note the last gradient of this process: what is left of the pass from here on is waiting for the others."""
+        # At every step, sampled or not: the heartbeat tells by it that this process waits for the others.
         self._on_last_gradient()
         if self._current is not None:
             self._current.last_gradient = self._now()
@@ -254,6 +265,7 @@ class StepTimer:
 
     def spans(self, *, waits: bool = False) -> list[Span]:
         """Return the spans of steps that are over since the last call; with `waits`, of all that the host has ended."""
+        # Asked for at the end of an epoch (recording.py), whose totals the host has waited for already.
         if waits and self._ended:
             synchronize(self.device)
         over = [sampled for sampled in self._ended if sampled.is_over()]
@@ -269,5 +281,6 @@ class StepTimer:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             return event
+        # Nothing to wait for on a CPU; Apple's GPU is waited for, at the marks of sampled steps only.
         synchronize(self.device)
         return time.perf_counter()

@@ -31,6 +31,7 @@ from turnaround.workers.contract import Workers
 
 MARGIN = 0.03
 """Share of a time limit that is left free when the epochs are first counted: epochs differ, and a process must end."""
+# No number of epochs, and exact in the float32 sum by which process 0 tells it.
 UNDECIDED = -1.0
 
 IsStable = Callable[[Sequence[float]], bool]
@@ -89,9 +90,12 @@ class EpochPlan:
         self.recipe, self.workers, self.is_stable = recipe, workers, is_stable
         self.steps_per_epoch, self.clock = steps_per_epoch, clock
         self.state = PlanState.of(start, asked=recipe.num_epochs)
+        # Always over the epochs of the first start; the pieces say what has changed since. So every resume finds the
+        # rates of the steps before it as they were.
         self.schedule = make_schedule(self.state.began)
         self.note: str | None = None
         """What a resume with other epochs does to the learning rate, in words."""
+        # No checkpoint keeps it: the first epoch of every start is cold.
         self._epoch_ended_s: float | None = None
         if self.state.asked != recipe.epochs:
             self._extend(start.position.global_step)
@@ -138,10 +142,12 @@ class EpochPlan:
 
     def _reason_to_stop(self) -> str | None:
         patience, curve = self.recipe.patience, self.state.val_accuracy
-        # By the accuracy alone: a loss that creeps down while the accuracy stands still would never let it end.
+        # By the accuracy alone: a loss that creeps down while the accuracy stands still would never let it end. `index`
+        # finds the first of equal ones, since to be as good again is no progress; places in the curve count from 0.
         best_at = max(curve.index(max(curve)), self.state.counts_from - 1)
         if patience is not None and len(curve) - 1 - best_at >= patience:
             return f"no better for {patience} epoch{'s' * (patience != 1)}"
+        # A fit, whose rounding may differ between machines. All processes have the rule or none: this is a collective.
         if self.is_stable is not None and self._first_says(lambda: float(self._is_stable())) > 0:
             return "the validation accuracy is stable"
         return None
@@ -178,8 +184,10 @@ class EpochPlan:
         # From the end of one epoch to that of the next: with evaluation, checkpoints and whatever is between.
         epoch_s = record.epoch_time_s + evaluation_s if self._epoch_ended_s is None else now_s - self._epoch_ended_s
         self._epoch_ended_s = now_s
+        # Later counts use all of the limit, so that an epoch that takes longer uses up the margin first.
         usable_s = limit_s * (1.0 if self.state.is_timed else 1.0 - MARGIN)
-        # The validation images are evaluated once more at the end.
+        # The validation images are evaluated once more at the end. Of 100 s, 97 count at first; with 22
+        # of them gone, and evaluations of no time, there is room for (97 - 22) // 4 = 18 epochs of 4 s.
         room = max(0.0, (usable_s - now_s - evaluation_s) // epoch_s)
         # The first epoch of a start is slower than the others (caches, kernels, features of a frozen backbone), so it
         # decides only where there is no time for another measurement.
@@ -192,7 +200,7 @@ class EpochPlan:
         before, epochs = self.state, self.recipe.num_epochs
         end_step = epochs * self.steps_per_epoch
         piece = extended(at_step, end_step, self.schedule, before.pieces, steps_per_epoch=self.steps_per_epoch)
-        rate = self.learning_rate(at_step)
+        rate = self.learning_rate(at_step)  # before the piece is in place: the rate that the training has come to
         self.state = replace(
             before,
             asked=epochs,
@@ -219,7 +227,7 @@ class EpochPlan:
         # float32: Apple's GPUs have no float64, and the values are small whole numbers.
         message = torch.zeros(1, device=self.workers.device)
         if self.workers.rank == 0:
-            message += value()
+            message += value()  # the others add zeros
         self.workers.sum(message)
         return float(message)
 
@@ -228,4 +236,5 @@ def is_better(record: EpochRecord, best: BestEpoch | None) -> bool:
     """Tell whether this epoch is better than the best before it; one that is equal is not."""
     if best is None:
         return True
+    # The loop stops at a loss that is no number before the plan hears of the epoch: there is no NaN to compare with.
     return (record.val_accuracy, -record.val_loss) > (best.val_accuracy, -best.val_loss)

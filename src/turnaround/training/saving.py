@@ -32,6 +32,7 @@ class CheckpointSchedule:
         """`before` is how far earlier starts have come: their pauses are known, and need not be guessed again."""
         self.interval = _interval(recipe, before)
         self.every_steps = recipe.checkpoint_every_steps
+        # A start counts as a save: so far it has nothing that could be lost.
         self._last_s = time.monotonic()
 
     @property
@@ -41,6 +42,7 @@ class CheckpointSchedule:
     def saved(self, *, pause_s: float) -> None:
         """Note that a save has just been made, and how long the training has waited for it."""
         self.interval.paused(pause_s)
+        # From the end of the pause on: the interval is of work between two saves (interruptions.py).
         self._last_s = time.monotonic()
 
     def after_epoch(self) -> bool:
@@ -112,6 +114,7 @@ class Saver:
 
     def check(self, *, must_hold: bool = False) -> None:
         """Raise what went wrong in a write; costs nothing when nothing did."""
+        # Taken away, so that it is told once and a later save may go well.
         error, self._error = self._error, None
         # A full disk is reported and survived, unless this save was the last chance to keep the training's state.
         if isinstance(error, PassingStorageError) and self.on_full_disk is not None and not must_hold:
@@ -123,7 +126,7 @@ class Saver:
         try:
             # Before the checkpoint, so that every checkpoint finds the weights of the best epoch that it names.
             if best is not None and self.best_folder is not None:
-                write_best(self.best_folder, best)
+                write_best(self.best_folder, best)  # where it fails they stay held, and the next save tries again
                 if self._best is best:  # else a better one is held meanwhile
                     self._best = None
             write(self.folder, state)

@@ -37,6 +37,7 @@ class Sharing:
 
     def note(self, span: Span) -> None:
         """Take a sampled step into account. Input counts as well as computation: the others wait for either."""
+        # Not `reduce`, which is waiting for the others, nor `update`, which is the same whatever a process hosts.
         self._step_s.append(span.wait_s + span.copy_s + span.compute_s)
 
     def after_epoch(self, epoch: int) -> ShareChange | None:
@@ -44,6 +45,7 @@ class Sharing:
         seconds = self._seconds_per_worker()
         if seconds is None:
             return None
+        # Whatever is decided now, the next decision is about steps with the shares that hold from here on.
         self._step_s.clear()
         before = self.workers.shares
         # The same numbers on every process, and the same arithmetic: no second message is needed.
@@ -62,6 +64,9 @@ class Sharing:
     def _seconds_per_worker(self) -> list[float] | None:
         """Return the seconds of every process for one of its workers; None where one has measured too little."""
         enough = len(self._step_s) >= MIN_SPANS
+        # As if all of a step grew with the workers. What does not is in the figure as well, so after a change it is
+        # measured anew (workers/shares.py). 0 stands for too little measured, and is said all the same: `gather` is a
+        # collective.
         mine = median(self._step_s) / len(self.workers.hosted) if enough else 0.0
         # As text, which gives a number back to the bit.
         everyone = [float(json.loads(text)) for text in self.workers.gather(json.dumps(mine))]
@@ -71,6 +76,7 @@ class Sharing:
 def sharing_by_speed(assembly: Assembly) -> Sharing | None:
     """Return what shares the workers of a training out by speed; None where no worker can be moved."""
     workers = assembly.core.workers
+    # As many workers as processes: each has the one that it must keep.
     if workers.size == 1 or workers.count == workers.size:
         return None
     return Sharing(workers, assembly.core.step.timer, share_out=assembly.share_out)
