@@ -73,6 +73,8 @@ class Server:
         """Serve until whoever has started us ends us."""
         while True:
             for key, _ in self._selector.select():
+                # Two things tell of a training: its connection (the launcher has gone) and its pidfd (it has ended
+                # itself). A connection that is closed has no descriptor any more: nobody is left to be told.
                 if key.data is None:
                     self._accept()
                 elif key.fileobj is key.data.connection:
@@ -92,6 +94,8 @@ class Server:
                 connection.sendall(_line({"refused": reason}))
                 connection.close()
                 return
+            # In the server, not in the copy: the next run has it too. Only then is CUDA looked for, which imported code
+            # may have initialised.
             self._load_for(request)
             if _has_open(CUDA_FILE):
                 connection.sendall(_line({"refused": "loading this code has initialised CUDA, which ends at a fork"}))
@@ -102,6 +106,7 @@ class Server:
                 self._become(request, connection, files)
             with suppress(OSError):  # here and in the copy: whoever is first, the group is there before its number is
                 os.setpgid(pid, pid)
+            # Registered before it is told: if the launcher has gone meanwhile, the error below finds it and ends it.
             fork = _Fork(pid=pid, pidfd=os.pidfd_open(pid), connection=connection)
             self._selector.register(connection, selectors.EVENT_READ, fork)
             self._selector.register(fork.pidfd, selectors.EVENT_READ, fork)
@@ -111,6 +116,7 @@ class Server:
                 self._bury(self._selector.get_key(connection).data)
             connection.close()
         finally:
+            # Ours: the copy has its own.
             for file in files:
                 os.close(file)
 
@@ -119,6 +125,7 @@ class Server:
         end = os.waitid(os.P_PID, fork.pid, os.WEXITED | os.WNOWAIT)
         assert end is not None, "a pidfd is ready when its process has ended"
         status = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        # The pidfd of a zombie stays readable, and would wake the loop for ever.
         self._selector.unregister(fork.pidfd)
         with suppress(OSError):  # the launcher has gone: the connection says so next
             fork.connection.sendall(_line({"status": status}))
@@ -175,16 +182,21 @@ class Server:
                 os.close(file)
             os.chdir(request.folder)
             loads = json.dumps(self._loads_of(request))
+            # What libraries have set while they were loaded stays, as in a process that loads them itself; everything
+            # else is the launcher's environment.
             added = {name: value for name, value in os.environ.items() if name not in self._began_with}
             os.environ.clear()
             os.environ.update({**added, **request.environment, worker.FORKED_VARIABLE: loads})
+            # The server ignores Ctrl-C, and what is ignored stays ignored in a copy.
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            # Python chose how to buffer when stdout was /dev/null: for a terminal it would have been by lines.
             if sys.stdout is not None:
                 sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
             if request.environment.get(THREADS_VARIABLE) != self._began_with.get(THREADS_VARIABLE):
                 _use_threads(int(request.environment[THREADS_VARIABLE]))
             sys.argv = [worker.__file__, request.run]
             if request.processes == 1:
+                # The server alone keeps it: with its end the launcher must see the end of the stream.
                 connection.close()
                 status = worker.main([request.run])
             else:
@@ -214,6 +226,8 @@ def _lead(request: ForkRequest, connection: socket.socket) -> int:
         pid = _fork()
         if pid == 0:
             connection.close()
+            # The pipe of a rank ends when nobody can write to it any more, and json.load in `_follow` reads to that
+            # end: no copy of a writing end may stay with a sibling.
             for end in (*writing_ends, writing):
                 os.close(end)
             _follow(request, rank, reading)
@@ -228,6 +242,7 @@ def _lead(request: ForkRequest, connection: socket.socket) -> int:
     connection.sendall(_line({"ranks": pids}))
     connection.close()
     is_well = _wait_for_all(pids)
+    # Until here they could meet: the store lives as long as somebody holds it.
     del store
     return 0 if is_well else 1
 
@@ -241,6 +256,7 @@ def _follow(request: ForkRequest, rank: int, reading: int) -> NoReturn:
             os.environ.update(json.load(file))
         size = str(request.processes)
         names = ENGINES[request.engine].rank_variables
+        # All on one host: rank and size are those on this host as well.
         os.environ.update(dict(zip(names, (str(rank), size, str(rank), size), strict=True)))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])  # the others wait until the worker listens
         status = worker.main([request.run])
@@ -256,6 +272,7 @@ def _wait_for_all(pids: Sequence[int]) -> bool:
     torch.distributed.run does; those that cannot are the launcher's to end."""
     left, is_well = set(pids), True
     while left:
+        # Signals of one kind do not queue: one SIGCHLD may stand for the ends of several, so all are asked.
         number = signal.sigwait(LEADER_SIGNALS)
         passed_on = {number} - {signal.SIGCHLD}
         for pid in sorted(left):
@@ -274,6 +291,7 @@ def _wait_for_all(pids: Sequence[int]) -> bool:
 
 def _received(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
     """Return the request and its two files; only the user whom this server belongs to may ask."""
+    # struct ucred of unix(7): pid, uid, gid.
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.getuid():

@@ -73,9 +73,11 @@ class EpochTime(ScalingLaw[EpochTimeObservation]):
         return math.ceil(self.images_per_epoch_ / (processes * self.batch_per_process_))
 
     def images(self, processes: int) -> float:
+        # Not known: (1 / N) x N x batch, the same for every N as the images of an epoch are.
         return self.images_per_epoch_ or self.steps(processes) * processes * self.batch_per_process_
 
     def epoch_s(self, time_s: Interval, *, steps: float | None) -> Interval:
+        # What was measured is a whole epoch: its steps are in the law already.
         return time_s
 
     def _check_same_work(self, observations: Sequence[EpochTimeObservation]) -> None:
@@ -105,6 +107,7 @@ class EpochTime(ScalingLaw[EpochTimeObservation]):
         return OVERHEAD_SD if max(map(abs, misfits)) > WITHOUT_OVERHEAD else None
 
     def _pinned(self, counts: Sequence[int]) -> dict[str, Pinned]:
+        # One time is one equation: it cannot be divided into steps, what they lose, and an overhead.
         if len(counts) == 1:
             one = Pinned(reason="one count of epochs", counts=tuple(counts))
             return {"overhead": one, "c1": one, "c2": one}

@@ -161,6 +161,7 @@ class NarrowingRun:
 
 def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estimate]:
     """Return an estimate for each kind and count that the images allow; InputError where they allow none."""
+    # An epoch needs one full step of all workers at least: n x batch <= images.
     most = measured.num_train // measured.batch
     counts = [n for n in question.workers if n <= max(most, 1)]
     if not counts:
@@ -183,6 +184,7 @@ def _estimate(measured: TrialFacts, question: EstimateQuestion, kind: str, worke
     batch, planned = measured.batch, Interval.exact(float(measured.epochs))
     global_batch = batch * workers
     epochs = prior.epochs_to_stable(planned=measured.epochs, batch=batch, global_batch=global_batch)
+    # More workers shorten an epoch and need more of them, for their larger global batch: both meet in `job_time`.
     parts = _parts(measured, question, kind, workers, hosts)
     price = question.prices.of(kind)
     to_stable_s, job_s = job_time(parts, epochs), job_time(parts, planned)
@@ -222,13 +224,16 @@ def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers:
     if kind == CPU and workers > 1:  # the cores are shared: a step of N workers takes N times as long
         step_s = prior.joined(step_s, MORE_PROCESSES_HALF_WIDTH)
     seen = prior.evaluation_time_s(measured.network, image_s).scaled(measured.num_validation)
+    # GPUs share the validation images; on processors one process has used all cores for them already.
     per_epoch = seen.scaled(1.0 if kind == CPU else 1 / workers)
     fixed = _start_up_s(measured, kind)
     num_images = measured.num_train + measured.num_validation
-    # Decoded once, by all cores, behind the start-up; never again where the cache has them.
+    # Decoded once, by all cores, behind the start-up; never again where the cache has them. So the lower end has none
+    # of it, the value half, and the upper end twice the time at the measured rate.
     decode_s = num_images / measured.decode_images_per_s
     fixed = Interval(value=fixed.value + decode_s / 2, low=fixed.low, high=fixed.high + 2 * decode_s)
     if measured.network.keeps_features:
+        # Training and validation images alike pass the backbone once; after that an epoch is the last layer alone.
         once = _pass_s(measured, kind, image_s).scaled(num_images / (1 if kind == CPU else workers))
         fixed = Interval(value=fixed.value + once.value, low=fixed.low + once.low, high=fixed.high + once.high)
         per_epoch = Interval(value=0.0, low=0.0, high=0.0)  # validation images are in that pass
@@ -258,8 +263,12 @@ def _image_s(measured: TrialFacts, kind: str) -> Interval:
     if kind == measured.device:
         return here
     source = None if measured.device == CPU else data_sheet(measured.device)
+    # A processor's speed says nothing of a GPU's, and a GPU without a sheet cannot be compared: then the network's
+    # counted bytes and FLOPs decide.
     if source is None:
         return prior.image_time_s(measured.network, sheet_of(kind), precision=measured.gpu_precision)
+    # Not from `here`: the ratio brings a half-width of its own, 0.37 of the logarithm (hardware.py), which joins the
+    # spread of the rounds in quadrature.
     ratio = speed_ratio(source, sheet_of(kind), precision=measured.precision, target_precision=measured.gpu_precision)
     return measured.images_per_s.into(1.0).divided_by(ratio)
 
@@ -306,9 +315,11 @@ def choices(estimates: Sequence[Estimate]) -> Choices | None:
     able = [e for e in estimates if e.memory.fits != "no" and e.prediction.time_to_stable_s is not None]
     if not able:
         return None
+    # Processors are a choice only where no GPU fits.
     gpus = [e for e in able if e.prediction.gpu != CPU] or able
     fastest = min(gpus, key=lambda e: (_time_s(e), e.prediction.workers))
-    # Hours of one kind can be compared without a price, those of two kinds cannot.
+    # Hours of one kind can be compared without a price, those of two kinds cannot: then the cheapest near the fastest
+    # is sought among its own kind, and nobody is called the cheapest of all.
     is_priced = all(e.price is not None for e in gpus)
     comparable = gpus if is_priced else [e for e in gpus if e.prediction.gpu == fastest.prediction.gpu]
     near = [e for e in comparable if _time_s(e) <= NEAR_FASTEST * _time_s(fastest)]
@@ -337,6 +348,7 @@ def narrowing_run(measured: TrialFacts, question: EstimateQuestion, about: Estim
     now = about.prediction.time_to_stable_s
     if now is None or now.low <= 0:
         return None
+    # Ratios of the ends: errors are relative, so the widths of short and of long times compare.
     before = now.high / now.low
     tried = list(_candidates(measured, question, about, before))
     best = min(tried, key=lambda run: run.width_after, default=None)
@@ -351,6 +363,8 @@ def _candidates(
     assert p.epochs_to_stable is not None
     parts = _parts(measured, question, p.gpu, p.workers, p.hosts)
     planned = Interval.exact(float(measured.epochs))
+    # What a training on one GPU of that kind would tell: its rate, taken to be the estimate's own value, and its
+    # start-up, to within FIXED_SCATTER. How well more GPUs scale stays as unsure as it is.
     alone = _estimate(measured, question, p.gpu, 1)
     timed = _parts(_as_measured(measured, p.gpu, alone), question, p.gpu, p.workers, p.hosts)
     start_s = timed.fixed_overhead_s.value
@@ -375,6 +389,8 @@ def _candidates(
     )
     if p.gpu == measured.device and p.workers == 1:
         return  # a rehearsal of one worker here is that very run
+    # A rehearsal tells when so many workers become stable, to within INSIDE, and nothing of their times. It costs what
+    # a plain run costs (docs/architecture.md), so its own time is that of one worker here.
     value = p.epochs_to_stable.value
     rehearsed = job_time(parts, Interval(value=value, low=value * (1 - INSIDE), high=value * (1 + INSIDE)))
     own_parts = _parts(measured, question, measured.device, 1, 1)
@@ -402,6 +418,7 @@ def _like(known: Interval, own: Interval) -> Interval:
     """Return the interval of a law from one batch with the width of what was measured there instead of the prior's."""
     alone = prior.STABLE_SHARE
     # Independent errors add up in squares of logarithms: the prior's share is taken out, what was measured comes in.
+    # Where the lower end was cut off at one epoch (prior.epochs_to_stable) the rest may be negative: 0 then.
     less = math.log(known.value / known.low) ** 2 - math.log(alone.value / alone.low) ** 2
     more = math.log(known.high / known.value) ** 2 - math.log(alone.high / alone.value) ** 2
     low = math.hypot(math.sqrt(max(less, 0.0)), math.log(own.value / own.low))

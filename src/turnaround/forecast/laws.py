@@ -137,9 +137,11 @@ class Laws:
         measured, asked = self.observations.batch_per_worker, self.asked.batch_per_worker
         if measured is None or asked is None or measured == asked:
             return time_s
+        # T(b) = T(b0) ((1 - lost) + lost b0 / b) for the same images; b0: measured, b: asked for.
         lost = law.share_lost(deployment)
         changed = time_s.scaled(1 - lost + lost * measured / asked)
         doubt = BATCH_DOUBT * abs(math.log2(asked / measured))
+        # From 9 doublings on (1 - 9 x 0.1 = MIN_LOW) the lower end stays where it is: it must not reach 0.
         changed = changed.reaching(low=changed.low * max(1 - doubt, MIN_LOW), high=changed.high * (1 + doubt))
         # Once more after the change: a host reads no faster for another batch.
         return changed.at_least(law.input_s(deployment))
@@ -154,6 +156,7 @@ class Laws:
             precision=times.precision,
             target_precision=self.asked.precision,
         ).time_s
+        # A step that waited for its images may be no faster on a faster GPU: the upper end keeps the measured time.
         if times.input_bound:
             carried = replace(carried, high=max(carried.high, time_s.high))
         # The input path stays when the GPU changes, so its time bounds the carried one from below: images of an epoch /
@@ -170,6 +173,7 @@ class Laws:
     def changes_precision(self) -> bool:
         if self.times is None or self.asked.precision is None:
             return False
+        # By what a data sheet tells apart: amp, fp16 and bf16 have the same bytes and the same peak rate.
         return precision_of(self.asked.precision) != precision_of(self.times.precision)
 
     def steps(self, workers: int) -> float | None:
@@ -189,6 +193,7 @@ class Laws:
         if epoch_s is None or self.times is None:
             return None
         overheads = self.times.overheads
+        # Evaluation, checkpoint and start-up stay those of the measured kind: data sheets carry over the steps alone.
         return TurnaroundParts(
             epoch_s=epoch_s,
             per_epoch_overhead_s=per_epoch_overhead(overheads, workers),
@@ -196,6 +201,8 @@ class Laws:
         )
 
     def at_batch(self, law: EpochsToStable | PlateauAccuracy | None, workers: int) -> Interval | None:
+        # Epochs and accuracy depend on the workers only through the global batch: where that is fixed, all counts of
+        # workers have the same answer.
         batch = self.global_batch(workers)
         return None if law is None or batch is None else law.predict(batch)
 
@@ -214,6 +221,7 @@ def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str, a
         gpu=gpu,
         time=TIME_LAWS[times.unit](scaling=times.scaling).fit(times.observed) if times else None,
         epochs=_epochs_law(observations),
+        # The same law, E(B) = e0 (1 + B / B_crit), with its own e0 and B_crit for each accuracy.
         to_target=EpochsToStable(noise_scale=observations.noise_scale).fit(observations.to_target)
         if observations.to_target
         else None,

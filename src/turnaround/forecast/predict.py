@@ -70,6 +70,8 @@ class Forecaster:
         laws, question = self.laws, self.question
         parts, seen = laws.parts(workers, hosts), laws.observations
         epochs, accuracy = laws.at_batch(laws.epochs, workers), laws.at_batch(laws.accuracy, workers)
+        # Three ends of one job: all epochs of the recipe, the plateau, the target. Each has its own number of epochs,
+        # which may be unknown while the others are known.
         to_target, all_epochs = laws.at_batch(laws.to_target, workers), epochs_planned(seen)
         job_s = job_time(parts, all_epochs) if parts and all_epochs else None
         measured = self._measured(workers)
@@ -137,6 +139,7 @@ class Forecaster:
         if there is None or here_epochs is None or there_epochs is None:
             return None
         is_to_stable = here_epochs is epochs
+        # The smaller side was run, so its measurement goes before the law; the larger one never was.
         seen = self._measured(most).get("time_to_stable_s" if is_to_stable else "job_time_s")
         time_s = seen.value if seen is not None else job_time(there, there_epochs).value
         return Against(
@@ -158,22 +161,28 @@ class Forecaster:
         configurations = self.laws.times.configurations if self.laws.times else ()
         several = [c.key for c in configurations if c.hosts > 1]
         if several:
+            # The fullest of them: a run whose last host was not full shows fewer workers a host than there is room for.
             each = max(math.ceil(c.workers / c.hosts) for c in several)
             hosts = math.ceil(workers / each)
             return hosts, (HostsAsInRuns(hosts=hosts, workers_each=each),)
         most = max((c.workers for c in configurations), default=0)
+        # From here on every run was on one host: as many workers as any of them had fit on one.
         if not configurations or workers <= most:
             return 1, ()
+        # The hosts of another kind of GPU may have another number of them.
         seen = 0 if self.laws.is_carried_over else max(map(gpus_seen, configurations))
         if seen > most:
             return _told_hosts(workers, seen, "record")
+        # Too many processes for the cores of one host are a warning (MoreProcessesThanCores), never a second host.
         if self.laws.gpu == "CPU" or workers <= MOST_GPUS_PER_HOST:
             return 1, (OneHost(most_workers=most),)
+        # A run with more than eight on one host has shown that its hosts are larger.
         each = max(most, GPUS_PER_HOST)
         hosts = math.ceil(workers / each)
         return hosts, (HostsOfUsualSize(hosts=hosts, workers_each=each),)
 
     def _measured(self, workers: int) -> dict[str, Spread]:
+        # Where nothing was said of hosts, None: a run of so many workers is a measurement on whatever hosts it was.
         hosts = self.question.hosts if self.question.gpus_per_host is None else self._hosts(workers)[0]
         configuration = measured_configuration(self.laws, workers, hosts)
         return (
@@ -198,18 +207,22 @@ def gpus_seen(configuration: ConfigurationRuns) -> int:
 
 def fit_forecaster(survey: Survey, question: Question) -> Forecaster:
     """Return the job that can answer, with its laws; InputError lists the jobs where that is not one."""
+    # The batch first: it decides which runs are observed at all, and with them kinds, laws and assumptions.
     job = _with_batch(_job(survey, question), question.batch_per_worker)
     seen = observe(job, target=question.target, gpu=kind_of(question.gpu) if question.gpu else None)
     measured_on, assumed = _measured_on(seen, question)
+    # Without any time the kind is only a name: epochs and accuracies do not depend on it.
     gpu = kind_of(question.gpu) if question.gpu else measured_on or _any_gpu(job)
     asked = Asked(
         precision=question.precision,
         batch_per_worker=question.batch_per_worker,
         input_images_per_s=question.input_limit,
+        # GB/s on the command line, bytes/s in the laws.
         inter_host_bytes_per_s=None if question.network is None else question.network * 1e9,
     )
     laws = fit_laws(seen, measured_on=measured_on, gpu=gpu, asked=asked)
     if laws.is_carried_over and measured_on is not None:
+        # From processors to processors only a change of precision is carried over, and no sheet has their rates.
         if measured_on == gpu == "CPU":
             raise _no_precision_on_processors(laws)
         for kind in (measured_on, gpu):
@@ -246,6 +259,7 @@ def _job(survey: Survey, question: Question) -> Workload:
     named = [(job.name.lower(), job) for job in survey.workloads]
     # The exact name first: it may be the beginning of another's.
     jobs = (
+        # Without --job the part is empty, and every name begins with it.
         [job for name, job in named if name == part]
         or [job for name, job in named if name.startswith(part)]
         or [job for name, job in named if part in name]
@@ -258,6 +272,7 @@ def _job(survey: Survey, question: Question) -> Workload:
         damaged = "; ".join(f"{left.directory}: {left.reason}" for left in survey.left_out[:3])
         raise InputError(f"No run can be read here, so there is nothing to learn from. {damaged}")
     if len(jobs) > 1 and question.gpu:
+        # Only where the name leaves several does the kind choose: a job that was timed on it needs no data sheet.
         timed = [job for job in jobs if kind_of(question.gpu) in _timed_kinds(job)]
         if not timed:
             sheet_of(question.gpu)  # a kind that nobody knows is the first thing to say
@@ -283,6 +298,7 @@ def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tu
     kinds = kinds_by_counts(seen.times)
     if not kinds:
         return None, ()
+    # A choice among several kinds is ours, not the user's, so it is told as an assumption.
     is_chosen = question.gpu is None and len(kinds) > 1
     return kinds[0], (MostMeasuredKind(gpu=kinds[0], others=tuple(kinds[1:])),) if is_chosen else ()
 
@@ -300,6 +316,7 @@ def best_of_range(predictions: Sequence[Prediction]) -> Best | None:
     predictions = own or predictions
     for by, name in (("time to stable", "time_to_stable_s"), ("job time", "job_time_s")):
         times = {p.workers: time for p in predictions if (time := p.best_known(name)) is not None}
+        # All or none: a count whose time is unknown would silently lose against the others.
         if times and len(times) == len(predictions):
             return best_of(times, by=by)
     return None
@@ -327,6 +344,7 @@ def within_noise(predictions: Sequence[Prediction], best: Best) -> WithinNoise:
         values = {n: p.best_known(name) for n, p in by_workers.items() if n != chosen}
         return tuple(n for n, value in values.items() if value is not None and value * weight(n) <= limit)
 
+    # Weight 1 compares times, weight n GPU-seconds: n x time.
     return WithinNoise(fastest=others(best.fastest, lambda n: 1.0), cheapest=others(best.cheapest, float))
 
 
@@ -351,6 +369,7 @@ def measured_figures(
         None if run.job_time_s is None else run.job_time_s - run.turnaround_parts_s.get("queue", 0.0)
         for run in configuration.finished
     )
+    # One value: `stable` has joined the repeats already. A lower bound ("not yet stable") is no measurement.
     epochs = Spread.of([stable.epoch] if stable.status == "stable" else [])
     found = {
         "images_per_s": configuration.images_per_s,
@@ -375,6 +394,7 @@ def _cost(time_s: Spread | Interval | None, configuration: ConfigurationRuns, pr
 
 def _basis(laws: Laws) -> Iterator[Basis]:
     if laws.time is not None and laws.times is not None:
+        # What the law has set aside, as faster than linear scaling allows, taught it nothing: it is no basis.
         aside = {o.processes for o in laws.time.set_aside_}
         kept = tuple(c for c in laws.times.configurations if c.workers not in aside)
         yield TimesBasis(unit=laws.time.unit, configurations=kept)
@@ -382,6 +402,7 @@ def _basis(laws: Laws) -> Iterator[Basis]:
             yield _data_sheets(laws, laws.times)
     seen = laws.observations
     if laws.epochs is not None:
+        # The law's own observations: lower bounds that its second fit took in (laws.py) are among them.
         yield _batches("epochs to stable", [o.global_batch for o in laws.epochs.observations_], seen)
     if laws.accuracy is not None:
         yield _batches("final accuracies", [o.global_batch for o in seen.accuracies], seen)
@@ -405,6 +426,7 @@ def _batches(
 ) -> BatchesBasis:
     configurations = [c for c in seen.learned_from if c.global_batch in batches]
     real = {configuration.global_batch for configuration in configurations if not configuration.is_rehearsal}
+    # A batch that was both rehearsed and really run counts as run.
     rehearsed = len({configuration.global_batch for configuration in configurations} - real)
     return BatchesBasis(what=what, batches=tuple(sorted(batches)), rehearsed=rehearsed)
 

@@ -37,9 +37,11 @@ class StepTime(ScalingLaw[StepObservation]):
         return 1.0
 
     def images(self, processes: int) -> float:
+        # `images_` are those of one process at a fixed batch per process, of the whole step at a fixed global batch.
         return self.images_ * processes if self.scaling == "weak" else self.images_
 
     def epoch_s(self, time_s: Interval, *, steps: float | None) -> Interval:
+        # The number of steps is known exactly, so it multiplies value and ends alike.
         return time_s.scaled(steps or 1.0)
 
     def _check_same_work(self, observations: Sequence[StepObservation]) -> None:

@@ -66,11 +66,13 @@ def measured_time_to_stable(
     """
     stable, epoch_s = configuration.stable, configuration.epoch_time_s
     is_counted = stable.status == "stable" or (or_longer and stable.status == "not yet stable")
+    # A configuration of another kind of GPU is not among these times: it has no overheads here, and no time.
     overheads = next(
         (o for c, o in zip(times.configurations, times.overheads, strict=True) if c is configuration), None
     )
     if not is_counted or stable.epoch is None or epoch_s is None or overheads is None:
         return None
+    # Where its own start-up is not known, the median of the others, which is the forecast's value too.
     fixed = [o.fixed_s for o in times.overheads if o.fixed_s is not None]
     fixed_s = overheads.fixed_s if overheads.fixed_s is not None else median(fixed) if fixed else 0.0
     parts = TurnaroundParts(
@@ -78,6 +80,7 @@ def measured_time_to_stable(
         per_epoch_overhead_s=Interval.exact(overheads.evaluation_s + overheads.checkpoint_s),
         fixed_overhead_s=Interval.exact(fixed_s),
     )
+    # A stable epoch that a table states has no interval, and a lower bound no upper end.
     low, high = stable.low or stable.epoch, stable.high or stable.epoch
     ends = [job_time(parts, Interval.exact(epochs)).value for epochs in (low, stable.epoch, high)]
     return Interval(low=ends[0], value=ends[1], high=ends[2])
@@ -137,9 +140,11 @@ def per_epoch_overhead(measured: Sequence[Overheads], processes: int) -> Interva
     """
     if not measured:
         return Interval.exact(0.0)
+    # Nearest in doublings: 4 is as near to 8 as to 2.
     nearest = min(measured, key=lambda o: abs(math.log(o.processes / processes)))
     # value: evaluation n / N, all of the gain; the other end: evaluation sqrt(n / N), half of it in the exponent.
     shared = nearest.processes / processes
+    # Towards fewer processes both are above 1, and the square root is the lower end.
     low, high = sorted(nearest.evaluation_s * share for share in (shared, math.sqrt(shared)))
     return Interval(value=nearest.evaluation_s * shared, low=low, high=high).plus(nearest.checkpoint_s)
 

@@ -75,12 +75,17 @@ def fork_server(settings: Mapping[str, str]) -> Iterator[dict[str, str]]:
         return
     with tempfile.TemporaryDirectory(prefix="turnaround-", ignore_cleanup_errors=True) as folder:  # ours alone: 0700
         path = str(Path(folder) / "fork")
+        # A temporary folder far down: bind would fail, and without a server every run starts as always.
         if len(os.fsencode(path)) > MAX_SOCKET_PATH:
             yield {}
             return
+        # Our copy is closed once the server has its own: after the server's end nobody listens, so whoever asks is
+        # refused at once instead of waiting in a queue that is never served.
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(path)
             listening.listen(64)  # who asks before the code is loaded waits here
+            # What the server prints belongs to no run: each copy gets the open files of its own
+            # (worker_server._become).
             process = subprocess.Popen(
                 [sys.executable, "-m", SERVER_MODULE, str(listening.fileno())],
                 env={**os.environ, **settings, LAUNCHER_VARIABLE: str(os.getpid())},
@@ -94,6 +99,7 @@ def fork_server(settings: Mapping[str, str]) -> Iterator[dict[str, str]]:
         try:
             yield {SERVER_VARIABLE: path}
         finally:
+            # It has nothing to save; a training that is still below it dies with it (die_with_parent).
             process.kill()
             process.wait()
 
@@ -157,7 +163,10 @@ def ask_for_fork(
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(path)
+        # A large environment may not fit into the socket's buffer: the rest is taken when the code is loaded.
         connection.settimeout(MAX_LOADING_S)
+        # The future stdout and stderr: progress goes to our stderr, all else into the log, as in local._start. Flushed,
+        # since two processes write there from now on. Descriptors travel with bytes (SCM_RIGHTS): here with the length.
         sys.stderr.flush()
         socket.send_fds(connection, [len(text).to_bytes(HEADER_BYTES, "big")], [sys.stderr.fileno(), log.fileno()])
         connection.sendall(text)
@@ -180,6 +189,7 @@ class PendingFork:
         """
         latest_s = time.monotonic() + MAX_LOADING_S
         answer: dict[str, Any] = {}
+        # Python resumes a select after a signal handler (PEP 475): each is short, so a request to stop is seen soon.
         while not is_given_up() and time.monotonic() < latest_s:
             if select.select([self._connection], [], [], LOOK_EVERY_S)[0]:
                 with suppress(OSError, ValueError):
@@ -203,6 +213,7 @@ def _answer(connection: socket.socket, processes: int) -> dict[str, Any]:
         if not text:
             return {}
         answer |= json.loads(text)
+        # Refused, or ended before all numbers were known: nothing trains, and the launcher starts its own processes.
         if "refused" in answer or "status" in answer:
             return {}
         if processes == 1:
@@ -231,7 +242,10 @@ class ForkedProcess:
                 answer = json.loads(_line(self._connection) or b"{}")
             except OSError:
                 answer = {}
+            # The end of the stream without a line is the end of the server, which no process below it survives.
             self._status = int(answer.get("status", -signal.SIGKILL))
+            # Only now may the server take the exit status and free the number (Server._bury); what the process has left
+            # in its group is killed with that.
             self._connection.close()
             self._connection = None
         assert self._status is not None
@@ -246,6 +260,8 @@ class ForkedProcess:
 
 def _line(connection: socket.socket) -> bytes:
     """Return one line of the server, and leave what comes after it; what there is when the server ends."""
+    # A byte at a time: a larger read would take what follows the newline, and there is no buffer to keep it in. Lines
+    # are short, and a start has two or three of them.
     text = b""
     while not text.endswith(b"\n") and (byte := connection.recv(1)):
         text += byte

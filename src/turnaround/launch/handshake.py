@@ -85,6 +85,7 @@ class StartMessage:
     def waited_s(self, *, began_at_s: float, ready_at_s: float) -> float:
         """Return the part of decoding that a process waited for: what passed while it got ready is start-up."""
         if not self.is_of_this_host:
+            # What passed while the process got ready cannot be told by two clocks: all of it counts as waited for.
             return self.decode_time_s
         # The overlap of [began, ready] of this process with [decoded - decode time, decoded] of the launcher.
         hidden_s = min(ready_at_s, self.decoded_at_s) - max(began_at_s, self.decoded_at_s - self.decode_time_s)
@@ -105,6 +106,7 @@ def clear(directory: RunDirectory) -> None:
 def wait_for_directory(directory: RunDirectory, place: RankInfo, *, patience_s: float = MAX_PREPARATION_S) -> None:
     """Return when process 0 has made the run directory; called by the commands of all other processes."""
     latest_s = time.monotonic() + patience_s
+    # logs/ is the last that `RunDirectory.create` makes. A run that goes on has it already.
     while not directory.logs.is_dir():
         if time.monotonic() >= latest_s:
             raise _waited_in_vain(directory, place, patience_s)
@@ -117,6 +119,8 @@ class Handshake:
     def __init__(self, directory: RunDirectory, place: RankInfo, *, stop_asked: Callable[[], bool]) -> None:
         self.directory, self.place, self.stop_asked = directory, place, stop_asked
         self._token = os.environ.get(START_VARIABLE)
+        # As early as can be: a message of this start that lies there by now counts as an old one until the next is
+        # written.
         self._left_behind = None if self._token else _read(directory)
 
     def wait(
@@ -136,6 +140,7 @@ class Handshake:
             if is_enough:
                 return message
             # After the message: who has one goes on, and the training itself sees a request to stop.
+            # The folder goes where bad input or Ctrl-C has made the launcher remove the whole run.
             if self.stop_asked() or not launcher_is_alive() or not self.directory.logs.is_dir():
                 return None
             # With a token the launcher is ours, and its death is seen above.

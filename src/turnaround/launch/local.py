@@ -68,6 +68,8 @@ class LocalLauncher:
             processes.start()
             yield processes
         finally:
+            # The processes first: `clear_log` replaces the log of a private run, and whoever still wrote would write
+            # into the file that it replaced.
             processes.end()
             if writes_message:
                 handshake.clear(directory)
@@ -110,6 +112,7 @@ class LocalProcesses:
         """End whatever is left of them: the group; those with groups of their own die with their parent."""
         if self._pending is not None:
             self._pending.close()
+        # A forked process leads a group as well (worker_server._become), so one call ends either kind.
         process, self._process = self._process, None  # a group's number may be another's later: it is ended once
         if process is not None:
             with suppress(ProcessLookupError):
@@ -121,9 +124,11 @@ class LocalProcesses:
         watch = heartbeat.HeartbeatMonitor(plan.directory, patience_s=patience_s())
         with _stop_requests(plan) as requests:
             if plan.place.rank == 0:
+                # Before the answer of the fork server: what it forks finds the complete message at once.
                 handshake.write(plan.directory, message)
             try:
                 if self._pending is not None:
+                    # `_pending` stays until there is a process: should this raise, `end` takes the request back.
                     forked = self._pending.result(is_given_up=lambda: bool(requests.received))
                     self._process = forked or _start(plan)
                     self._pending = None
@@ -140,8 +145,10 @@ class LocalProcesses:
                 clear_traces(plan.directory)
             return
         go_on = f"Go on with `turnaround resume {shlex.quote(str(plan.directory.path))}`."
+        # The user's wish goes before what the processes say: it is the second request that has killed them.
         if requests.is_urgent:
             raise InterruptedRunError(f"Stopped at once, within an epoch; the last checkpoint is kept. {go_on}")
+        # A training that stops on request writes that down (failure.py): without a word of any, none had begun.
         if requests.received and not failure.has_failures(plan.directory):
             raise InterruptedRunError(f"Stopped before the first step. {go_on}")
         cause = _cause(plan, exit_status, watch)
@@ -180,11 +187,14 @@ class LocalProcesses:
                     process.terminate()
             if time.monotonic() - looked_s >= heartbeat.EVERY_S:
                 looked_s = time.monotonic()
+                # One is gone and the others have had their time to say why, or nothing gets on: `end` kills what is
+                # left.
                 if watch.look() is not None or watch.gone_for_s > GRACE_S:
                     return -signal.SIGKILL
                 if (verdict := tree.look(with_heartbeat=watch.pids)) is not None:
                     watch.verdict, watch.silent_ranks = verdict, tree.silent_ranks
                     return -signal.SIGKILL
+                # -inf while no request was passed on: never true then.
                 if not watch.has_begun and looked_s - passed_on_s > GRACE_S:
                     return -signal.SIGKILL
                 message = self._repeat(message, has_begun=watch.has_begun)
@@ -220,6 +230,7 @@ def patience_s(variables: Mapping[str, str] = os.environ) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
+    # Not `seconds <= 0`, which is false of a NaN.
     if not seconds > 0:
         raise InputError(f"{PATIENCE_VARIABLE} must be a number of seconds above 0. Received: {text!r}.")
     return seconds
@@ -227,6 +238,7 @@ def patience_s(variables: Mapping[str, str] = os.environ) -> float:
 
 def _is_done(plan: LaunchPlan, exit_status: int) -> bool:
     """Return whether the run is finished: a process that leaves early without an error has not finished it."""
+    # A measurement trains nothing: its run never says "finished".
     if plan.message.bench_part_s is not None:
         return exit_status == 0
     is_finished = Run.load(plan.directory.path).status.state == "finished"
@@ -238,6 +250,7 @@ def _is_done(plan: LaunchPlan, exit_status: int) -> bool:
 def _cause(plan: LaunchPlan, exit_status: int, watch: heartbeat.HeartbeatMonitor) -> TurnaroundError:
     """Return the root cause: what the processes have said, who died without a word, or the watchdog's verdict."""
     directory, log = plan.directory, plan.directory.process_log
+    # The verdict first: what is written once it has ended them is a consequence.
     if watch.verdict is not None:
         sentence = f"{watch.verdict} {failure.how_to_go_on(directory, log)}"
         return failure.RankFailedError(sentence, ranks=watch.silent_ranks)
@@ -260,6 +273,7 @@ def launcher_of(plan: LaunchPlan) -> str | None:
     """Return the name of what starts the processes below ours; None where our child is the training process itself."""
     if plan.processes == 1 or not plan.place.is_alone:
         return None
+    # The module that `python -m` runs: the first word with a dot.
     return next(part for part in ENGINES[plan.engine].spread(plan.processes) if "." in part)
 
 
@@ -275,6 +289,7 @@ def _watched_tree(process: TrainingProcess, plan: LaunchPlan, *, patience_s: flo
 def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what the processes' environment gets on top of ours; whatever the user has set already stays."""
     settings = process_settings(plan.processes_here, base)
+    # Not under a launcher of others: its processes may be on several hosts, which loopback does not connect.
     if plan.processes > 1 and plan.place.is_alone:
         settings |= {k: v for k, v in loopback().items() if k not in base}
     return settings
@@ -286,6 +301,7 @@ def loopback() -> dict[str, str]:
 
 
 def _environment(plan: LaunchPlan) -> dict[str, str]:
+    # The plan's own variables after the user's: the GPUs that are left after a failure, whatever was visible before.
     environment = {**os.environ, **settings_for(plan), **plan.environment, LAUNCHER_VARIABLE: str(os.getpid())}
     return {**environment, handshake.START_VARIABLE: plan.message.start} if plan.place.is_alone else environment
 
@@ -310,6 +326,7 @@ def _start(plan: LaunchPlan) -> TrainingProcess:
         waiting = preload.adopted(str(plan.directory.path), _environment(plan), plan.environment)
         if waiting is not None:
             return waiting
+    # Where the waiting process does not fit: it may hold a context of the GPU that the others need for themselves.
     preload.end()
     with open_log(plan.directory.process_log, plan.directory.path) as log:
         # What a process prints on purpose (the progress) goes to our stderr, everything else into the log; a group of

@@ -75,21 +75,27 @@ class ProcessTreeWatch:
         any has, only others that are stopped are looked for.
         """
         now_s = self.now_s()
+        # At least four looks within the patience: a verdict comes at most about a quarter of it too late.
         if now_s - self._looked_s < min(MAX_REST_S, self.patience_s / 4):
             return None
         self._looked_s, processes = now_s, self._processes()
         stopped = [process for process in processes if process.pid not in with_heartbeat and _is_stopped(process)]
+        # Made anew at every look: a process that goes on or ends is forgotten, and with it its number, which the system
+        # may give to another.
         since_s = self._stopped_since_s
         self._stopped_since_s = {process.pid: since_s.get(process.pid, now_s) for process in stopped}
         late = [process for process in stopped if now_s - self._stopped_since_s[process.pid] >= self.patience_s]
         if late:
             return self._verdict(late, "is stopped" if len(late) == 1 else "are stopped", waited_s=self.patience_s)
+        # While any process has a heartbeat, HeartbeatMonitor judges progress. After the last one the time counts from
+        # here.
         if with_heartbeat or self._has_moved(processes, now_s):
             self._moved_s, self._busy_s = now_s, _busy_s(processes)
             return None
         waited_s = now_s - self._moved_s
         if waited_s < max(self.patience_s, self.least_start_s):
             return None
+        # All of them rest, so none can be told from the others: what we have started is named.
         return self._verdict([one for one in processes if one.pid == self.pid], "does not get on", waited_s=waited_s)
 
     def _processes(self) -> list[psutil.Process]:
@@ -101,11 +107,13 @@ class ProcessTreeWatch:
     def _has_moved(self, processes: list[psutil.Process], now_s: float) -> bool:
         signs = _Signs(
             pids=frozenset(process.pid for process in processes),
+            # The run directory is two levels above RUN/logs/processes.log.
             log_bytes=size_of(self.log, self.log.parent.parent),
             pages_read=sum(map(_pages_read, processes)),
         )
         is_same, self._signs = signs == self._signs, signs
-        # Against the whole time since the last sign: a moment of polling is no progress, minutes of importing are.
+        # Against the whole time since the last sign: a moment of polling is no progress, minutes of importing are. At
+        # least 0.01 s, in which /proc counts computing time (100 ticks a second).
         is_busy = _busy_s(processes) - self._busy_s > max(BUSY_SHARE * (now_s - self._moved_s), BUSY_SHARE)
         return not is_same or is_busy
 
@@ -138,6 +146,7 @@ class ProcessTreeWatch:
             if process.ppid() != starter:
                 return None
             variables = process.environ()
+        # Where no variable tells: a process that was started directly is number 0, one below a launcher is a helper.
         found = (variables.get(name, "") for name in RANK_VARIABLES)
         return next((int(text) for text in found if text.isdigit()), 0 if self.launcher is None else None)
 
@@ -154,6 +163,7 @@ def _busy_s(processes: list[psutil.Process]) -> float:
     total_s = 0.0
     for process in processes:
         with suppress(psutil.Error):
+            # user, system, and both of children that were waited for; psutil's fifth on Linux is waiting for disks.
             total_s += sum(process.cpu_times()[:4])
     return total_s
 

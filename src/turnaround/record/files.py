@@ -51,6 +51,8 @@ def folder_below(root: Path, parts: Sequence[str]) -> Iterator[int]:
         trouble()
     descriptor = os.open(root, FOLDER)
     try:
+        # One part at a time: O_NOFOLLOW speaks of the last component alone, and a link may be any of them. The root is
+        # opened without it: the user may have put a link there.
         for part in parts:
             try:
                 deeper = os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
@@ -95,7 +97,7 @@ def names_in(folder: Path, below: Path | None = None, *, must_answer: bool = Fal
 
     try:
         return patiently(listed)
-    except ValueError:
+    except ValueError:  # a NUL in a name, or a folder that is not below the run
         return []
     except OSError as error:
         if must_answer and error.errno in PASSING:
@@ -121,6 +123,7 @@ def _make_folder(path: Path, below: Path | None) -> None:
 
 def remove_folder(path: Path, below: Path | None = None) -> None:
     """Remove a folder and what is in it, as far as that goes; a link in its place stays, and so does its target."""
+    # By descriptor: rmtree then follows no link at any depth (shutil.rmtree.avoids_symlink_attacks).
     with contextlib.suppress(OSError), folder_of(path, below) as (folder, name):
         shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
@@ -148,6 +151,7 @@ def _sync_folder(descriptor: int) -> None:
 
 def open_for_appending(path: Path, below: Path | None = None) -> int:
     """Return a descriptor of the file, which is made where there is none; OSError for what is not a plain file."""
+    # RDWR: a writer of lines first reads back to the last newline (writer.Lines).
     return patiently(lambda: _open_at(path, below, os.O_RDWR | os.O_APPEND | os.O_CREAT))
 
 
@@ -174,6 +178,7 @@ def _open_plain(name: str, folder: int, flags: int) -> int:
         descriptor = os.open(name, flags | _PLAIN, 0o666, dir_fd=folder)
     except OSError as error:
         raise _link_or(error, name, folder) from error
+    # Of what is open, not of the name: the file may have been swapped since.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, f"{name} is not a plain file")
@@ -235,6 +240,7 @@ def _write_temporary(name: str, content: bytes, folder: int, *, is_synced: bool)
 
 def is_temporary(name: str) -> bool:
     """Return whether a file of this name was left by a writer that was killed."""
+    # As _write_temporary makes them: .NAME.PID-RANDOM.tmp, four random bytes in hex.
     return re.fullmatch(r"\..+\.[0-9]+-[0-9a-f]{8}\.tmp", name) is not None
 
 
@@ -251,6 +257,7 @@ def claim(path: Path, below: Path | None = None) -> bool:
     """Make an empty file and return True, or return False where something of that name is there already."""
     with folder_of(path, below) as (folder, name):
         try:
+            # O_EXCL is atomic, over NFS from version 3 on as well (open(2)): of two at once, one gets it.
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder))
         except FileExistsError:
             return False
@@ -347,6 +354,7 @@ def refusal(label: str, error: Exception) -> RunDirectoryError:
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.ENOENT:
         return RunDirectoryError(f"{label} is missing: the run has not come that far, or it was removed.")
+    # ELOOP: O_NOFOLLOW met a link, or _link_or has found one. EINVAL is _open_plain's word for what is no regular file.
     if number == errno.ELOOP:
         return RunDirectoryError(f"{label} is a symbolic link; put the file itself there.")
     if number == errno.EINVAL:
@@ -363,6 +371,7 @@ def read_bytes(path: Path, below: Path | None = None) -> bytes:
             return file.read(MAX_FILE_BYTES + 1)
 
     try:
+        # Tried again after an error in the middle of the file; opening has tries of its own.
         content = patiently(read)
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read: {error}.") from error
@@ -410,6 +419,7 @@ def decode_file(content: bytes, label: str) -> dict[str, Any]:
 
     The checksum is left to `turnaround verify`: people edit a recipe, and a resume then says which keys are others.
     """
+    # Here too: whoever follows a run brings bytes that were read elsewhere (growing.py).
     if len(content) > MAX_FILE_BYTES:
         raise RunDirectoryError(f"{label} is larger than {MAX_FILE_BYTES // 2**20} MiB: not a file of a run.")
     try:

@@ -64,6 +64,7 @@ class RunSnapshot(Run):
         return status
 
     def _json(self, path: Path) -> dict[str, Any]:
+        # By the name alone: every file of a snapshot lies in the run directory itself.
         content = self.content.whole.get(path.name)
         if content is None:
             raise RunDirectoryError(
@@ -77,6 +78,7 @@ class RunSnapshot(Run):
         return self.content.whole.get(path.name) is not None
 
     def _lines(self, path: Path, read: Callable[[dict[str, Any]], Line]) -> LinesContent[Line]:
+        # `read` has nothing to do: the file was read with the same function when the lines came (FollowedRun).
         content: LinesContent[Line] = self.content.lines.get(path.name, LinesContent())
         if content.failure is not None:
             raise RunDirectoryError(f"{self.path.name}: {content.failure}")
@@ -148,19 +150,24 @@ class FollowedRun:
     @property
     def is_there(self) -> bool:
         """A recipe makes a run; one that waits has only its status, one that prepares its images only its lock."""
+        # Other programs have a status.json too: one whose state is none of our words makes no run.
         return self.has_recipe or self.state in get_args(State) or self.is_held
 
     def look(self, budget_bytes: int) -> int:
         """Read what is new, at most so much; return how much that was. OSError means that the folder is gone."""
+        # One descriptor for the whole look: all files are those of one folder, whatever takes its name meanwhile.
         with folder_below(self.root, self.parts) as folder:
             # A sum and not any(): every file must be looked at, also behind one that has changed.
             is_changed = sum(file.look(folder) for file in self.whole.values()) > 0
+            # New files of processes and hosts first, so that this look reads them already.
             self._find_parts(folder)
             before, revision = budget_bytes, self._revision
             for file in self._lines:
                 budget_bytes -= file.look(folder, budget_bytes)
             is_changed |= self._revision != revision
+            # After the files: it judges by the state that has just been read.
             is_changed |= self._look_alive()
+            # Heartbeats and free space change at every look, and no analysis rests on them: they make no new snapshot.
             self._look_at_heartbeats()
             self.free_bytes = _free_bytes(folder)
         if is_changed:
@@ -202,6 +209,7 @@ class FollowedRun:
         """Check the lock; return whether the run turned out to be dead, or alive again."""
         before = self.cause_of_end
         # A finished run is not asked for its lock: a study of hundreds of them is looked at every second.
+        # None: without a status it may be a run that prepares its images and has only its lock (`is_there`).
         self.is_held = self.state in (None, *UNDER_WAY) and _is_held(self.directory)
         if self.is_held or self.state not in UNDER_WAY or self._waits_in_a_queue():
             self._alone_since_s = self.cause_of_end = None
@@ -223,6 +231,7 @@ class FollowedRun:
             with folder_below(self.root, (*self.parts, self.directory.logs.name)) as logs:
                 before, ranks = self.heartbeats, self.directory.heartbeat_ranks(os.listdir(logs))[:MAX_PARTS]
                 # Those that are there, and no others: a process that comes to its end removes its file.
+                # A known one keeps its stamp: a file that has not changed is not read again.
                 self.heartbeats = {rank: before.get(rank) or self._heartbeat_file(rank) for rank in ranks}
                 for file in self.heartbeats.values():
                     file.look(logs)
@@ -243,6 +252,7 @@ class FollowedRun:
         return sorted(seen, key=lambda process: process.rank)
 
     def _content(self) -> Content:
+        # Values: what a look finds later replaces these objects and changes none, so a snapshot stays as it was.
         return Content(
             whole={name: file.content for name, file in self.whole.items()},
             lines={file.name: file.content for file in self._lines},
@@ -252,6 +262,7 @@ class FollowedRun:
     def recent(self, *, spans: int, samples: int) -> RunSnapshot:
         """Return the run with the last of its measurements only: what holds it back now. At most NUM_LATEST of each."""
         content = self.snapshot.content
+        # `latest`, of which thinning takes nothing: every one of the last steps, not one in `stride`.
         lines = dict(content.lines)
         for span_file in self.spans.values():
             lines[span_file.name] = LinesContent(records=tuple(span_file.latest)[-spans:])
@@ -274,6 +285,7 @@ class FollowedRun:
 def _is_held(directory: RunDirectory) -> bool:
     try:
         return is_held(directory.lock)
+    # No sign of life for now; a file system that fails for a moment is bridged by GONE_AFTER_S.
     except OSError:
         return False
 
@@ -283,4 +295,5 @@ def _free_bytes(folder: int) -> int | None:
         found = os.fstatvfs(folder)
     except OSError:
         return None
+    # f_bavail, not f_bfree: without the blocks that are kept for root, which a training cannot have.
     return found.f_bavail * found.f_frsize

@@ -98,6 +98,7 @@ class JsonFile:
             if stamp.size > self.max_bytes:
                 return RunDirectoryError(f"{self.name} is larger than {self.max_bytes / 2**20:.3g} MiB.")
             pieces: list[bytes] = []
+            # Counted again while it is read: the file may have grown since.
             while len(pieces) * CHUNK_BYTES <= self.max_bytes and (piece := os.read(descriptor, CHUNK_BYTES)):
                 pieces.append(piece)
         try:
@@ -176,11 +177,13 @@ class LinesFile(Generic[Record]):
     def look(self, folder: int, budget_bytes: int = MAX_LINES_BYTES) -> int:
         """Read on, at most so much; return how much that was. A file that cannot be opened just now has no news."""
         stamp = stamp_of(folder, self.name)
+        # Nothing new costs one stat: a study of hundreds of runs is looked at every second.
         if stamp is not None and stamp == self._seen:
             return 0
         if stamp is None or not stamp.is_plain:
             self._nothing_to_read(folder, stamp)
             return 0
+        # Other files have used the budget up: this one waits for the next look, and says so.
         self.has_more = budget_bytes <= 0
         if self.has_more:
             return 0
@@ -197,6 +200,7 @@ class LinesFile(Generic[Record]):
         if stamp is not None:
             self.revision += 1
             try:
+                # Only for its refusal, which tells a link from a FIFO or a folder.
                 os.close(open_in(folder, self.name))
             except OSError as error:
                 self.failure = refusal(self._label, error)
@@ -215,10 +219,12 @@ class LinesFile(Generic[Record]):
             if b"\n" not in piece and len(piece) == CHUNK_BYTES:
                 piece = os.pread(descriptor, min(MAX_LINE_BYTES, end - self._offset), self._offset)
             is_stuck = self._take(self._visible(piece)) == 0
-        # What waits for its end, or for its content, is looked at again when the file has changed.
+        # A torn line is looked at again when the file has changed; zeros at every look, since their content may come
+        # without another size or time, and `late_s` must run out.
         is_done = self._offset >= end or (is_stuck and self._hole is None)
         self._seen = now if is_done else None
         self.has_more = not is_done and not is_stuck
+        # The last bytes of what was read, for `_goes_on`: up to ANCHOR_BYTES that end at the offset.
         self._anchor = os.pread(descriptor, min(ANCHOR_BYTES, self._offset), max(0, self._offset - ANCHOR_BYTES))
         return self._offset - begun_at
 
@@ -269,12 +275,15 @@ class LinesFile(Generic[Record]):
         try:
             record = self._record(parse_line(line))
         except NewerFormatError as error:
+            # Kept, and not a bad line: whoever asks for the records gets this error instead of half of them.
             self.failure = RunDirectoryError(f"{self._label}: {error}")
             return
         except (ValueError, RunDirectoryError):
             self.bad_lines += 1
             return
         self.latest.append(record)
+        # Kept are the records 0, stride, 2 stride, ... of the file: every second one of these, as below, is the same
+        # rule with twice the stride.
         if self._number % self.stride == 0:
             self.records.append(record)
             self._kept_bytes += len(line)
@@ -296,6 +305,7 @@ def read_lines(path: Path, read: Callable[[dict[str, Any]], Record]) -> LinesCon
             if stamp_of(folder, name) is None:
                 return LinesContent()
             with _opened(folder, name) as (descriptor, stamp):
+                # Not through `look`, which takes an error of the open for "no news": here it must be raised.
                 file._read_on(descriptor, stamp, MAX_LINES_BYTES)
     except FileNotFoundError:
         return LinesContent()

@@ -61,6 +61,8 @@ class Run:
         return read_json(path)
 
     def _is_there(self, path: Path) -> bool:
+        # A link in the file's place is there, and is refused when it is read; exists() would take a dangling one for
+        # nothing.
         return os.path.lexists(path)
 
     def _lines(self, path: Path, read: Callable[[dict[str, Any]], Line]) -> LinesContent[Line]:
@@ -124,12 +126,14 @@ class Run:
     def bad_lines(self) -> int:
         """Lines of epochs.jsonl that were skipped because they cannot be understood."""
         lines = self._epoch_lines
+        # Epochs are counted from 1: a smaller number is damage of another kind, which `in_order` leaves out as well.
         return lines.bad_lines + sum(record.epoch < 1 for record in lines.records)
 
     def check_epochs(self) -> None:
         """RunDirectoryError when so much of epochs.jsonl is damaged that figures from the rest would mislead."""
         known = [record.epoch for record in self.epochs]
         lines = len(self._epoch_lines.records) + self._epoch_lines.bad_lines
+        # Every epoch from 1 to the last that the status counts is there: the bad lines have cost nothing.
         is_whole = known == list(range(1, max(len(known), self.status.epochs_done) + 1))
         if self.bad_lines > MAX_BAD_SHARE * lines and not is_whole:
             raise RunDirectoryError(
@@ -185,6 +189,7 @@ class Run:
     @property
     def best(self) -> float | None:
         """The highest validation accuracy of any epoch."""
+        # A NaN is neither larger nor smaller: what max() returns would depend on where it stands.
         return max((e.val_accuracy for e in self.epochs if not math.isnan(e.val_accuracy)), default=None)
 
     @property
@@ -216,6 +221,8 @@ class Run:
             parts["queue"] = queue_s + (again_s if again_s > 0 else 0.0)  # not when it is no number
         known = {part: status.time_s[part] for part in DISJOINT_TIME_PARTS if part in status.time_s}
         parts |= {part: time_s for part, time_s in known.items() if not math.isnan(time_s)}
+        # other = program - the disjoint parts; the queue came before the program, so it is taken out of the sum again.
+        # NaN without a program time, and then there is no rest either.
         rest_s = status.time_s.get("program", math.nan) - sum(parts.values()) + parts.get("queue", 0.0)
         if not math.isnan(rest_s):
             parts["other"] = max(0.0, rest_s)
@@ -233,6 +240,8 @@ class Run:
         if queue_s is None or started_s is None:
             return {}
         import_s = status.time_s.get("import", 0.0)
+        # `import` is of a monotonic clock, the start the difference of two wall clocks: where an import takes longer
+        # than the whole start they contradict each other, and nothing is told apart.
         if status.segments > 1 or not 0 < import_s <= started_s:
             return {"queue": queue_s, "start_up": started_s}
         return {"queue": queue_s, "import": import_s, "start_up": started_s - import_s}
@@ -277,9 +286,11 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
     try:
         with os.scandir(folder) as listed:
             entries = [entry for entry in listed if not entry.name.startswith(".") and entry.is_dir()]
+    # A folder that may not be listed hides its own runs only.
     except OSError:
         return
     for entry in entries:
+        # is_run() follows a link, the walk does not: a link that leads back up would never end.
         if RunDirectory(Path(entry.path)).is_run():
             yield Path(entry.path)
         elif depth > 1 and not entry.is_symlink():
@@ -287,6 +298,7 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _natural(path: Path) -> list[tuple[str, int]]:
+    # Pairs of text and number, [("run-", 10), ("", 0)]: numbers compare as numbers.
     return [(text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]*)", str(path))]
 
 

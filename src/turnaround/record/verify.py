@@ -75,6 +75,7 @@ def verify_run(path: Path, root: Path | None = None) -> Iterator[FileCheck]:
     """Check every file of a run; paths are told from `root`, which is the run itself where none is given."""
     directory, root = RunDirectory(path), path if root is None else root
     for folder in (directory.checkpoint, directory.best):
+        # Only a real folder has manifests to check; a link or a file in its place is judged by `_below`.
         if kind_of(folder, path) == "folder":
             yield from _checkpoints(folder, directory, root)
     checked = {directory.checkpoint, directory.best}
@@ -113,6 +114,7 @@ def _checkpoint(files: CheckpointFiles, directory: RunDirectory, root: Path) -> 
     digests = manifest.get("sha256")
     expected: dict[str, Any] = digests if isinstance(digests, dict) else {}
     there = set(names_in(files.path, directory.path)) - {files.manifest.name}
+    # What lies there and what the manifest promises: a file that is gone is damage as well.
     for name in sorted(there | set(filter(_is_name, expected))):
         path = files.path / name
         if is_temporary(name):
@@ -136,6 +138,7 @@ def _manifest(files: CheckpointFiles, run: Path) -> tuple[dict[str, Any], Reason
         return {}, "unreadable", str(error)
     if "digest" not in content:
         return content, "no_checksum", ""
+    # A manifest that is not what was written vouches for nothing: its files count as damaged, whatever is in them.
     return (content, "as_written", "") if content["digest"] == own_digest(content) else ({}, "digest", "")
 
 
@@ -144,6 +147,7 @@ def _tensors(path: Path, run: Path, root: Path, *, expected: Any) -> FileCheck:
     if (problem := _not_a_file(path, run)) is not None:
         return FileCheck(path=label, reason=problem)
     if expected is None:
+        # No manifest, or none that names it: nobody knows what the file should be.
         return FileCheck(path=label, reason="manifest")
     try:
         return FileCheck(path=label, reason="as_written" if sha256_of(path, run) == expected else "digest")
@@ -159,6 +163,7 @@ def _checked(path: Path, run: Path, root: Path) -> FileCheck:
     if (problem := _not_a_file(path, run)) is not None:
         return FileCheck(path=label, reason=problem)
     try:
+        # Our files of lines lie in the run itself: a deeper one is somebody else's.
         if path.name.endswith(".jsonl") and path.parent == run:
             return _lines(path, label)
         if path.name.endswith(".json"):
@@ -175,7 +180,9 @@ def _lines(path: Path, label: str) -> FileCheck:
         nonlocal num_without
         num_without += CRC not in line
 
+    # A checksum that does not fit makes a bad line there (coding.parse_line); counted here are lines without one.
     found = read_lines(path, read)
+    # The worst first: damaged lines, lines that cannot be judged, and then a torn end, which is as written.
     if found.bad_lines:
         total = found.bad_lines + len(found.records)
         return FileCheck(path=label, reason="lines", detail=f"{found.bad_lines} of {total}")
@@ -192,6 +199,7 @@ def _whole(path: Path, run: Path, label: str) -> FileCheck:
         return FileCheck(path=label, reason="unreadable", detail=str(error))
     if CRC not in payload:
         return FileCheck(path=label, reason="no_checksum")
+    # Of the bytes, not of the values: the same object, edited and saved in another layout, is not what was written.
     return FileCheck(path=label, reason="as_written" if is_as_written(content) else "checksum")
 
 
