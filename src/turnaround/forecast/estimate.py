@@ -42,7 +42,7 @@ CPU = "CPU"
 GPUS_PER_HOST = 8
 HERE_HALF_WIDTH = 0.25
 """80 % half-width of the logarithm of an epoch's time on the GPU that was measured, besides the spread of the
-measurement's own rounds. A judgement: no run has scored it."""
+measurement's own rounds. A judgement; five runs on an H200 lay within 0.18 (docs/LOG.md, 2026-11-18)."""
 START_UP_HALF_WIDTH = 0.4
 """The same of a start-up: files are read from memory the second time, and from a busy disk at others. A judgement."""
 SHARED_HALF_WIDTH = 1.0
@@ -78,6 +78,8 @@ class TrialFacts:
     backbone_images_per_s: Interval | None = None
     """The one pass of a frozen backbone whose features are kept; None for other networks."""
     cores: int
+    half_width: float | None = None
+    """80 % half-width of the logarithm of that rate, besides its extremes; None: that of a trial."""
     start_up_s: float | None = None
     """From the command to the first step, without the images; None where nobody has measured it."""
 
@@ -282,6 +284,8 @@ def _pass_s(measured: TrialFacts, kind: str, image_s: Interval) -> Interval:
 
 
 def _here_half_width(measured: TrialFacts) -> float:
+    if measured.half_width is not None:
+        return measured.half_width
     return SHARED_HALF_WIDTH if measured.device == CPU else HERE_HALF_WIDTH
 
 
@@ -410,8 +414,11 @@ def _as_measured(measured: TrialFacts, kind: str, alone: Estimate) -> TrialFacts
     """Return the measurement as if a run on one device of the kind had found the estimate's own value."""
     rate = alone.prediction.images_per_s
     assert rate is not None, "every estimate has a rate"
-    exact = prior.joined(Interval.exact(rate.value), MEASURED_HALF_WIDTH)
-    return replace(measured, device=kind, images_per_s=exact)
+    found = replace(measured, images_per_s=Interval.exact(rate.value), half_width=MEASURED_HALF_WIDTH)
+    if kind == measured.device:
+        return found
+    # Of another device: what this one takes for a backbone's pass and to start says nothing there.
+    return replace(found, device=kind, backbone_images_per_s=None, start_up_s=None)
 
 
 def _like(known: Interval, own: Interval) -> Interval:
