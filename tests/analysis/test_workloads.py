@@ -12,6 +12,7 @@ from turnaround.analysis.workloads import Configuration, Spread, survey, survey_
 from turnaround.errors import RunDirectoryError
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.record.reader import Run
+from turnaround.record.schema import Span, to_json
 from turnaround.record.writer import Lines
 
 
@@ -201,7 +202,7 @@ def test_measurements_that_cannot_be_read_are_counted_and_said(tmp_path: Path) -
     path = build(tmp_path / "run", Plan()) / "spans-7.jsonl"
     with Lines(path, sync=False) as lines:
         for step in range(3):
-            lines.write({"step": step})
+            lines.write(to_json(Span(step=step, epoch=1, wait_s=0, copy_s=0, compute_s=1, reduce_s=0, update_s=0)))
     path.write_bytes(path.read_bytes().replace(b'"step":1', b'"step":9').replace(b'"step":2', b'"step":8'))
     (gap,) = survey([tmp_path]).gaps
     assert gap_text(gap) == "run: 2 lines of spans-7.jsonl cannot be read and are left out."

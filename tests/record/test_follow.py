@@ -82,6 +82,19 @@ def test_a_snapshot_says_what_the_reader_says(tmp_path: Path, look: Callable[[],
     assert (snapshot.bad_lines, snapshot.is_torn) == (0, False)
 
 
+def test_the_same_lines_are_bad_in_a_snapshot_and_for_the_reader(
+    tmp_path: Path, look: Callable[[], dict[str, Run]]
+) -> None:
+    path = build(tmp_path / "runs" / "a", Plan(**FULL))
+    (telemetry,) = path.glob("telemetry-*.jsonl")
+    for file in (path / "spans-1.jsonl", telemetry):
+        with file.open("a") as lines:
+            lines.write('{"format": 1, "no": "field of ours"}\nno JSON\n')
+    snapshot, run = look()["a"], Run.load(path)
+    assert run.bad_measurements() == {"spans-1.jsonl": 2, telemetry.name: 2}
+    assert snapshot.bad_measurements() == run.bad_measurements()
+
+
 def test_runs_appear_grow_and_vanish(tmp_path: Path, look: Callable[[], dict[str, Run]]) -> None:
     assert look() == {}
     for name in ("study/2w", "study/10w", "b"):

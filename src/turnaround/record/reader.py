@@ -176,13 +176,17 @@ class Run:
 
     def bad_measurements(self) -> dict[str, int]:
         """Lines of spans and telemetry that were skipped, by file; only files with some."""
-        paths = [self.directory.spans(rank) for rank in self.ranks]
-        paths += [self.directory.telemetry(host) for host in self.directory.telemetry_hosts(self._names())]
-        return {path.name: count for path in paths if (count := self._bad_lines_of(path))}
+        # With the functions that make the records: a line that is JSON and lacks a field is a bad one as well.
+        files: dict[Path, Callable[[dict[str, Any]], object]] = {
+            **{self.directory.spans(rank): read_span for rank in self.ranks},
+            **{self.directory.telemetry(host): read_sample for host in self.directory.telemetry_hosts(self._names())},
+        }
+        counts = {path.name: self._bad_lines_of(path, read) for path, read in files.items()}
+        return {name: count for name, count in counts.items() if count}
 
-    def _bad_lines_of(self, path: Path) -> int:
+    def _bad_lines_of(self, path: Path, read: Callable[[dict[str, Any]], object]) -> int:
         try:
-            return self._lines(path, lambda line: None).bad_lines
+            return self._lines(path, read).bad_lines
         except RunDirectoryError:  # of a newer format, or no plain file: whoever asks for its figures says so
             return 0
 
