@@ -5,7 +5,7 @@
 
     frozen   FROZEN_BELOW (launch/automatic.py): few photos, last layer against every layer
     many     MANY_IMAGES (launch/automatic.py): small images from scratch, `small` against resnet11
-    warmed   WARMED_SHARE (training/course.py): more epochs after the rate had fallen, from other shares of its peak;
+    warmed   WARMED_SHARE (training/plan.py): more epochs after the rate had fallen, from other shares of its peak;
              beside it as many epochs from the beginning
     limit    MARGIN (training/plan.py): how much of a time limit was used
 
@@ -39,8 +39,7 @@ from turnaround.launch.handshake import StartMessage
 from turnaround.record.heartbeat import Heartbeat
 from turnaround.record.reader import Run
 from turnaround.reporting.progress import SilentProgress
-from turnaround.training import course
-from turnaround.training.plan import MARGIN
+from turnaround.training import plan as epoch_plan
 from turnaround.training.run import Assignment, train
 from turnaround.workers.environment import RankInfo
 
@@ -195,13 +194,13 @@ def many(trials: Trials) -> Iterator[str]:
 def warmed(trials: Trials) -> Iterator[str]:
     assert trials.small_images is not None
     folder = trials.subset(trials.small_images, max(SMALL_COUNTS))
-    usual = course.WARMED_SHARE
+    usual = epoch_plan.WARMED_SHARE
     yield f"WARMED_SHARE = {usual}: {folder.name}, {FIRST_EPOCHS} epochs, then on to {MORE_EPOCHS}"
     before = trials.accuracy(folder, "first", *LARGE, f"training.epochs={FIRST_EPOCHS}")[0]
     whole = trials.accuracy(folder, "whole", *LARGE, f"training.epochs={MORE_EPOCHS}")[0]
     yield f"{'share':>8}{'%':>9}    (before {before:.1f} %, {MORE_EPOCHS} epochs from the beginning {whole:.1f} %)"
     for share in WARMED_SHARES:
-        course.WARMED_SHARE = share
+        epoch_plan.WARMED_SHARE = share
         found = []
         for seed in range(trials.seeds):
             name = f"on-{share}"
@@ -210,14 +209,14 @@ def warmed(trials: Trials) -> Iterator[str]:
             trials.clean()
             found.append(100 * run.epochs[-1].val_accuracy)
         yield f"{share:>8}{mean(found):>9.1f}"
-    course.WARMED_SHARE = usual
+    epoch_plan.WARMED_SHARE = usual
 
 
 def limit(trials: Trials) -> Iterator[str]:
     source = trials.small_images or trials.photos
     assert source is not None
     folder = trials.subset(source, max(SMALL_COUNTS))
-    yield f"MARGIN = {MARGIN}: {folder.name}, 1,000 epochs asked for; imports are done already"
+    yield f"MARGIN = {epoch_plan.MARGIN}: {folder.name}, 1,000 epochs asked for; imports are done already"
     yield f"{'limit s':>8}{'used s':>9}{'used %':>9}{'epochs':>9}"
     for limit_s in LIMITS_S:
         settings = ("training.epochs=1000", f"training.time_limit_s={limit_s}", "training.checkpoint_every_s=1e6")

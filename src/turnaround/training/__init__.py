@@ -7,8 +7,8 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     run.py         one start of a run: connect, agree, build, restore, warm up, train, record
     assembly.py    every part made once, in order; what learns and what of it is compiled
     loop.py        the training loop, as its pseudocode reads
-    plan.py        how long it will be: epochs planned, the best so far, patience, a time limit, more epochs
-    course.py      the learning rate where the epochs change on the way
+    plan.py        how long it will be: epochs planned, the best so far, patience, a time limit, more epochs, and the
+                   learning rate where they change on the way
     best.py        the weights of the best epoch, kept
     position.py    where a training stands: epochs, steps of the epoch, steps of the run
     step.py        one update over the hosted workers

@@ -119,7 +119,7 @@ class Schedule:
     warmup_steps: int
 
     def learning_rate(self, global_step: float) -> float:
-        """Return the rate of this step, counted from 0; between two steps where it is laid over others (course.py)."""
+        """Return the rate of this step, counted from 0; between two steps where it is laid over others (plan.py)."""
         if self.kind == "one_cycle" and global_step < self.warmup_steps:
             rise = 0.5 * (1 - math.cos(math.pi * global_step / self.warmup_steps))  # from 0 to 1, half a wave
             return self.peak * (ONE_CYCLE_START + (1 - ONE_CYCLE_START) * rise)
