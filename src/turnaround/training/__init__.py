@@ -28,9 +28,8 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
     saving.py      when a checkpoint is due, and its writing beside the training
     neighbours.py  others who want the same cores: threads sleep while they wait, instead of spinning
-    recording.py   what happens in the loop -> the run directory and the progress display
+    recording.py   what happens in the loop -> the run directory and the progress display; how long it will take on a CPU
     energy.py      watt-hours of an epoch, over the GPUs of all hosts
-    outlook.py     how long a training will take on a CPU, told after its first steps
     clock.py       where the time goes: parts of the run, of its start-up, and of a step on the device's own timeline
     preview.py     the first training images, before and after their variation
     bench.py       each part of a training alone, and all together: ceilings
