@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 
 from turnaround.forecast import hardware, prior
 from turnaround.forecast.prior import NetworkCount
-from turnaround.training.footprint import count_footprint
+from turnaround.training.bench import count_footprint
 
 KINDS = {"V100": "V100", "A100-40GB": "A100", "A100-80GB": "A100-80GB"}
 NETWORKS = {

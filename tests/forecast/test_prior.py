@@ -22,7 +22,7 @@ RESNET50 = NetworkCount(
     forward_flops_per_image=8_175_325_184,
     is_frozen=False,
 )
-"""As training/footprint.py counts timm's resnet50 at 224 px with 257 classes."""
+"""As training/bench.py counts timm's resnet50 at 224 px with 257 classes."""
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ Fits = Literal["yes", "perhaps", "no", "not known"]
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkCount:
-    """What was counted of a network: training/footprint.py, and its FLOPs."""
+    """What was counted of a network: training/bench.py, and its FLOPs."""
 
     activation_bytes_per_image: float
     largest_activation_bytes: float

@@ -23,7 +23,6 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     schedule.py    the learning rate of every step; scaling with the workers
     choices.py     device, precision, compiling, depthwise kernels, each with its reason
     fitting.py     the largest batch that fits into the memory, tried before the first epoch
-    footprint.py   what a step asks of any GPU: bytes kept by a forward pass, weights
     agreement.py   decisions of all processes together: to stop, to save, that the loss is no number
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
     saving.py      when a checkpoint is due, and its writing beside the training
@@ -32,6 +31,6 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     energy.py      watt-hours of an epoch, over the GPUs of all hosts
     clock.py       where the time goes: parts of the run, of its start-up, and of a step on the device's own timeline
     preview.py     the first training images, before and after their variation
-    bench.py       each part of a training alone, and all together: ceilings
+    bench.py       each part of a training alone, and all together: ceilings; the bytes that a step asks of any GPU
     faults.py      faults on purpose, for tests: TURNAROUND_FAULT
 """

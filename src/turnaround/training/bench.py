@@ -10,6 +10,9 @@ Enters: an `Assembly`. Leaves: images/s by part, over all processes, with their 
     training       the real thing
 
 The parts take turns, so that whatever else the machine does hits all of them.
+
+What a step asks of any GPU is counted beside it, on whatever device is here: a `Footprint`, from which
+forecast/prior.py estimates time and memory on GPUs that nobody has tried.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
+from torch import nn
 
 from turnaround.data.batches import StepBatch
 from turnaround.training.assembly import Assembly
 from turnaround.training.clock import synchronize
+from turnaround.training.fitting import KeptForBackward
 from turnaround.training.position import TrainingPosition
 
 ROUNDS = 5
@@ -210,3 +215,53 @@ class _BenchParts:
                 continue
             for features in torch.split(backbone(self.prepared), len(self.batch.ids)):
                 yield replace(self.batch, features=features)
+
+
+# --- what a step asks of any GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes in fp32; half precision has half of the activations'."""
+
+    activation_bytes_per_image: int
+    """Kept for a backward pass when every layer learns."""
+    largest_activation_bytes: int
+    """Of one image: the largest tensor among them."""
+    kept_tensors: int
+    """Number of them: a measure of the kernels that a step launches."""
+    weight_bytes: int
+    trained_bytes: int
+    """Weights that learn."""
+
+
+def count_footprint(module: nn.Module, *, size_px: int) -> Footprint:
+    """Count one forward pass in which every layer learns; the network is left as it was.
+
+    One image, in evaluation mode: batch norm keeps the same tensors as in training, and its statistics stay.
+    """
+    weights = list(module.parameters())
+    learns = [weight.requires_grad for weight in weights]
+    was_training = {child: child.training for child in module.modules()}
+    kept = KeptForBackward(iter(weights))
+    image = torch.zeros(1, 3, size_px, size_px, device=weights[0].device, dtype=weights[0].dtype)
+    try:
+        module.eval()
+        for weight in weights:
+            weight.requires_grad_(True)
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+            output = module(image)
+        del output  # the graph, and with it what was kept
+    finally:
+        for weight, own in zip(weights, learns, strict=True):
+            weight.requires_grad_(own)
+        for child, own in was_training.items():
+            child.training = own
+    in_fp32 = 4 / weights[0].element_size()
+    return Footprint(
+        activation_bytes_per_image=round(kept.num_bytes * in_fp32),
+        largest_activation_bytes=round(kept.largest_bytes * in_fp32),
+        kept_tensors=kept.num_tensors,
+        weight_bytes=4 * sum(weight.numel() for weight in weights),
+        trained_bytes=4 * sum(weight.numel() for weight, own in zip(weights, learns, strict=True) if own),
+    )

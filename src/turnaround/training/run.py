@@ -35,14 +35,13 @@ from turnaround.record.writer import truncate_epochs, write_json
 from turnaround.training import best, checkpoint, faults
 from turnaround.training.agreement import Agreement
 from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
-from turnaround.training.bench import measure
+from turnaround.training.bench import count_footprint, measure
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, StartUp, with_lost
 from turnaround.training.energy import GPU, EpochEnergy, gpu_of
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.fitting import Place, fitting_alone, fitting_batch
-from turnaround.training.footprint import count_footprint
 from turnaround.training.loop import Loop
 from turnaround.training.neighbours import watched_neighbours
 from turnaround.training.plan import EpochPlan

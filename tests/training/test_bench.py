@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from turnaround.training.footprint import Footprint, count_footprint
+from turnaround.training.bench import Footprint, count_footprint
 
 SIZE = 8
 
