@@ -17,7 +17,7 @@ from turnaround.record.coding import own_digest
 from turnaround.record.layout import CheckpointFiles, CheckpointName, RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import BestEpoch
-from turnaround.training.best import BestWeights, write_best
+from turnaround.training.saving import BestWeights, write_best
 from turnaround.use.card import card
 from turnaround.use.export import ExportAgreement
 from turnaround.use.predictor import Predictor

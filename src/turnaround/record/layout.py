@@ -187,7 +187,7 @@ class RunDirectory:
 
     @property
     def best(self) -> Path:
-        """The folder of the best epoch's weights; training/best.py owns its content."""
+        """The folder of the best epoch's weights; training/saving.py owns its content."""
         return self.path / "best"
 
     @property

@@ -9,7 +9,6 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     loop.py        the training loop, as its pseudocode reads
     plan.py        how long it will be: epochs planned, the best so far, patience, a time limit, more epochs, and the
                    learning rate where they change on the way
-    best.py        the weights of the best epoch, kept
     position.py    where a training stands: epochs, steps of the epoch, steps of the run
     step.py        one update over the hosted workers
     sharing.py     shares of the workers by measured speed
@@ -25,7 +24,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     fitting.py     the largest batch that fits into the memory, tried before the first epoch
     agreement.py   decisions of all processes together: to stop, to save, that the loss is no number
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
-    saving.py      when a checkpoint is due, and its writing beside the training
+    saving.py      when a checkpoint is due, and its writing beside the training; the weights of the best epoch
     neighbours.py  others who want the same cores: threads sleep while they wait, instead of spinning
     recording.py   what happens in the loop -> the run directory and the progress display; how long it will take on a CPU
     energy.py      watt-hours of an epoch, over the GPUs of all hosts

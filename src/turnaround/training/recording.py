@@ -21,12 +21,11 @@ from turnaround.record.places import said
 from turnaround.record.recipe_changes import deciding_keys
 from turnaround.record.schema import EpochRecord, Evaluation, ShareChange, Status, to_json, utc_now
 from turnaround.record.writer import Lines, write_json
-from turnaround.training.best import BestWeights
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.clock import Clock
 from turnaround.training.plan import EpochPlan
 from turnaround.training.position import TrainingPosition
-from turnaround.training.saving import Saver
+from turnaround.training.saving import BestWeights, Saver
 from turnaround.training.sharing import change_sentence
 from turnaround.training.step import Step
 from turnaround.words import about

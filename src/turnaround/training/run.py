@@ -32,7 +32,7 @@ from turnaround.record.recipe_changes import BATCH_TO_FIT
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
-from turnaround.training import best, checkpoint, faults
+from turnaround.training import checkpoint, faults
 from turnaround.training.agreement import Agreement
 from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
 from turnaround.training.bench import count_footprint, measure
@@ -46,7 +46,7 @@ from turnaround.training.loop import Loop
 from turnaround.training.neighbours import watched_neighbours
 from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
-from turnaround.training.saving import CheckpointSchedule, interval_choice
+from turnaround.training.saving import CheckpointSchedule, interval_choice, remove_later
 from turnaround.training.schedule import Schedule, choose_scaling, make_schedule
 from turnaround.training.sharing import go_on_with_shares, sharing_by_speed
 from turnaround.workers.contract import Workers
@@ -244,7 +244,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
     workers.barrier()
     if workers.rank == 0:
         checkpoint.remove_leftovers(directory.checkpoint)
-        best.remove_later(directory.best, than_epoch=epochs_done)
+        remove_later(directory.best, than_epoch=epochs_done)
         # The weights of a checkpoint, of the best epoch, and their average where there is one.
         copies = 2 + (core.step.components.average is not None)
         checkpoint.require_room(directory.checkpoint, core.network.module, copies_of_weights=copies)

@@ -21,7 +21,7 @@ from turnaround.record.layout import CheckpointName
 from turnaround.record.reader import Run
 from turnaround.record.schema import BestEpoch
 from turnaround.training import checkpoint
-from turnaround.training.best import best_epoch, newest_best
+from turnaround.training.saving import best_epoch, newest_best
 from turnaround.words import percent
 
 MAX_NAMED = 5
