@@ -18,8 +18,8 @@ from turnaround.record.coding import own_digest
 from turnaround.record.layout import CheckpointFiles, RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import BestEpoch
-from turnaround.training.saving import best_epoch, newest_best
 from turnaround.training.checkpoint import load_tensors
+from turnaround.training.saving import best_epoch, newest_best
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

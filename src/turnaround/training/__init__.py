@@ -26,7 +26,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
     saving.py      when a checkpoint is due, and its writing beside the training; the weights of the best epoch
     neighbours.py  others who want the same cores: threads sleep while they wait, instead of spinning
-    recording.py   what happens in the loop -> the run directory and the progress display; how long it will take on a CPU
+    recording.py   what happens in the loop -> the run directory and the progress display; how long it will take
     energy.py      watt-hours of an epoch, over the GPUs of all hosts
     clock.py       where the time goes: parts of the run, of its start-up, and of a step on the device's own timeline
     preview.py     the first training images, before and after their variation
