@@ -19,7 +19,7 @@ from turnaround.launch import lifecycle
 from turnaround.record.layout import CheckpointFiles
 from turnaround.record.reader import Run
 from turnaround.training import checkpoint
-from turnaround.training.averaging import WeightAverage
+from turnaround.training.averages import WeightAverage
 from turnaround.training.schedule import choose_scaling
 from turnaround.training.step import Step
 from turnaround.use.trained import load_trained

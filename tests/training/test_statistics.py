@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from turnaround.model.grouped_norm import by_worker
-from turnaround.training.statistics import RunningStatistics
+from turnaround.training.averages import RunningStatistics
 from turnaround.workers.single import Single
 
 CPU = torch.device("cpu")

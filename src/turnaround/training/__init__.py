@@ -12,8 +12,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     position.py    where a training stands: epochs, steps of the epoch, steps of the run
     step.py        one update over the hosted workers
     sharing.py     shares of the workers by measured speed
-    statistics.py  batch-norm running statistics: the mean over workers, on every engine
-    averaging.py   the moving average of the weights (EMA): evaluated instead of them
+    averages.py    kept for evaluation: batch norm's statistics as a mean over workers, a moving average of the weights
     noise.py       the gradient noise scale, measured on the way
     graph.py       full passes as CUDA graphs, where the host is the limit
     feed.py        what steps and evaluations take in: images

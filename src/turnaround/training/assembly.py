@@ -27,7 +27,7 @@ from turnaround.model.network import Network, build, cost
 from turnaround.optimizers import OPTIMIZERS, make_optimizer
 from turnaround.recipe import Recipe, TrainingRecipe
 from turnaround.record.heartbeat import Heartbeat
-from turnaround.training.averaging import WeightAverage
+from turnaround.training.averages import WeightAverage
 from turnaround.training.choices import (
     DepthwiseKernels,
     Precision,

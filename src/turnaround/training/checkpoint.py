@@ -136,7 +136,7 @@ class StateSnapshot:
     optimizer: dict[str, Any]
     """The optimiser's other values, and its groups."""
     averages: dict[str, Tensor] = field(default_factory=dict)
-    """The moving average of what learns (averaging.py); empty where there is none."""
+    """The moving average of what learns (averages.py); empty where there is none."""
 
 
 def snapshot(

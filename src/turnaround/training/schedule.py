@@ -13,7 +13,7 @@ updates over k times larger batches, so everything that is counted in updates is
 | warm-up             | x the learning rate's factor, at most | You et al. 2020: a larger rate is reached slowly     |
 |                     | a fifth of the training               |                                                      |
 | batch norm's memory | (1 - momentum) -> (1 - momentum)^k    | Busbridge et al. 2023: the same memory in images     |
-| average of weights  | decay -> decay^k (averaging.py)       | the same                                             |
+| average of weights  | decay -> decay^k (averages.py)       | the same                                             |
 
 Which rule an optimizer has is in its row (turnaround/optimizers.py). `none`, `linear` and `sqrt` in a recipe change the
 learning rate alone, as people usually do.

@@ -4,7 +4,7 @@ Gradients are those of (sum of the losses of all images of the step) / (number o
 workers and processes and however unequal their slices.
 
     Step              the order of things: inputs, passes, statistics, update
-    RunningStatistics batch norm's running means: the mean over workers (statistics.py)
+    RunningStatistics batch norm's running means: the mean over workers (averages.py)
     NoiseMeasurement  the gradient noise scale, in one step of several (noise.py)
     GraphCapture      full passes as CUDA graphs (graph.py)
     UpdateGraph       the optimizer's update, as a CUDA graph where it has many launches (graph.py)
@@ -31,7 +31,7 @@ from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
 from turnaround.training import checkpoint
-from turnaround.training.averaging import WeightAverage
+from turnaround.training.averages import RunningStatistics, WeightAverage
 from turnaround.training.checkpoint import Manifest, StateSnapshot
 from turnaround.training.choices import Precision, autocast
 from turnaround.training.clock import StepTimer, synchronize
@@ -39,7 +39,6 @@ from turnaround.training.faults import FaultTarget, strike
 from turnaround.training.graph import GraphCapture, PassShape, UpdateGraph, can_capture, worth_it
 from turnaround.training.noise import NoiseMeasurement, NoiseMeter
 from turnaround.training.position import TrainingPosition
-from turnaround.training.statistics import RunningStatistics
 from turnaround.workers.contract import Workers
 
 MAX_IMAGES_PER_FUSED_PASS = 512

@@ -64,7 +64,7 @@ class TorchDDP(Workers):
         dist.init_process_group(self.backend, timeout=TIMEOUT, device_id=own_device)
 
     def wrap(self, module: nn.Module, *, on_last_gradient: Callable[[], None]) -> nn.Module:
-        # Buffers are not DDP's business: it would keep process 0's, we keep the mean over workers (statistics.py).
+        # Buffers are not DDP's business: it would keep process 0's, we keep the mean over workers (averages.py).
         wrapped = DistributedDataParallel(
             module,
             device_ids=[self.device] if self.device.type == "cuda" else None,
