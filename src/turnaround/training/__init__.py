@@ -6,13 +6,13 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     loading.py     what a process loads before it has images, and what it never loads
     run.py         one start of a run: connect, agree, build, restore, warm up, train, record
     assembly.py    every part made once, in order; what learns and what of it is compiled
-    loop.py        the training loop, as its pseudocode reads
+    loop.py        the training loop, as its pseudocode reads; decisions of all processes together
     plan.py        how long it will be: epochs planned, the best so far, patience, a time limit, more epochs, and the
                    learning rate where they change on the way
     position.py    where a training stands: epochs, steps of the epoch, steps of the run
     step.py        one update over the hosted workers
     sharing.py     shares of the workers by measured speed
-    averages.py    kept for evaluation: batch norm's statistics as a mean over workers, a moving average of the weights
+    averages.py    kept for evaluation: batch norm's statistics over workers, a moving average of the weights
     noise.py       the gradient noise scale, measured on the way
     graph.py       full passes as CUDA graphs, where the host is the limit
     feed.py        what steps and evaluations take in: images
@@ -21,7 +21,6 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     schedule.py    the learning rate of every step; scaling with the workers
     choices.py     device, precision, compiling, depthwise kernels, each with its reason
     fitting.py     the largest batch that fits into the memory, tried before the first epoch
-    agreement.py   decisions of all processes together: to stop, to save, that the loss is no number
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
     saving.py      when a checkpoint is due, and its writing beside the training; the weights of the best epoch
     neighbours.py  others who want the same cores: threads sleep while they wait, instead of spinning

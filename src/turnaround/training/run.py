@@ -33,7 +33,6 @@ from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
 from turnaround.training import checkpoint, faults
-from turnaround.training.agreement import Agreement
 from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
 from turnaround.training.bench import count_footprint, measure
 from turnaround.training.checkpoint import Manifest
@@ -42,7 +41,7 @@ from turnaround.training.clock import Clock, StartUp, with_lost
 from turnaround.training.energy import GPU, EpochEnergy, gpu_of
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.fitting import Place, fitting_alone, fitting_batch
-from turnaround.training.loop import Loop
+from turnaround.training.loop import Agreement, Loop
 from turnaround.training.neighbours import watched_neighbours
 from turnaround.training.plan import EpochPlan
 from turnaround.training.recording import Progress, RunRecorder
