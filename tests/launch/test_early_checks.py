@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import save_file
 
 from turnaround.errors import InputError, ModelError
-from turnaround.launch import early_checks
-from turnaround.launch.early_checks import may_have_cuda, refuse_early, timm_names
+from turnaround.launch import checks
+from turnaround.launch.checks import may_have_cuda, refuse_early, timm_names
 from turnaround.recipe import ModelRecipe, Recipe
 
 
@@ -55,7 +55,7 @@ def test_weights_whose_name_is_no_network(tmp_path: Path) -> None:
 
 
 def test_without_timm_training_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_checks, "timm_names", lambda: ())
+    monkeypatch.setattr(checks, "timm_names", lambda: ())
     refuse(name="resnet5O")
 
 
@@ -94,8 +94,8 @@ def test_a_batch_that_is_to_be_tried_needs_devices_of_one_kind() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="device files are those of Linux")
 def test_a_gpu_that_may_be_there_is_left_to_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(early_checks, "describe_gpus", list)
-    monkeypatch.setattr(early_checks, "GPU_FILES", (str(tmp_path / "nvidiactl"),))
+    monkeypatch.setattr(checks, "describe_gpus", list)
+    monkeypatch.setattr(checks, "GPU_FILES", (str(tmp_path / "nvidiactl"),))
     assert not may_have_cuda({})
     (tmp_path / "nvidiactl").touch()
     assert may_have_cuda({})

@@ -20,7 +20,7 @@ from struck import SETTINGS, struck
 from turnaround import recipes
 from turnaround.errors import InputError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle
-from turnaround.launch.resume_checks import refuse_other_code
+from turnaround.launch.checks import refuse_other_code
 from turnaround.record import machine
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run

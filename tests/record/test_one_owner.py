@@ -89,7 +89,7 @@ ELSEWHERE = {
     "launch/clusters/slurm/probe.py": "the file of a probe, in a folder of its own",
     "launch/clusters/slurm/settings.py": "the user's settings of a cluster",
     "launch/clusters/written/skypilot.py": "the task that is submitted, in a folder of its own",
-    "launch/early_checks.py": "the user's weights file, and timm's own source",
+    "launch/checks.py": "the user's weights file, and timm's own source",
     "record/folder.py": "folders by descriptor, without links",
     "record/git.py": "a repository, not a run",
     "record/importers/sheet.py": "a log of somebody else, named by the user",

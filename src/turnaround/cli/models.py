@@ -20,7 +20,7 @@ def models(
     """
     from turnaround.errors import ModelError
     from turnaround.launch.automatic import downloaded_networks
-    from turnaround.launch.early_checks import OWN_NETWORKS, timm_names
+    from turnaround.launch.checks import OWN_NETWORKS, timm_names
     from turnaround.reporting.terminal import print_json
 
     names = [*OWN_NETWORKS, *timm_names()]

@@ -243,7 +243,7 @@ class Subject:
 
     def refuse_early(self, *, device: str) -> None:
         """Refuse a network, a weights file or a device that every run would refuse; on this machine."""
-        from turnaround.launch.early_checks import refuse_early
+        from turnaround.launch.checks import refuse_early
 
         if self.recipe is not None:
             refuse_early(self.recipe, device=device)

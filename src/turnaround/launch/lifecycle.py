@@ -30,13 +30,12 @@ from turnaround.errors import (
 )
 from turnaround.launch import contract, handshake, job_origin
 from turnaround.launch.automatic import AutomaticChoice, decide
+from turnaround.launch.checks import changed_images, refuse_early, refuse_other_code, with_epochs
 from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError, StartedProcesses, choose_processes
-from turnaround.launch.early_checks import refuse_early
 from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.local import LocalLauncher, clear_traces
 from turnaround.launch.prepare import Prepared, Show, cache_root, image_facts, prepare_images
 from turnaround.launch.restart import Restarts, grown, grown_sentence
-from turnaround.launch.resume_checks import changed_images, refuse_other_code, with_epochs
 from turnaround.recipe import Recipe
 from turnaround.record import heartbeat, places
 from turnaround.record.files import read_json, remove_folder
