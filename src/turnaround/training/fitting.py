@@ -1,6 +1,6 @@
 """The largest batch that fits into the memory: tried before the first epoch.
 
-Enters: a recipe whose batch is the largest that pays (launch/batch_limit.py). Leaves: that batch or, where it does not
+Enters: a recipe whose batch is the largest that pays (launch/automatic.py). Leaves: that batch or, where it does not
 fit, a half of it, a quarter and so on, the same on every process, and why.
 
 On a CUDA device a whole step is tried: the real network, precision and placement of the pixels, on all processes at the
