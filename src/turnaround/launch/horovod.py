@@ -1,6 +1,6 @@
 """Starts the processes of a training on this machine for the engine horovod, without horovodrun and without ssh:
 
-    python -m turnaround.launch.horovod --processes 2 turnaround.worker RUN --pixels CACHE ...
+    python -m turnaround.launch.horovod --processes 2 turnaround.worker RUN
 
 A process of its own, because Horovod's meeting point (an HTTP server on loopback where its processes leave their
 addresses) is Horovod's code, which the reading side does not import. Nothing outlives it.
