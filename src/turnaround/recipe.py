@@ -70,7 +70,7 @@ def key(
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
-    """Which images, at which size, split how."""
+    """Says which images are taken, at which size, and how they are split."""
 
     source: str = key("fruitbowl", "a folder of images, or a known set: fruitbowl (generated), caltech256, fruit")
     size_px: int | None = key(
@@ -87,7 +87,7 @@ class DataRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
-    """Which network, from which weights, and how much of it learns."""
+    """Says which network is trained, from which weights, and how much of it learns."""
 
     name: str = key(
         AUTO,
@@ -112,7 +112,7 @@ _DECAYS = ", ".join(f"{name} {row.weight_decay:g}" for name, row in OPTIMIZERS.i
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """How the weights move."""
+    """Says how the weights move."""
 
     epochs: int | None = key(
         None, f"passes over the training images; none = {USUAL_EPOCHS}, or more where auto says so", low=1, high=100_000
@@ -192,7 +192,7 @@ class TrainingRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentRecipe:
-    """How training images vary; each sample's variation is a pure function of (seed, epoch, sample)."""
+    """Says how training images vary; each sample's variation is a pure function of (seed, epoch, sample)."""
 
     preset: str = key(
         "auto", "gives the keys below that are not given; auto chooses for the images", choices=(*PRESETS, "auto")
@@ -217,6 +217,11 @@ class AugmentRecipe:
         None, "a square is another image's, labels by area, by Beta(cutmix, cutmix); 0 = off", low=0.0, high=100.0
     )
 
+    @property
+    def is_mixed(self) -> bool:
+        """Tell whether two images become one, as far as the keys say it."""
+        return any(getattr(self, name) for name in MIXING)
+
     def filled(self, *, is_frozen: bool = False) -> AugmentRecipe:
         """Return every key with its value: what is given, else what the preset says. An `auto` that nobody has decided
         is `none`. Images of a frozen backbone are not mixed."""
@@ -229,7 +234,7 @@ class AugmentRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersRecipe:
-    """How many replicas share a step: mathematics, not hardware (see docs/architecture.md)."""
+    """Says how many replicas share a step: mathematics, not hardware (see docs/architecture.md)."""
 
     count: int = key(1, "data-parallel workers", low=1, high=65_536)
     engine: str = key("torch", "communication backend of the processes", choices=tuple(ENGINES))
@@ -248,9 +253,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         problems = [p for name in SECTIONS for p in _section_problems(name, getattr(self, name))]
-        if not problems:  # rules across keys make sense only when each key does
-            problems = _joint_problems(self)
-        if problems:
+        # Rules across keys make sense only when each key does.
+        if problems := problems or _joint_problems(self):
             raise RecipeError(_listed(problems))
 
     @classmethod
@@ -303,9 +307,8 @@ class Recipe:
         if recipe.data.size_px is None:
             recipe = recipe.replace("data", size_px=OWN_SIZES_PX.get(recipe.model.name, 224))
         optimizer = USUAL_OPTIMIZER if training.optimizer == AUTO else training.optimizer
-        each = self.batch_per_worker
-        if training.batch_total is not None:
-            each = training.batch_total // recipe.workers.count
+        each = training.batch_total // recipe.workers.count if training.batch_total else self.batch_per_worker
+        given = training.learning_rate
         decay = OPTIMIZERS[optimizer].weight_decay if training.weight_decay is None else training.weight_decay
         recipe = recipe.replace(
             "training",
@@ -315,9 +318,7 @@ class Recipe:
             weight_decay=decay,
             ema=training.ema or 0.0,
             label_smoothing=0.0 if training.label_smoothing is None else training.label_smoothing,
-            learning_rate=recipe._usual_rate(optimizer, each)
-            if training.learning_rate is None
-            else training.learning_rate,
+            learning_rate=recipe._usual_rate(optimizer, each) if given is None else given,
         )
         return dataclasses.replace(recipe, augment=recipe.augment.filled(is_frozen=not recipe.model.fine_tune))
 

@@ -65,7 +65,7 @@ class Augmentation:
         self.recipe, self.seed = recipe.filled(), seed
         recipe = self.recipe
         self.is_geometric = bool(recipe.rotation_degrees or recipe.zoom or recipe.shift or recipe.flip or recipe.crop)
-        self.mixes = bool(recipe.mixup or recipe.cutmix)
+        self.mixes = recipe.is_mixed
         is_lit = bool(recipe.brightness or recipe.colour)
         self.is_none = not (self.is_geometric or is_lit or recipe.cutout or self.mixes)
         self._kept: tuple[tuple[int, int, int, torch.device], Variations] | None = None

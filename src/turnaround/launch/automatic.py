@@ -161,7 +161,7 @@ def _with_network(recipe: Recipe, facts: ImageFacts | None, *, device: str) -> A
 
 
 def _trained(recipe: Recipe, facts: ImageFacts, *, name: str, reason: str, has_gpu: bool) -> AutomaticChoice:
-    mixes = bool(recipe.augment.mixup or recipe.augment.cutmix)  # which a frozen backbone does not take
+    mixes = recipe.augment.is_mixed  # which a frozen backbone does not take
     is_few = facts.num_train < FROZEN_BELOW
     is_frozen = (is_few or not has_gpu) and not mixes
     values: dict[str, Any] = {

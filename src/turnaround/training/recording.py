@@ -262,7 +262,7 @@ def keeps_features(recipe: Recipe) -> bool:
 def quicker(recipe: Recipe) -> list[str]:
     """Return what to type for a quicker training, what gains most first."""
     ways, augment = [], recipe.augment
-    if recipe.model.fine_tune and recipe.model.weights != "none" and not (augment.mixup or augment.cutmix):
+    if recipe.model.fine_tune and recipe.model.weights != "none" and not augment.is_mixed:
         ways.append("--set model.fine_tune=false --set augment.preset=none (only the last layer learns)")
     if recipe.model.fine_tune and recipe.model.weights == "none" and recipe.model.name != SMALL_NETWORK:
         ways.append(f"--model {SMALL_NETWORK} (300,000 weights)")
