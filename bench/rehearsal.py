@@ -22,6 +22,7 @@ from turnaround.data.inputs import Inputs
 from turnaround.model.network import build, classifier_of
 from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
+from turnaround.training.averages import EvaluatedWeights
 from turnaround.training.choices import choose_device, choose_precision
 from turnaround.training.clock import StepTimer, synchronize
 from turnaround.training.graph import leave_default_stream
@@ -55,6 +56,7 @@ def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int
         wrapped=engine.wrap(network.module, on_last_gradient=timer.last_gradient),
         workers=engine,
         optimizer=make_optimizer(network.module, recipe),
+        evaluated=EvaluatedWeights(network.module),
         inputs=Inputs(
             Augmentation(AugmentRecipe(rotation_degrees=5, zoom=0.2, shift=0.2, flip=True), seed=0),
             mean=network.mean,

@@ -19,7 +19,7 @@ from turnaround.launch import lifecycle
 from turnaround.record.layout import CheckpointFiles
 from turnaround.record.reader import Run
 from turnaround.training import checkpoint
-from turnaround.training.averages import WeightAverage
+from turnaround.training.averages import EvaluatedWeights, WeightAverage
 from turnaround.training.schedule import choose_scaling
 from turnaround.training.step import Step
 from turnaround.use.trained import load_trained
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def averaging(step: Step, **keys: float) -> Step:
     net = step.components.network
     average = WeightAverage(net.module, network=net.module, **{"decay": DECAY, **keys})  # type: ignore[arg-type]
-    step.components = dataclasses.replace(step.components, average=average)
+    step.components = dataclasses.replace(step.components, evaluated=EvaluatedWeights(net.module, average))
     return step
 
 
@@ -46,7 +46,7 @@ def state(module: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("power", [1, 4])
 def test_it_is_the_recursion_of_its_definition(power: int) -> None:
     step = averaging(made(network(norm=True)), power=power)
-    module, average = step.components.network.module, step.components.average
+    module, average = step.components.network.module, step.components.evaluated.average
     assert average is not None
     wanted = state(module)
     for number in range(30):
@@ -88,7 +88,7 @@ def test_the_random_weights_of_the_beginning_are_soon_forgotten() -> None:
 
 def test_it_is_put_in_place_and_taken_out_by_value() -> None:
     step = averaging(made(network(norm=True)))
-    module, average = step.components.network.module, step.components.average
+    module, average = step.components.network.module, step.components.evaluated.average
     assert average is not None
     step(batch(), at(0), learning_rate=0.1)
     raw, addresses = state(module), [t.data_ptr() for t in module.state_dict().values()]

@@ -18,6 +18,7 @@ from turnaround.data.inputs import Inputs
 from turnaround.model.network import Network
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import evaluate as evaluate_module
+from turnaround.training.averages import EvaluatedWeights
 from turnaround.training.choices import choose_precision
 from turnaround.training.evaluate import Counts, evaluate, final_evaluation
 from turnaround.training.step import StepComponents
@@ -79,6 +80,7 @@ def parts(
         wrapped=network.module,
         workers=workers or Single(count=1, device=CPU),
         optimizer=torch.optim.SGD(network.module.parameters(), lr=0.1),
+        evaluated=EvaluatedWeights(network.module),
         inputs=Inputs(
             Augmentation(AugmentRecipe(flip=True), seed=0),
             mean=network.mean,

@@ -69,7 +69,7 @@ def test_an_epoch_that_the_disk_does_not_take_waits_for_it_and_no_checkpoint_com
     made, troubles = recorder(told), [NO_ROOM] * 2
     began: list[object] = []
     monkeypatch.setattr(made.saver, "begin", began.append)
-    made.step = SimpleNamespace(snapshot=lambda manifest: "state")  # type: ignore[assignment]
+    made.step = SimpleNamespace(state=SimpleNamespace(snapshot=lambda manifest: "state"))  # type: ignore[assignment]
     made.epochs = Lines(tmp_path / "epochs.jsonl", sync=True)
     real = made.epochs.write
 

@@ -20,6 +20,7 @@ from turnaround.data.mixing import MixedLabels
 from turnaround.model.network import Network
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import step as step_module
+from turnaround.training.averages import EvaluatedWeights
 from turnaround.training.checkpoint import is_finite
 from turnaround.training.choices import Precision, choose_precision
 from turnaround.training.clock import StepTimer
@@ -120,6 +121,7 @@ def made(
         inputs=inputs(augment or AugmentRecipe(), arithmetic, workers.device),
         precision=arithmetic,
         recipe=TrainingRecipe(**recipe),  # type: ignore[arg-type]
+        evaluated=EvaluatedWeights(net.module),
     )
     return Step(components, StepTimer(workers.device), NoiseMeter(window_steps=1))
 

@@ -30,6 +30,7 @@ from turnaround.model.network import build
 from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, ModelRecipe, Recipe, TrainingRecipe
 from turnaround.training import assembly, run
+from turnaround.training.averages import EvaluatedWeights
 from turnaround.training.choices import choose_precision
 from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
@@ -168,6 +169,7 @@ def training_step(workers, made):
         wrapped=workers.wrap(made.module, on_last_gradient=timer.last_gradient),
         workers=workers,
         optimizer=make_optimizer(made.module, recipe),
+        evaluated=EvaluatedWeights(made.module),
         inputs=Inputs(
             Augmentation(AugmentRecipe(rotation_degrees=15, flip=True), seed=0),
             mean=made.mean,

@@ -12,7 +12,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     position.py    where a training stands: epochs, steps of the epoch, steps of the run
     step.py        one update over the hosted workers
     sharing.py     shares of the workers by measured speed
-    averages.py    kept for evaluation: batch norm's statistics over workers, a moving average of the weights
+    averages.py    kept for evaluation: batch norm's statistics over workers, the weights averaged over time
     noise.py       the gradient noise scale, measured on the way
     graph.py       full passes as CUDA graphs, where the host is the limit
     feed.py        what steps and evaluations take in: images
@@ -22,7 +22,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     choices.py     device, precision, compiling, depthwise kernels, each with its reason
     fitting.py     the largest batch that fits into the memory, tried before the first epoch
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
-    saving.py      when a checkpoint is due, and its writing beside the training; the weights of the best epoch
+    saving.py      what a checkpoint keeps, when it is due, its writing beside the training; the best epoch's weights
     neighbours.py  others who want the same cores: threads sleep while they wait, instead of spinning
     recording.py   what happens in the loop -> the run directory and the progress display; how long it will take
     energy.py      watt-hours of an epoch, over the GPUs of all hosts

@@ -27,7 +27,7 @@ from turnaround.model.network import Network, build, cost
 from turnaround.optimizers import OPTIMIZERS, make_optimizer
 from turnaround.recipe import Recipe, TrainingRecipe
 from turnaround.record.heartbeat import Heartbeat
-from turnaround.training.averages import WeightAverage
+from turnaround.training.averages import EvaluatedWeights
 from turnaround.training.choices import (
     DepthwiseKernels,
     Precision,
@@ -197,7 +197,7 @@ def build_core(
         precision=precision.value,
         recipe=training,
         is_compiled=learner.is_compiled,
-        average=_average(training, learner, network, scaling.value),
+        evaluated=EvaluatedWeights.of(training, learner.module, network=network.module, power=scaling.value.norm_power),
         class_weights=class_weights(training, pixels, workers.device, precision.value),
     )
     meter = _noise_meter(network, workers, learner, steps_in_all=training.num_epochs * len(bounds))
@@ -374,12 +374,6 @@ def _workload(recipe: Recipe, workers: Workers, pixels: Pixels, its_cost: dict[s
         forward_flops_per_image=its_cost["forward_flops_per_image"],
         time_limit_s=recipe.training.time_limit_s,
     )
-
-
-def _average(recipe: TrainingRecipe, learner: Learner, network: Network, scaling: Scaling) -> WeightAverage | None:
-    if not recipe.ema:
-        return None
-    return WeightAverage(learner.module, network=network.module, decay=recipe.ema, power=scaling.norm_power)
 
 
 def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice[Residency]:

@@ -16,11 +16,12 @@ theirs has d^k (Busbridge et al. 2023): the average is over as many images as be
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from turnaround.recipe import TrainingRecipe
 from turnaround.workers.contract import Workers
 
 
@@ -134,3 +135,47 @@ class WeightAverage:
         """Go on from the averages of a checkpoint; one that has none leaves the weights themselves as a beginning."""
         for name, average, weights in zip(self.names, self._averages, self._weights, strict=True):
             average.copy_(tensors.get(name, weights))
+
+
+class EvaluatedWeights:
+    """The weights that are evaluated and used: the network's, or their moving average where there is one.
+
+    Step, evaluation and checkpoints ask this object, so none of them knows whether the weights are averaged.
+    """
+
+    def __init__(self, network: nn.Module, average: WeightAverage | None = None) -> None:
+        self.network, self.average = network, average
+
+    @classmethod
+    def of(cls, recipe: TrainingRecipe, learner: nn.Module, *, network: nn.Module, power: int) -> EvaluatedWeights:
+        """Make those that the recipe asks for; `learner` and `power` are as for `WeightAverage`."""
+        if not recipe.ema:
+            return cls(network)
+        return cls(network, WeightAverage(learner, network=network, decay=recipe.ema, power=power))
+
+    @property
+    def num_sets(self) -> int:
+        """Sets of weights that a checkpoint keeps: those that are trained, and the average where there is one."""
+        return 1 if self.average is None else 2
+
+    def update(self, global_step: int) -> None:
+        """Follow the update of step `global_step`, counted from 0."""
+        if self.average is not None:
+            self.average.update(global_step)
+
+    def in_place(self) -> AbstractContextManager[None]:
+        """Return a context in which the network has these weights; after it, those that are trained."""
+        return nullcontext() if self.average is None else self.average.in_place()
+
+    def averages(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps besides the network's own weights; not copies."""
+        return {} if self.average is None else self.average.tensors()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the evaluated weights by the names of the network's state; not copies."""
+        return {**self.network.state_dict(), **self.averages()}
+
+    def restore(self, averages: dict[str, Tensor]) -> None:
+        """Go on from what a checkpoint keeps besides the network's own weights, which are restored before."""
+        if self.average is not None:
+            self.average.restore(averages)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,8 +96,7 @@ class Evaluator:
         return self._counts(self.feed.train_sample(), with_confusion=False)
 
     def _counts(self, batches: Iterator[EvaluationBatch], *, with_confusion: bool) -> Counts:
-        average = self.components.average
-        with nullcontext() if average is None else average.in_place():
+        with self.components.evaluated.in_place():
             return evaluate(
                 self.components,
                 self._with_heartbeat(batches),

@@ -138,7 +138,7 @@ class RunRecorder:
         self.set_status()
         if self.is_first and self.plan.best is not None and self.plan.best.epoch == record.epoch:
             with self.clock.part("checkpoint"):
-                self.saver.hold(BestWeights(best=self.plan.best, weights=self.step.evaluated_weights()))
+                self.saver.hold(BestWeights(best=self.plan.best, weights=self.step.state.evaluated_weights()))
 
     def shared_out(self, change: ShareChange) -> None:
         """Say and write down that the workers have other shares from here on."""
@@ -181,7 +181,7 @@ class RunRecorder:
                 plan=self.plan.state.to_json(),
                 shares=list(self.workers.shares),
             )
-            self.saver.begin(self.step.snapshot(manifest))
+            self.saver.begin(self.step.state.snapshot(manifest))
             self.status = replace(self.status, saves=(self.status.saves or 0) + 1)
         if waits:  # process 0 alone has something to wait for; the barrier makes the others wait with it
             self.saver.wait(must_hold=True)

@@ -236,7 +236,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
             "What was recorded stays; start a new run."
         )
     status = _status(directory)
-    start = Manifest() if path is None else core.step.restore(path)
+    start = Manifest() if path is None else core.step.state.restore(path)
     epochs_done = start.position.epochs_done
     go_on_with_shares(start, core, share=assignment.share)
     # Nobody looks for checkpoints any more, so process 0 may remove what a killed save left behind.
@@ -244,8 +244,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
     if workers.rank == 0:
         checkpoint.remove_leftovers(directory.checkpoint)
         remove_later(directory.best, than_epoch=epochs_done)
-        # The weights of a checkpoint, of the best epoch, and their average where there is one.
-        copies = 2 + (core.step.components.average is not None)
+        copies = 1 + core.step.state.evaluated.num_sets  # of the best epoch, and of a checkpoint
         checkpoint.require_room(directory.checkpoint, core.network.module, copies_of_weights=copies)
         truncate_epochs(directory.epochs, epochs_done)  # lines that were written after the checkpoint come again
     earlier_s = with_lost(start.clock_s, until_s=status.time_s.get("program", 0.0))

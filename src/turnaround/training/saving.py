@@ -1,4 +1,4 @@
-"""When a checkpoint is due, how it is written beside the training, and with it the weights of the best epoch.
+"""What a checkpoint keeps, when it is due, how it is written beside the training, and with it the best epoch's weights.
 
 Training waits for the copy to host memory, not for the disk. One write at a time. What goes wrong in one is raised in
 the training, at its next step. A full disk, or one that does not answer, need not end it: it goes on without this
@@ -20,10 +20,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from turnaround.choice import Choice
 from turnaround.errors import PassingStorageError, RunDirectoryError, StorageError
@@ -34,7 +35,18 @@ from turnaround.record.files import make_folder, move, read_json, remove_folder,
 from turnaround.record.layout import CheckpointFiles, CheckpointName
 from turnaround.record.schema import BestEpoch, Status, from_json
 from turnaround.record.writer import write_json
-from turnaround.training.checkpoint import KEPT, UNREADABLE, StateSnapshot, remove_leftovers, write, write_tensors
+from turnaround.training import checkpoint
+from turnaround.training.averages import EvaluatedWeights
+from turnaround.training.checkpoint import (
+    KEPT,
+    UNREADABLE,
+    Manifest,
+    StateSnapshot,
+    remove_leftovers,
+    write,
+    write_tensors,
+)
+from turnaround.training.noise import NoiseMeter
 from turnaround.training.position import TrainingPosition
 
 SHORT_REST = 0.1
@@ -90,6 +102,49 @@ def interval_choice(recipe: TrainingRecipe, before: Status | None = None) -> dic
             f"{rate:g} interruptions an hour are expected; it follows the pause that checkpoints are measured to take"
         )
     return {"checkpoint_every_s": Choice(first_s, reason)}
+
+
+class TrainingState:
+    """What a checkpoint keeps of a training: copied out of its objects, and put back into them."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        evaluated: EvaluatedWeights,
+        scaler: torch.amp.GradScaler,
+        meter: NoiseMeter,
+        on_restore: Callable[[], None],
+    ) -> None:
+        """`on_restore` is called when the optimizer's tensors have become others: no graph may read the old ones."""
+        self.module, self.optimizer, self.evaluated = module, optimizer, evaluated
+        self.scaler, self.meter, self.on_restore = scaler, meter, on_restore
+
+    def snapshot(self, manifest: Manifest) -> StateSnapshot:
+        """Copy weights, their average, moments, loss scale and noise measurements to host memory, for a checkpoint."""
+        noise = self.meter.window(global_step=manifest.position.global_step)
+        return checkpoint.snapshot(
+            module=self.module,
+            optimizer=self.optimizer,
+            manifest=replace(manifest, scaler=self.scaler.state_dict(), noise=noise),
+            averages=self.evaluated.averages(),
+        )
+
+    def evaluated_weights(self) -> dict[str, Tensor]:
+        """Copy the weights that evaluation sees to host memory: the average, where there is one."""
+        return checkpoint.in_host_memory(self.evaluated.tensors())
+
+    def restore(self, path: Path) -> Manifest:
+        """Go on from a valid checkpoint."""
+        manifest = checkpoint.restore(path, module=self.module, optimizer=self.optimizer)
+        self.on_restore()
+        # After the weights: a checkpoint without an average leaves them as its beginning.
+        self.evaluated.restore(checkpoint.averages_of(path))
+        self.meter.restore(manifest.noise)
+        if manifest.scaler:  # empty when the device before this one needed no scaling
+            self.scaler.load_state_dict(manifest.scaler)
+        return manifest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ workers and processes and however unequal their slices.
     RunningStatistics batch norm's running means: the mean over workers (averages.py)
     NoiseMeasurement  the gradient noise scale, in one step of several (noise.py)
     GraphCapture      full passes as CUDA graphs (graph.py)
+    TrainingState     what a checkpoint keeps of it (saving.py)
     UpdateGraph       the optimizer's update, as a CUDA graph where it has many launches (graph.py)
 """
 
@@ -15,7 +16,6 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -30,15 +30,14 @@ from turnaround.data.pixels import Pixels
 from turnaround.model.grouped_norm import by_worker
 from turnaround.model.network import Network
 from turnaround.recipe import TrainingRecipe
-from turnaround.training import checkpoint
-from turnaround.training.averages import RunningStatistics, WeightAverage
-from turnaround.training.checkpoint import Manifest, StateSnapshot
+from turnaround.training.averages import EvaluatedWeights, RunningStatistics
 from turnaround.training.choices import Precision, autocast
 from turnaround.training.clock import StepTimer, synchronize
 from turnaround.training.faults import FaultTarget, strike
 from turnaround.training.graph import GraphCapture, PassShape, UpdateGraph, can_capture, worth_it
 from turnaround.training.noise import NoiseMeasurement, NoiseMeter
 from turnaround.training.position import TrainingPosition
+from turnaround.training.saving import TrainingState
 from turnaround.workers.contract import Workers
 
 MAX_IMAGES_PER_FUSED_PASS = 512
@@ -65,9 +64,8 @@ class StepComponents:
     inputs: Inputs
     precision: Precision
     recipe: TrainingRecipe
+    evaluated: EvaluatedWeights
     is_compiled: bool = False
-    average: WeightAverage | None = None
-    """None: the weights are evaluated as they are."""
     class_weights: Tensor | None = None
     """(classes,): what an image's loss is multiplied by in training, by its class; None: 1 for all."""
 
@@ -140,6 +138,14 @@ class Step:
         self.totals = EpochTotals(workers)
         self._fault_target = FaultTarget(workers=workers)
         self.scaler = torch.amp.GradScaler(workers.device.type, enabled=components.precision.scales_loss)
+        self.state = TrainingState(
+            network.module,
+            components.optimizer,
+            evaluated=components.evaluated,
+            scaler=self.scaler,
+            meter=meter,
+            on_restore=self.update_graph.forget,
+        )
         self.is_random = network.is_random()
         # Hosted workers share a pass, unless dropout is seeded worker by worker, or torch.compile bypasses the
         # by_worker function mode that keeps batch norm's statistics apart.
@@ -174,8 +180,7 @@ class Step:
             self.noise.end_step(number, global_size=batch.global_size, loss_scale=self._loss_scale())
         self.timer.mark("compute")
         self._update(learning_rate)
-        if self.components.average is not None:
-            self.components.average.update(number)
+        self.components.evaluated.update(number)
         self.timer.mark("update")
 
     def warm_up(self, batch: StepBatch) -> None:
@@ -225,36 +230,6 @@ class Step:
     def pass_images(self, batch: StepBatch) -> list[int]:
         """Return the number of images of each pass of an ordinary step."""
         return [sum(a_pass.sizes) for a_pass in self._passes(batch, in_two=False)]
-
-    def snapshot(self, manifest: Manifest) -> StateSnapshot:
-        """Copy weights, their average, moments, loss scale and noise measurements to host memory, for a checkpoint."""
-        whole = replace(
-            manifest,
-            scaler=self.scaler.state_dict(),
-            noise=self.meter.window(global_step=manifest.position.global_step),
-        )
-        module, optimizer = self.components.network.module, self.components.optimizer
-        averages = self._averages()
-        return checkpoint.snapshot(module=module, optimizer=optimizer, manifest=whole, averages=averages)
-
-    def evaluated_weights(self) -> dict[str, Tensor]:
-        """Copy the weights that evaluation sees to host memory: the average, where there is one."""
-        return checkpoint.in_host_memory({**self.components.network.module.state_dict(), **self._averages()})
-
-    def _averages(self) -> dict[str, Tensor]:
-        return self.components.average.tensors() if self.components.average is not None else {}
-
-    def restore(self, path: Path) -> Manifest:
-        """Go on from a valid checkpoint."""
-        module, optimizer = self.components.network.module, self.components.optimizer
-        manifest = checkpoint.restore(path, module=module, optimizer=optimizer)
-        self.update_graph.forget()
-        if self.components.average is not None:
-            self.components.average.restore(checkpoint.averages_of(path))
-        self.meter.restore(manifest.noise)
-        if manifest.scaler:  # empty when the device before this one needed no scaling
-            self.scaler.load_state_dict(manifest.scaler)
-        return manifest
 
     def _inputs(self, batch: StepBatch, *, epoch: int) -> tuple[Tensor, StepBatch]:
         """(N, 3, H, W) of all hosted workers, or the features (N, F) that a frozen backbone has made of them; and the
