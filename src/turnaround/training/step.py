@@ -240,34 +240,13 @@ class Step:
         return inputs.varied(batch, epoch=epoch), replace(batch, labels=inputs.labels(batch, epoch=epoch))
 
     def _passes(self, batch: StepBatch, *, in_two: bool) -> list[Pass]:
-        """Plan the passes: as many hosted workers together as fit, or one at a time where they cannot be fused."""
-        sizes = batch.worker_sizes
-        if in_two and len(sizes) == 1 and not self.noise.needs_probe:
-            # Nothing couples its images: the gradients of its halves add up to its own. Losses are summed and divided
-            # by the global size, so the halves need not be equal.
-            half = sizes[0] // 2
-            return [
-                Pass(first_worker=0, sizes=(half,), start=0),
-                Pass(first_worker=0, sizes=(sizes[0] - half,), start=half),
-            ]
-        # By the largest slice: the slices of a step differ by an image where the batch cannot be divided evenly.
-        together = max(1, self._max_images_per_pass(batch) // max(sizes)) if self.fuses_workers else 1
-        if in_two:  # half of the workers, rounded up: at least two passes, which the estimator needs
-            together = min(together, -(-len(sizes) // 2))
-        # No more workers together than that many passes need: a graph that was captured for one pass serves all of its
-        # shape, so 64 workers of which 49 fit are 32 and 32, not 49 and 15.
-        together = -(-len(sizes) // -(-len(sizes) // together))
-        passes: list[Pass] = []
-        for i in range(0, len(sizes), together):
-            start = passes[-1].stop if passes else 0
-            hosted = self.components.workers.hosted
-            passes.append(Pass(first_worker=hosted[i], sizes=sizes[i : i + together], start=start))
-        return passes
-
-    def _max_images_per_pass(self, batch: StepBatch) -> int:
-        # Features that are kept come without pixels: (0, 0, 0, 3) in place of (images, H, W, 3).
-        side_px = None if batch.features is not None else batch.pixels.shape[1]
-        return max_images_per_pass(self.components.workers.device, side_px=side_px)
+        return plan_passes(
+            batch,
+            self.components.workers,
+            fuses_workers=self.fuses_workers,
+            in_two=in_two,
+            halves_one_worker=in_two and not self.noise.needs_probe,
+        )
 
     def _pass(self, a_pass: Pass, images: Tensor, batch: StepBatch, *, is_measured: bool, is_only_pass: bool) -> None:
         """Compute some of the hosted workers forward and backward, from a graph where one was captured for them."""
@@ -332,6 +311,39 @@ class Step:
         else:
             self.update_graph.update(learning_rate)
         optimizer.zero_grad(set_to_none=True)  # the next backward writes instead of adding to zeros
+
+
+def plan_passes(
+    batch: StepBatch, workers: Workers, *, fuses_workers: bool, in_two: bool, halves_one_worker: bool
+) -> list[Pass]:
+    """Plan the passes: as many hosted workers together as fit, or one at a time where they cannot be fused.
+
+    `in_two`: two passes at least, where there are several workers; `halves_one_worker`: of a single worker, too.
+    """
+    sizes = batch.worker_sizes
+    if halves_one_worker and len(sizes) == 1:
+        # Nothing couples its images: the gradients of its halves add up to its own. Losses are summed and divided
+        # by the global size, so the halves need not be equal.
+        half = sizes[0] // 2
+        return [
+            Pass(first_worker=0, sizes=(half,), start=0),
+            Pass(first_worker=0, sizes=(sizes[0] - half,), start=half),
+        ]
+    # Features that are kept come without pixels: (0, 0, 0, 3) in place of (images, H, W, 3).
+    side_px = None if batch.features is not None else batch.pixels.shape[1]
+    most = max_images_per_pass(workers.device, side_px=side_px)
+    # By the largest slice: the slices of a step differ by an image where the batch cannot be divided evenly.
+    together = max(1, most // max(sizes)) if fuses_workers else 1
+    if in_two:  # half of the workers, rounded up: at least two passes, which the estimator needs
+        together = min(together, -(-len(sizes) // 2))
+    # No more workers together than that many passes need: a graph that was captured for one pass serves all of its
+    # shape, so 64 workers of which 49 fit are 32 and 32, not 49 and 15.
+    together = -(-len(sizes) // -(-len(sizes) // together))
+    passes: list[Pass] = []
+    for i in range(0, len(sizes), together):
+        start = passes[-1].stop if passes else 0
+        passes.append(Pass(first_worker=workers.hosted[i], sizes=sizes[i : i + together], start=start))
+    return passes
 
 
 def max_images_per_pass(device: torch.device, *, side_px: int | None) -> int:
