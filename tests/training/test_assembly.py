@@ -59,7 +59,7 @@ def assembled(pixels: Pixels, *settings: str) -> tuple[Assembly, StepBatch]:
         recipe,
         Single(count=recipe.workers.count, device=device),
         pixels,
-        place=RankInfo(),
+        rank_info=RankInfo(),
         device=choose_device("cpu", RankInfo()),
     )
     made = warm_up(core)

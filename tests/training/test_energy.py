@@ -53,8 +53,8 @@ class WithAnother(Single):
         tensor += torch.tensor(self.other(), dtype=torch.float64)
 
 
-def energy_of(telemetry: Any, workers: Single, places: list[dict[str, str]] = GPUS) -> EpochEnergy:
-    return EpochEnergy(workers, places, telemetry=telemetry, host="here")
+def energy_of(telemetry: Any, workers: Single, ranks: list[dict[str, str]] = GPUS) -> EpochEnergy:
+    return EpochEnergy(workers, ranks, telemetry=telemetry, host="here")
 
 
 def test_two_processes_on_one_gpu_are_told_as_one_gpu_and_hosts_are_added() -> None:
@@ -116,8 +116,8 @@ class Process(Single):
 def test_a_gpu_that_is_hidden_from_the_telemetry_is_read_once_by_its_own_process(
     has_telemetry: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = [{"host": "here", "device": "cuda:0", "gpu": gpu} for gpu in ("GPU-a", "GPU-b", "GPU-b", "")]
-    places.append({"host": "there", "device": "cuda:0", "gpu": "GPU-b"})
+    ranks = [{"host": "here", "device": "cuda:0", "gpu": gpu} for gpu in ("GPU-a", "GPU-b", "GPU-b", "")]
+    ranks.append({"host": "there", "device": "cuda:0", "gpu": "GPU-b"})
     opened: list[str] = []
     monkeypatch.setattr(
         "turnaround.training.energy.OwnGpuEnergy", lambda uuid: (opened.append(uuid), FakeTelemetry())[1]
@@ -128,9 +128,9 @@ def test_a_gpu_that_is_hidden_from_the_telemetry_is_read_once_by_its_own_process
     told = [json.dumps({"host": "here", "unread": unread})]
     told += [json.dumps({"host": host, "unread": None}) for host in ("here", "here", "here")]
     told += [json.dumps({"host": "there", "unread": []})]
-    for rank, place in enumerate(places):
+    for rank, facts in enumerate(ranks):
         mine = telemetry if has_telemetry and rank == 0 else FakeTelemetry() if rank == 4 else None
-        EpochEnergy(Process(rank, told), places, telemetry=mine, host=place["host"])
+        EpochEnergy(Process(rank, told), ranks, telemetry=mine, host=facts["host"])
     assert opened == (["GPU-b", ""] if has_telemetry else ["GPU-a", "GPU-b", ""])
 
 

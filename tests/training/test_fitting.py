@@ -18,7 +18,7 @@ from turnaround.record.heartbeat import Heartbeat
 from turnaround.training import fitting
 from turnaround.training.assembly import build_core
 from turnaround.training.choices import choose_device
-from turnaround.training.fitting import GIB, Place, fitting_batch, free_host_bytes
+from turnaround.training.fitting import GIB, TrialSite, fitting_batch, free_host_bytes
 from turnaround.training.run import out_of_memory_explained
 from turnaround.workers.environment import RankInfo
 from turnaround.workers.single import Single
@@ -36,10 +36,11 @@ def recipe(*settings: str) -> Recipe:
     return recipes.find("fruitbowl", list(defaults)).resolved()
 
 
-def place(pixels: Pixels, *, workers: int = 1, device: str = "cpu", rank: RankInfo | None = None) -> Place:
-    rank = rank or RankInfo()
-    chosen = choose_device(device, rank)
-    return Place(workers=Single(count=workers, device=chosen.value.device), pixels=pixels, rank=rank, device=chosen)
+def site(pixels: Pixels, *, workers: int = 1, device: str = "cpu", rank_info: RankInfo | None = None) -> TrialSite:
+    rank_info = rank_info or RankInfo()
+    chosen = choose_device(device, rank_info)
+    alone = Single(count=workers, device=chosen.value.device)
+    return TrialSite(workers=alone, pixels=pixels, rank_info=rank_info, device=chosen)
 
 
 def with_free(monkeypatch: pytest.MonkeyPatch, num_bytes: float) -> None:
@@ -50,7 +51,7 @@ def test_less_memory_gives_a_smaller_batch(pixels: Pixels, monkeypatch: pytest.M
     chosen = {}
     for mib in (16, 64, 100_000):
         with_free(monkeypatch, mib * 2**20)
-        chosen[mib] = fitting_batch(recipe(), place(pixels))
+        chosen[mib] = fitting_batch(recipe(), site(pixels))
     assert 1 <= chosen[16].value < chosen[64].value < chosen[100_000].value == 256
     assert f"{2 * chosen[64].value} would not fit" in chosen[64].reason
     assert "would not fit" not in chosen[100_000].reason
@@ -58,8 +59,8 @@ def test_less_memory_gives_a_smaller_batch(pixels: Pixels, monkeypatch: pytest.M
 
 def test_processes_of_a_host_share_its_memory(pixels: Pixels, monkeypatch: pytest.MonkeyPatch) -> None:
     with_free(monkeypatch, 64 * 2**20)
-    alone = fitting_batch(recipe(), place(pixels))
-    four = fitting_batch(recipe(), place(pixels, rank=RankInfo(local_size=4)))
+    alone = fitting_batch(recipe(), site(pixels))
+    four = fitting_batch(recipe(), site(pixels, rank_info=RankInfo(local_size=4)))
     assert four.value < alone.value
 
 
@@ -67,9 +68,9 @@ def test_what_is_computed_is_what_a_step_keeps(pixels: Pixels) -> None:
     """The estimate from 8 images holds for 64: what the passes keep grows with the images, and weights do not count."""
     kept = {}
     for batch in (8, 64):
-        there = place(pixels)
+        there = site(pixels)
         made = recipe(f"training.batch_per_worker={batch}")
-        core = build_core(made, there.workers, pixels, place=there.rank, device=there.device)
+        core = build_core(made, there.workers, pixels, rank_info=there.rank_info, device=there.device)
         counter = fitting.KeptForBackward(core.network.module.parameters())
         with torch.autograd.graph.saved_tensors_hooks(counter.pack, lambda tensor: tensor):
             fitting._step(core)
@@ -87,9 +88,12 @@ class OneOfTwo(Single):
 
 def test_all_processes_take_the_smallest(pixels: Pixels, monkeypatch: pytest.MonkeyPatch) -> None:
     with_free(monkeypatch, 100 * GIB)
-    there = place(pixels)
-    two = Place(
-        workers=OneOfTwo(count=1, device=there.workers.device), pixels=pixels, rank=there.rank, device=there.device
+    there = site(pixels)
+    two = TrialSite(
+        workers=OneOfTwo(count=1, device=there.workers.device),
+        pixels=pixels,
+        rank_info=there.rank_info,
+        device=there.device,
     )
     choice = fitting_batch(recipe(), two)
     assert choice.value == 4
@@ -142,7 +146,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Pixels:
 @pytest.mark.gpu
 def test_a_full_gpu_gives_a_smaller_batch(photos: Pixels, large: Recipe, small_gpu: torch.device) -> None:
     try:
-        there = place(photos, device="cuda")
+        there = site(photos, device="cuda")
         choice = fitting_batch(large, there)
         assert 1 < choice.value < 256
         assert f"{2 * choice.value} did not fit" in choice.reason
@@ -157,11 +161,11 @@ def test_a_full_gpu_gives_a_smaller_batch(photos: Pixels, large: Recipe, small_g
 def test_a_batch_that_was_asked_for_and_does_not_fit_names_one_that_does(
     photos: Pixels, large: Recipe, small_gpu: torch.device
 ) -> None:
-    there = place(photos, device="cuda")
+    there = site(photos, device="cuda")
 
     def fails() -> None:
         with out_of_memory_explained(large, there.workers, Heartbeat(), there):
-            core = build_core(large, there.workers, photos, place=there.rank, device=there.device)
+            core = build_core(large, there.workers, photos, rank_info=there.rank_info, device=there.device)
             fitting._step(core)
 
     try:

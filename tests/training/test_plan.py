@@ -260,8 +260,8 @@ def test_patience_counts_anew_when_more_epochs_are_asked_for() -> None:
 
 def test_the_checkpoint_of_an_earlier_version_knows_the_epochs_asked_for() -> None:
     old = Manifest(position=TrainingPosition(epochs_done=9, global_step=9 * STEPS), recipe={"training.epochs": 9})
-    state = PlanState.of(old, asked=20)
-    assert (state.asked, state.began, state.epochs) == (9, 9, 9)
+    state = PlanState.of(old, epochs_requested=20)
+    assert (state.epochs_requested, state.began, state.epochs) == (9, 9, 9)
 
 
 # --- the pieces of the learning rate: continuous where it goes on, stated where it starts anew

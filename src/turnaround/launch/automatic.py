@@ -60,9 +60,9 @@ FROZEN_BELOW = 1_000
 LARGE_BATCH, LARGE_BATCH_FROM = 512, 20_000
 """Images of a worker's step, from so many training images on: ten epochs are then 400 updates or more."""
 EPOCHS_FROM_SCRATCH = 30
-"""Of resnet11, unless asked for. CIFAR-10, 5,000 training images held out, batch 512, H200, 2026-11-16: 10 epochs with
-light augmentation 90.5 %, 30 with it 90.4, 30 with strong 91.5 (and 91.9 with an average of the weights), 50 with
-strong 91.8, in 28 s (10 epochs) and 44 s (30) with start-up."""
+"""Epochs of resnet11, unless asked for. CIFAR-10, 5,000 training images held out, batch 512, H200, 2026-11-16: 10
+epochs with light augmentation 90.5 %, 30 with it 90.4, 30 with strong 91.5 (and 91.9 with an average of the weights),
+50 with strong 91.8, in 28 s (10 epochs) and 44 s (30) with start-up."""
 STRONG_FROM_EPOCHS = 20
 """Between the 10 epochs at which light augmentation is enough and the 30 at which strong was measured to be better."""
 AVERAGE_OF_WEIGHTS = 0.995

@@ -93,7 +93,7 @@ class LocalProcesses:
             return
         # A signal must not come while a process is made that nobody has in hand yet: it comes right afterwards.
         with _stop_requests(self.plan) as requests:
-            self._pending = _asked(self.plan)
+            self._pending = _ask_fork_server(self.plan)
             if self._pending is None:
                 self._process = _start(self.plan)
         for number in requests.received:
@@ -306,7 +306,7 @@ def _environment(plan: LaunchPlan) -> dict[str, str]:
     return {**environment, handshake.START_VARIABLE: plan.message.start} if plan.place.is_alone else environment
 
 
-def _asked(plan: LaunchPlan) -> PendingFork | None:
+def _ask_fork_server(plan: LaunchPlan) -> PendingFork | None:
     """Ask the fork server, where there is one, for the processes of this plan."""
     if not plan.place.is_alone:
         return None

@@ -49,6 +49,7 @@ from turnaround.training.noise import (
     NoiseMeter,
     needs_probe,
 )
+from turnaround.training.saving import TrainingState
 from turnaround.training.schedule import Scaling, choose_scaling
 from turnaround.training.step import Step, StepComponents, class_weights
 from turnaround.workers.contract import Workers
@@ -66,7 +67,7 @@ class ProcessWorkload:
     """Training images; the validation images of a frozen network are computed once, those of others cost little."""
     forward_flops_per_image: int
     time_limit_s: float | None = None
-    """Of the whole run: it may end long before all those images."""
+    """Limit of the whole run: it may end long before all those images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,7 @@ class TrainingCore:
     recipe: Recipe
     workers: Workers
     pixels: Pixels
-    place: RankInfo
+    rank_info: RankInfo
     heartbeat: Heartbeat
     network: Network
     cost: dict[str, int]
@@ -114,6 +115,11 @@ class TrainingCore:
     precision: Choice[Precision]
     scaling: Choice[Scaling]
     residency: Choice[Residency]
+
+    @property
+    def state(self) -> TrainingState:
+        """What a checkpoint keeps of this training."""
+        return self.step.state
 
     def share_out(self, shares: Shares) -> None:
         """Host other workers from here on; what was chosen by the size of the work stays, as in a resume."""
@@ -164,7 +170,7 @@ def build_core(
     workers: Workers,
     pixels: Pixels,
     *,
-    place: RankInfo,
+    rank_info: RankInfo,
     device: Choice[ProcessDevice],
     heartbeat: Heartbeat | None = None,
 ) -> TrainingCore:
@@ -174,7 +180,7 @@ def build_core(
     precision = agreed_precision(choose_precision(training.precision, workers.device), workers)
     scaling = choose_scaling(training, workers=workers.count)
     network, its_cost = _network(recipe, workers, len(pixels.classes), precision.value, scaling.value)
-    residency = _residency(pixels, place, device.value)
+    residency = _residency(pixels, rank_info, device.value)
     bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
     workload = _workload(recipe, workers, pixels, its_cost)
     timer = StepTimer(workers.device, on_last_gradient=heartbeat.waits)
@@ -205,7 +211,7 @@ def build_core(
         recipe=recipe,
         workers=workers,
         pixels=pixels,
-        place=place,
+        rank_info=rank_info,
         heartbeat=heartbeat,
         network=network,
         cost=its_cost,
@@ -228,7 +234,7 @@ def open_batches(core: TrainingCore) -> tuple[Batches, Slicing]:
         core.pixels,
         device=workers.device,
         residency=core.residency.value,
-        processes_on_host=core.place.local_size,
+        processes_on_host=core.rank_info.local_size,
     )
     slicing = Slicing(
         seed=recipe.training.seed,
@@ -376,13 +382,13 @@ def _workload(recipe: Recipe, workers: Workers, pixels: Pixels, its_cost: dict[s
     )
 
 
-def _residency(pixels: Pixels, place: RankInfo, device: ProcessDevice) -> Choice[Residency]:
+def _residency(pixels: Pixels, rank_info: RankInfo, device: ProcessDevice) -> Choice[Residency]:
     return choose_residency(
         num_bytes=pixels.num_bytes,
         is_mapped=pixels.images is not None,
         device=device.device,
-        processes_on_host=place.local_size,
-        processes_on_device=place.local_size if device.shares_device else 1,
+        processes_on_host=rank_info.local_size,
+        processes_on_device=rank_info.local_size if device.shares_device else 1,
     )
 
 

@@ -155,7 +155,7 @@ class EvaluatedWeights:
 
     @property
     def num_sets(self) -> int:
-        """Sets of weights that a checkpoint keeps: those that are trained, and the average where there is one."""
+        """Number of sets of weights: those that are trained, and the average where there is one."""
         return 1 if self.average is None else 2
 
     def update(self, global_step: int) -> None:

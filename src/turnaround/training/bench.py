@@ -167,7 +167,7 @@ class _BenchParts:
         return steps * self.batch.global_size
 
     def training(self, steps: int) -> int:
-        """As loop.py does it."""
+        """Train as loop.py does."""
         self.epoch += 1
         images, timer = 0, self.step.timer
         batches = self.feed.steps(self._position(self.global_step))
@@ -227,7 +227,7 @@ class Footprint:
     activation_bytes_per_image: int
     """Kept for a backward pass when every layer learns."""
     largest_activation_bytes: int
-    """Of one image: the largest tensor among them."""
+    """The largest tensor among them, of one image."""
     kept_tensors: int
     """Number of them: a measure of the kernels that a step launches."""
     weight_bytes: int

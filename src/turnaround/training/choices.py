@@ -58,11 +58,11 @@ class DepthwiseKernels(StrEnum):
     OURS = "our kernels"
 
 
-def choose_device(wanted: str, place: RankInfo) -> Choice[ProcessDevice]:
+def choose_device(wanted: str, rank_info: RankInfo) -> Choice[ProcessDevice]:
     """Choose the device that was asked for, or the best one that is here; `cuda,cpu` has one for each process."""
     kinds = wanted.split(",")
     if len(kinds) > 1:
-        return _one_of_several(kinds, place)
+        return _one_of_several(kinds, rank_info)
     if wanted == "cuda" and not torch.cuda.is_available():
         raise MissingPartError(
             f"--device cuda: torch {torch.__version__} sees no CUDA device here. Use --device cpu or auto."
@@ -74,19 +74,19 @@ def choose_device(wanted: str, place: RankInfo) -> Choice[ProcessDevice]:
         kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     reason = "asked for" if wanted != "auto" else "the best device here"
     if kind != "cuda":
-        return Choice(ProcessDevice(device=torch.device(kind), shares_device=place.local_size > 1), reason)
+        return Choice(ProcessDevice(device=torch.device(kind), shares_device=rank_info.local_size > 1), reason)
     gpus = torch.cuda.device_count()
-    device = torch.device("cuda", place.local_rank % gpus)
+    device = torch.device("cuda", rank_info.local_rank % gpus)
     torch.cuda.set_device(device)
-    return Choice(ProcessDevice(device=device, shares_device=place.local_size > gpus), f"{reason} ({gpus} GPU)")
+    return Choice(ProcessDevice(device=device, shares_device=rank_info.local_size > gpus), f"{reason} ({gpus} GPU)")
 
 
-def _one_of_several(kinds: list[str], place: RankInfo) -> Choice[ProcessDevice]:
+def _one_of_several(kinds: list[str], rank_info: RankInfo) -> Choice[ProcessDevice]:
     """Choose the device of this process where each has a kind of its own."""
-    kind, first_here = kinds[place.rank], place.rank - place.local_rank
+    kind, first_here = kinds[rank_info.rank], rank_info.rank - rank_info.local_rank
     # The n-th process of this host that asks for a GPU has the n-th one.
-    number = kinds[first_here : place.rank].count("cuda")
-    chosen = choose_device(kind, replace(place, local_rank=number if kind == "cuda" else place.local_rank))
+    number = kinds[first_here : rank_info.rank].count("cuda")
+    chosen = choose_device(kind, replace(rank_info, local_rank=number if kind == "cuda" else rank_info.local_rank))
     # As if it were shared: NCCL cannot speak to a CPU, so all take Gloo.
     return replace(chosen, value=replace(chosen.value, shares_device=True))
 

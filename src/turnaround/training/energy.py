@@ -28,17 +28,17 @@ class EpochEnergy:
     """Counts the energy of the epoch in progress. Its methods are collectives: every process calls them."""
 
     def __init__(
-        self, workers: Workers, places: Sequence[Mapping[str, Any]], *, telemetry: Telemetry | None, host: str
+        self, workers: Workers, ranks: Sequence[Mapping[str, Any]], *, telemetry: Telemetry | None, host: str
     ) -> None:
-        """`places` has host, device and GPU of every process by rank, the same list on every process."""
+        """`ranks` has host, device and GPU of every process by rank, the same list on every process."""
         self._workers, self._telemetry = workers, telemetry
         # Decided by what all processes know: a run without GPUs has no collective more than it needs.
-        self.is_measured = any(place.get("device", "cpu").startswith("cuda") for place in places)
+        self.is_measured = any(map(_is_on_gpu, ranks))
         # A GPU without a UUID stays in the list under an empty name that no GPU has: its energy is not known.
         gpu_by_rank = {
-            rank: str(place.get(GPU) or "")
-            for rank, place in enumerate(places)
-            if place["host"] == host and place["device"].startswith("cuda")
+            rank: str(facts.get(GPU) or "")
+            for rank, facts in enumerate(ranks)
+            if facts["host"] == host and _is_on_gpu(facts)
         }
         unread = telemetry.tell_used(Counter(gpu_by_rank.values())) if telemetry is not None else None
         mine = gpu_by_rank.get(workers.rank)
@@ -88,6 +88,11 @@ def _left_to_processes(workers: Workers, host: str, unread: list[str] | None, us
     everyone = [json.loads(text) for text in workers.gather(json.dumps({"host": host, "unread": unread}))]
     told = [each["unread"] for each in everyone if each["host"] == host and each["unread"] is not None]
     return {gpu for gpus in told for gpu in gpus} if told else set(used)
+
+
+def _is_on_gpu(facts: Mapping[str, Any]) -> bool:
+    """Tell whether a process computes on a CUDA device, by what it has told of itself."""
+    return torch.device(facts.get("device", "cpu")).type == "cuda"
 
 
 def gpu_of(device: torch.device) -> str | None:

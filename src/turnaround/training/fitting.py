@@ -1,4 +1,4 @@
-"""The largest batch that fits into the memory: tried before the first epoch.
+"""The largest batch that fits into the memory is found before the first epoch.
 
 Enters: a recipe whose batch is the largest that pays (launch/automatic.py). Leaves: that batch or, where it does not
 fit, a half of it, a quarter and so on, the same on every process, and why.
@@ -35,41 +35,41 @@ from turnaround.workers.single import Single
 
 GIB = 2**30
 SPARE_SHARE = 0.1
-"""Of a GPU's memory, left free by the step that was tried: the copies that a CUDA graph replays from, the buffers of
-NCCL, a step that is measured in other passes, whatever else the GPU is used for."""
+"""Share of a GPU's memory that is left free by the step that was tried: the copies that a CUDA graph replays from, the
+buffers of NCCL, a step that is measured in other passes, whatever else the GPU is used for."""
 HOST_SHARE = 0.7
-"""Of the host memory that is free, for all processes of this run together: decoders, pages of pixels and checkpoints
+"""Share of the free host memory, for all processes of this run together: decoders, pages of pixels and checkpoints
 need some too."""
 TRIAL_BATCH = 8
 BACKWARD_FACTOR = 2.0
-"""What a step needs at its peak, as a multiple of what its forward pass keeps: gradients of activations and the scratch
-memory of convolutions are about as large again."""
+"""The need of a step at its peak, as a multiple of what its forward pass keeps: gradients of activations and the
+scratch memory of convolutions are about as large again."""
 COPIES_OF_WEIGHTS = 4
 """Gradients, two moments of the optimizer, a moving average."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where the step would run."""
+class TrialSite:
+    """The processes, the images and the device on which a step is tried."""
 
     workers: Workers
     pixels: Pixels
-    rank: RankInfo
+    rank_info: RankInfo
     device: Choice[ProcessDevice]
 
 
-def fitting_batch(recipe: Recipe, place: Place) -> Choice[int]:
+def fitting_batch(recipe: Recipe, site: TrialSite) -> Choice[int]:
     """Return the recipe's batch, or the largest half, quarter, ... of it that fits on every process."""
-    return _tried(recipe, place) if place.workers.device.type == "cuda" else _estimated(recipe, place)
+    return _tried(recipe, site) if site.workers.device.type == "cuda" else _estimated(recipe, site)
 
 
-def fitting_alone(recipe: Recipe, place: Place) -> int:
+def fitting_alone(recipe: Recipe, site: TrialSite) -> int:
     """Return the largest batch below the recipe's that fits on this process, whatever became of the others."""
     _give_back()  # what the step that failed has left
-    hosted = len(place.workers.hosted)
+    hosted = len(site.workers.hosted)
     below = 1 << max(0, (recipe.batch_per_worker - 1).bit_length() - 1)  # the next smaller power of two
     recipe = recipe.replace("workers", count=hosted)
-    alone = replace(place, workers=Single(count=hosted, device=place.workers.device))
+    alone = replace(site, workers=Single(count=hosted, device=site.workers.device))
     return fitting_batch(_with_batch(recipe, below), alone).value
 
 
@@ -88,25 +88,25 @@ def _halves(most: int) -> Iterator[int]:
 # --- a CUDA device, which can be asked
 
 
-def _tried(recipe: Recipe, place: Place) -> Choice[int]:
+def _tried(recipe: Recipe, site: TrialSite) -> Choice[int]:
     refused: list[int] = []
     for batch in _halves(recipe.batch_per_worker):
-        used_bytes = _try(_with_batch(recipe, batch), place)
+        used_bytes = _try(_with_batch(recipe, batch), site)
         if used_bytes is not None:
-            _, total = torch.cuda.mem_get_info(place.workers.device)
+            _, total = torch.cuda.mem_get_info(site.workers.device)
             fits = f"a step of it was tried, with {used_bytes / GIB:.1f} of {total / GIB:.1f} GiB in use"
             return Choice(batch, f"{fits}; {refused[-1]} did not fit" if refused else fits)
         refused.append(batch)
     raise TrainingError(
-        f"{place.workers.device} has no room for a step of {recipe.model.name}, not even with one image of "
+        f"{site.workers.device} has no room for a step of {recipe.model.name}, not even with one image of "
         f"{recipe.size_px} px a worker. Use smaller images (`--set data.size_px=...`) or a smaller network."
     )
 
 
-def _try(recipe: Recipe, place: Place) -> int | None:
+def _try(recipe: Recipe, site: TrialSite) -> int | None:
     """Try a step on all processes at once; return the memory in use on this device, or None when one was refused."""
-    workers = place.workers
-    core = build_core(recipe, workers, place.pixels, place=place.rank, device=place.device)
+    workers = site.workers
+    core = build_core(recipe, workers, site.pixels, rank_info=site.rank_info, device=site.device)
     refused = torch.zeros(1, device=workers.device)
     try:
         _step(core)
@@ -162,19 +162,19 @@ class KeptForBackward:
         return tensor
 
 
-def _estimated(recipe: Recipe, place: Place) -> Choice[int]:
-    workers = place.workers
+def _estimated(recipe: Recipe, site: TrialSite) -> Choice[int]:
+    workers = site.workers
     small = min(TRIAL_BATCH, recipe.batch_per_worker)
     # One worker, on its own: one pass, and no word to the others.
     alone = Single(count=1, device=workers.device)
     trial = _with_batch(recipe.replace("workers", count=1), small)
-    core = build_core(trial, alone, place.pixels, place=place.rank, device=place.device)
+    core = build_core(trial, alone, site.pixels, rank_info=site.rank_info, device=site.device)
     kept = KeptForBackward(core.network.module.parameters())
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
         _step(core)
     weights = sum(weight.nbytes for weight in core.network.module.parameters())
     free = free_host_bytes()
-    budget = HOST_SHARE * free / place.rank.local_size
+    budget = HOST_SHARE * free / site.rank_info.local_size
     per_image = BACKWARD_FACTOR * kept.num_bytes / small
     hosted = len(workers.hosted)
 

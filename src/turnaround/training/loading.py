@@ -30,20 +30,20 @@ from turnaround.workers.environment import RankInfo
 DYNAMO = "torch._dynamo"
 
 
-def get_ready(device: str, place: RankInfo, *, network: str | None, downloads: bool = True) -> None:
+def get_ready(device: str, rank_info: RankInfo, *, network: str | None, downloads: bool = True) -> None:
     """Load what takes seconds and needs no images; the code of a network where it is known already.
 
     Whatever goes wrong goes wrong again when it is needed, and is said there.
     """
     libraries: Thread | None = None
     with suppress(Exception):
-        chosen = choose_device(device, place).value.device
+        chosen = choose_device(device, rank_info).value.device
         if chosen.type == "cuda":
             # cuDNN and cuBLAS load their kernels without the interpreter's lock: Python imports Triton meanwhile.
             libraries = Thread(target=_load_libraries, args=(chosen,), name="CUDA libraries", daemon=True)
             libraries.start()
             kernels.unavailable_reason()
-    load_late_code(network, is_alone=place.size == 1, downloads=downloads)
+    load_late_code(network, is_alone=rank_info.size == 1, downloads=downloads)
     if libraries is not None:
         libraries.join()  # a thread of CUDA calls beside the first pass could fall into a graph that is captured
 

@@ -75,6 +75,7 @@ class Loop:
     """Everything the loop touches; made once in run.py."""
 
     network: Network
+    workers: Workers
     step: Step
     feed: Feed
     evaluator: Evaluator
@@ -195,7 +196,7 @@ class Loop:
         with self.clock.part("evaluation"):
             strike("evaluation")
             validation, train_sample = self.evaluator.validation(), self.evaluator.train_sample()
-        (loss_sum, right, images), shares = totals, self.step.components.workers.shares
+        (loss_sum, right, images), shares = totals, self.workers.shares
         return EpochRecord(
             epoch=position.epochs_done,
             steps=self.steps_per_epoch,

@@ -1,6 +1,6 @@
-"""How long a training will be: the epochs asked for, those that are planned, the best so far, and why it ends.
+"""The plan says how long a training will be: epochs requested and planned, the best so far, and why it ends.
 
-    asked       the recipe's epochs
+    requested   the recipe's epochs
     best        the highest validation accuracy; of equal ones the lower validation loss, then the earlier epoch
     patience    that many epochs without a higher validation accuracy end the training (training.patience)
     stable      so does a plateau of the validation accuracy (training.stop = stable; the rule is analysis/stable.py's)
@@ -20,13 +20,14 @@ rate of a run that was never interrupted:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from turnaround.choice import Choice
 from turnaround.recipe import TrainingRecipe
+from turnaround.record.coding import KEY, plain
 from turnaround.record.schema import BestEpoch, EpochRecord, from_json
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.clock import Clock
@@ -37,11 +38,11 @@ from turnaround.workers.contract import Workers
 MARGIN = 0.03
 """Share of a time limit that is left free when the epochs are first counted: epochs differ, and a process must end."""
 FALLEN_SHARE = 0.1
-"""Of the peak: where no step that is left has more, stretching the rest would train at next to nothing."""
+"""Share of the peak: where no step that is left has more, stretching the rest would train at next to nothing."""
 WARMED_SHARE = 0.3
-"""Of the peak, for a new cosine. Less than all of it, which would undo much of what was learnt; it falls to 0 again."""
+"""Share of the peak, for a new cosine that falls to 0 again. All of the peak would undo much of what was learnt."""
 WARMUP_SHARE = 0.1
-"""Of the added steps, over which the rate rises to that, one epoch at most: the optimizer's moments are stale."""
+"""Share of the added steps, over which the rate rises to that, one epoch at most: the optimizer's moments are stale."""
 LOOKS = 64
 """Steps at which the rest of a schedule is looked at."""
 # No number of epochs, and exact in the float32 sum by which process 0 tells it.
@@ -53,7 +54,7 @@ IsStable = Callable[[Sequence[float]], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulePiece:
-    """From a step on, the learning rate takes another course than before."""
+    """The learning rate takes another course than before, from a step on."""
 
     at_step: int
     """The first step of it, counted from 0 over the whole run."""
@@ -71,8 +72,8 @@ class SchedulePiece:
 class PlanState:
     """The part of a plan that a checkpoint keeps."""
 
-    asked: int
-    """The recipe's epochs when it was made."""
+    epochs_requested: int = field(metadata={KEY: "asked"})  # the name that checkpoints have had from the beginning
+    """The recipe's epochs when the plan was made."""
     began: int
     """The recipe's epochs when the run began: its schedule is laid over these."""
     epochs: int
@@ -81,7 +82,7 @@ class PlanState:
     stopped_early: str | None = None
     """Why it has fewer, in a sentence."""
     val_accuracy: list[float] = field(default_factory=list)
-    """Of every epoch since the plan was made."""
+    """The accuracy of every epoch since the plan was made."""
     counts_from: int = 0
     """Epochs of `val_accuracy` that patience and the stable accuracy leave out: those before more were asked for."""
     is_timed: bool = False
@@ -90,15 +91,15 @@ class PlanState:
     """How the learning rate departs from the schedule that the run began with."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return plain(self)  # type: ignore[no-any-return]
 
     @classmethod
-    def of(cls, start: Manifest, *, asked: int) -> PlanState:
+    def of(cls, start: Manifest, *, epochs_requested: int) -> PlanState:
         """Return the plan of a checkpoint; one of an earlier version has none, and knows the epochs asked for then."""
         if start.plan:
             return from_json(cls, start.plan)
-        began = start.recipe.get("training.epochs", asked)
-        return cls(asked=began, began=began, epochs=began)
+        began = start.recipe.get("training.epochs", epochs_requested)
+        return cls(epochs_requested=began, began=began, epochs=began)
 
 
 class EpochPlan:
@@ -118,7 +119,7 @@ class EpochPlan:
         """Go on with the plan of the checkpoint `start`. `make_schedule` lays one over a number of epochs."""
         self.recipe, self.workers, self.is_stable = recipe, workers, is_stable
         self.steps_per_epoch, self.clock = steps_per_epoch, clock
-        self.state = PlanState.of(start, asked=recipe.num_epochs)
+        self.state = PlanState.of(start, epochs_requested=recipe.num_epochs)
         # Always over the epochs of the first start; the pieces say what has changed since. So every resume finds the
         # rates of the steps before it as they were.
         self.schedule = make_schedule(self.state.began)
@@ -126,7 +127,7 @@ class EpochPlan:
         """What a resume with other epochs does to the learning rate, in words."""
         # No checkpoint keeps it: the first epoch of every start is cold.
         self._epoch_ended_s: float | None = None
-        if self.state.asked != recipe.epochs:
+        if self.state.epochs_requested != recipe.epochs:
             self._extend(start.position.global_step)
 
     @property
@@ -142,8 +143,8 @@ class EpochPlan:
         """Return the rate of this step, counted from 0 over the whole run."""
         return rate_at(global_step, self.schedule, self.state.pieces)
 
-    def told(self) -> dict[str, Any]:
-        """Return what status.json says of it."""
+    def status_fields(self) -> dict[str, Any]:
+        """Return what status.json says of the plan."""
         planned = None if self.epochs == self.recipe.epochs else self.epochs
         return {"epochs_planned": planned, "stopped_early": self.state.stopped_early, "best": self.best}
 
@@ -197,8 +198,8 @@ class EpochPlan:
         if epochs == state.epochs:
             return  # all of them fit
         sentence = (
-            f"{epochs} of {state.asked} epochs fit into the time limit of {duration(limit_s)}, decided after epoch "
-            f"{record.epoch}."
+            f"{epochs} of {state.epochs_requested} epochs fit into the time limit of {duration(limit_s)}, decided "
+            f"after epoch {record.epoch}."
         )
         pieces = list(state.pieces)
         if epochs > record.epoch:
@@ -232,24 +233,24 @@ class EpochPlan:
         rate = self.learning_rate(at_step)  # before the piece is in place: the rate that the training has come to
         self.state = replace(
             before,
-            asked=epochs,
+            epochs_requested=epochs,
             epochs=epochs,
             stopped_early=None,
             counts_from=len(before.val_accuracy),
             pieces=[*before.pieces, *([piece] if piece else [])],
         )
         if piece is None:
-            how = f"the learning rate stays at {rate:.3g}"
+            course = f"the learning rate stays at {rate:.3g}"
         elif piece.rate is None:
-            how = f"the learning rate goes on from {rate:.3g} and reaches its end with the last of them"
+            course = f"the learning rate goes on from {rate:.3g} and reaches its end with the last of them"
         else:
-            how = (
+            course = (
                 f"the learning rate had fallen to {rate:.2g}, at which nothing is learnt, so a new cosine starts from "
                 f"{piece.rate:.3g} ({percent(WARMED_SHARE)} of the peak of {self.schedule.peak:.3g}): "
                 "the accuracy may fall at first, and is not that of a run that was planned so long"
             )
         lifted = " The time limit is lifted." if before.is_timed and self.recipe.time_limit_s is None else ""
-        self.note = f"{epochs} epochs instead of {before.epochs}: {how}.{lifted}"
+        self.note = f"{epochs} epochs instead of {before.epochs}: {course}.{lifted}"
 
     def _first_says(self, value: Callable[[], float]) -> float:
         """Return what process 0 finds, on every process."""

@@ -1,4 +1,4 @@
-"""Where a training stands. The only place that turns steps into epochs and back."""
+"""The position says where a training stands. Steps are turned into epochs, and back, nowhere else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from turnaround.record.layout import CheckpointName
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPosition:
-    """How far a training is: whole epochs, steps of the epoch in progress, and steps over the whole run.
+    """The progress of a training: whole epochs, steps of the epoch in progress, and steps over the whole run.
 
     All three count what is done. So `global_step` is also the number of the next step, counted from 0, by which its
     learning rate, its dropout and its measurements are decided: the same for a run that was never interrupted.

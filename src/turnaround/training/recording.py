@@ -100,7 +100,7 @@ class RunRecorder:
             changes["epochs_done"] = self.saver.last.epochs_done
             if self.saver.last != self._last_before_full:
                 changes.setdefault("not_saved", None)
-        changes |= self.plan.told()
+        changes |= self.plan.status_fields()
         self.status = replace(self.status, time_s=self.clock.totals_s(), **changes)
         if self.is_first:
             try:

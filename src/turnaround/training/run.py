@@ -40,7 +40,7 @@ from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, StartUp, with_lost
 from turnaround.training.energy import GPU, EpochEnergy, gpu_of
 from turnaround.training.evaluate import Evaluator, final_evaluation
-from turnaround.training.fitting import Place, fitting_alone, fitting_batch
+from turnaround.training.fitting import GIB, TrialSite, fitting_alone, fitting_batch
 from turnaround.training.loop import Agreement, Loop
 from turnaround.training.neighbours import watched_neighbours
 from turnaround.training.plan import EpochPlan
@@ -53,7 +53,6 @@ from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
 from turnaround.workers.shares import AUTO, EVEN, even_shares, shares_of
 
-GIB = 2**30
 StableRule = Callable[[Sequence[float], int], bool]
 """Tells by the validation accuracy of all epochs, and the number of validation images, whether it is stable."""
 
@@ -94,7 +93,7 @@ class Segment:
 
 def train(
     assignment: Assignment,
-    place: RankInfo,
+    rank_info: RankInfo,
     progress: Progress,
     *,
     heartbeat: Heartbeat,
@@ -108,37 +107,39 @@ def train(
     directory, start_up = assignment.directory, assignment.start_up
     record = restored(read_json(directory.recipe))
     recipe = Recipe.from_record(record)
-    device = choose_device(assignment.device, place)
+    device = choose_device(assignment.device, rank_info)
     with ExitStack() as open_parts:
-        workers = _connected(recipe, place, device.value)
+        workers = _connected(recipe, rank_info, device.value)
         workers.share_out(shares_of(assignment.share, workers=workers.count, processes=workers.size))
         start_up.ended("connect")
-        telemetry = Telemetry(directory.telemetry(host_name())) if place.local_rank == 0 else None
+        telemetry = Telemetry(directory.telemetry(host_name())) if rank_info.local_rank == 0 else None
         if telemetry is not None:
             open_parts.enter_context(telemetry)
         pixels = open_pixels(assignment.pixels_dir)
         _agree(workers, recipe, pixels)  # before anything is computed that would only differ later
         start_up.ended("open pixels")
-        there = Place(workers=workers, pixels=pixels, rank=place, device=device)
+        site = TrialSite(workers=workers, pixels=pixels, rank_info=rank_info, device=device)
         if BATCH_TO_FIT in record:
-            recipe = _fitted(record, recipe, there, directory, progress)
+            recipe = _fitted(record, recipe, site, directory, progress)
             start_up.ended("try the batch")
-        open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat, there, run=directory.path))
-        core = build_core(recipe, workers, pixels, place=place, device=device, heartbeat=heartbeat)
+        open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat, site, run=directory.path))
+        core = build_core(recipe, workers, pixels, rank_info=rank_info, device=device, heartbeat=heartbeat)
         start_up.ended("build network and optimizer")
-        faults.arm(rank=place.rank, segment=_status(directory).segments)
+        faults.arm(rank=rank_info.rank, segment=_status(directory).segments)
         faults.strike("start")
         segment = _restore(assignment, core, is_stable)
         start_up.ended("restore")
         if segment.plan.note is not None:
             progress.warn(segment.plan.note)
-        program_s = segment.clock.total_program_s
-        open_parts.enter_context(HeartbeatFile(directory, rank=place.rank, heartbeat=heartbeat, program_s=program_s))
+        heartbeat_file = HeartbeatFile(
+            directory, rank=rank_info.rank, heartbeat=heartbeat, program_s=segment.clock.total_program_s
+        )
+        open_parts.enter_context(heartbeat_file)
         open_parts.enter_context(watched_neighbours())
         assembly = warm_up(core, start_up=start_up)  # after the heartbeat began: compiling takes up to a minute
-        places = _places(workers)
-        energy = EpochEnergy(workers, places, telemetry=telemetry, host=host_name())
-        _write_machine(assignment, assembly, segment, places)
+        ranks = _ranks(workers)
+        energy = EpochEnergy(workers, ranks, telemetry=telemetry, host=host_name())
+        _write_machine(assignment, assembly, segment, ranks)
         recorder = open_parts.enter_context(
             RunRecorder(
                 directory,
@@ -155,10 +156,10 @@ def train(
 
 
 def _fitted(
-    record: dict[str, Any], recipe: Recipe, there: Place, directory: RunDirectory, progress: Progress
+    record: dict[str, Any], recipe: Recipe, site: TrialSite, directory: RunDirectory, progress: Progress
 ) -> Recipe:
     """Try the batch, and return the recipe with the one that fits; process 0 writes it down: a resume tries nothing."""
-    choice = fitting_batch(recipe, there)
+    choice = fitting_batch(recipe, site)
     asked = record[BATCH_TO_FIT]
     rate = asked.get("learning_rate") if isinstance(asked, dict) else recipe.training.learning_rate
     # A rate that nobody asked for follows the batch, as if this batch had been given.
@@ -167,20 +168,20 @@ def _fitted(
     reasons = dict(reasons) if isinstance(reasons, dict) else {}
     key = "training.batch_per_worker"
     reasons[key] = "; ".join(filter(None, (reasons.get(key), choice.reason)))
-    if there.workers.rank == 0:
+    if site.workers.rank == 0:
         facts = {name: value for name, value in record.items() if name != BATCH_TO_FIT}
         write_json(directory.recipe, hidden({**facts, **recipe.to_dict(), "automatic": reasons}))
     progress.note(f"{key} = {choice.value}: {choice.reason}.")
     return recipe
 
 
-def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
+def bench(assignment: Assignment, rank_info: RankInfo, *, part_s: float) -> None:
     """Measure the parts of this training on this machine; process 0 leaves the rates in bench.json."""
     recipe = Recipe.from_record(restored(read_json(assignment.directory.recipe)))
-    device = choose_device(assignment.device, place)
-    workers, pixels = _connected(recipe, place, device.value), open_pixels(assignment.pixels_dir)
+    device = choose_device(assignment.device, rank_info)
+    workers, pixels = _connected(recipe, rank_info, device.value), open_pixels(assignment.pixels_dir)
     _agree(workers, recipe, pixels)
-    core = build_core(recipe, workers, pixels, place=place, device=device)
+    core = build_core(recipe, workers, pixels, rank_info=rank_info, device=device)
     footprint = count_footprint(core.network.module, size_px=recipe.size_px)  # before anything is compiled or captured
     begun_s, start_up = time.perf_counter(), assignment.start_up
     start_up.ended("build network and optimizer")
@@ -203,10 +204,10 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def _connected(recipe: Recipe, place: RankInfo, device: ProcessDevice) -> Workers:
+def _connected(recipe: Recipe, rank_info: RankInfo, device: ProcessDevice) -> Workers:
     return connect(
         recipe.workers.engine,
-        place=place,
+        place=rank_info,
         count=recipe.workers.count,
         device=device.device,
         shares_device=device.shares_device,
@@ -236,7 +237,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
             "What was recorded stays; start a new run."
         )
     status = _status(directory)
-    start = Manifest() if path is None else core.step.state.restore(path)
+    start = Manifest() if path is None else core.state.restore(path)
     epochs_done = start.position.epochs_done
     go_on_with_shares(start, core, share=assignment.share)
     # Nobody looks for checkpoints any more, so process 0 may remove what a killed save left behind.
@@ -244,7 +245,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
     if workers.rank == 0:
         checkpoint.remove_leftovers(directory.checkpoint)
         remove_later(directory.best, than_epoch=epochs_done)
-        copies = 1 + core.step.state.evaluated.num_sets  # of the best epoch, and of a checkpoint
+        copies = 1 + core.state.num_sets_of_weights  # of the best epoch, and of a checkpoint
         checkpoint.require_room(directory.checkpoint, core.network.module, copies_of_weights=copies)
         truncate_epochs(directory.epochs, epochs_done)  # lines that were written after the checkpoint come again
     earlier_s = with_lost(start.clock_s, until_s=status.time_s.get("program", 0.0))
@@ -283,14 +284,14 @@ def _plan(core: TrainingCore, start: Manifest, clock: Clock, is_stable: StableRu
     )
 
 
-def _places(workers: Workers) -> list[dict[str, Any]]:
+def _ranks(workers: Workers) -> list[dict[str, Any]]:
     """Return host, device, GPU and hosted workers of every process, by rank."""
     mine = {"host": host_name(), "device": str(workers.device), "workers": list(workers.hosted)}
     return [json.loads(text) for text in workers.gather(json.dumps({**mine, GPU: gpu_of(workers.device)}))]
 
 
 def _write_machine(
-    assignment: Assignment, assembly: Assembly, segment: Segment, places: Sequence[dict[str, Any]]
+    assignment: Assignment, assembly: Assembly, segment: Segment, ranks: Sequence[dict[str, Any]]
 ) -> None:
     """Write machine.json: where this segment runs, and what was chosen for the user, with reasons."""
     core, directory = assembly.core, assignment.directory
@@ -308,7 +309,7 @@ def _write_machine(
         ),
     )
     # Without the GPU's UUID: who reads a record has no use for a serial number.
-    machine["ranks"] = [{key: value for key, value in place.items() if key != GPU} for place in places]
+    machine["ranks"] = [{key: value for key, value in facts.items() if key != GPU} for facts in ranks]
     machine |= {} if assignment.share == EVEN else {"share": assignment.share}
     machine["cost"] = core.cost
     machine["start_up_s"] = {part: round(seconds, 3) for part, seconds in assignment.start_up.parts_s.items()}
@@ -334,6 +335,7 @@ def _train_segment(
     )
     loop = Loop(
         network=core.network,
+        workers=core.workers,
         step=core.step,
         feed=assembly.feed,
         evaluator=evaluator,
@@ -371,7 +373,7 @@ def _status(directory: RunDirectory) -> Status:
 
 @contextmanager
 def out_of_memory_explained(
-    recipe: Recipe, workers: Workers, heartbeat: Heartbeat, there: Place | None = None, *, run: Path | None = None
+    recipe: Recipe, workers: Workers, heartbeat: Heartbeat, site: TrialSite | None = None, *, run: Path | None = None
 ) -> Iterator[None]:
     """Turn running out of a device's memory into an error of ours: what was tried, and what would fit."""
     try:
@@ -381,14 +383,14 @@ def out_of_memory_explained(
         in_use = _in_use(workers.device)  # before anything is given back
         # The frames that have ended hold the activations of the step that failed.
         traceback.clear_frames(error.__traceback__)
-        fits = None if there is None else _found_to_fit(recipe, there)
+        fits = None if site is None else _found_to_fit(recipe, site)
         raise message(fits=fits, in_use=in_use, shares=_with_equal_shares(workers, run)) from error
 
 
-def _found_to_fit(recipe: Recipe, there: Place) -> int | None:
+def _found_to_fit(recipe: Recipe, site: TrialSite) -> int | None:
     """Return a smaller batch that was tried beside what the failed step leaves; None where that cannot be told."""
     with suppress(torch.OutOfMemoryError, RuntimeError, TurnaroundError):
-        return fitting_alone(recipe, there) if recipe.batch_per_worker > 1 else None
+        return fitting_alone(recipe, site) if recipe.batch_per_worker > 1 else None
     return None
 
 

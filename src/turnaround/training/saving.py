@@ -1,4 +1,4 @@
-"""What a checkpoint keeps, when it is due, how it is written beside the training, and with it the best epoch's weights.
+"""Checkpoints are copied, written beside the training when they are due, and with them the best epoch's weights.
 
 Training waits for the copy to host memory, not for the disk. One write at a time. What goes wrong in one is raised in
 the training, at its next step. A full disk, or one that does not answer, need not end it: it goes on without this
@@ -105,7 +105,7 @@ def interval_choice(recipe: TrainingRecipe, before: Status | None = None) -> dic
 
 
 class TrainingState:
-    """What a checkpoint keeps of a training: copied out of its objects, and put back into them."""
+    """The part of a training that a checkpoint keeps: copied out of its objects, and put back into them."""
 
     def __init__(
         self,
@@ -120,6 +120,11 @@ class TrainingState:
         """`on_restore` is called when the optimizer's tensors have become others: no graph may read the old ones."""
         self.module, self.optimizer, self.evaluated = module, optimizer, evaluated
         self.scaler, self.meter, self.on_restore = scaler, meter, on_restore
+
+    @property
+    def num_sets_of_weights(self) -> int:
+        """Sets of weights that a checkpoint keeps: the network's, and their average where there is one."""
+        return self.evaluated.num_sets
 
     def snapshot(self, manifest: Manifest) -> StateSnapshot:
         """Copy weights, their average, moments, loss scale and noise measurements to host memory, for a checkpoint."""
