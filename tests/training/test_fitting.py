@@ -18,8 +18,7 @@ from turnaround.record.heartbeat import Heartbeat
 from turnaround.training import fitting
 from turnaround.training.assembly import build_core
 from turnaround.training.choices import choose_device
-from turnaround.training.fitting import GIB, TrialSite, fitting_batch, free_host_bytes
-from turnaround.training.run import out_of_memory_explained
+from turnaround.training.fitting import GIB, TrialSite, fitting_batch, free_host_bytes, out_of_memory_explained
 from turnaround.workers.environment import RankInfo
 from turnaround.workers.single import Single
 

@@ -8,7 +8,7 @@ import torch
 from turnaround.errors import TrainingError
 from turnaround.recipe import Recipe
 from turnaround.record.heartbeat import Heartbeat
-from turnaround.training.run import out_of_memory_explained, too_large
+from turnaround.training.fitting import out_of_memory_explained, too_large
 from turnaround.workers.single import Single
 
 CPU = torch.device("cpu")

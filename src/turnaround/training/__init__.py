@@ -20,7 +20,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     evaluate.py    exact evaluation on any number of processes
     schedule.py    the learning rate of every step; scaling with the workers
     choices.py     device, precision, compiling, depthwise kernels, each with its reason
-    fitting.py     the largest batch that fits into the memory, tried before the first epoch
+    fitting.py     the largest batch that fits into the memory, tried before the first epoch; out of memory, explained
     checkpoint.py  whole or invisible: safetensors, a manifest with SHA-256, no pickle
     saving.py      what a checkpoint keeps, when it is due, its writing beside the training; the best epoch's weights
     neighbours.py  others who want the same cores: threads sleep while they wait, instead of spinning

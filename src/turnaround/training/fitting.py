@@ -6,15 +6,20 @@ fit, a half of it, a quarter and so on, the same on every process, and why.
 On a CUDA device a whole step is tried: the real network, precision and placement of the pixels, on all processes at the
 same time, so that those that share a GPU feel each other. A device refuses and can be asked again. A machine that is
 out of memory kills: there, what a step needs is computed from what a small one keeps for its backward pass.
+
+A training that runs out of memory all the same ends with an error that names a batch that would fit.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import shlex
+import traceback
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -23,14 +28,16 @@ from torch import Tensor
 
 from turnaround.choice import Choice
 from turnaround.data.pixels import Pixels
-from turnaround.errors import TrainingError
+from turnaround.errors import TrainingError, TurnaroundError
 from turnaround.recipe import Recipe
+from turnaround.record.heartbeat import Heartbeat
 from turnaround.training.assembly import TrainingCore, build_core, open_batches
 from turnaround.training.choices import ProcessDevice
 from turnaround.training.clock import synchronize
 from turnaround.training.step import MAX_IMAGES_PER_FUSED_PASS
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
+from turnaround.workers.shares import even_shares
 from turnaround.workers.single import Single
 
 GIB = 2**30
@@ -215,3 +222,79 @@ def _free_in_groups(cgroups: Path, own: Path) -> Iterator[int]:
             if limit.isdecimal():
                 # Pages of files that nobody uses are given back before anything is refused.
                 yield max(0, int(limit) - int(used) + int(cached.get("inactive_file", 0)))
+
+
+# --- a device that is out of memory
+
+
+@contextmanager
+def out_of_memory_explained(
+    recipe: Recipe, workers: Workers, heartbeat: Heartbeat, site: TrialSite | None = None, *, run: Path | None = None
+) -> Iterator[None]:
+    """Turn running out of a device's memory into an error of ours: what was tried, and what would fit."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        message = partial(too_large, recipe, workers.device, hosted=len(workers.hosted), step=heartbeat.step)
+        in_use = _in_use(workers.device)  # before anything is given back
+        # The frames that have ended hold the activations of the step that failed.
+        traceback.clear_frames(error.__traceback__)
+        fits = None if site is None else _found_to_fit(recipe, site)
+        raise message(fits=fits, in_use=in_use, shares=_with_equal_shares(workers, run)) from error
+
+
+def _found_to_fit(recipe: Recipe, site: TrialSite) -> int | None:
+    """Return a smaller batch that was tried beside what the failed step leaves; None where that cannot be told."""
+    with suppress(torch.OutOfMemoryError, RuntimeError, TurnaroundError):
+        return fitting_alone(recipe, site) if recipe.batch_per_worker > 1 else None
+    return None
+
+
+def too_large(
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    hosted: int,
+    step: int,
+    fits: int | None = None,
+    in_use: str = "",
+    shares: str = "",
+) -> TrainingError:
+    """Return the message for a process that hosts so many workers; `fits` is a batch that was tried, `shares` what else
+    is to be said of them."""
+    batch = recipe.batch_per_worker
+    # The next smaller power of two, where nothing was tried.
+    smaller = fits or max(1, 2 ** ((batch - 1).bit_length() - 1))
+    when = f"at step {step}" if step else "before the first step"
+    tried = f"batch_per_worker = {batch}, {hosted} worker{'s' * (hosted > 1)} on this process, {recipe.size_px} px"
+    was_tried = " (tried: it fits)" if fits else ""
+    advice = [f"`--set training.batch_per_worker={smaller}`{was_tried}"] if batch > 1 else []
+    if recipe.training.precision == "fp32":
+        advice.append("`--set training.precision=auto`")
+    if hosted > 1:
+        advice.append("more processes, each with a GPU of its own")
+    advice.append("smaller images (`--set data.size_px=...`)")
+    return TrainingError(
+        f"{device} is out of memory {when} ({tried}{in_use}). Start a new run with {', or '.join(advice)}.{shares}"
+    )
+
+
+def _with_equal_shares(workers: Workers, run: Path | None) -> str:
+    """Return the sentence for a process that hosts more workers than it would with equal shares; the batch was tried
+    with no more than these, and a checkpoint keeps the shares."""
+    even = even_shares(workers=workers.count, processes=workers.size)[workers.rank]
+    if len(workers.hosted) <= even:
+        return ""
+    path, hosted = "RUN" if run is None else shlex.quote(str(run)), len(workers.hosted)
+    return (
+        f" Or go on with equal shares, {even} worker{'s' * (even > 1)} on this process instead of {hosted}: "
+        f"`turnaround resume {path} --share even`."
+    )
+
+
+def _in_use(device: torch.device) -> str:
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return ""
+    free, total = torch.cuda.mem_get_info(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    return f"; {(total - free) / GIB:.1f} of {total / GIB:.1f} GiB in use, {peak / GIB:.1f} at most by this process"

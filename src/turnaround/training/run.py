@@ -6,13 +6,10 @@ Enters: an `Assignment`, as the launcher gives it to every process. Leaves: the 
 from __future__ import annotations
 
 import json
-import shlex
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ import torch
 
 from turnaround.choice import recorded
 from turnaround.data.pixels import Pixels, open_pixels
-from turnaround.errors import InputError, RunDirectoryError, TrainingError, TurnaroundError
+from turnaround.errors import InputError, RunDirectoryError
 from turnaround.recipe import Recipe
 from turnaround.record.files import read_json
 from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
@@ -40,7 +37,7 @@ from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, StartUp, with_lost
 from turnaround.training.energy import GPU, EpochEnergy, gpu_of
 from turnaround.training.evaluate import Evaluator, final_evaluation
-from turnaround.training.fitting import GIB, TrialSite, fitting_alone, fitting_batch
+from turnaround.training.fitting import TrialSite, fitting_batch, out_of_memory_explained
 from turnaround.training.loop import Agreement, Loop
 from turnaround.training.neighbours import watched_neighbours
 from turnaround.training.plan import EpochPlan
@@ -51,7 +48,7 @@ from turnaround.training.sharing import go_on_with_shares, sharing_by_speed
 from turnaround.workers.contract import Workers
 from turnaround.workers.engines import connect
 from turnaround.workers.environment import RankInfo
-from turnaround.workers.shares import AUTO, EVEN, even_shares, shares_of
+from turnaround.workers.shares import AUTO, EVEN, shares_of
 
 StableRule = Callable[[Sequence[float], int], bool]
 """Tells by the validation accuracy of all epochs, and the number of validation images, whether it is stable."""
@@ -366,79 +363,3 @@ def _train_segment(
 
 def _status(directory: RunDirectory) -> Status:
     return from_json(Status, read_json(directory.status))
-
-
-# --- a device that is out of memory
-
-
-@contextmanager
-def out_of_memory_explained(
-    recipe: Recipe, workers: Workers, heartbeat: Heartbeat, site: TrialSite | None = None, *, run: Path | None = None
-) -> Iterator[None]:
-    """Turn running out of a device's memory into an error of ours: what was tried, and what would fit."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        message = partial(too_large, recipe, workers.device, hosted=len(workers.hosted), step=heartbeat.step)
-        in_use = _in_use(workers.device)  # before anything is given back
-        # The frames that have ended hold the activations of the step that failed.
-        traceback.clear_frames(error.__traceback__)
-        fits = None if site is None else _found_to_fit(recipe, site)
-        raise message(fits=fits, in_use=in_use, shares=_with_equal_shares(workers, run)) from error
-
-
-def _found_to_fit(recipe: Recipe, site: TrialSite) -> int | None:
-    """Return a smaller batch that was tried beside what the failed step leaves; None where that cannot be told."""
-    with suppress(torch.OutOfMemoryError, RuntimeError, TurnaroundError):
-        return fitting_alone(recipe, site) if recipe.batch_per_worker > 1 else None
-    return None
-
-
-def too_large(
-    recipe: Recipe,
-    device: torch.device,
-    *,
-    hosted: int,
-    step: int,
-    fits: int | None = None,
-    in_use: str = "",
-    shares: str = "",
-) -> TrainingError:
-    """Return the message for a process that hosts so many workers; `fits` is a batch that was tried, `shares` what else
-    is to be said of them."""
-    batch = recipe.batch_per_worker
-    # The next smaller power of two, where nothing was tried.
-    smaller = fits or max(1, 2 ** ((batch - 1).bit_length() - 1))
-    when = f"at step {step}" if step else "before the first step"
-    tried = f"batch_per_worker = {batch}, {hosted} worker{'s' * (hosted > 1)} on this process, {recipe.size_px} px"
-    was_tried = " (tried: it fits)" if fits else ""
-    advice = [f"`--set training.batch_per_worker={smaller}`{was_tried}"] if batch > 1 else []
-    if recipe.training.precision == "fp32":
-        advice.append("`--set training.precision=auto`")
-    if hosted > 1:
-        advice.append("more processes, each with a GPU of its own")
-    advice.append("smaller images (`--set data.size_px=...`)")
-    return TrainingError(
-        f"{device} is out of memory {when} ({tried}{in_use}). Start a new run with {', or '.join(advice)}.{shares}"
-    )
-
-
-def _with_equal_shares(workers: Workers, run: Path | None) -> str:
-    """Return the sentence for a process that hosts more workers than it would with equal shares; the batch was tried
-    with no more than these, and a checkpoint keeps the shares."""
-    even = even_shares(workers=workers.count, processes=workers.size)[workers.rank]
-    if len(workers.hosted) <= even:
-        return ""
-    path, hosted = "RUN" if run is None else shlex.quote(str(run)), len(workers.hosted)
-    return (
-        f" Or go on with equal shares, {even} worker{'s' * (even > 1)} on this process instead of {hosted}: "
-        f"`turnaround resume {path} --share even`."
-    )
-
-
-def _in_use(device: torch.device) -> str:
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return ""
-    free, total = torch.cuda.mem_get_info(device)
-    peak = torch.cuda.max_memory_allocated(device)
-    return f"; {(total - free) / GIB:.1f} of {total / GIB:.1f} GiB in use, {peak / GIB:.1f} at most by this process"
