@@ -65,7 +65,7 @@ epochs with light augmentation 90.5 %, 30 with it 90.4, 30 with strong 91.5 (and
 50 with strong 91.8, in 28 s (10 epochs) and 44 s (30) with start-up."""
 STRONG_FROM_EPOCHS = 20
 """Between the 10 epochs at which light augmentation is enough and the 30 at which strong was measured to be better."""
-AVERAGE_OF_WEIGHTS = 0.995
+AVERAGE_OF_WEIGHTS = 0.995  # over the last 1 / (1 - 0.995) = 200 updates
 SIZES_PX = {48: 32, MIN_PHOTO_PX: 64}
 """Side of the images up to which resnet11 takes them at so many pixels."""
 TRAINED_NETWORKS = (
@@ -130,6 +130,7 @@ def decide(recipe: Recipe, *, cache: Path, device: str, runs: Path | None = None
         return AutomaticChoice(recipe=recipe)
     facts = _image_facts(recipe, cache=cache)
     is_asked = recipe.training.batch_per_worker == AUTO
+    # The network first: how many images pay depends on the epochs that are chosen with it.
     plain = recipe.replace("training", batch_per_worker=None) if is_asked else recipe
     decision = _with_network(plain, facts, device=device)
     return _with_batch(decision, facts, runs=runs) if is_asked else decision
@@ -149,6 +150,7 @@ def _with_network(recipe: Recipe, facts: ImageFacts | None, *, device: str) -> A
     if facts is None:
         reason = "the images are drawn for it, or not here yet"
         return AutomaticChoice(recipe=_filled(recipe, {"model.name": SMALL_NETWORK}), reasons={"model.name": reason})
+    # By NVML, since nothing here loads torch; an Apple GPU has to be asked for by its name.
     has_gpu = device != "cpu" and (device == "mps" or bool(describe_gpus()))
     if recipe.model.weights not in (AUTO, "none"):
         name, reason = _network_of(recipe.model.weights), "the network of the weights given"
@@ -245,6 +247,7 @@ def _decision(
     recipe: Recipe, values: dict[str, Any], reasons: dict[str, str], *, hint: str | None = None
 ) -> AutomaticChoice:
     filled = _filled(recipe, values)
+    # What the recipe says itself has its value from the user, and no reason of ours.
     made = {key: reason for key, reason in reasons.items() if key in values and _value(recipe, key) in (None, AUTO)}
     return AutomaticChoice(recipe=filled, reasons=made, hint=hint)
 
@@ -292,6 +295,7 @@ def downloaded_networks() -> list[str]:
         found = sorted(entry.name.removeprefix(HUB_PREFIX) for entry in hub.glob(f"{HUB_PREFIX}*") if _is_whole(entry))
     except OSError:
         return []
+    # The tag behind the dot says what the weights learnt last: those of ImageNet's 1,000 classes have in1k in it.
     ours = [name for name in found if name.partition(".")[0] in TRAINED_NETWORKS and "in1k" in name]
     return sorted(ours, key=lambda name: TRAINED_NETWORKS.index(name.partition(".")[0]))
 
@@ -333,7 +337,7 @@ def paying_batch(recipe: Recipe, *, num_train: int | None, runs: Path | None) ->
     known = None if runs is None else known_noise_scale(recipe, runs)
     if num_train is None:
         return Choice(USUAL_BATCH, "how many images there will be is not known yet")
-    each = num_train // workers
+    each = num_train // workers  # an epoch has one step at least
     if known is not None:
         images, run = known
         batch = _power_of_two(min(images / workers, MAX_PER_WORKER), most=each)

@@ -102,7 +102,7 @@ def _start(recipe: Recipe, request: Request) -> Run:
         refuse_early(recipe, device=request.device or "auto")
     plan = _plan(recipe, request, processes=_processes(recipe, request), begun_at_s=begun_at_s)
     if request.place.rank > 0:
-        return _follow(plan, request)
+        return _follow(plan, request)  # all that follows is done once: directory, lock, choices, images
     # Noted before they are made: what is given up removes these, and no folder of the user.
     new_folders = [folder for folder in (request.out, *request.out.parents) if not folder.exists()]
     directory = RunDirectory.create(request.out, job_id=own_job())
@@ -112,12 +112,14 @@ def _start(recipe: Recipe, request: Request) -> Run:
             # directory is.
             with request.launcher.started(plan) as processes:
                 decision = _decided(recipe, request)
+                # The network before the images are decoded: its code is loaded meanwhile.
                 plan = plan.for_model(decision.recipe.model)
                 processes.tell(plan.message)
                 with _images(decision.recipe, request, directory) as prepared:
                     _begin(decision, prepared, plan, request, asked_rate=asked_rate)
                     _train(processes, plan, prepared, request, decision.recipe)
         except (InputError, KeyboardInterrupt) as error:
+            # Bad input and Ctrl-C alone: after any other failure its traces are what is needed to find the cause.
             if not directory.epochs.exists():
                 _remove(directory, new_folders, error)
             raise
@@ -174,6 +176,7 @@ def _resume(run: Run, request: Request) -> Run:
         plan = grown(plan, workers=recipe.workers.count) or plan
     if request.place.rank > 0:
         return _follow(plan, request)
+    # Before the lock and the processes: a resume that is refused has changed nothing.
     directory.refuse_linked_folders()
     if request.is_strict:
         refuse_other_code(directory)
@@ -232,6 +235,7 @@ def _decode_rate(prepared: Prepared) -> dict[str, float]:
     every = max(1, len(pixels.files) // DECODED_TO_MEASURE)
     size_px = pixels.num_bytes // len(pixels.labels)
     target = DecodeTarget(path=None, offset_bytes=0, root=table.root.absolute(), size_px=isqrt(size_px // 3))
+    # Other files in each round: those of the round before are in memory.
     rates = sorted(decode_into(target, pixels.files[i::every]).images_per_s for i in range(DECODE_ROUNDS))
     return {"images_per_s": median(rates), "low": rates[0], "high": rates[-1], "rounds": DECODE_ROUNDS}
 
@@ -357,6 +361,7 @@ def _train(processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, re
             _write_status(
                 directory, replace(_next_segment(directory, status), restarts=[*status.restarts, places.said(cause)])
             )
+            # Read anew: a batch that was tried has been written into it by process 0.
             _write_recipe(directory, read_json(directory.recipe), plan)
             sys.stderr.write(f"{cause}\nStarting again by itself{counted}\n")
             # A new token: a process must not take the message of the start that failed for its own. Decoding takes 0 s

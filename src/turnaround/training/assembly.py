@@ -183,6 +183,7 @@ def build_core(
     residency = _residency(pixels, rank_info, device.value)
     bounds = step_bounds(num_images=pixels.num_train, global_batch=recipe.global_batch, workers=workers.count)
     workload = _workload(recipe, workers, pixels, its_cost)
+    # After its last gradient a process waits for the others: should it stay silent there, it is not the one that hangs.
     timer = StepTimer(workers.device, on_last_gradient=heartbeat.waits)
     learner = make_learner(
         network,
@@ -257,6 +258,7 @@ def warm_up(core: TrainingCore, *, start_up: StartUp | None = None) -> Assembly:
         feed = _feed(core, batches, slicing)
         start_up.ended("features of the frozen network" if backbone is not None else "warm up")
         return Assembly(core=core, batches=batches, slicing=slicing, feed=feed, depthwise=None)
+    # The first step is a full one wherever there are several: its shape is compiled and captured.
     batch = next(batches.steps(slicing, epoch=1))
     # Before the first pass, which would make a plan with cuDNN.
     depthwise = choose_depthwise_kernels(core, batch) if workers.device.type == "cuda" else None
@@ -343,6 +345,7 @@ def make_learner(
         images_per_step=workload.images_per_step,
         is_compiled=compiled.value,
     )
+    # The head alone: nothing else has gradients that processes could average.
     wrapped = workers.wrap(parts.head, on_last_gradient=on_last_gradient)
     return Learner(
         module=parts.head, wrapped=wrapped, backbone=backbone, compiled=compiled, backbone_precision=of_backbone

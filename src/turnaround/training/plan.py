@@ -160,7 +160,7 @@ class EpochPlan:
             state = replace(state, best=found)
         self.state = state
         if record.epoch >= state.epochs:
-            return
+            return  # on all processes alike: what follows may be a collective
         reason = self._reason_to_stop()
         if reason is not None:
             sentence = f"Stopped early after epoch {record.epoch} of {state.epochs}: {reason}."
@@ -190,6 +190,7 @@ class EpochPlan:
     def _keep_to_limit(self, record: EpochRecord, limit_s: float) -> None:
         """Plan as many epochs as fit; once decided, only fewer: the rate is on its way to its end."""
         state = self.state
+        # Asked in every epoch, whatever becomes of the answer: it is a collective.
         room = self._first_says(lambda: self._room(record, limit_s))
         epochs = min(state.epochs, record.epoch + int(room))
         if room == UNDECIDED or (state.is_timed and epochs == state.epochs):
@@ -297,7 +298,8 @@ def extended(
 ) -> SchedulePiece | None:
     """Go on to `end_step`: lay the rest over it, warm anew where it has fallen, or None where the rate just stays."""
     before_end = course_end(schedule, pieces)
-    left = max(0, before_end - at_step)
+    left = max(0, before_end - at_step)  # 0 of a training that had come to its end
+    # A few steps stand for all: the rates of a schedule rise or fall over long stretches, or in a few jumps.
     looks = {at_step + left * i // LOOKS for i in range(LOOKS)} if left else {at_step}
     if max(rate_at(step, schedule, pieces) for step in looks) >= FALLEN_SHARE * schedule.peak:
         return laid_over(at_step, end_step, schedule, pieces) if left else None

@@ -107,8 +107,10 @@ def train(
     device = choose_device(assignment.device, rank_info)
     with ExitStack() as open_parts:
         workers = _connected(recipe, rank_info, device.value)
+        # Before anything is built: passes, slices and compiled shapes follow the number of hosted workers.
         workers.share_out(shares_of(assignment.share, workers=workers.count, processes=workers.size))
         start_up.ended("connect")
+        # One process of each host reads its GPUs and processors, from here on: start-up is a part of the record.
         telemetry = Telemetry(directory.telemetry(host_name())) if rank_info.local_rank == 0 else None
         if telemetry is not None:
             open_parts.enter_context(telemetry)
@@ -119,6 +121,7 @@ def train(
         if BATCH_TO_FIT in record:
             recipe = _fitted(record, recipe, site, directory, progress)
             start_up.ended("try the batch")
+        # After the trials, in which a device that refuses is an answer and not an error.
         open_parts.enter_context(out_of_memory_explained(recipe, workers, heartbeat, site, run=directory.path))
         core = build_core(recipe, workers, pixels, rank_info=rank_info, device=device, heartbeat=heartbeat)
         start_up.ended("build network and optimizer")
@@ -136,7 +139,7 @@ def train(
         assembly = warm_up(core, start_up=start_up)  # after the heartbeat began: compiling takes up to a minute
         ranks = _ranks(workers)
         energy = EpochEnergy(workers, ranks, telemetry=telemetry, host=host_name())
-        _write_machine(assignment, assembly, segment, ranks)
+        _write_machine(assignment, assembly, segment, ranks)  # the warm-up made the last choices: kernels, graphs
         recorder = open_parts.enter_context(
             RunRecorder(
                 directory,
@@ -245,6 +248,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
         copies = 1 + core.state.num_sets_of_weights  # of the best epoch, and of a checkpoint
         checkpoint.require_room(directory.checkpoint, core.network.module, copies_of_weights=copies)
         truncate_epochs(directory.epochs, epochs_done)  # lines that were written after the checkpoint come again
+    # What was computed after the checkpoint is computed again: its time counts as lost, not as never spent.
     earlier_s = with_lost(start.clock_s, until_s=status.time_s.get("program", 0.0))
     clock = Clock(workers.device, begun_at_s=assignment.begun_at_s, earlier_s=earlier_s)
     clock.add("decode", assignment.decode_time_s)
@@ -258,7 +262,7 @@ def _restore(assignment: Assignment, core: TrainingCore, is_stable: StableRule) 
         not_saved=None,
         share_changes=[change for change in status.share_changes if change.after_epoch <= epochs_done],
     )
-    plan = _plan(core, start, clock, is_stable)
+    plan = _plan(core, start, clock, is_stable)  # after the clock, by which a time limit is counted over all starts
     return Segment(start=start, status=status, clock=clock, plan=plan, passed_over=passed_over)
 
 
