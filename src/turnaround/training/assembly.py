@@ -420,7 +420,7 @@ def _inputs(recipe: Recipe, network: Network, pixels: Pixels, device: torch.devi
 
 def _feed(core: TrainingCore, batches: Batches, slicing: Slicing) -> Feed:
     if core.learner.backbone is None:
-        return Feed(batches, slicing, core.workers)
+        return Feed(batches, slicing, core.workers, side_px=core.recipe.size_px)
     return FrozenFeed(
         batches,
         slicing,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
+
 from turnaround.choice import Choice
 from turnaround.data.batches import Batches, EvaluationBatch, Slicing, StepBatch
 from turnaround.training.position import TrainingPosition
@@ -17,8 +19,14 @@ from turnaround.workers.shares import even_shares
 
 # At an accuracy of 90 % the standard error of 1,000 images is sqrt(0.9 x 0.1 / 1000), about one point.
 MAX_TRAIN_IMAGES_EVALUATED = 1000
+GPU_EVALUATION_BATCH = 256
+FULL_SIZE_PX = 112
+MAX_GPU_EVALUATION_BATCH = 2_048
+"""A GPU evaluates more images that are smaller than 112 px, as many as have the same pixels in all, up to this number:
+10,000 images of 32 px were 40 passes, which the host could not queue as fast as an H200 computes them. It is half of
+what a training pass takes (step.py), which keeps its activations as well. By the size alone, not by the memory that is
+free: a pass of other images rounds otherwise."""
 # On a CPU a larger batch is not faster, and its activations take gigabytes at 224 px.
-EVALUATION_BATCH = {"cuda": 256}
 OTHER_EVALUATION_BATCH = 64
 
 
@@ -32,8 +40,10 @@ class Feed:
     keeps_evaluation = False
     """True where an evaluation is made from what was kept of its images: they stay with the process that has them."""
 
-    def __init__(self, batches: Batches, slicing: Slicing, workers: Workers) -> None:
+    def __init__(self, batches: Batches, slicing: Slicing, workers: Workers, *, side_px: int | None = None) -> None:
+        """`side_px` is that of the images; None where a frozen backbone turns them into features."""
         self.batches, self.slicing, self.workers = batches, slicing, workers
+        self.evaluation_batch = evaluation_batch(workers.device, side_px=side_px)
 
     def share_out(self) -> None:
         """Take the slices of the workers that this process hosts, from the next epoch on."""
@@ -58,10 +68,18 @@ class Feed:
 
     def _share(self) -> dict[str, int]:
         # By process, not by worker: an evaluation has no statistics of a worker, so only the split over devices counts.
-        workers = self.workers
-        batch_size = EVALUATION_BATCH.get(workers.device.type, OTHER_EVALUATION_BATCH)
+        workers, batch_size = self.workers, self.evaluation_batch
         if self.keeps_evaluation or workers.shares == even_shares(workers=workers.count, processes=workers.size):
             return {"rank": workers.rank, "size": workers.size, "batch_size": batch_size}
         # A process that hosts more workers is a faster one: it evaluates more images too.
         hosted = {"rank": workers.hosted.start, "size": workers.count, "parts": len(workers.hosted)}
         return {**hosted, "batch_size": batch_size}
+
+
+def evaluation_batch(device: torch.device, *, side_px: int | None) -> int:
+    """Return how many images an evaluation takes in at once; `side_px` is None for features of a frozen backbone."""
+    if device.type != "cuda":
+        return OTHER_EVALUATION_BATCH
+    if side_px is None or side_px >= FULL_SIZE_PX:
+        return GPU_EVALUATION_BATCH
+    return min(int(GPU_EVALUATION_BATCH * (FULL_SIZE_PX / side_px) ** 2), MAX_GPU_EVALUATION_BATCH)
