@@ -131,10 +131,8 @@ def train(
         start_up.ended("restore")
         if segment.plan.note is not None:
             progress.warn(segment.plan.note)
-        heartbeat_file = HeartbeatFile(
-            directory, rank=rank_info.rank, heartbeat=heartbeat, program_s=segment.clock.total_program_s
-        )
-        open_parts.enter_context(heartbeat_file)
+        program_s = segment.clock.total_program_s
+        open_parts.enter_context(HeartbeatFile(directory, rank=workers.rank, heartbeat=heartbeat, program_s=program_s))
         open_parts.enter_context(watched_neighbours())
         assembly = warm_up(core, start_up=start_up)  # after the heartbeat began: compiling takes up to a minute
         ranks = _ranks(workers)
