@@ -77,7 +77,7 @@ def decided(size: int, steps: int, step_s: list[float], **when: int) -> list[lis
 def test_what_one_process_knows_all_do_at_the_same_step(
     rank: int, what: str, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "EVERY_S", 0.05)
+    monkeypatch.setattr(loop, "MESSAGE_EVERY_S", 0.05)
     first, *others = decided(3, 40, [0.01, 0.002, 0.005], **{what: rank * 1000 + 7})
     assert first
     assert all(other == first for other in others)
@@ -87,7 +87,7 @@ def test_what_one_process_knows_all_do_at_the_same_step(
 
 
 def test_process_0_alone_says_when_it_is_time_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "EVERY_S", 0.02)
+    monkeypatch.setattr(loop, "MESSAGE_EVERY_S", 0.02)
     assert [f and f[0][1].saves for f in decided(2, 30, [0.005, 0.005], save=5)] == [True, True]
     assert decided(2, 30, [0.005, 0.005], save=1005) == [[], []]  # the other's clock does not count
 
@@ -106,7 +106,7 @@ def test_messages_are_about_a_second_apart_and_every_step_of_a_slow_training(mon
     for _ in range(600):
         now_s[0] += 1e-6
         made.after_step(GOOD, is_time=lambda: False)
-    assert workers.messages <= 600 // loop.MAX_STEPS + 2  # steps of microseconds: as few as is allowed
+    assert workers.messages <= 600 // loop.MAX_STEPS_BETWEEN + 2  # steps of microseconds: as few as is allowed
     made.step_s = 3.0
     assert made._steps_between() == 1
     made.step_s = 0.1

@@ -45,9 +45,9 @@ from turnaround.training.sharing import Sharing
 from turnaround.training.step import Step
 from turnaround.workers.contract import Workers
 
-EVERY_S = 1.0
+MESSAGE_EVERY_S = 1.0
 """A signal is acted upon within about this time; a message a second costs nothing that can be measured."""
-MAX_STEPS = 256
+MAX_STEPS_BETWEEN = 256
 """Steps between two messages at most, where a step takes less than 4 ms: should they become slow, the next message must
 not be far."""
 
@@ -296,4 +296,4 @@ class Agreement:
 
     def _steps_between(self) -> int:
         """Return the steps between two messages, at the present speed."""
-        return max(1, min(MAX_STEPS, int(EVERY_S / self.step_s))) if self.step_s > 0 else 1
+        return max(1, min(MAX_STEPS_BETWEEN, int(MESSAGE_EVERY_S / self.step_s))) if self.step_s > 0 else 1
