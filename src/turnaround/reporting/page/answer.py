@@ -26,7 +26,8 @@ class Headline:
     """The answer for somebody who reads no further about one job."""
 
     job: str
-    text: str
+    sentences: tuple[str, ...]
+    """One or two; the first is read by everybody."""
     basis: str = ""
     """A sentence that says what was compared; empty where there was nothing to compare."""
     mind: str = ""
@@ -37,13 +38,17 @@ class Headline:
     @property
     def sentence(self) -> str:
         """Return the first sentence, which is read by everybody."""
-        first, _, rest = self.text.partition(". ")
-        return f"{first}." if rest else first
+        return self.sentences[0]
 
     @property
     def rest(self) -> str:
         """Return the sentences after the first; empty where there are none."""
-        return self.text.partition(". ")[2]
+        return " ".join(self.sentences[1:])
+
+    @property
+    def text(self) -> str:
+        """Return all sentences."""
+        return " ".join(self.sentences)
 
 
 DOUBTS = ("more-than-linear", "ran-together", "times-contradict")
@@ -58,10 +63,10 @@ def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: S
     doubts = [one for one in of_job if ranked and one.id in DOUBTS and _is_about(one, best)]
     minded = next(iter([finding for finding in of_job if finding.severity == "problem"] + doubts), None)
     is_useful = best.finished and not best.is_at_chance and not doubts
-    ahead = _ahead(best, ranked, forecasters) if is_useful else ""
+    ahead, bought = _ahead(best, ranked, forecasters) if is_useful else ("", ())
     return Headline(
         job=job.name,
-        text=f"{_reservation(best, is_doubtful=bool(doubts))}{measured}{ahead}.",
+        sentences=(f"{_reservation(best, is_doubtful=bool(doubts))}{measured}{ahead}.", *bought),
         basis=_basis(ranked) if ranked else "",
         mind=minded.text if minded else "",
         severity=minded.severity if minded else "problem",
@@ -169,26 +174,29 @@ def _under_way(configuration: ConfigurationRuns) -> str:
 # --- what would be
 
 
-def _ahead(best: ConfigurationRuns, ranked: TimeRanking | None, forecasters: Sequence[Forecaster]) -> str:
-    """Twice the most workers of the same kind of GPU that were timed."""
+def _ahead(
+    best: ConfigurationRuns, ranked: TimeRanking | None, forecasters: Sequence[Forecaster]
+) -> tuple[str, tuple[str, ...]]:
+    """Say what twice the most workers of the same kind of GPU that were timed would need: how the first sentence goes
+    on, and the sentences after it."""
     kind = best.gpu
     forecaster = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
     if forecaster is None or forecaster.laws.times is None:
-        return ""
+        return "", ()
     p = forecaster.predict(2 * max(forecaster.laws.times.counts))
     counted = (
         str(p.workers) if kind not in ("CPU", "unknown") else f"{p.workers} {'processes' * (kind == 'CPU')}".strip()
     )
     if ranked is not None and ranked.basis == "target":
         time_s = p.training_to_target_s
-        return f"; {counted} would need about {_interval(time_s)}{_reaching(p)}" if time_s else ""
+        return f"; {counted} would need about {_interval(time_s)}{_reaching(p)}" if time_s else "", ()
     if p.job_time_s is not None:
-        bought = f". {decision(p, p.against).removesuffix('.')}" if p.against is not None else ""
+        bought = (decision(p, p.against),) if p.against is not None else ()
         needed = f"{_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
-        return f"; {counted} would need about {needed}{bought}"
+        return f"; {counted} would need about {needed}", bought
     if p.epoch_time_s is not None:
-        return f"; {counted} would need about {_interval(p.epoch_time_s)} an epoch"
-    return ""
+        return f"; {counted} would need about {_interval(p.epoch_time_s)} an epoch", ()
+    return "", ()
 
 
 def _reaching(p: Prediction) -> str:
