@@ -41,14 +41,14 @@ class Answer(Prediction):
     @property
     def pinned(self) -> dict[str, str]:
         """Return the parameters that the runs could not identify, by law, and what stands in for them."""
-        return {what: pinned_text(pin) for what, pin in self.remarks.pinned}
+        return {f"{law}: {parameter}": pinned_text(pin) for law, parameter, pin in self.remarks.pinned}
 
     @property
     def left_open(self) -> list[str]:
         """Return the pinned parameters for reading: each reason once, with the law it is about."""
         law_by_reason: dict[str, str] = {}
-        for what, reason in self.pinned.items():
-            law_by_reason.setdefault(reason, what.partition(":")[0])
+        for law, _, pin in self.remarks.pinned:
+            law_by_reason.setdefault(pinned_text(pin), law)
         return [f"{law}: {reason}" for reason, law in law_by_reason.items()]
 
     @property

@@ -77,13 +77,12 @@ def _plain(value: Any) -> dict[str, Any] | None:
 
 
 def finding_payload(finding: Finding) -> dict[str, Any]:
-    content = asdict(finding)
     return {
         "id": finding.id,
         "severity": finding.severity,
         "text": finding.text,
         # A share is a plain number for programs: its unit is none.
-        "evidence": [{**item, "unit": item["unit"].removeprefix("share")} for item in content["evidence"]],
+        "evidence": [{**asdict(item), "unit": "" if item.unit == "share" else item.unit} for item in finding.evidence],
         "next": finding.advice,
         "job": finding.job,
     }
