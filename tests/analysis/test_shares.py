@@ -10,6 +10,7 @@ from analysis.build import LAB, Plan, build, import_table
 from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.shares import step_parts_s, turnaround_parts_s
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import label_of
 
 
 def only_configuration(folder: Path) -> ConfigurationRuns:
@@ -48,7 +49,7 @@ def test_code_that_a_fork_server_had_loaded_is_a_part_as_if_the_run_had_started_
 
 def test_a_table_tells_two_parts(tmp_path: Path) -> None:
     jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).workloads}
-    parts = {c.label: turnaround_parts_s(c) for c in jobs["caltech256, frozen"].configurations}
+    parts = {label_of(c): turnaround_parts_s(c) for c in jobs["caltech256, frozen"].configurations}
     assert parts["8 V100"] == {"training_steady": 1320.0, "other": 67.0}
     assert parts["2 T4"] == {"training_steady": 5910.0, "other": 0.0}  # its epochs are longer than its job
 

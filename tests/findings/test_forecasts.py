@@ -21,7 +21,7 @@ from turnaround.forecast import remarks as r
 from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Prediction, Question
 
-FACT = Fact(what="batch", value="64", matters_for="both")
+FACT = Fact(id="batch", value="64", matters_for="both")
 
 
 def test_what_is_left_open_names_each_reason_once_with_the_law_it_is_about() -> None:

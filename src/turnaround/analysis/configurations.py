@@ -25,7 +25,6 @@ from turnaround.analysis.stable import (
 )
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
-from turnaround.words import hardware
 
 Verdict = TypeVar("Verdict", Overfitting, Bottleneck)
 
@@ -65,22 +64,6 @@ class Configuration:
     is_rehearsal: bool
     settings: tuple[Fact, ...] = ()
     """The recipe's settings in which the runs of the workload differ, with this configuration's values: mostly none."""
-
-    @property
-    def label(self) -> str:
-        """For people: the hardware, and the settings where there are any."""
-        return ", ".join(part for part in (self.hardware_label, self.settings_label) if part)
-
-    @property
-    def hardware_label(self) -> str:
-        """For people: "4 V100 on 2 hosts", "8 workers rehearsed on 1 H200"."""
-        rehearsed_on = self.processes if self.is_rehearsal else None
-        return hardware(self.workers, self.gpu, hosts=self.hosts, rehearsed_on=rehearsed_on)
-
-    @property
-    def settings_label(self) -> str:
-        """For people: "batch per worker 64, precision bf16"; empty where the runs differ in nothing else."""
-        return ", ".join(f"{fact.what} {fact.text}" for fact in self.settings)
 
     def settings_for(self, what: str) -> tuple[Fact, ...]:
         """Return the settings that matter for "time" or "accuracy": only configurations that agree in them compare."""
@@ -133,10 +116,6 @@ class ConfigurationRuns:
     @property
     def settings(self) -> tuple[Fact, ...]:
         return self.key.settings
-
-    @property
-    def label(self) -> str:
-        return self.key.label
 
     @cached_property
     def summaries(self) -> tuple[RunSummary, ...]:

@@ -10,6 +10,7 @@ from turnaround.analysis.configurations import ConfigurationRuns, Member, Worklo
 from turnaround.analysis.guessing import AgainstGuessing, against_guessing
 from turnaround.analysis.pools import Noise, Pool, PooledGroup, binomial_noise, groups_of
 from turnaround.findings.finding import Draft, Evidence, figure, final_accuracies
+from turnaround.findings.labels import label_of, pool_label
 from turnaround.words import accuracy, counted, durations, factor, listed, points
 
 MIN_POINTS = 0.003
@@ -47,12 +48,13 @@ def _drop(group: PooledGroup, fewest: Pool, pool: Pool) -> float | None:
 def _falls(group: PooledGroup, fewest: Pool, pool: Pool) -> Draft:
     drop = fewest.accuracy - pool.accuracy
     text = (
-        f"Validation accuracy falls from {accuracy(fewest.accuracy)} on {fewest.label} to {accuracy(pool.accuracy)} on "
-        f"{pool.label} ({points(drop)}; {_certainty(group, fewest, pool)}): {_batch_cause(fewest, pool)}; "
+        f"Validation accuracy falls from {accuracy(fewest.accuracy)} on {pool_label(fewest)} to "
+        f"{accuracy(pool.accuracy)} on {pool_label(pool)} ({points(drop)}; {_certainty(group, fewest, pool)}): "
+        f"{_batch_cause(fewest, pool)}; "
         f"{_rate_cause(fewest, pool)}."
     )
     batches = tuple(
-        Evidence(run=each.label, what="global batch", value=each.global_batch, unit="images")
+        Evidence(run=pool_label(each), what="global batch", value=each.global_batch, unit="images")
         for each in (fewest, pool)
         if each.global_batch
     )
@@ -196,7 +198,8 @@ def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:
         difference, limit = best.accuracy - worst.accuracy, group.noise.limit(best, worst)
         if difference <= limit:
             text = (
-                f"The accuracies of {listed([pool.label for pool in group.pools])} lie within {points(difference)}, "
+                f"The accuracies of {listed([pool_label(pool) for pool in group.pools])} lie within "
+                f"{points(difference)}, "
                 f"and up to {points(limit)} are within noise ({_noise_source(group.noise)}): they cannot be ranked."
             )
             yield Draft(
@@ -242,7 +245,7 @@ def repeats_disagree(job: Workload) -> Iterator[Draft]:
             ]
             runs = counted(len(configuration.summaries), "run")
             yield Draft(
-                text=f"The {runs} of {configuration.label} disagree: {' and '.join(parts)}.",
+                text=f"The {runs} of {label_of(configuration)} disagree: {' and '.join(parts)}.",
                 evidence=tuple(evidence),
                 advice="Look for what differs between them (another machine, other load) before you average them.",
             )

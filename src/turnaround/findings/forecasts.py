@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from turnaround.findings.forecast_warnings import facts_text, hardware_labels, warning_text
+from turnaround.findings.forecast_warnings import facts_text, warning_text
+from turnaround.findings.labels import hardware_labels
 from turnaround.forecast import remarks as r
 from turnaround.forecast.question import NextRun, Prediction
 from turnaround.forecast.score import Score, track_record

@@ -8,6 +8,7 @@ from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.findings.energy import energy_text
 from turnaround.findings.finding import Finding
 from turnaround.findings.forecasts import Answer
+from turnaround.findings.labels import label_of
 from turnaround.forecast.proposal import Proposal
 from turnaround.words import counted, hardware, listed
 
@@ -91,7 +92,7 @@ def _energy(proposal: Proposal) -> str:
     if not known:
         return "Energy: not known; no run has recorded the energy or the power of its GPUs."
     nearest, used = min(known, key=lambda pair: abs(pair[0].workers - workers))
-    return f"Energy: {nearest.label} used {energy_text(used)}; of the boards alone, without hosts and cooling."
+    return f"Energy: {label_of(nearest)} used {energy_text(used)}; of the boards alone, without hosts and cooling."
 
 
 def _forecast(proposal: Proposal) -> Iterator[str]:

@@ -269,7 +269,7 @@ def _job(survey: Survey, question: Question) -> Workload:
     if not jobs and survey.workloads:
         raise InputError(f"No job is called {question.job!r}. The jobs here: {listed}.")
     if not jobs:
-        damaged = "; ".join(f"{left.directory}: {left.reason}" for left in survey.left_out[:3])
+        damaged = "; ".join(f"{left.directory}: {left.error}" for left in survey.left_out[:3])
         raise InputError(f"No run can be read here, so there is nothing to learn from. {damaged}")
     if len(jobs) > 1 and question.gpu:
         # Only where the name leaves several does the kind choose: a job that was timed on it needs no data sheet.

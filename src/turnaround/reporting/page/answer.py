@@ -13,6 +13,7 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import TimeRanking, time_ranking
 from turnaround.findings import Finding, Severity
 from turnaround.findings.finding import who
+from turnaround.findings.labels import hardware_label, label_of, settings_label
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
@@ -75,7 +76,7 @@ def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: S
 
 def _is_about(finding: Finding, configuration: ConfigurationRuns) -> bool:
     """Tell whether the evidence of a finding names the configuration, or one of its runs."""
-    names = {who(configuration), configuration.label, *(run.name for run in configuration.summaries)}
+    names = {who(configuration), label_of(configuration), *(run.name for run in configuration.summaries)}
     return any(names & {item.run, *item.run.split(", ")} for item in finding.evidence)
 
 
@@ -120,8 +121,8 @@ def _basis(ranked: TimeRanking) -> str:
 
 def _name(configuration: ConfigurationRuns) -> str:
     """Return the configuration, its settings in brackets: a sentence goes on after it."""
-    settings = f" ({configuration.key.settings_label})" if configuration.settings else ""
-    return f"{configuration.key.hardware_label}{settings}"
+    settings = f" ({settings_label(configuration)})" if configuration.settings else ""
+    return f"{hardware_label(configuration)}{settings}"
 
 
 def _epochs(configuration: ConfigurationRuns) -> str:
