@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "training": {"choice", "optimizers", "interruptions", "recipe", "kernels", "data", "model", "workers", "record"},
     "use": {"recipe", "recipes", "fruitbowl", "data", "model", "workers", "training", "record", "web"},
     "launch": {"choice", "optimizers", "recipe", "data", "check", "record", "children"},
-    "analysis": {"record"},
+    "analysis": {"interruptions", "record"},
     "findings": {"interruptions", "record", "analysis", "forecast"},
     "forecast": {"interruptions", "record", "analysis"},
     "study": {"recipe", "recipes", "record", "launch", "analysis", "findings", "forecast", "children"},

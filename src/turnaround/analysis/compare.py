@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.gpu_kinds import is_cuda, kind_of
 from turnaround.analysis.summary import device_name, steady_epochs
 from turnaround.record.reader import Run
 
@@ -198,7 +198,7 @@ def value_at(content: Any, *keys: str) -> Any:
 def shared_gpu(machine: dict[str, Any], id_: str = "shared_gpu") -> Fact | None:
     """Return the fact that several processes computed on one GPU; None when each had its own, or nobody says."""
     ranks = machine.get("ranks")
-    if not isinstance(ranks, list) or not str(machine.get("device")).startswith("cuda"):
+    if not isinstance(ranks, list) or not is_cuda(machine.get("device")):
         return None
     places = [(value_at(rank, "host"), value_at(rank, "device")) for rank in ranks]
     count = len({str(place) for place in places})

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from turnaround.analysis.goals import HOUR_S
 from turnaround.analysis.gpu_kinds import data_sheet, kind_of, known_kinds, own_kinds_file
 from turnaround.errors import InputError, MissingPartError, one_of
+from turnaround.interruptions import HOUR_S
 from turnaround.record.files import replace_file, storage_error
 
 BILLING_UNITS_S = {"second": 1.0, "minute": 60.0, "hour": HOUR_S}

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from turnaround.analysis.curves import Curve
-from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.gpu_kinds import is_cuda, kind_of
 from turnaround.analysis.guessing import against_guessing
 from turnaround.errors import RunDirectoryError
 from turnaround.record.class_metrics import completed
@@ -220,7 +220,7 @@ def _last(values: tuple[float, ...]) -> float | None:
 def device_name(machine: dict[str, Any]) -> str:
     """Return the GPU's name, or the processor's."""
     gpus, device = machine.get("gpus"), machine.get("device")
-    if str(device).startswith("cuda") and isinstance(gpus, list) and gpus and isinstance(gpus[0], dict):
+    if is_cuda(device) and isinstance(gpus, list) and gpus and isinstance(gpus[0], dict):
         return str(gpus[0].get("name"))
     return "unknown" if device is None else "CPU" if device == "cpu" else str(device)
 

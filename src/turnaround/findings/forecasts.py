@@ -12,9 +12,15 @@ from typing import Any
 from turnaround.findings.forecast_warnings import facts_text, warning_text
 from turnaround.findings.labels import hardware_labels
 from turnaround.forecast import remarks as r
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.question import NextRun, Prediction
 from turnaround.forecast.score import Score, track_record
-from turnaround.words import counted, percent
+from turnaround.words import counted, interval, percent
+
+
+def interval_text(time_s: Interval) -> str:
+    """Return a forecast time with its interval: "14 min (11-17)"."""
+    return interval(time_s.value, time_s.low, time_s.high)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.caveats import Caveats
-from turnaround.forecast.energy import energy_wh, watts_of_gpu
+from turnaround.forecast.energy import electricity_cost, emissions_kg, energy_wh, watts_of_gpu
 from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.laws import Asked, Laws, epochs_planned, fit_laws
@@ -100,9 +100,8 @@ class Forecaster:
             currency=price.currency if price else None,
             energy_wh=job_wh,
             energy_to_stable_wh=energy_wh(stable_s, watts, workers=workers),
-            # Both rates are for a kWh.
-            electricity_cost=job_wh.scaled(rates.electricity / 1000) if job_wh and rates.electricity else None,
-            emissions_kg=job_wh.scaled(rates.grid / 1000) if job_wh and rates.grid else None,
+            electricity_cost=electricity_cost(job_wh, rates),
+            emissions_kg=emissions_kg(job_wh, rates),
             val_accuracy=accuracy,
             reaches_stable=epochs.value <= all_epochs.value if epochs and all_epochs else None,
             epochs_to_target=to_target,

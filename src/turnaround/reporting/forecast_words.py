@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from turnaround.analysis.configurations import Spread
-from turnaround.findings.forecasts import next_run_text
+from turnaround.findings.forecasts import interval_text, next_run_text
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Against, Prediction, Question
@@ -17,7 +17,6 @@ from turnaround.words import (
     emissions,
     energy,
     hardware,
-    interval,
     listed,
     money,
     number,
@@ -156,7 +155,7 @@ def range_text(p: Prediction, name: str) -> str:
     forecast: Interval | None = getattr(p, name)
     if name in p.measured or forecast is None:
         return time_text(p, name)
-    return interval(forecast.value, forecast.low, forecast.high)
+    return interval_text(forecast)
 
 
 def best_in_range(predictions: Sequence[Prediction]) -> str | None:
@@ -205,5 +204,5 @@ def queue_cells(p: Prediction) -> tuple[str, str]:
     wait_s, ready_s = p.queue.wait_s, p.queue.ready_s
     return (
         UNKNOWN if wait_s is None else about(wait_s.value),
-        UNKNOWN if ready_s is None else interval(ready_s.value, ready_s.low, ready_s.high),
+        UNKNOWN if ready_s is None else interval_text(ready_s),
     )

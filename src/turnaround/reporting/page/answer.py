@@ -13,13 +13,13 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import TimeRanking, time_ranking
 from turnaround.findings import Finding, Severity
 from turnaround.findings.finding import who
+from turnaround.findings.forecasts import interval_text
 from turnaround.findings.labels import hardware_label, label_of, settings_label
-from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.reporting.comparison_table import epoch_text
 from turnaround.reporting.forecast_words import decision
-from turnaround.words import accuracy, duration, interval, listed
+from turnaround.words import accuracy, duration, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,13 +190,13 @@ def _ahead(
     )
     if ranked is not None and ranked.basis == "target":
         time_s = p.training_to_target_s
-        return f"; {counted} would need about {_interval(time_s)}{_reaching(p)}" if time_s else "", ()
+        return f"; {counted} would need about {interval_text(time_s)}{_reaching(p)}" if time_s else "", ()
     if p.job_time_s is not None:
         bought = (decision(p, p.against),) if p.against is not None else ()
-        needed = f"{_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
+        needed = f"{interval_text(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
         return f"; {counted} would need about {needed}", bought
     if p.epoch_time_s is not None:
-        return f"; {counted} would need about {_interval(p.epoch_time_s)} an epoch", ()
+        return f"; {counted} would need about {interval_text(p.epoch_time_s)} an epoch", ()
     return "", ()
 
 
@@ -211,7 +211,3 @@ def _stable(p: Prediction) -> str:
         return ", and may or may not be stable by then"
     probably = "probably " if p.stable_by_end in ("probably", "probably not") else ""
     return f" and would {probably}{'' if p.reaches_stable else 'not '}be stable by then"
-
-
-def _interval(forecast: Interval) -> str:
-    return interval(forecast.value, forecast.low, forecast.high)
