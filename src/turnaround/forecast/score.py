@@ -29,6 +29,10 @@ from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.record.schema import FORMAT_VERSION, utc_now
 from turnaround.record.writer import Lines
 
+MAX_SAVED_BYTES = 8 * 2**20
+"""Largest file of saved forecasts that is read, about two thousand of them: a folder of others may hold any file, and
+it is read whole, by a live page whenever a run has finished."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
@@ -134,9 +138,17 @@ def saved_in(folder: Path) -> list[Saved]:
     found = [
         (place, line)
         for place in (folder, *around)
-        for line in read_lines(StudyDirectory(place).forecasts, dict).records
+        if _is_of_our_size(file := StudyDirectory(place).forecasts)
+        for line in read_lines(file, dict).records
     ]
     return [Saved(folder=place, line=line) for place, line in found if _is_readable(line)]
+
+
+def _is_of_our_size(file: Path) -> bool:
+    try:
+        return file.lstat().st_size <= MAX_SAVED_BYTES
+    except OSError:  # missing, or not to be looked at: reading it says which
+        return True
 
 
 def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
