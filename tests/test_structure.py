@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "use": {"recipe", "recipes", "fruitbowl", "data", "model", "workers", "training", "record", "web"},
     "launch": {"choice", "optimizers", "recipe", "data", "check", "record", "children"},
     "analysis": {"interruptions", "record"},
-    "findings": {"interruptions", "record", "analysis", "forecast"},
+    "findings": {"optimizers", "interruptions", "record", "analysis", "forecast"},
     "forecast": {"interruptions", "record", "analysis"},
     "study": {"recipe", "recipes", "record", "launch", "analysis", "findings", "forecast", "children"},
     "reporting": {"recipe", "data", "check", "record", "analysis", "findings", "forecast", "study", "web"},

@@ -11,6 +11,7 @@ from turnaround.analysis.guessing import AgainstGuessing, against_guessing
 from turnaround.analysis.pools import Noise, Pool, PooledGroup, binomial_noise, groups_of
 from turnaround.findings.finding import Draft, Evidence, figure, final_accuracies
 from turnaround.findings.labels import label_of, pool_label
+from turnaround.optimizers import OPTIMIZERS
 from turnaround.words import accuracy, counted, durations, factor, listed, points
 
 MIN_POINTS = 0.003
@@ -23,8 +24,6 @@ DISAGREEING_NOISES = 4.0
 """Standard deviations between the best and the worst: of five repeats, chance exceeds 3.9 once in 20 (Tukey)."""
 DISAGREEING_POINTS = 0.02
 """A judgement: the noise of counting images is only a lower bound of what another seed does."""
-# Their rate scales with the square root of the batch (Malladi 2022 for Adam), so the linear rule overshoots.
-_ADAPTIVE = ("adam", "adamw", "lamb")
 
 
 def accuracy_falls_with_workers(job: Workload) -> Iterator[Draft]:
@@ -100,7 +99,8 @@ def _rate_cause(fewest: Pool, pool: Pool) -> str:
     if rule == "none":
         return "the learning rate was not raised for the larger batch (scaling = none)"
     # Raised by the workers themselves, not by the ratio of the two pools: a recipe's rate is that of one worker.
-    if rule == "linear" and optimizer in _ADAPTIVE:
+    row = OPTIMIZERS.get(str(optimizer))
+    if rule == "linear" and row is not None and row.is_adaptive:
         return f"the learning rate was raised {factor(pool.workers)}-fold (scaling = linear), too much for {optimizer}"
     if rule == "auto":
         return "the learning rate followed the rule of its optimizer (scaling = auto), so what is left is the batch"
