@@ -48,7 +48,7 @@ from turnaround.forecast.turnaround import (
     price_interval,
 )
 
-GPUS_PER_HOST, MOST_GPUS_PER_HOST = 8, 16
+GPUS_PER_HOST, MAX_GPUS_PER_HOST = 8, 16
 """GPUs of a usual host, and of the largest (DGX-2, p2.16xlarge): more are never taken as standing on one host."""
 
 
@@ -173,7 +173,7 @@ class Forecaster:
         if seen > most:
             return _told_hosts(workers, seen, "record")
         # Too many processes for the cores of one host are a warning (MoreProcessesThanCores), never a second host.
-        if self.laws.gpu == "CPU" or workers <= MOST_GPUS_PER_HOST:
+        if self.laws.gpu == "CPU" or workers <= MAX_GPUS_PER_HOST:
             return 1, (OneHost(most_workers=most),)
         # A run with more than eight on one host has shown that its hosts are larger.
         each = max(most, GPUS_PER_HOST)

@@ -26,7 +26,7 @@ from turnaround.words import accuracy, duration
 Pairs = tuple[tuple[str, str], ...]
 Value = TypeVar("Value", Fact, str)
 
-LONGEST = 240
+MAX_LETTERS = 240
 """Letters of one value; the run directory has all of them."""
 SKIPPED = frozenset({"format", "name", "command", "ranks"})
 """Keys of recipe.json and machine.json that are told elsewhere, or mean nothing to people."""
@@ -191,4 +191,4 @@ def _text(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} letters)"
+    return text if len(text) <= MAX_LETTERS else f"{text[:MAX_LETTERS]}... ({len(text):,} letters)"
