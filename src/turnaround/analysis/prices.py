@@ -74,6 +74,13 @@ class Price:
         return devices * paid_s * rate / HOUR_S
 
 
+def price_of(price: float | PriceTable | None, gpu: str) -> Price | None:
+    """Return the price of a kind: the one that was told for every kind, or that of its row; None without any."""
+    if price is None or isinstance(price, PriceTable):
+        return None if price is None else price.of(gpu)
+    return Price(per_hour=price)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PriceTable:
     """Prices by kind of GPU, all in one currency."""

@@ -275,6 +275,11 @@ class Prediction:
         return training_time(self.epoch_time_s, self.epochs_to_target)
 
     @property
+    def times_as_many(self) -> float | None:
+        """Return the workers asked for / the most that were run; None where fewer are asked for."""
+        return None if self.against is None else self.workers / self.against.workers
+
+    @property
     def stable_by_end(self) -> Likelihood | None:
         """Return the likelihood of a stable accuracy within the epochs of the recipe; None where one is not known."""
         if self.epochs_to_stable is None or self.epochs_planned is None or self.reaches_stable is None:

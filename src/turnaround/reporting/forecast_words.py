@@ -46,8 +46,7 @@ def headline(p: Prediction, question: Question) -> str:
 def decision(p: Prediction, against: Against) -> str:
     """Return what the GPUs asked for buy against the most that were run."""
     what = "to a stable accuracy" if against.is_to_stable else f"for {p.epochs_planned} epochs"
-    ratio = p.workers / against.workers
-    times = "twice" if ratio == 2 else f"{ratio:.2g} times"
+    times = "twice" if p.times_as_many == 2 else f"{p.times_as_many:.2g} times"
     here = hardware(against.workers, p.gpu)
     unit = "processes" if p.gpu == "CPU" else "GPUs"
     time = duration(against.time_s) if against.is_measured else about(against.time_s)
