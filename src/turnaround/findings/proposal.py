@@ -15,7 +15,7 @@ from turnaround.words import counted, hardware, listed
 MAX_WARNINGS = 4
 """Sentences of what to mind: two printed pages have room for no more."""
 MAX_LETTERS = 330
-"""Of one sentence there, for the same reason."""
+"""Longest sentence there, for the same reason."""
 ON_SCALING = frozenset(
     {
         *("more-than-linear", "faster-gpu-no-gain", "impossible-speed", "ran-together", "shared-gpus"),

@@ -48,7 +48,7 @@ class ProposalOptions:
     """What the user adds to the figures."""
 
     price: float | None = None
-    """Of one GPU for one hour."""
+    """Price of one GPU for one hour."""
     rates: EnergyRates
     command: str = ""
 
