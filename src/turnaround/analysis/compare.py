@@ -55,6 +55,9 @@ class Fact:
 
 _UNITS: dict[str, FactUnit] = {"data.size_px": "px"}
 
+# Whatever changes the images, the network or the arithmetic of a step matters for both. An optimizer's update is taken
+# to be small beside the passes; evaluations are timed apart, so the validation images change no epoch's time. Engine
+# and compilation reach the same result by other means.
 _RECIPE_KEYS: tuple[tuple[str, str, Matters], ...] = (
     ("data", "size_px", "both"),
     ("data", "holdout", "accuracy"),
@@ -114,6 +117,7 @@ def machine_facts(run: Run) -> tuple[Fact, ...]:
     return known if shared is None else (*known, shared)
 
 
+# What the run chose where the recipe says `auto`: two runs of one recipe may have computed otherwise.
 _CHOICES: tuple[tuple[str, Matters], ...] = (("precision", "both"), ("backbone", "both"), ("pixels", "time"))
 
 
@@ -181,10 +185,12 @@ def _fact(id_: str, value: object, matters_for: Matters) -> Fact:
 def _scalar(value: object) -> Scalar:
     """Return a value of a record as one that can be compared: not a number is not even equal to itself."""
     is_plain = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    # Null, lists and sections of records of others become text too: a fact must be hashable.
     return value if is_plain else str(value)  # type: ignore[return-value]
 
 
 def _sorted(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    # As text: of one fact some runs may have a number and others a word. Sets have no order of their own.
     return tuple(sorted(facts, key=lambda fact: str(fact.value)))
 
 
@@ -200,6 +206,7 @@ def shared_gpu(machine: dict[str, Any], id_: str = "shared_gpu") -> Fact | None:
     ranks = machine.get("ranks")
     if not isinstance(ranks, list) or not is_cuda(machine.get("device")):
         return None
+    # By host: cuda:0 of two hosts are two GPUs.
     places = [(value_at(rank, "host"), value_at(rank, "device")) for rank in ranks]
     count = len({str(place) for place in places})
     if count == len(places):
@@ -241,6 +248,7 @@ def _cache(recipe: dict[str, Any]) -> Iterable[Fact]:
 def _weights(recipe: dict[str, Any]) -> Iterable[Fact]:
     weights = value_at(recipe, "model", "weights")
     if weights is not None:
+        # The file's name alone: the same weights lie elsewhere on another machine.
         yield Fact(id="model.weights", value=str(weights).replace("\\", "/").rpartition("/")[2], matters_for="accuracy")
 
 
@@ -256,6 +264,7 @@ def _off_by_default(recipe: dict[str, Any]) -> Iterable[Fact]:
 
 
 def _code_version(machine: dict[str, Any]) -> str | None:
+    # The commit where there is one: in a clone that is worked on, many commits have one version.
     commit = value_at(machine, "turnaround_git", "commit")
     dirty = " with changes" if value_at(machine, "turnaround_git", "dirty") else ""
     version = value_at(machine, "versions", "turnaround")

@@ -47,6 +47,7 @@ class Spread:
         known = [value for value in values if value is not None]
         if not known:
             return None
+        # The median, which one disturbed repeat does not move; the standard deviation does show it.
         sd = stdev(known) if len(known) > 1 else None
         return cls(value=median(known), low=min(known), high=max(known), sd=sd, count=len(known))
 
@@ -132,6 +133,8 @@ class ConfigurationRuns:
         finished = tuple(member for member in self.members if member.summary.state == "finished")
         return finished or tuple(member for member in self.members if member.summary.state != "diverged")
 
+    # Times of epochs come from all runs, finished or not: an epoch of a run that was stopped is as long as any other.
+
     @cached_property
     def epoch_time_s(self) -> Spread | None:
         return self._time(self.summaries, lambda run: run.epoch_time_s)
@@ -185,6 +188,7 @@ class ConfigurationRuns:
             epochs_to_target(s.curve.filled().val_accuracy, target, num_validation=s.num_validation)
             for s, _ in self.curves
         ]
+        # A curve too short for a verdict says nothing; one that did not get there says at least how many it takes.
         known = [one for one in each if one.status in ("reached", "not reached")]
         return stable_over_repeats(known) if known else None
 
@@ -202,6 +206,7 @@ class ConfigurationRuns:
         """Return the commonest verdict over the repeats; None for rehearsals, imports, and where nothing was timed."""
         if self.is_rehearsal:
             return None
+        # A table or a log of others has neither spans nor telemetry, so nothing tells what its steps waited for.
         own = (run for summary, run in self.members if not summary.is_imported)
         return _commonest([bottleneck(run) for run in own])
 
@@ -226,6 +231,7 @@ class ConfigurationRuns:
         epoch = self.stable.epoch if self.stable.status == "stable" else None
         if epoch is None:
             return None
+        # Of the runs that the stable epoch was taken from: another one may never have got there.
         return self._energy(
             lambda member, energy: (
                 energy_to_epoch_wh(energy, member.run.epochs, epoch) if member in self.curves else None

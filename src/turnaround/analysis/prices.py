@@ -97,6 +97,7 @@ class PriceTable:
     def with_price(self, kind: str, price: Price) -> PriceTable:
         """Return the table with one price more, or changed; InputError for another currency."""
         currency = price.currency or self.currency
+        # A table without a currency may be given one; then all its prices are taken to be in it.
         others = [name for name in self.prices if name != kind]
         if others and self.currency != currency and self.currency is not None:
             raise InputError(
@@ -128,8 +129,8 @@ def read_prices(file: Path) -> PriceTable:
     """Read and check a table; InputError says what is wrong, and where."""
     try:
         with file.open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
-        text = content.decode("utf-8-sig")
+            content = opened.read(MAX_FILE_BYTES + 1)  # one byte more tells that there is more
+        text = content.decode("utf-8-sig")  # spreadsheets begin a file with a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"The price table {str(file)!r} cannot be read: {reason}. {_HOW}") from None
@@ -147,7 +148,7 @@ _HOW = 'Write one with: turnaround prices set V100 2.48 --currency EUR (or a CSV
 def _from_toml(file: Path, text: str) -> PriceTable:
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:  # RecursionError: brackets in brackets in brackets
         raise InputError(f"The price table {str(file)!r} is not TOML: {error}. {_HOW}") from None
     currency = content.pop("currency", None)
     default_unit = content.pop("billing_unit", None)
@@ -197,6 +198,7 @@ def _from_csv(file: Path, text: str) -> PriceTable:
 
 
 def _columns(file: Path, headings: Sequence[str]) -> dict[str, int]:
+    # "Price per hour", "price_per_hour" and "PRICE-PER-HOUR" are one heading.
     spelled = [re.sub(r"[^a-z]+", "_", heading.lower()).strip("_") for heading in headings]
     places = {
         name: place
@@ -299,6 +301,7 @@ def prices_text(table: PriceTable) -> str:
     lines = ["# Price of one GPU for one hour. Written by `turnaround prices`; edit it as you like."]
     lines += [f'currency = "{table.currency}"'] if table.currency else []
     for kind, price in sorted(table.prices.items()):
+        # repr gives the shortest digits that read back as the same number, and TOML takes all its spellings.
         lines += ["", f"[{_quoted(kind)}]", f"price = {price.per_hour!r}"]
         lines += [f"spot_price = {price.spot_per_hour!r}"] if price.spot_per_hour is not None else []
         lines += [f'billing_unit = "{units[price.billing_s]}"'] if price.billing_s != 1.0 else []
@@ -344,6 +347,7 @@ def skypilot_prices(cloud: str | None = None) -> PriceTable:
         for offer in offers:
             count = float(getattr(offer, "accelerator_count", 0) or 0)
             price = getattr(offer, "price", None)
+            # Some clouds sell parts of a GPU: a part has neither the memory nor the pace of the whole one.
             if count < 1 or price is None or wrong_price(float(price)):
                 continue
             found = _skypilot_price(offer, count)
