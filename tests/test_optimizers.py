@@ -137,3 +137,9 @@ assert type(made) is timm.optim.Muon, "a second Muon"
         [forking_parent.python, "-c", WITHOUT_TIMM + code], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_adaptive_optimizers_have_a_rate_that_does_not_grow_linearly() -> None:
+    adaptive = {name for name, row in OPTIMIZERS.items() if row.is_adaptive}
+    assert adaptive == {"adam", "adamw", "lamb"}
+    assert {OPTIMIZERS[name].auto_scaling for name in adaptive} == {"sqrt"}

@@ -46,6 +46,9 @@ class OptimizerRow:
     auto_scaling: Literal["linear", "sqrt", "none"]
     """The rule by which `scaling = auto` multiplies the learning rate; the reasons are in training/schedule.py."""
     options: dict[str, Any] = field(default_factory=dict)
+    is_adaptive: bool = False
+    """True where a step is divided by the gradients' own size, as Adam does: a rate that grows linearly with the batch
+    overshoots (Malladi 2022)."""
     has_betas: bool = False
     """True where it has Adam's moving averages, whose memory `scaling = auto` keeps constant in images."""
     can_fuse: bool = False
@@ -84,6 +87,7 @@ OPTIMIZERS = {
         class_name="Adam",
         learning_rates=LearningRates(2e-3, 5e-3, 2e-4),
         auto_scaling="sqrt",
+        is_adaptive=True,
         has_betas=True,
         can_fuse=True,
         max_workers_from_scratch=4,
@@ -93,6 +97,7 @@ OPTIMIZERS = {
         class_name="AdamW",
         learning_rates=LearningRates(2e-3, 5e-3, 2e-4),
         auto_scaling="sqrt",
+        is_adaptive=True,
         has_betas=True,
         can_fuse=True,
         max_workers_from_scratch=4,
@@ -111,6 +116,7 @@ OPTIMIZERS = {
         class_name="Lamb",
         learning_rates=LearningRates(5e-3, 5e-3, 5e-4),
         auto_scaling="sqrt",
+        is_adaptive=True,
         has_betas=True,
         max_workers_from_scratch=1,
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 from adapters.examples import example, run_script
 from forking import ForkingParent
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import label_of
 from turnaround.record.reader import Run
 
 
@@ -30,4 +31,4 @@ def test_one_and_two_processes(tmp_path: Path, forking_parent: ForkingParent) ->
     assert (two.machine["workers"], two.machine["processes"], two.machine["launch"]) == (2, 2, "torch")
     assert [(e.steps, e.images) for e in two.epochs] == [(8, 300)] * 4
     (job,) = survey([tmp_path]).workloads
-    assert [case.label for case in job.configurations] == ["1 CPU process", "2 CPU processes"]
+    assert [label_of(case) for case in job.configurations] == ["1 CPU process", "2 CPU processes"]

@@ -10,16 +10,17 @@ import pytest
 from analysis.build import LAB, Plan, build, built, import_table, rising
 from turnaround.analysis.compare import Difference, Fact, differences, unintended_differences
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import fact_name, fact_text
 from turnaround.record.reader import Run
 
 
 def found(tmp_path: Path, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Difference]:
     left, right = built(tmp_path / "a", **a), built(tmp_path / "b", **b)
-    return {difference.what: difference for difference in differences(left, right)}
+    return {fact_name(difference.id): difference for difference in differences(left, right)}
 
 
 def said(side: tuple[Fact, ...]) -> str:
-    return " / ".join(fact.text for fact in side)
+    return " / ".join(map(fact_text, side))
 
 
 def test_equal_runs_do_not_differ(tmp_path: Path) -> None:
@@ -28,8 +29,8 @@ def test_equal_runs_do_not_differ(tmp_path: Path) -> None:
 
 def test_what_was_meant_to_vary_is_no_difference(tmp_path: Path) -> None:
     a, b = built(tmp_path / "a", workers=2), built(tmp_path / "b", workers=4, gpu="Tesla V100")
-    assert [difference.what for difference in differences(a, b)] == ["global batch"]
-    everything = {difference.what for difference in differences(a, b, meant=frozenset())}
+    assert [fact_name(difference.id) for difference in differences(a, b)] == ["global batch"]
+    everything = {fact_name(difference.id) for difference in differences(a, b, meant=frozenset())}
     assert everything == {"global batch", "workers", "processes", "GPU kind"}
 
 
@@ -67,7 +68,7 @@ def test_chosen_precision_pixels_and_a_shared_gpu(tmp_path: Path) -> None:
         return {"choices": {"precision": {"value": precision}}, "ranks": ranks, "cpu": precision}
 
     differing = found(tmp_path, {"machine": machine("fp16", 1)}, {"machine": machine("bf16", 1)})
-    assert {d.what: (said(d.left), said(d.right)) for d in differing.values()} == {
+    assert {fact_name(d.id): (said(d.left), said(d.right)) for d in differing.values()} == {
         "precision": ("fp16", "bf16"),
         "processor": ("fp16", "bf16"),
     }
@@ -82,7 +83,12 @@ def test_augmentation_in_words(tmp_path: Path) -> None:
     a, b = (import_table(LAB.replace("false,true", f"false,{word}"), tmp_path / word) for word in ("true", "false"))
     left, right = Run.load(a / "model3"), Run.load(b / "model3")
     (one,) = differences(left, right)
-    assert (one.what, said(one.left), said(one.right), one.matters_for) == ("augmentation", "yes", "no", "both")
+    assert (fact_name(one.id), said(one.left), said(one.right), one.matters_for) == (
+        "augmentation",
+        "yes",
+        "no",
+        "both",
+    )
 
 
 def test_equal_sets_of_seeds_are_fair(tmp_path: Path) -> None:
@@ -90,10 +96,10 @@ def test_equal_sets_of_seeds_are_fair(tmp_path: Path) -> None:
         for seed in (0, 1):
             build(tmp_path / f"{workers}-{seed}", Plan(workers=workers, training={"seed": seed}))
     two, four = survey([tmp_path]).workloads[0].configurations
-    assert [difference.what for difference in unintended_differences(two, four)] == ["global batch"]
+    assert [fact_name(difference.id) for difference in unintended_differences(two, four)] == ["global batch"]
     build(tmp_path / "8", Plan(workers=8))  # with seed 0, which the others have too
     build(tmp_path / "16", Plan(workers=16, training={"seed": 7}))
     _, _, eight, sixteen = survey([tmp_path]).workloads[0].configurations
-    assert [difference.what for difference in unintended_differences(two, eight)] == ["global batch"]
-    seed = next(difference for difference in unintended_differences(two, sixteen) if difference.what == "seed")
+    assert [fact_name(difference.id) for difference in unintended_differences(two, eight)] == ["global batch"]
+    seed = next(difference for difference in unintended_differences(two, sixteen) if difference.id == "seed")
     assert (said(seed.left), said(seed.right)) == ("0 / 1", "7")

@@ -10,6 +10,7 @@ import pytest
 from analysis.build import Plan, build
 from turnaround.analysis.confusion import best_evaluated, confused_pairs, most_confused_classes, row_shares
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import label_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.schema import ClassResult, Evaluation, to_json
 from turnaround.record.writer import write_json
@@ -62,7 +63,7 @@ def test_the_most_accurate_run_is_shown(tmp_path: Path) -> None:
     (job,) = survey([tmp_path]).workloads
     found = best_evaluated(job)
     assert found is not None
-    assert (found.summary.name, found.configuration.label, found.evaluation.top1) == ("b", "2 T4", 0.9)
+    assert (found.summary.name, label_of(found.configuration), found.evaluation.top1) == ("b", "2 T4", 0.9)
 
 
 @pytest.mark.parametrize("damage", [[], [[1, 0]], [[1, 0], [0]], "nonsense"])

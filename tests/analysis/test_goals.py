@@ -9,13 +9,14 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.goals import goals, time_to_target_s
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import label_of
 
 
 def test_the_labs_comparison(tmp_path: Path) -> None:
     jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).workloads}
     stable, whole = goals(jobs["caltech256, frozen"])
     assert (stable.basis, whole.basis) == ("stable", "job")
-    assert {one.configuration.label: one.value_s for one in stable.reached} == {
+    assert {label_of(one.configuration): one.value_s for one in stable.reached} == {
         "2 T4": 3135.0,
         "4 T4": 1539.0,
         "4 V100": 1600.0,
@@ -55,6 +56,6 @@ def test_what_still_rises_is_a_lower_bound_and_a_rehearsal_has_no_time(tmp_path:
     build(tmp_path / "rehearsed", Plan(workers=4, processes=1, accuracy=rising(epochs=20)))
     (job,) = survey([tmp_path]).workloads
     stable = next(goal for goal in goals(job) if goal.basis == "stable")
-    assert [(one.configuration.label, one.is_lower_bound, one.high_s) for one in stable.reached] == [
+    assert [(label_of(one.configuration), one.is_lower_bound, one.high_s) for one in stable.reached] == [
         ("1 T4", True, None)
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from turnaround.analysis.gpu_kinds import data_sheet, kind_of, known_kinds, own_kinds_file
+from turnaround.analysis.gpu_kinds import data_sheet, is_cuda, kind_of, known_kinds, own_kinds_file
 from turnaround.errors import InputError
 
 
@@ -151,3 +151,7 @@ def test_a_bad_file_of_a_user_is_told(text: str, message: str) -> None:
     with pytest.raises(InputError, match=re.compile(message, re.DOTALL)) as caught:
         kind_of("T4")
     assert "gpus.toml" in str(caught.value)
+
+
+def test_devices_of_records_that_are_gpus() -> None:
+    assert [is_cuda(device) for device in ("cuda", "cuda:3", "cpu", "mps", None, 3)] == [True, True, *4 * [False]]

@@ -14,6 +14,7 @@ from turnaround.analysis.goals import time_ranking
 from turnaround.analysis.guessing import against_guessing, wilson_interval
 from turnaround.analysis.summary import summarise
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import label_of
 from turnaround.record.reader import Run
 from turnaround.record.schema import ClassResult, Evaluation
 
@@ -84,5 +85,5 @@ def test_what_ended_at_chance_is_no_goal_and_is_not_ranked(tmp_path: Path) -> No
     assert job.target > 0.8
     ranked = time_ranking(job)
     assert ranked is not None
-    assert [configuration.label for configuration, _ in ranked.time_s] == ["1 T4", "2 T4"]
+    assert [label_of(configuration) for configuration, _ in ranked.time_s] == ["1 T4", "2 T4"]
     assert [configuration.is_at_chance for configuration in job.configurations] == [False, False, True]

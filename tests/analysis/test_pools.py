@@ -9,6 +9,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising
 from turnaround.analysis.pools import groups_of
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import pool_label
 
 
 def test_the_gpu_and_the_processes_do_not_matter_for_the_result(tmp_path: Path) -> None:
@@ -18,7 +19,7 @@ def test_the_gpu_and_the_processes_do_not_matter_for_the_result(tmp_path: Path) 
     build(tmp_path / "two", Plan(workers=2))
     (group,) = groups_of(survey([tmp_path]).workloads[0])
     assert [(pool.workers, len(pool.accuracies)) for pool in group.pools] == [(2, 1), (4, 3)]
-    assert group.pools[1].label == "4 workers (3 runs)"
+    assert pool_label(group.pools[1]) == "4 workers (3 runs)"
 
 
 def test_other_learning_rates_are_another_group(tmp_path: Path) -> None:

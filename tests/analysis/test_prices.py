@@ -15,6 +15,7 @@ from turnaround.analysis.prices import (
     Price,
     PriceTable,
     currency_named,
+    price_of,
     price_table,
     prices_file,
     prices_text,
@@ -203,3 +204,13 @@ def test_skypilot_that_does_not_answer_or_is_not_there(monkeypatch: pytest.Monke
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingPartError, match="SkyPilot is not installed"):
         skypilot_prices()
+
+
+def test_one_price_is_that_of_every_kind_and_a_table_has_its_own() -> None:
+    table = PriceTable(prices={"V100": Price(per_hour=2.5, billing_s=60.0)}, currency="EUR")
+    told, own = price_of(4.0, "T4"), price_of(table, "V100")
+    assert told is not None
+    assert own is not None
+    assert told.cost(1800.0, devices=2) == 4.0
+    assert own.cost(61.0, devices=1) == pytest.approx(2 * 2.5 / 60)
+    assert (price_of(None, "T4"), price_of(table, "T4")) == (None, None)

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from turnaround.analysis.progress import GIB, Concern, Position, disk_concerns, loss_concerns, stall_concerns
+from turnaround.analysis.progress import (
+    GIB,
+    Concern,
+    Position,
+    disk_concerns,
+    idle_concerns,
+    loss_concerns,
+    stall_concerns,
+)
+from turnaround.record.heartbeat import ProcessHeartbeat
 from turnaround.record.schema import EpochRecord
 
 RECIPE = {"training": {"epochs": 10, "batch_per_worker": 25}, "workers": {"count": 4}, "images": {"num_train": 1010}}
@@ -66,3 +75,15 @@ def test_troubles_are_kinds_and_figures() -> None:
     (filling,) = disk_concerns([(0.0, 110 * GIB), (100.0, 100 * GIB)], 3600.0)
     assert (filling.trouble, filling.figures) == ("disk fills up", {"free_gib": 100.0, "full_in_s": 1000.0})
     assert list(stall_concerns([], 10_000.0)) == []
+
+
+def test_gpus_that_wait_more_than_they_compute() -> None:
+    def told(beats: int, busy: float | None) -> list[Concern]:
+        process = ProcessHeartbeat(
+            rank=0, host="n", pid=1, step=1, doing="computes", beats=beats, ticks=1, program_s=1.0
+        )
+        return list(idle_concerns([process], busy))
+
+    assert told(2, 0.4) == [Concern(trouble="GPUs idle", figures={"busy": 0.4})]
+    # Half of the time is enough, one beat is that of the start, and what is not known is no trouble.
+    assert (told(2, 0.5), told(1, 0.0), told(2, None), list(idle_concerns([], 0.0))) == ([], [], [], [])

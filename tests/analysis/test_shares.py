@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table
 from turnaround.analysis.configurations import ConfigurationRuns
-from turnaround.analysis.shares import step_parts_s, turnaround_parts_s
+from turnaround.analysis.shares import limited_s, step_parts_s, turnaround_parts_s
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import label_of
 
 
 def only_configuration(folder: Path) -> ConfigurationRuns:
@@ -48,7 +50,7 @@ def test_code_that_a_fork_server_had_loaded_is_a_part_as_if_the_run_had_started_
 
 def test_a_table_tells_two_parts(tmp_path: Path) -> None:
     jobs = {job.name: job for job in survey([import_table(LAB, tmp_path)]).workloads}
-    parts = {c.label: turnaround_parts_s(c) for c in jobs["caltech256, frozen"].configurations}
+    parts = {label_of(c): turnaround_parts_s(c) for c in jobs["caltech256, frozen"].configurations}
     assert parts["8 V100"] == {"training_steady": 1320.0, "other": 67.0}
     assert parts["2 T4"] == {"training_steady": 5910.0, "other": 0.0}  # its epochs are longer than its job
 
@@ -68,3 +70,10 @@ def test_a_typical_step_is_the_median_over_processes(tmp_path: Path) -> None:
 def test_without_spans_there_is_no_step(tmp_path: Path) -> None:
     build(tmp_path / "r", Plan())
     assert step_parts_s(only_configuration(tmp_path)) == {}
+
+
+def test_the_queue_does_not_count_against_a_time_limit(tmp_path: Path) -> None:
+    build(tmp_path / "a", Plan())
+    (run,) = survey([tmp_path]).workloads[0].configurations[0].summaries
+    parts = {"queue": 900.0, "preloaded": 30.0, "start_up": 1.0, "training_cold": 580.0}
+    assert limited_s(replace(run, turnaround_parts_s=parts)) == 581.0

@@ -9,13 +9,14 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table
 from turnaround.analysis.speed import speedups
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import label_of
 
 
 def test_the_labs_figures_by_one_definition(tmp_path: Path) -> None:
     caltech, fruit = survey([import_table(LAB, tmp_path)]).workloads
-    found = {configuration.label: speedup for configuration, speedup in speedups(caltech).items()}
+    found = {label_of(configuration): speedup for configuration, speedup in speedups(caltech).items()}
     assert list(found) == ["2 T4", "4 T4", "4 V100", "8 V100"]
-    assert [speedup.baseline.label for speedup in found.values()] == ["2 T4", "2 T4", "4 V100", "4 V100"]
+    assert [label_of(speedup.baseline) for speedup in found.values()] == ["2 T4", "2 T4", "4 V100", "4 V100"]
     assert [round(speedup.speedup.value, 2) for speedup in found.values()] == [1.0, 2.58, 1.0, 1.82]
     assert [round(speedup.efficiency.value, 2) for speedup in found.values()] == [1.0, 1.29, 1.0, 0.91]
     assert [speedup.is_superlinear for speedup in found.values()] == [False, True, False, False]
@@ -44,7 +45,7 @@ def test_rehearsals_and_other_settings_are_no_part_of_it(tmp_path: Path) -> None
     build(tmp_path / "compiled", Plan(workers=2, epoch_time_s=5, training={"compile": True}))
     build(tmp_path / "plain", Plan(workers=2, epoch_time_s=11, training={"compile": False}))
     (job,) = survey([tmp_path]).workloads
-    found = {configuration.label: speedup.baseline.label for configuration, speedup in speedups(job).items()}
+    found = {label_of(configuration): label_of(speedup.baseline) for configuration, speedup in speedups(job).items()}
     assert "8 workers rehearsed on 1 T4" not in found
     assert found["2 T4, compilation yes"] == "2 T4, compilation yes"
 

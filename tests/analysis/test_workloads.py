@@ -10,6 +10,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising, without_checksums
 from turnaround.analysis.workloads import Configuration, Spread, survey, survey_runs
 from turnaround.errors import RunDirectoryError
+from turnaround.findings.labels import label_of
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.record.reader import Run
 from turnaround.record.schema import Span, to_json
@@ -40,7 +41,7 @@ def test_a_spread_has_the_median_and_the_extremes() -> None:
 def test_a_configuration_in_words(values: dict[str, object], label: str) -> None:
     workers = values["workers"]
     defaults = {"processes": workers, "hosts": 1, "global_batch": None, "is_rehearsal": False}
-    assert Configuration(**{**defaults, **values}).label == label  # type: ignore[arg-type]
+    assert label_of(Configuration(**{**defaults, **values})) == label  # type: ignore[arg-type]
 
 
 def test_repeats_are_one_case_and_seeds_are_no_setting(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_repeats_are_one_case_and_seeds_are_no_setting(tmp_path: Path) -> None:
     build(tmp_path / "more", Plan(workers=4, epoch_time_s=6.0))
     job, *others = survey([tmp_path]).workloads
     assert (job.name, others) == ("photos, small, from scratch, 64 px", [])
-    assert [configuration.label for configuration in job.configurations] == ["2 T4", "4 T4"]
+    assert [label_of(configuration) for configuration in job.configurations] == ["2 T4", "4 T4"]
     two = job.configurations[0]
     assert two.epoch_time_s == Spread(value=11.0, low=10.0, high=12.0, sd=1.0, count=3)
     assert two.final_val_accuracy is not None
@@ -69,7 +70,7 @@ def test_another_setting_is_another_case_and_is_in_its_label(tmp_path: Path) -> 
     build(tmp_path / "a", Plan())
     build(tmp_path / "b", Plan(training={"learning_rate": 0.4}))
     (job,) = survey([tmp_path]).workloads
-    assert sorted(c.label for c in job.configurations) == ["2 T4, learning rate 0.05", "2 T4, learning rate 0.4"]
+    assert sorted(label_of(c) for c in job.configurations) == ["2 T4, learning rate 0.05", "2 T4, learning rate 0.4"]
     left, right = (configuration.key for configuration in job.configurations)
     assert left.settings_for("accuracy") != right.settings_for("accuracy")
     assert left.settings_for("time") == right.settings_for("time") == ()
@@ -79,7 +80,7 @@ def test_other_images_under_the_same_name_are_another_case(tmp_path: Path) -> No
     build(tmp_path / "a", Plan())
     build(tmp_path / "b", Plan(images={"fingerprint": "0" * 64}))
     (job,) = survey([tmp_path]).workloads
-    assert sorted(c.label for c in job.configurations) == ["2 T4, images 00000000", "2 T4, images ffffffff"]
+    assert sorted(label_of(c) for c in job.configurations) == ["2 T4, images 00000000", "2 T4, images ffffffff"]
 
 
 def test_a_hold_out_gives_each_seed_a_fingerprint_of_its_own(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_hold_out_gives_each_seed_a_fingerprint_of_its_own(tmp_path: Path) -> 
         images = {"split": f"holdout 0.2, seed {seed}", "fingerprint": str(seed) * 64}
         build(tmp_path / str(seed), Plan(images=images, training={"seed": seed}))
     (job,) = survey([tmp_path]).workloads
-    assert [configuration.label for configuration in job.configurations] == ["2 T4"]
+    assert [label_of(configuration) for configuration in job.configurations] == ["2 T4"]
 
 
 def test_processes_on_one_gpu_are_not_gpus(tmp_path: Path) -> None:
@@ -95,13 +96,13 @@ def test_processes_on_one_gpu_are_not_gpus(tmp_path: Path) -> None:
     build(tmp_path / "shared", Plan(machine={"ranks": ranks}))
     build(tmp_path / "real", Plan())
     (job,) = survey([tmp_path]).workloads
-    assert [c.label for c in job.configurations] == ["2 T4", "2 T4, sharing: 2 processes on 1 GPU"]
+    assert [label_of(c) for c in job.configurations] == ["2 T4", "2 T4, sharing: 2 processes on 1 GPU"]
 
 
 def test_a_rehearsal_has_accuracy_and_no_times(tmp_path: Path) -> None:
     build(tmp_path / "run", Plan(workers=8, processes=1))
     configuration = survey([tmp_path]).workloads[0].configurations[0]
-    assert (configuration.label, configuration.is_rehearsal) == ("8 workers rehearsed on 1 T4", True)
+    assert (label_of(configuration), configuration.is_rehearsal) == ("8 workers rehearsed on 1 T4", True)
     times = (
         configuration.epoch_time_s,
         configuration.images_per_s,
@@ -142,7 +143,7 @@ def test_a_case_of_diverged_runs_says_nothing(tmp_path: Path) -> None:
 def test_a_table_states_its_plateaus(tmp_path: Path) -> None:
     caltech, fruit = survey([import_table(LAB, tmp_path)]).workloads
     assert (caltech.name, fruit.name) == ("caltech256, frozen", "fruit, fine-tuned")
-    assert [c.label for c in caltech.configurations] == ["2 T4", "4 T4", "4 V100", "8 V100"]
+    assert [label_of(c) for c in caltech.configurations] == ["2 T4", "4 T4", "4 V100", "8 V100"]
     stable = caltech.configurations[3].stable
     assert (stable.status, stable.epoch, stable.low, stable.method) == ("stable", 25.0, None, "stated")
     assert (stable.level, caltech.target, caltech.configurations[3].to_target(0.6)) == (0.6719, None, None)
@@ -249,4 +250,4 @@ def test_an_epoch_that_no_training_has_leaves_the_run_out(tmp_path: Path) -> Non
     (path / "epochs.jsonl").write_text(lines)
     found = survey([tmp_path])
     assert [run.name for case in found.workloads[0].configurations for run in case.summaries] == ["whole"]
-    assert "epochs.jsonl is damaged: it names epoch 1,000,000,000; a run has at most" in found.left_out[0].reason
+    assert "epochs.jsonl is damaged: it names epoch 1,000,000,000; a run has at most" in str(found.left_out[0].error)

@@ -215,8 +215,8 @@ def test_skipped_images_leave_no_hole(photos: Path, cache: Path) -> None:
     assert built.files == tuple(file for file in table.files if file not in bad)
     assert built.num_train == sum(file not in bad for file in table.files[: table.num_train])
     assert_consistent(built)
-    assert sorted(line.split(": ")[0] for line in built.skipped) == bad
-    assert any("empty file" in line for line in built.skipped)
+    assert sorted(file for file, _ in built.skipped) == bad
+    assert "empty file" in [reason for _, reason in built.skipped]
     again = prepared(photos, cache, skip_bad=True)
     assert again.from_cache
     assert again.skipped == built.skipped
@@ -225,6 +225,22 @@ def test_skipped_images_leave_no_hole(photos: Path, cache: Path) -> None:
         (photos / name).unlink()
     split = replace_parts(table_of(photos), built)
     assert prepare(split, size_px=8, cache=cache, skip_bad=False).fingerprint == built.fingerprint
+
+
+def test_a_reason_is_kept_apart_from_a_file_whose_name_has_a_colon(photos: Path, cache: Path) -> None:
+    file = next(photos.glob("*/*.png"))
+    odd = file.rename(file.with_name("a: b.png"))
+    odd.write_bytes(b"")
+    entry = f"{odd.parent.name}/a: b.png"
+    built = prepared(photos, cache, skip_bad=True)
+    assert built.skipped == ((entry, "empty file"),)
+    manifest = json.loads((built.cache_dir / "manifest.json").read_text())
+    assert manifest["skipped"] == [f"{entry}: empty file"]
+    # As entries of older versions are: without the parts, and without a checksum over them.
+    del manifest["unreadable"], manifest["checksum"]
+    manifest["skipped"] = ["pears/x.png: broken: at byte 3"]
+    (built.cache_dir / "manifest.json").write_text(json.dumps(manifest))
+    assert open_pixels(built.cache_dir).skipped == (("pears/x.png", "broken: at byte 3"),)
 
 
 def replace_parts(table: ImageTable, like: Pixels) -> ImageTable:
@@ -550,7 +566,7 @@ def test_pixels_that_are_not_wanted_change_nothing_but_themselves(photos: Path, 
     for name in ("num_train", "classes", "files", "fingerprint", "skipped", "num_bytes"):
         assert getattr(kept, name) == getattr(unkept, name), name
     assert np.array_equal(kept.labels, unkept.labels)
-    assert sorted(line.split(": ")[0] for line in unkept.skipped) == bad
+    assert sorted(file for file, _ in unkept.skipped) == bad
     # One key, two entries: a run may go on with the other, and each finds its own.
     key = kept.cache_dir.name.removeprefix("pixels-")
     assert names_in(cache) == [f"files-{key}", f"pixels-{key}"]

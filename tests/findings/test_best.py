@@ -11,6 +11,7 @@ from turnaround.analysis.goals import time_ranking
 from turnaround.analysis.workloads import survey
 from turnaround.findings import find_all
 from turnaround.findings.best import own_plateau_only
+from turnaround.findings.labels import label_of
 
 
 def texts(folder: Path) -> dict[str, str]:
@@ -26,7 +27,7 @@ def test_time_to_the_common_target_decides(tmp_path: Path) -> None:
     assert ranked is not None
     assert ranked.basis == "target"
     assert ranked.target == job.target
-    times_s = {configuration.label: time_s for configuration, time_s in ranked.time_s}
+    times_s = {label_of(configuration): time_s for configuration, time_s in ranked.time_s}
     assert times_s["1 T4"] < times_s["4 T4"]
     found = texts(tmp_path)
     assert found["best-for-speed"].startswith("Best for speed: 1 T4 with ")
@@ -40,7 +41,7 @@ def test_job_times_of_other_settings_are_not_ranked(tmp_path: Path) -> None:
     caltech, _ = survey([import_table("\n".join([header, *short]), tmp_path)]).workloads
     ranked = time_ranking(caltech)
     assert ranked is not None
-    assert (ranked.basis, [configuration.label for configuration, _ in ranked.time_s]) == (
+    assert (ranked.basis, [label_of(configuration) for configuration, _ in ranked.time_s]) == (
         "job",
         [f"{label}, epochs 30" for label in ("2 T4", "4 T4", "4 V100")],
     )

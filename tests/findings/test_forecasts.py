@@ -21,7 +21,17 @@ from turnaround.forecast import remarks as r
 from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Prediction, Question
 
-FACT = Fact(what="batch", value="64", matters_for="both")
+FACT = Fact(id="batch", value="64", matters_for="both")
+
+
+def test_what_is_left_open_names_each_reason_once_with_the_law_it_is_about() -> None:
+    one, fall = r.Pinned(reason="one count", counts=(4,)), r.Pinned(reason="typical fall", fall=0.005)
+    remarks = r.Remarks(pinned=(("time", "c1", one), ("time", "c2", one), ("accuracy", "fall", fall)))
+    answer = Answer(
+        job="job", workers=4, gpu="T4", processes=4, hosts=1, global_batch=None, epochs_planned=None, remarks=remarks
+    )
+    assert list(answer.pinned) == ["time: c1", "time: c2", "accuracy: fall"]
+    assert answer.left_open == [f"time: {pinned_text(one)}", f"accuracy: {pinned_text(fall)}"]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from forecast.conftest import BATCH, curve, real, rehearsal, step_s
 from turnaround.analysis.compare import Fact
 from turnaround.analysis.workloads import Workload, survey
 from turnaround.findings.forecasts import facts_text, warning_text
+from turnaround.findings.labels import fact_text, label_of
 from turnaround.forecast.observations import Observations, observe
 from turnaround.forecast.remarks import FasterGpuNoFaster, WaitsForInput
 from turnaround.forecast.step_time import StepObservation
@@ -73,7 +74,7 @@ def test_the_labs_table(lab: Path) -> None:
     assert sorted((o.global_batch, o.epochs) for o in seen.epochs) == [(64, 15), (128, 19), (128, 20), (256, 25)]
     bound = v100.input_bound
     assert isinstance(bound, FasterGpuNoFaster)
-    assert (bound.fast.label, bound.slow.label) == ("4 V100", "4 T4")
+    assert (label_of(bound.fast), label_of(bound.slow)) == ("4 V100", "4 T4")
     assert bound.bandwidth_ratio == pytest.approx(900 / 320)
     assert bound.images_per_s == pytest.approx(24485 / 80)
 
@@ -107,7 +108,7 @@ def test_other_settings_are_set_aside_and_named(tmp_path: Path) -> None:
         "Set aside: 8 H200: their times are those of other settings (batch 64 per worker).",
         "Set aside: 8 H200: their epochs and accuracies are those of other settings (batch 64 per worker).",
     )
-    assert [fact.text for fact in seen.settings] == ["32 per worker"]
+    assert [fact_text(fact) for fact in seen.settings] == ["32 per worker"]
 
 
 def test_many_that_are_set_aside_are_named_shortly(tmp_path: Path) -> None:
@@ -120,8 +121,8 @@ def test_many_that_are_set_aside_are_named_shortly(tmp_path: Path) -> None:
         "Set aside: 1 H200, 2 H200, 4 H200, 8 H200 and 2 more: their epochs and accuracies are those of other settings "
         "(optimizer adam, learning rate 1, scaling of the learning rate none).",
     )
-    facts = [Fact(what=name, value="1", matters_for="time") for name in "abcd"]
-    assert (facts_text(facts), facts_text(facts[:2])) == ("a 1, b 1, c 1, ...", "a 1, b 1")
+    facts = [Fact(id=id_, value="1", matters_for="time") for id_ in ("seed", "split", "batch", "hosts")]
+    assert (facts_text(facts), facts_text(facts[:2])) == ("seed 1, split 1, batch 1, ...", "seed 1, split 1")
 
 
 def test_processes_that_share_a_gpu_are_no_gpus(tmp_path: Path) -> None:

@@ -541,6 +541,7 @@ def test_what_more_gpus_buy_against_the_most_that_were_run(lab: Path, study: Pat
     p = answer(lab, 16, gpu="V100")
     assert p.against is not None
     assert (p.against.workers, p.against.is_to_stable) == (8, True)
+    assert p.times_as_many == p.workers / 8
     assert p.against.is_measured
     assert p.against.time_s == 25 * 44 + (1387 - 30 * 44)
     assert p.time_to_stable_s is not None

@@ -12,10 +12,11 @@ from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
 from turnaround.analysis.workloads import survey
 from turnaround.errors import StorageError
 from turnaround.findings.forecasts import Answer, track_record_text
+from turnaround.forecast import score
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.score import Score, save, scores
+from turnaround.forecast.score import Score, save, saved_in, scores
 from turnaround.record.layout import StudyDirectory
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "record-format.md").read_text("utf-8")
@@ -123,6 +124,15 @@ def test_a_folder_that_cannot_be_written(study: Path) -> None:
     (StudyDirectory(study).forecasts).mkdir()
     with pytest.raises(StorageError, match=r"Cannot open .*forecasts.jsonl"):
         save_for(study, 8)
+
+
+def test_a_file_that_is_too_large_to_be_ours_is_not_read(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_for(study, 8)
+    size = StudyDirectory(study).forecasts.stat().st_size
+    monkeypatch.setattr(score, "MAX_SAVED_BYTES", size)
+    assert len(saved_in(study)) == 1
+    monkeypatch.setattr(score, "MAX_SAVED_BYTES", size - 1)
+    assert saved_in(study) == []
 
 
 def test_the_figures_track_record_text() -> None:

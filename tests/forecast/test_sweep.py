@@ -9,6 +9,7 @@ import pytest
 from analysis.build import Plan, build, rising
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.workloads import survey
+from turnaround.findings.labels import label_of
 from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Question
 from turnaround.forecast.sweep import (
@@ -44,7 +45,7 @@ def test_speed_up_is_against_the_measured_baseline(lab: Path) -> None:
     v100 = forecasters_of(lab_job(lab))[1]
     baseline = baseline_of(v100)
     assert baseline is not None
-    assert baseline.label == "4 V100"
+    assert label_of(baseline) == "4 V100"
     last = sweep(v100)[-1]
     time_s = last.prediction.epoch_time_s
     assert time_s is not None
@@ -66,7 +67,7 @@ def test_a_kind_that_nobody_timed_has_no_speed_up(lab: Path) -> None:
 
 def test_what_the_law_does_not_explain_is_named(lab: Path) -> None:
     t4, v100 = forecasters_of(lab_job(lab))
-    assert [configuration.label for configuration in set_aside(t4)] == ["2 T4"]
+    assert [label_of(configuration) for configuration in set_aside(t4)] == ["2 T4"]
     assert set_aside(v100) == ()
 
 
@@ -79,12 +80,12 @@ def test_kinds_share_the_law_of_epochs(lab: Path) -> None:
 def test_a_measured_time_to_stable_has_start_up_in_it(lab: Path) -> None:
     job = lab_job(lab)
     v100 = forecasters_of(job)[1]
-    eight = next(configuration for configuration in job.configurations if configuration.label == "8 V100")
+    eight = next(configuration for configuration in job.configurations if label_of(configuration) == "8 V100")
     assert v100.laws.times is not None
     found = measured_time_to_stable(v100.laws.times, eight)
     assert found is not None
     assert found.low == found.value == found.high == pytest.approx(25 * 44 + (1387 - 30 * 44))
-    two_t4 = next(configuration for configuration in job.configurations if configuration.label == "2 T4")
+    two_t4 = next(configuration for configuration in job.configurations if label_of(configuration) == "2 T4")
     assert measured_time_to_stable(v100.laws.times, two_t4) is None  # not among the times of this law
 
 

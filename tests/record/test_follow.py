@@ -236,7 +236,7 @@ def test_hostile_bytes_are_a_run_that_cannot_be_read(tmp_path: Path, look: Calla
     found = look()
     survey = survey_runs([found["a"]])
     assert survey.workloads == ()
-    assert "a: " in survey.left_out[0].reason
+    assert "a: " in str(survey.left_out[0].error)
 
 
 def test_of_more_runs_than_fit_the_latest_are_shown(

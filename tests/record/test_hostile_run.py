@@ -189,7 +189,7 @@ def test_best_weights_of_other_things_are_passed_over(file: str, kind: str, trai
 def test_a_report_names_what_it_cannot_read(copied: RunDirectory, victim: Path) -> None:
     linked(copied.epochs, victim)
     left_out = survey([copied.path]).left_out
-    assert "is a symbolic link; put the file itself there" in left_out[0].reason
+    assert "is a symbolic link; put the file itself there" in str(left_out[0].error)
     assert victim.read_bytes() == MINE
 
 

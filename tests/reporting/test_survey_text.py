@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from turnaround.analysis.configurations import Spread
 from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.workloads import LeftOut, RecordGap, Survey, survey
+from turnaround.errors import RunDirectoryError
 from turnaround.findings import Evidence, Finding, find_all
 from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.values import ImportOptions
@@ -120,7 +121,9 @@ def test_a_small_job_in_full(tmp_path: Path) -> None:
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(tmp_path: Path, width: int, glyphs: Glyphs) -> None:
     runs = imported(tmp_path, curves=curves_of(one=0.69, two=0.68))
     long = "A sentence that is long enough to need more than one line at eighty columns, as sentences mostly are."
-    left_out = LeftOut(directory="runs/a folder/with a long name/" + 3 * "deeper/", reason="It is damaged.")
+    left_out = LeftOut(
+        directory="runs/a folder/with a long name/" + 3 * "deeper/", error=RunDirectoryError("It is damaged.")
+    )
     of = replace(
         runs, left_out=(left_out,), running=("five",), gaps=(RecordGap(run="six", file="epochs.jsonl", bad_lines=3),)
     )
@@ -132,7 +135,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(tmp_path: Path, 
     for part in (
         long,
         left_out.directory,
-        left_out.reason,
+        str(left_out.error),
         "Do something about it.",
         "six: 3 lines of epochs.jsonl cannot be read and are left out.",
     ):
@@ -249,7 +252,7 @@ def test_names_cannot_write_on_the_screen(tmp_path: Path) -> None:
     evil = replace(
         runs,
         workloads=(replace(runs.workloads[0], name="a\x1b[2Jb"), *runs.workloads[1:]),
-        left_out=(LeftOut(directory="x\udcff", reason="\x1b]0;title\x07"),),
+        left_out=(LeftOut(directory="x\udcff", error=RunDirectoryError("\x1b]0;title\x07")),),
         running=("r\r",),
     )
     text = "\n".join(shown(evil, [finding(text="t\x1b[31m", advice="a\x07", job="j\x1b")]))

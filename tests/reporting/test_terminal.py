@@ -109,7 +109,9 @@ def test_what_is_about_to_be_trained(capsys: pytest.CaptureFixture[str]) -> None
         workers=SimpleNamespace(count=1),
         training=SimpleNamespace(num_epochs=1),
     )
-    pixels = SimpleNamespace(num_train=8, labels=[0] * 10, classes=[EVIL, "pear"], skipped=[f"{EVIL}.jpg"])
+    pixels = SimpleNamespace(
+        num_train=8, labels=[0] * 10, classes=[EVIL, "pear"], skipped=[(f"{EVIL}.jpg", "empty file")]
+    )
     prepared = SimpleNamespace(pixels=pixels, table=SimpleNamespace(warnings=[EVIL]), notes=())
     announce(out(), cast(Any, recipe), cast(Any, prepared), 1)
     printed = capsys.readouterr().out

@@ -11,25 +11,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.gpu_kinds import is_cuda, kind_of
 from turnaround.analysis.summary import device_name, steady_epochs
 from turnaround.record.reader import Run
-from turnaround.words import counted, setting
 
 if TYPE_CHECKING:
     from turnaround.analysis.configurations import ConfigurationRuns
 
 Matters = Literal["time", "accuracy", "both"]
 
-MEANT = frozenset({"workers", "GPU kind", "hosts", "processes"})
-"""Facts that the configurations of a job are meant to vary."""
+MEANT = frozenset({"workers", "gpu", "hosts", "processes"})
+"""Ids of the facts that the configurations of a job are meant to vary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """One thing that is not the same on both sides."""
 
-    what: str
+    id: str
+    """Id of the fact."""
     left: tuple[Fact, ...]
     """The fact of the runs on this side, once for each value that it has."""
     right: tuple[Fact, ...]
@@ -39,54 +39,55 @@ class Difference:
 Scalar = bool | int | float | str
 SettingValue = Scalar | tuple[tuple[str, Scalar], ...]
 """A number, a word, or named values of one setting: the kinds of augmentation that are on."""
+FactUnit = Literal["", "px", "in all", "per worker"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
     """One thing about a run, as a value with its unit."""
 
-    what: str
+    id: str
+    """Key of the recipe where it is one, "training.optimizer"; what people call it is in findings/labels.py."""
     value: SettingValue
-    unit: str = ""
+    unit: FactUnit = ""
     matters_for: Matters
 
-    @property
-    def text(self) -> str:
-        return setting(self.value, self.unit)
 
+_UNITS: dict[str, FactUnit] = {"data.size_px": "px"}
 
-_UNITS = {"image size": "px"}
-
-_RECIPE_KEYS: tuple[tuple[str, str, str, Matters], ...] = (
-    ("data", "size_px", "image size", "both"),
-    ("data", "holdout", "share held out", "accuracy"),
-    ("data", "images", "generated images", "both"),
-    ("data", "split_by_photo", "split by photo", "accuracy"),
-    ("model", "name", "network", "both"),
-    ("model", "fine_tune", "fine-tuning", "both"),
-    ("training", "epochs", "epochs", "accuracy"),
-    ("training", "optimizer", "optimizer", "accuracy"),
-    ("training", "learning_rate", "learning rate", "accuracy"),
-    ("training", "scaling", "scaling of the learning rate", "accuracy"),
-    ("training", "schedule", "schedule", "accuracy"),
-    ("training", "warmup_epochs", "warm-up epochs", "accuracy"),
-    ("training", "weight_decay", "weight decay", "accuracy"),
-    ("training", "label_smoothing", "label smoothing", "accuracy"),
-    ("training", "loss", "loss", "accuracy"),
-    ("training", "precision", "precision asked for", "both"),
-    ("training", "compile", "compilation", "time"),
-    ("workers", "engine", "engine", "time"),
-    ("images", "num_train", "training images", "both"),
-    ("images", "num_validation", "validation images", "accuracy"),
+# Whatever changes the images, the network or the arithmetic of a step matters for both. An optimizer's update is taken
+# to be small beside the passes; evaluations are timed apart, so the validation images change no epoch's time. Engine
+# and compilation reach the same result by other means.
+_RECIPE_KEYS: tuple[tuple[str, str, Matters], ...] = (
+    ("data", "size_px", "both"),
+    ("data", "holdout", "accuracy"),
+    ("data", "images", "both"),
+    ("data", "split_by_photo", "accuracy"),
+    ("model", "name", "both"),
+    ("model", "fine_tune", "both"),
+    ("training", "epochs", "accuracy"),
+    ("training", "optimizer", "accuracy"),
+    ("training", "learning_rate", "accuracy"),
+    ("training", "scaling", "accuracy"),
+    ("training", "schedule", "accuracy"),
+    ("training", "warmup_epochs", "accuracy"),
+    ("training", "weight_decay", "accuracy"),
+    ("training", "label_smoothing", "accuracy"),
+    ("training", "loss", "accuracy"),
+    ("training", "precision", "both"),
+    ("training", "compile", "time"),
+    ("workers", "engine", "time"),
+    ("images", "num_train", "both"),
+    ("images", "num_validation", "accuracy"),
 )
 
 
 def recipe_facts(run: Run) -> tuple[Fact, ...]:
     """Return what was asked for, without the seed and the number of workers: runs that agree in it are repeats."""
     recipe = run.recipe
-    known = [(what, value_at(recipe, section, key), m) for section, key, what, m in _RECIPE_KEYS]
+    known = [(f"{section}.{key}", value_at(recipe, section, key), m) for section, key, m in _RECIPE_KEYS]
     return (
-        *(_fact(what, value, m) for what, value, m in known if value is not None),
+        *(_fact(id_, value, m) for id_, value, m in known if value is not None),
         *_batch(recipe),
         *_augmentation(recipe),
         *_cache(recipe),
@@ -98,29 +99,26 @@ def recipe_facts(run: Run) -> tuple[Fact, ...]:
 def machine_facts(run: Run) -> tuple[Fact, ...]:
     """Return what it ran on and with, and what the run itself chose."""
     machine = run.machine
-    chosen = ((what, value_at(machine, "choices", key, "value"), m) for key, what, m in _CHOICES)
+    chosen = ((f"choices.{key}", value_at(machine, "choices", key, "value"), m) for key, m in _CHOICES)
     found: list[tuple[str, object, Matters]] = [
-        ("GPU kind", kind_of(device_name(machine)), "time"),
+        ("gpu", kind_of(device_name(machine)), "time"),
         ("rehearsal", run.is_rehearsal, "time"),
-        ("shares of the workers", machine.get("share"), "time"),
+        ("share", machine.get("share"), "time"),
         *chosen,
-        ("processor", machine.get("cpu"), "time"),
-        ("code version", _code_version(machine), "both"),
-        ("torch version", value_at(machine, "versions", "torch"), "both"),
-        ("cold cache", _is_cold(run), "time"),
+        ("cpu", machine.get("cpu"), "time"),
+        ("code_version", _code_version(machine), "both"),
+        ("torch_version", value_at(machine, "versions", "torch"), "both"),
+        ("cold_cache", _is_cold(run), "time"),
     ]
     counts = [(key, value_at(machine, key)) for key in ("workers", "processes", "hosts")]
-    found += [(what, value, "time" if what != "workers" else "both") for what, value in counts]
+    found += [(id_, value, "time" if id_ != "workers" else "both") for id_, value in counts]
     shared = shared_gpu(machine)
-    known = tuple(_fact(what, value, m) for what, value, m in found if value is not None)
+    known = tuple(_fact(id_, value, m) for id_, value, m in found if value is not None)
     return known if shared is None else (*known, shared)
 
 
-_CHOICES: tuple[tuple[str, str, Matters], ...] = (
-    ("precision", "precision", "both"),
-    ("backbone", "precision of the frozen backbone", "both"),
-    ("pixels", "place of the pixels", "time"),
-)
+# What the run chose where the recipe says `auto`: two runs of one recipe may have computed otherwise.
+_CHOICES: tuple[tuple[str, Matters], ...] = (("precision", "both"), ("backbone", "both"), ("pixels", "time"))
 
 
 def result_facts(run: Run) -> tuple[Fact, ...]:
@@ -129,19 +127,19 @@ def result_facts(run: Run) -> tuple[Fact, ...]:
     total, each, count = (value_at(recipe, *keys) for keys in _BATCH_KEYS)
     batch = total or (each * count if isinstance(each, int) and isinstance(count, int) else None)
     found = (
-        ("global batch", batch),
+        ("global_batch", batch),
         ("seed", value_at(recipe, "training", "seed")),
         ("split", value_at(recipe, "images", "split")),
-        ("images (fingerprint)", _short(value_at(recipe, "images", "fingerprint"))),
+        ("fingerprint", _short(value_at(recipe, "images", "fingerprint"))),
     )
-    return tuple(_fact(what, value, "accuracy") for what, value in found if value is not None)
+    return tuple(_fact(id_, value, "accuracy") for id_, value in found if value is not None)
 
 
 _BATCH_KEYS = (("training", "batch_total"), ("training", "batch_per_worker"), ("workers", "count"))
 
 
 # One that was repeated more often than the other has more of these; that alone is not unfair.
-_VARIES_OVER_REPEATS = frozenset({"seed", "split", "images (fingerprint)"})
+_VARIES_OVER_REPEATS = frozenset({"seed", "split", "fingerprint"})
 
 
 def differences(a: Run, b: Run, *, meant: frozenset[str] = MEANT) -> tuple[Difference, ...]:
@@ -159,15 +157,15 @@ def unintended_differences(
 def _between(left: Sequence[Run], right: Sequence[Run], meant: frozenset[str]) -> tuple[Difference, ...]:
     ours, theirs = _values(left), _values(right)
     found = []
-    for what, (values, matters_for) in ours.items():
+    for id_, (values, matters_for) in ours.items():
         # What the other side says nothing about is no difference: its record may be older, or a table.
-        others = theirs.get(what, (values, matters_for))[0]
-        is_other = values.isdisjoint(others) if what in _VARIES_OVER_REPEATS else values != others
-        if what not in meant and is_other:
-            found.append(Difference(what=what, left=_sorted(values), right=_sorted(others), matters_for=matters_for))
-    has_other_split = any(difference.what == "split" for difference in found)
+        others = theirs.get(id_, (values, matters_for))[0]
+        is_other = values.isdisjoint(others) if id_ in _VARIES_OVER_REPEATS else values != others
+        if id_ not in meant and is_other:
+            found.append(Difference(id=id_, left=_sorted(values), right=_sorted(others), matters_for=matters_for))
+    has_other_split = any(difference.id == "split" for difference in found)
     # The fingerprint says which image is in which part: with another split it differs for the same images.
-    return tuple(d for d in found if d.what != "images (fingerprint)" or not has_other_split)
+    return tuple(d for d in found if d.id != "fingerprint" or not has_other_split)
 
 
 def _values(runs: Iterable[Run]) -> dict[str, tuple[frozenset[Fact], Matters]]:
@@ -175,23 +173,25 @@ def _values(runs: Iterable[Run]) -> dict[str, tuple[frozenset[Fact], Matters]]:
     found: dict[str, tuple[frozenset[Fact], Matters]] = {}
     for run in runs:
         for fact in (*recipe_facts(run), *result_facts(run), *machine_facts(run)):
-            before = found.get(fact.what, (frozenset[Fact](), fact.matters_for))[0]
-            found[fact.what] = (before | {fact}, fact.matters_for)
+            before = found.get(fact.id, (frozenset[Fact](), fact.matters_for))[0]
+            found[fact.id] = (before | {fact}, fact.matters_for)
     return found
 
 
-def _fact(what: str, value: object, matters_for: Matters) -> Fact:
-    return Fact(what=what, value=_scalar(value), unit=_UNITS.get(what, ""), matters_for=matters_for)
+def _fact(id_: str, value: object, matters_for: Matters) -> Fact:
+    return Fact(id=id_, value=_scalar(value), unit=_UNITS.get(id_, ""), matters_for=matters_for)
 
 
 def _scalar(value: object) -> Scalar:
     """Return a value of a record as one that can be compared: not a number is not even equal to itself."""
     is_plain = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    # Null, lists and sections of records of others become text too: a fact must be hashable.
     return value if is_plain else str(value)  # type: ignore[return-value]
 
 
 def _sorted(facts: Iterable[Fact]) -> tuple[Fact, ...]:
-    return tuple(sorted(facts, key=lambda fact: fact.text))
+    # As text: of one fact some runs may have a number and others a word. Sets have no order of their own.
+    return tuple(sorted(facts, key=lambda fact: str(fact.value)))
 
 
 def value_at(content: Any, *keys: str) -> Any:
@@ -201,16 +201,17 @@ def value_at(content: Any, *keys: str) -> Any:
     return content
 
 
-def shared_gpu(machine: dict[str, Any], what: str = "shared GPU") -> Fact | None:
+def shared_gpu(machine: dict[str, Any], id_: str = "shared_gpu") -> Fact | None:
     """Return the fact that several processes computed on one GPU; None when each had its own, or nobody says."""
     ranks = machine.get("ranks")
-    if not isinstance(ranks, list) or not str(machine.get("device")).startswith("cuda"):
+    if not isinstance(ranks, list) or not is_cuda(machine.get("device")):
         return None
+    # By host: cuda:0 of two hosts are two GPUs.
     places = [(value_at(rank, "host"), value_at(rank, "device")) for rank in ranks]
     count = len({str(place) for place in places})
     if count == len(places):
         return None
-    return Fact(what=what, value=len(places), unit=f"processes on {counted(count, 'GPU')}", matters_for="time")
+    return Fact(id=id_, value=(("processes", len(places)), ("gpus", count)), matters_for="time")
 
 
 def mixes_devices(machine: dict[str, Any]) -> bool:
@@ -223,9 +224,9 @@ def mixes_devices(machine: dict[str, Any]) -> bool:
 def _batch(recipe: dict[str, Any]) -> Iterable[Fact]:
     total, each, _ = (value_at(recipe, *keys) for keys in _BATCH_KEYS)
     if total is not None:
-        yield Fact(what="batch", value=_scalar(total), unit="in all", matters_for="both")
+        yield Fact(id="batch", value=_scalar(total), unit="in all", matters_for="both")
     elif each is not None:
-        yield Fact(what="batch", value=_scalar(each), unit="per worker", matters_for="both")
+        yield Fact(id="batch", value=_scalar(each), unit="per worker", matters_for="both")
 
 
 def _augmentation(recipe: dict[str, Any]) -> Iterable[Fact]:
@@ -235,33 +236,35 @@ def _augmentation(recipe: dict[str, Any]) -> Iterable[Fact]:
         # A preset is not a difference: it stands for values, and the record has them all.
         used = tuple((key, _scalar(v)) for key, v in augment.items() if v and key not in ("given", "preset"))
         value: SettingValue = given if isinstance(given, bool) else used
-        yield Fact(what="augmentation", value=value, matters_for="both")
+        yield Fact(id="augment", value=value, matters_for="both")
 
 
 def _cache(recipe: dict[str, Any]) -> Iterable[Fact]:
     cache = value_at(recipe, "data", "cache")
     if cache is not None:  # where it is kept decides nothing
-        yield Fact(what="cache of pixels", value="none" if cache == "none" else "kept", matters_for="time")
+        yield Fact(id="data.cache", value="none" if cache == "none" else "kept", matters_for="time")
 
 
 def _weights(recipe: dict[str, Any]) -> Iterable[Fact]:
     weights = value_at(recipe, "model", "weights")
     if weights is not None:
-        yield Fact(what="weights", value=str(weights).replace("\\", "/").rpartition("/")[2], matters_for="accuracy")
+        # The file's name alone: the same weights lie elsewhere on another machine.
+        yield Fact(id="model.weights", value=str(weights).replace("\\", "/").rpartition("/")[2], matters_for="accuracy")
 
 
-_OFF_BY_DEFAULT: tuple[tuple[str, str, str], ...] = (("training", "class_weights", "class weights"),)
+_OFF_BY_DEFAULT: tuple[tuple[str, str], ...] = (("training", "class_weights"),)
 """Keys that older records do not have: off, they say the same as a record without them."""
 
 
 def _off_by_default(recipe: dict[str, Any]) -> Iterable[Fact]:
-    for section, key, what in _OFF_BY_DEFAULT:
+    for section, key in _OFF_BY_DEFAULT:
         value = value_at(recipe, section, key)
         if value not in (None, "none"):
-            yield _fact(what, value, "accuracy")
+            yield _fact(f"{section}.{key}", value, "accuracy")
 
 
 def _code_version(machine: dict[str, Any]) -> str | None:
+    # The commit where there is one: in a clone that is worked on, many commits have one version.
     commit = value_at(machine, "turnaround_git", "commit")
     dirty = " with changes" if value_at(machine, "turnaround_git", "dirty") else ""
     version = value_at(machine, "versions", "turnaround")

@@ -25,7 +25,6 @@ from turnaround.analysis.stable import (
 )
 from turnaround.analysis.summary import RunSummary
 from turnaround.record.reader import Run
-from turnaround.words import hardware
 
 Verdict = TypeVar("Verdict", Overfitting, Bottleneck)
 
@@ -48,6 +47,7 @@ class Spread:
         known = [value for value in values if value is not None]
         if not known:
             return None
+        # The median, which one disturbed repeat does not move; the standard deviation does show it.
         sd = stdev(known) if len(known) > 1 else None
         return cls(value=median(known), low=min(known), high=max(known), sd=sd, count=len(known))
 
@@ -65,22 +65,6 @@ class Configuration:
     is_rehearsal: bool
     settings: tuple[Fact, ...] = ()
     """The recipe's settings in which the runs of the workload differ, with this configuration's values: mostly none."""
-
-    @property
-    def label(self) -> str:
-        """For people: the hardware, and the settings where there are any."""
-        return ", ".join(part for part in (self.hardware_label, self.settings_label) if part)
-
-    @property
-    def hardware_label(self) -> str:
-        """For people: "4 V100 on 2 hosts", "8 workers rehearsed on 1 H200"."""
-        rehearsed_on = self.processes if self.is_rehearsal else None
-        return hardware(self.workers, self.gpu, hosts=self.hosts, rehearsed_on=rehearsed_on)
-
-    @property
-    def settings_label(self) -> str:
-        """For people: "batch per worker 64, precision bf16"; empty where the runs differ in nothing else."""
-        return ", ".join(f"{fact.what} {fact.text}" for fact in self.settings)
 
     def settings_for(self, what: str) -> tuple[Fact, ...]:
         """Return the settings that matter for "time" or "accuracy": only configurations that agree in them compare."""
@@ -134,10 +118,6 @@ class ConfigurationRuns:
     def settings(self) -> tuple[Fact, ...]:
         return self.key.settings
 
-    @property
-    def label(self) -> str:
-        return self.key.label
-
     @cached_property
     def summaries(self) -> tuple[RunSummary, ...]:
         return tuple(member.summary for member in self.members)
@@ -152,6 +132,8 @@ class ConfigurationRuns:
         """Return the runs whose curve counts: the finished ones; without any, those that have not diverged."""
         finished = tuple(member for member in self.members if member.summary.state == "finished")
         return finished or tuple(member for member in self.members if member.summary.state != "diverged")
+
+    # Times of epochs come from all runs, finished or not: an epoch of a run that was stopped is as long as any other.
 
     @cached_property
     def epoch_time_s(self) -> Spread | None:
@@ -206,6 +188,7 @@ class ConfigurationRuns:
             epochs_to_target(s.curve.filled().val_accuracy, target, num_validation=s.num_validation)
             for s, _ in self.curves
         ]
+        # A curve too short for a verdict says nothing; one that did not get there says at least how many it takes.
         known = [one for one in each if one.status in ("reached", "not reached")]
         return stable_over_repeats(known) if known else None
 
@@ -223,6 +206,7 @@ class ConfigurationRuns:
         """Return the commonest verdict over the repeats; None for rehearsals, imports, and where nothing was timed."""
         if self.is_rehearsal:
             return None
+        # A table or a log of others has neither spans nor telemetry, so nothing tells what its steps waited for.
         own = (run for summary, run in self.members if not summary.is_imported)
         return _commonest([bottleneck(run) for run in own])
 
@@ -247,6 +231,7 @@ class ConfigurationRuns:
         epoch = self.stable.epoch if self.stable.status == "stable" else None
         if epoch is None:
             return None
+        # Of the runs that the stable epoch was taken from: another one may never have got there.
         return self._energy(
             lambda member, energy: (
                 energy_to_epoch_wh(energy, member.run.epochs, epoch) if member in self.curves else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from turnaround.analysis.gpu_kinds import is_cuda
 from turnaround.errors import InputError, RunDirectoryError
 from turnaround.record.energy import JOULES_PER_WH
 from turnaround.record.reader import Run
@@ -19,6 +20,7 @@ from turnaround.record.schema import EnergySource, EpochRecord, GpuSample, Telem
 
 Unknown = Literal["no GPU", "no telemetry", "GPUs not told", "GPU not sampled", "neither counter nor power"]
 """no GPU: trained on processors, of which nothing is measured; GPUs not told: which of those sampled the run used."""
+WH_PER_KWH = 1000.0
 SHARED_FROM = 0.05
 """Share of the samples with a program of others from which a GPU counts as shared: less is somebody's nvidia-smi."""
 
@@ -61,8 +63,7 @@ def run_energy(run: Run) -> RunEnergy:
     if run.imported is not None:
         return RunEnergy(unknown="no telemetry")
     devices = _devices_by_host(run)
-    is_cuda = str(run.machine.get("device")).startswith("cuda")
-    if not is_cuda and not any(device.startswith("cuda") for each in devices.values() for device in each):
+    if not is_cuda(run.machine.get("device")) and not any(map(_has_gpu, devices.values())):
         return RunEnergy(unknown="no GPU")
     try:
         by_host = run.telemetry()
@@ -87,7 +88,7 @@ def run_energy(run: Run) -> RunEnergy:
                 parts.append(part)
                 gpus.add((host, index))
         # Of the last start, which machine.json is about: some processes computed on GPUs that nobody here could see.
-        if num_told < sum(device.startswith("cuda") for device in devices.get(host, [])):
+        if num_told < sum(map(is_cuda, devices.get(host, []))):
             return RunEnergy(unknown="GPU not sampled")
     if not parts:
         return RunEnergy(unknown="no telemetry")
@@ -125,7 +126,7 @@ def _devices_by_host(run: Run) -> dict[str, list[str]]:
 
 
 def _has_gpu(devices: Sequence[str]) -> bool:
-    return any(device.startswith("cuda") for device in devices)
+    return any(map(is_cuda, devices))
 
 
 def _used(start: Sequence[TelemetrySample], devices: Sequence[str]) -> dict[int, int] | Unknown:
@@ -207,13 +208,23 @@ class EnergyRates:
         """True where the user has said anything."""
         return self.electricity is not None or self.grid is not None
 
+    @property
+    def price_per_wh(self) -> float | None:
+        """Return the price of one watt-hour, in the currency of the rate."""
+        return None if self.electricity is None else self.electricity / WH_PER_KWH
+
+    @property
+    def kg_per_wh(self) -> float | None:
+        """Return the kilograms of CO2 equivalents of one watt-hour."""
+        return None if self.grid is None else self.grid / WH_PER_KWH
+
     def price(self, wh: float) -> float | None:
-        """Return the price of so much energy, in the currency of the rate."""
-        return None if self.electricity is None else wh / 1000 * self.electricity
+        """Return the price of so much energy."""
+        return None if self.price_per_wh is None else wh * self.price_per_wh
 
     def emissions_kg(self, wh: float) -> float | None:
         """Return the kilograms of CO2 equivalents of so much energy."""
-        return None if self.grid is None else wh / 1000 * self.grid
+        return None if self.kg_per_wh is None else wh * self.kg_per_wh
 
 
 def epoch_energy_wh(epochs: Sequence[EpochRecord]) -> float | None:

@@ -16,8 +16,6 @@ from turnaround.analysis.stable import EpochEstimate
 
 SAME_TIME = 1.05
 """A judgement: times and costs nearer than this are the same."""
-HOUR_S = 3600.0
-"""Prices are those of an hour of one device."""
 
 Basis = Literal["target", "stable", "job"]
 

@@ -28,6 +28,11 @@ _VENDOR_WORDS = {"nvidia", "tesla", "geforce", "corporation", "amd", "instinct",
 _PARTIAL = re.compile(r"\b(laptop|mobile|mig|max q)\b")
 
 
+def is_cuda(device: object) -> bool:
+    """Tell whether a device of a record is a GPU: "cuda", "cuda:1"."""
+    return str(device).startswith("cuda")
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuKind:
     """One data sheet. Rates are without sparsity; None where the sheet, or the user's file, has no figure."""

@@ -35,12 +35,6 @@ class Pool:
     def accuracy(self) -> float:
         return fmean(self.accuracies)
 
-    @property
-    def label(self) -> str:
-        if len(self.configurations) == 1:
-            return self.configurations[0].label
-        return f"{self.workers} workers ({len(self.accuracies)} runs)"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:

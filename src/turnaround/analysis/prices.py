@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from turnaround.analysis.goals import HOUR_S
 from turnaround.analysis.gpu_kinds import data_sheet, kind_of, known_kinds, own_kinds_file
 from turnaround.errors import InputError, MissingPartError, one_of
+from turnaround.interruptions import HOUR_S
 from turnaround.record.files import replace_file, storage_error
 
 BILLING_UNITS_S = {"second": 1.0, "minute": 60.0, "hour": HOUR_S}
@@ -74,6 +74,13 @@ class Price:
         return devices * paid_s * rate / HOUR_S
 
 
+def price_of(price: float | PriceTable | None, gpu: str) -> Price | None:
+    """Return the price of a kind: the one that was told for every kind, or that of its row; None without any."""
+    if price is None or isinstance(price, PriceTable):
+        return None if price is None else price.of(gpu)
+    return Price(per_hour=price)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PriceTable:
     """Prices by kind of GPU, all in one currency."""
@@ -90,6 +97,7 @@ class PriceTable:
     def with_price(self, kind: str, price: Price) -> PriceTable:
         """Return the table with one price more, or changed; InputError for another currency."""
         currency = price.currency or self.currency
+        # A table without a currency may be given one; then all its prices are taken to be in it.
         others = [name for name in self.prices if name != kind]
         if others and self.currency != currency and self.currency is not None:
             raise InputError(
@@ -121,8 +129,8 @@ def read_prices(file: Path) -> PriceTable:
     """Read and check a table; InputError says what is wrong, and where."""
     try:
         with file.open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
-        text = content.decode("utf-8-sig")
+            content = opened.read(MAX_FILE_BYTES + 1)  # one byte more tells that there is more
+        text = content.decode("utf-8-sig")  # spreadsheets begin a file with a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"The price table {str(file)!r} cannot be read: {reason}. {_HOW}") from None
@@ -140,7 +148,7 @@ _HOW = 'Write one with: turnaround prices set V100 2.48 --currency EUR (or a CSV
 def _from_toml(file: Path, text: str) -> PriceTable:
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:  # RecursionError: brackets in brackets in brackets
         raise InputError(f"The price table {str(file)!r} is not TOML: {error}. {_HOW}") from None
     currency = content.pop("currency", None)
     default_unit = content.pop("billing_unit", None)
@@ -190,6 +198,7 @@ def _from_csv(file: Path, text: str) -> PriceTable:
 
 
 def _columns(file: Path, headings: Sequence[str]) -> dict[str, int]:
+    # "Price per hour", "price_per_hour" and "PRICE-PER-HOUR" are one heading.
     spelled = [re.sub(r"[^a-z]+", "_", heading.lower()).strip("_") for heading in headings]
     places = {
         name: place
@@ -292,6 +301,7 @@ def prices_text(table: PriceTable) -> str:
     lines = ["# Price of one GPU for one hour. Written by `turnaround prices`; edit it as you like."]
     lines += [f'currency = "{table.currency}"'] if table.currency else []
     for kind, price in sorted(table.prices.items()):
+        # repr gives the shortest digits that read back as the same number, and TOML takes all its spellings.
         lines += ["", f"[{_quoted(kind)}]", f"price = {price.per_hour!r}"]
         lines += [f"spot_price = {price.spot_per_hour!r}"] if price.spot_per_hour is not None else []
         lines += [f'billing_unit = "{units[price.billing_s]}"'] if price.billing_s != 1.0 else []
@@ -337,6 +347,7 @@ def skypilot_prices(cloud: str | None = None) -> PriceTable:
         for offer in offers:
             count = float(getattr(offer, "accelerator_count", 0) or 0)
             price = getattr(offer, "price", None)
+            # Some clouds sell parts of a GPU: a part has neither the memory nor the pace of the whole one.
             if count < 1 or price is None or wrong_price(float(price)):
                 continue
             found = _skypilot_price(offer, count)

@@ -178,6 +178,13 @@ def disk_concerns(free: Sequence[tuple[float, int]], left_s: float | None) -> It
         yield Concern(trouble="disk has little space", figures={"free_gib": free_gib})
 
 
+def idle_concerns(processes: Sequence[ProcessHeartbeat], busy: float | None) -> Iterator[Concern]:
+    """Yield GPUs that wait more than they compute; `busy` is the share of time in which they did, None: not known."""
+    # A single beat is that of the start: a GPU that is idle then has not begun.
+    if processes and processes[0].beats > 1 and busy is not None and busy < STARVING:
+        yield Concern(trouble="GPUs idle", figures={"busy": busy})
+
+
 def stall_concerns(processes: Sequence[ProcessHeartbeat], silent_s: float) -> Iterator[Concern]:
     """Yield a process that has ended before the others, or none that has moved for long."""
     gone = [process for process in processes if process.is_gone]

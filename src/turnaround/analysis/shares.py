@@ -38,6 +38,15 @@ def parts_of_run_s(run: RunSummary) -> dict[str, float]:
     return {"training_steady": run.job_time_s - other_s, "other": other_s}
 
 
+BEFORE_LIMIT = ("queue", "preloaded")
+"""Parts of a turnaround that do not count against a time limit: the program had not begun."""
+
+
+def limited_s(run: RunSummary) -> float:
+    """Return the seconds of a run that count against its time limit."""
+    return sum(time_s for part, time_s in run.turnaround_parts_s.items() if part not in BEFORE_LIMIT)
+
+
 def lost_s(run: RunSummary) -> dict[str, float]:
     """Return the seconds of the turnaround by part that were not steady training; empty where it is not known.
 

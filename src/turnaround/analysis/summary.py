@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from turnaround.analysis.curves import Curve
-from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.gpu_kinds import is_cuda, kind_of
 from turnaround.analysis.guessing import against_guessing
 from turnaround.errors import RunDirectoryError
 from turnaround.record.class_metrics import completed
@@ -106,6 +106,7 @@ def summarise(run: Run) -> RunSummary:
     best = max((e for e in epochs if not math.isnan(e.val_accuracy)), key=lambda e: e.val_accuracy, default=None)
     parts = run.turnaround_parts()
     curve, images_per_epoch = curve_of(epochs), _images_per_epoch(recipe, epochs)
+    # What somebody has stated goes before what can be read off the curve: both are there only where both were given.
     epoch_time_s = _first(told.epoch_time_s, _steady_median(epochs, "epoch_time_s"))
     evaluation = completed(run.evaluation) if run.evaluation and _is_of_the_end(run.evaluation, epochs) else None
     guessed = against_guessing(evaluation) if evaluation else None
@@ -148,7 +149,9 @@ def summarise(run: Run) -> RunSummary:
         guessing_accuracy=guessed.guessing if guessed else None,
         is_better_than_guessing=guessed.is_better if guessed else None,
         final_train_accuracy=_first(_last(curve.train_accuracy), told.train_accuracy),
+        # The last one known: it grows as the loss falls (McCandlish 2018).
         noise_scale=next((e.noise_scale for e in reversed(epochs) if e.noise_scale is not None), None),
+        # A record without parts sums up to 0, which is no time.
         job_time_s=_first(told.job_time_s, sum(parts.values()) or None),
         turnaround_s=sum(parts.values()) or None,
         turnaround_parts_s=parts,
@@ -169,6 +172,8 @@ def _believable(run: Run) -> list[EpochRecord]:
 
 def curve_of(epochs: list[EpochRecord]) -> Curve:
     """Return the columns of the epochs; the training ones in evaluation mode, or all running, never a mixture."""
+    # The running accuracy is that of augmented images and of weights that still changed: beside one in evaluation mode
+    # it would look like a jump of the training.
     is_evaluated = any(e.train_eval_accuracy is not None or e.train_eval_loss is not None for e in epochs)
     return Curve(
         epochs=tuple(e.epoch for e in epochs),
@@ -190,6 +195,7 @@ def steady_epochs(epochs: list[EpochRecord]) -> list[EpochRecord]:
 
 def _steady_median(epochs: list[EpochRecord], name: str) -> float | None:
     """Return the median over the steady epochs that have the value; without any of them, over all."""
+    # The median: an epoch that was disturbed, by a checkpoint or a neighbour, is one of many.
     for some in (steady_epochs(epochs), epochs):
         known: list[float] = [value for e in some if not math.isnan(value := getattr(e, name))]
         if known:
@@ -220,7 +226,7 @@ def _last(values: tuple[float, ...]) -> float | None:
 def device_name(machine: dict[str, Any]) -> str:
     """Return the GPU's name, or the processor's."""
     gpus, device = machine.get("gpus"), machine.get("device")
-    if str(device).startswith("cuda") and isinstance(gpus, list) and gpus and isinstance(gpus[0], dict):
+    if is_cuda(device) and isinstance(gpus, list) and gpus and isinstance(gpus[0], dict):
         return str(gpus[0].get("name"))
     return "unknown" if device is None else "CPU" if device == "cpu" else str(device)
 
@@ -327,4 +333,5 @@ class _Content:
 def _is_whole(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
+    # 2.0 is whole: a program of others may hold all its numbers as floats.
     return abs(value) < 2**53 and value == int(value)  # beyond, floats are not exact

@@ -18,10 +18,10 @@ from turnaround.record.reader import Run
 
 CONTRADICTION = 1.02
 """Epochs that take longer than the job they are in, by more than rounding."""
-LEAST_MB_AN_IMAGE = 5.0
+MIN_MB_AN_IMAGE = 5.0
 """Memory traffic of training on one image, at the least. airbench94, a record of speed on pictures of 32 x 32, trains
 on about 150,000 images/s on an A100 of 1,555 GB/s: 10 MB each. Half of that is nobody's."""
-LEAST_JOB_S = 2.0
+MIN_JOB_S = 2.0
 """A judgement: loading a framework alone takes longer, so no job of several epochs ends sooner."""
 MIN_TOGETHER_S = 1.0
 """A judgement: a shorter overlap is the end of one run and the start of the next."""
@@ -53,12 +53,12 @@ def impossible_speed(run: RunSummary) -> ImpossibleSpeed | None:
     sheet = data_sheet(run.gpu)
     fastest = max(kind.bandwidth_gb_s for name in known_kinds() if (kind := data_sheet(name)) is not None)
     # MB/s / (MB an image); a kind without a sheet has the fastest one's bandwidth, so only what no GPU can do is told.
-    limit = 1000 * (sheet.bandwidth_gb_s if sheet is not None else fastest) / LEAST_MB_AN_IMAGE
+    limit = 1000 * (sheet.bandwidth_gb_s if sheet is not None else fastest) / MIN_MB_AN_IMAGE
     rate = run.images_per_epoch / run.epoch_time_s if run.images_per_epoch and run.epoch_time_s else None
     each = None if rate is None else rate / max(run.processes, 1)
     if each is not None and each > limit:
         return ImpossibleSpeed(run=run, images_per_s_each=each, limit=limit)
-    is_too_short = run.job_time_s is not None and run.epochs > 1 and run.job_time_s < LEAST_JOB_S
+    is_too_short = run.job_time_s is not None and run.epochs > 1 and run.job_time_s < MIN_JOB_S
     return ImpossibleSpeed(run=run) if is_too_short else None
 
 

@@ -43,8 +43,8 @@ class LeftOut:
     """A run directory that could not be read, and why."""
 
     directory: str
-    reason: str
-    """The message of the error that reading it ended in."""
+    error: Exception
+    """Ended the reading of it, or of a live page its rendering. It has no traceback: that would keep the runs alive."""
     state: str = "finished"
     """The state of a run that never began, where its status can be read."""
     cause: str | None = None
@@ -106,7 +106,7 @@ def survey_runs(runs: Sequence[Run]) -> Survey:
 
 
 def _left_out(run: Run, error: RunDirectoryError) -> LeftOut:
-    left = LeftOut(directory=str(run.path), reason=str(error))
+    left = LeftOut(directory=str(run.path), error=error.with_traceback(None))
     try:
         return replace(left, state=run.status.state, cause=run.status.cause)
     except RunDirectoryError:  # the status is what cannot be read
@@ -154,12 +154,12 @@ def _settings(runs: Sequence[Run]) -> list[tuple[Fact, ...]]:
     facts = [(*recipe_facts(run), *_images(run), *_nodes(run), *_sharing(run)) for run in runs]
     values: defaultdict[str, set[Fact]] = defaultdict(set)
     for fact in (fact for own in facts for fact in own):
-        values[fact.what].add(fact)
+        values[fact.id].add(fact)
     # Sharing is kept where all runs share, too: without it a label would promise each process a GPU of its own.
-    return [tuple(fact for fact in own if len(values[fact.what]) > 1 or fact.what == _SHARING) for own in facts]
+    return [tuple(fact for fact in own if len(values[fact.id]) > 1 or fact.id == _SHARING) for own in facts]
 
 
-_SHARING = "sharing:"
+_SHARING = "sharing"
 
 
 def _sharing(run: Run) -> Iterable[Fact]:
@@ -172,14 +172,14 @@ def _nodes(run: Run) -> Iterable[Fact]:
     """A training on the processors of a node for t4 is not one on those of a node for v100; a program may not say."""
     slurm = run.status.job
     if slurm and slurm.gpu and run.machine.get("device") in ("cpu", None):
-        yield Fact(what="on a node with", value=slurm.gpu, matters_for="time")
+        yield Fact(id="node", value=slurm.gpu, matters_for="time")
 
 
 def _images(run: Run) -> Iterable[Fact]:
     """The images themselves, where the split does not follow from the seed: a hold-out gives each seed its own."""
-    facts = {fact.what: fact.value for fact in result_facts(run)}
-    if facts.get("split") == "folders" and "images (fingerprint)" in facts:
-        yield Fact(what="images", value=facts["images (fingerprint)"], matters_for="both")
+    facts = {fact.id: fact.value for fact in result_facts(run)}
+    if facts.get("split") == "folders" and "fingerprint" in facts:
+        yield Fact(id="images", value=facts["fingerprint"], matters_for="both")
 
 
 def _configuration(summary: RunSummary, settings: tuple[Fact, ...]) -> Configuration:
@@ -195,7 +195,9 @@ def _configuration(summary: RunSummary, settings: tuple[Fact, ...]) -> Configura
 
 
 def _order(c: Configuration) -> tuple[object, ...]:
-    return c.gpu, c.is_rehearsal, c.workers, c.hosts, c.processes, c.global_batch or 0, c.label
+    # Settings last, each as text: of one fact some runs have a number and others a word.
+    settings = tuple((fact.id, str(fact.value)) for fact in c.settings)
+    return c.gpu, c.is_rehearsal, c.workers, c.hosts, c.processes, c.global_batch or 0, settings
 
 
 # --- what a person names: folders, of which some hold no run, and a word of a job's name
@@ -208,11 +210,11 @@ def survey_of(directories: Sequence[Path]) -> Survey:
     names = {item.directory for item in without}
     holding = [directory for directory in directories if str(directory) not in names]
     if not holding:
-        raise RunDirectoryError(f"{without[0].reason} {TO_GET_RUNS}")
+        raise RunDirectoryError(f"{without[0].error} {TO_GET_RUNS}")
     found = survey(holding)
     found = replace(found, left_out=(*found.left_out, *without))
     if not found.workloads:
-        reasons = " ".join(item.reason for item in found.left_out)
+        reasons = " ".join(str(item.error) for item in found.left_out)
         raise RunDirectoryError(f"No run can be read. {reasons} {TO_GET_RUNS}")
     return found
 
@@ -231,7 +233,7 @@ def _without_runs(directory: Path) -> Iterator[LeftOut]:
             try:
                 RunDirectory.open(path)
             except RunDirectoryError as error:
-                yield LeftOut(directory=str(path), reason=str(error))
+                yield LeftOut(directory=str(path), error=error.with_traceback(None))
 
 
 def filter_jobs(found: Survey, wanted: str) -> Survey:

@@ -168,11 +168,9 @@ def rows_in_table(table: ImageTable, pixels: Pixels) -> NDArray[np.int64]:
 
 
 def _bad(table: ImageTable, pixels: Pixels, kept: set[int]) -> dict[int, str]:
-    # `skipped` has the unreadable files in the order of the table, each as "file: reason".
+    # `skipped` has the unreadable files in the order of the table.
     missing = [row for row in range(len(table.files)) if row not in kept]
-    return {
-        row: entry.removeprefix(f"{table.files[row]}: ") for row, entry in zip(missing, pixels.skipped, strict=True)
-    }
+    return {row: reason for row, (_, reason) in zip(missing, pixels.skipped, strict=True)}
 
 
 def _links(pixels: Pixels, sizes_px: NDArray[np.int64], constant: NDArray[np.bool_], show: Show) -> list[Link]:

@@ -76,7 +76,7 @@ class Pixels:
     classes: tuple[str, ...]
     files: tuple[str, ...]
     fingerprint: str  # sha256 over (path, content digest, part, class) of every image, hex
-    skipped: tuple[str, ...]  # "path: reason" of the unreadable images left out on request
+    skipped: tuple[tuple[str, str], ...]  # (file, reason) of the unreadable images left out on request
     cache_dir: Path
     from_cache: bool
     decode_time_s: float  # what decoding took when the entry was built
@@ -192,7 +192,7 @@ def _open(entry: Path) -> Pixels:
         classes=tuple(manifest["classes"]),
         files=tuple(manifest["files"]),
         fingerprint=manifest["fingerprint"],
-        skipped=tuple(manifest["skipped"]),
+        skipped=_skipped(manifest),
         digests=digests,
         pixel_digests=_open_digests(entry, "pixel_digests.npy", manifest),
         pixel_sums=_open_sums(entry, manifest) if is_decoded and SUMS in manifest.get("checksums", {}) else None,
@@ -204,6 +204,14 @@ def _open(entry: Path) -> Pixels:
         if is_decoded
         else Undecoded(root=Path(manifest["root"]), size_px=manifest["size_px"], digests=digests),
     )
+
+
+def _skipped(manifest: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return file and reason of each image that was left out, in the order of the table."""
+    if "unreadable" in manifest:
+        return tuple((file, reason) for file, reason in manifest["unreadable"])
+    # Older entries have the joined text alone: a colon in the name of a file is rarer than one in a reason.
+    return tuple((file, reason) for file, _, reason in (text.partition(": ") for text in manifest["skipped"]))
 
 
 def _open_images(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint8]:
@@ -349,7 +357,9 @@ class _Build:
             "decode_images_per_s": decoded.images_per_s,
             "fingerprint": _fingerprint(table, keep, decoded.digests),
             "classes": table.classes,
+            # Joined, as older versions read it, and in two parts: the name of a file may hold what joins them.
             "skipped": [f"{table.files[index]}: {reason}" for index, reason in sorted(decoded.bad.items())],
+            "unreadable": [(table.files[index], reason) for index, reason in sorted(decoded.bad.items())],
             "files": [table.files[index] for index in keep.tolist()],
         }
 

@@ -4,6 +4,7 @@ A rule is a row of RULES: an id, a severity, and a function that looks at one wo
 that it hands over as evidence.
 
     finding.py      one sentence with its evidence and its size; a rule that finds such
+    labels.py       the words for a configuration, a pool of repeats and a fact
     speed.py        what more or faster GPUs brought
     accuracy.py     what more workers cost, and what is only noise
     curves.py       curves that rise, fall, or overfit

@@ -10,6 +10,8 @@ from turnaround.analysis.configurations import ConfigurationRuns, Member, Worklo
 from turnaround.analysis.guessing import AgainstGuessing, against_guessing
 from turnaround.analysis.pools import Noise, Pool, PooledGroup, binomial_noise, groups_of
 from turnaround.findings.finding import Draft, Evidence, figure, final_accuracies
+from turnaround.findings.labels import label_of, pool_label
+from turnaround.optimizers import OPTIMIZERS
 from turnaround.words import accuracy, counted, durations, factor, listed, points
 
 MIN_POINTS = 0.003
@@ -22,8 +24,6 @@ DISAGREEING_NOISES = 4.0
 """Standard deviations between the best and the worst: of five repeats, chance exceeds 3.9 once in 20 (Tukey)."""
 DISAGREEING_POINTS = 0.02
 """A judgement: the noise of counting images is only a lower bound of what another seed does."""
-# Their rate scales with the square root of the batch (Malladi 2022 for Adam), so the linear rule overshoots.
-_ADAPTIVE = ("adam", "adamw", "lamb")
 
 
 def accuracy_falls_with_workers(job: Workload) -> Iterator[Draft]:
@@ -47,12 +47,13 @@ def _drop(group: PooledGroup, fewest: Pool, pool: Pool) -> float | None:
 def _falls(group: PooledGroup, fewest: Pool, pool: Pool) -> Draft:
     drop = fewest.accuracy - pool.accuracy
     text = (
-        f"Validation accuracy falls from {accuracy(fewest.accuracy)} on {fewest.label} to {accuracy(pool.accuracy)} on "
-        f"{pool.label} ({points(drop)}; {_certainty(group, fewest, pool)}): {_batch_cause(fewest, pool)}; "
+        f"Validation accuracy falls from {accuracy(fewest.accuracy)} on {pool_label(fewest)} to "
+        f"{accuracy(pool.accuracy)} on {pool_label(pool)} ({points(drop)}; {_certainty(group, fewest, pool)}): "
+        f"{_batch_cause(fewest, pool)}; "
         f"{_rate_cause(fewest, pool)}."
     )
     batches = tuple(
-        Evidence(run=each.label, what="global batch", value=each.global_batch, unit="images")
+        Evidence(run=pool_label(each), what="global batch", value=each.global_batch, unit="images")
         for each in (fewest, pool)
         if each.global_batch
     )
@@ -98,7 +99,8 @@ def _rate_cause(fewest: Pool, pool: Pool) -> str:
     if rule == "none":
         return "the learning rate was not raised for the larger batch (scaling = none)"
     # Raised by the workers themselves, not by the ratio of the two pools: a recipe's rate is that of one worker.
-    if rule == "linear" and optimizer in _ADAPTIVE:
+    row = OPTIMIZERS.get(str(optimizer))
+    if rule == "linear" and row is not None and row.is_adaptive:
         return f"the learning rate was raised {factor(pool.workers)}-fold (scaling = linear), too much for {optimizer}"
     if rule == "auto":
         return "the learning rate followed the rule of its optimizer (scaling = auto), so what is left is the batch"
@@ -196,7 +198,8 @@ def noise_larger_than_difference(job: Workload) -> Iterator[Draft]:
         difference, limit = best.accuracy - worst.accuracy, group.noise.limit(best, worst)
         if difference <= limit:
             text = (
-                f"The accuracies of {listed([pool.label for pool in group.pools])} lie within {points(difference)}, "
+                f"The accuracies of {listed([pool_label(pool) for pool in group.pools])} lie within "
+                f"{points(difference)}, "
                 f"and up to {points(limit)} are within noise ({_noise_source(group.noise)}): they cannot be ranked."
             )
             yield Draft(
@@ -242,7 +245,7 @@ def repeats_disagree(job: Workload) -> Iterator[Draft]:
             ]
             runs = counted(len(configuration.summaries), "run")
             yield Draft(
-                text=f"The {runs} of {configuration.label} disagree: {' and '.join(parts)}.",
+                text=f"The {runs} of {label_of(configuration)} disagree: {' and '.join(parts)}.",
                 evidence=tuple(evidence),
                 advice="Look for what differs between them (another machine, other load) before you average them.",
             )

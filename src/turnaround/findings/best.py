@@ -15,6 +15,7 @@ from turnaround.analysis.pools import Pool, PooledGroup, groups_of
 from turnaround.analysis.speed import superlinear_pairs
 from turnaround.analysis.stable import BAND
 from turnaround.findings.finding import Draft, Evidence, Unit, final_accuracies, who
+from turnaround.findings.labels import label_of, pool_label
 from turnaround.forecast.turnaround import measured_times_to_stable
 from turnaround.words import accuracy, duration, durations, listed
 
@@ -49,8 +50,8 @@ def _doubt(job: Workload, *compared: ConfigurationRuns) -> str:
     for smaller, _, configuration in superlinear_pairs(job):
         if any(one is configuration or one is smaller for one in compared):
             return (
-                f"; not settled: {configuration.label} is more than linear against {smaller.label}, so one of the "
-                "two times is not comparable"
+                f"; not settled: {label_of(configuration)} is more than linear against {label_of(smaller)}, so one of "
+                "the two times is not comparable"
             )
     return ""
 
@@ -68,7 +69,7 @@ def _best(
     shown, next_shown = durations(*both) if goal == "speed" else (_device_time(one, unit=unit) for one in both)
     what = _what(ranked)
     text = (
-        f"Best for {goal}: {best.label} with {shown} {what} ({_next(next_value / value)} {second.label} with "
+        f"Best for {goal}: {label_of(best)} with {shown} {what} ({_next(next_value / value)} {label_of(second)} with "
         f"{next_shown}){_left_out(ranked)}{_prices(values) if goal == 'cost' else ''}{_doubt(job, best, second)}."
     )
     figures = tuple(Evidence(run=who(c), what=f"{goal} {what}", value=v, unit=unit) for c, v in values)
@@ -106,7 +107,7 @@ def best_for_accuracy(job: Workload) -> Iterator[Draft]:
     if len(pools) < 2:
         return
     best, group = max(pools, key=lambda pair: pair[0].accuracy)
-    text = f"Best for accuracy: {best.label} with {accuracy(best.accuracy)}{_caveat(best, group, pools)}."
+    text = f"Best for accuracy: {pool_label(best)} with {accuracy(best.accuracy)}{_caveat(best, group, pools)}."
     yield Draft(
         text=text,
         evidence=final_accuracies(*(c for pool, _ in pools for c in pool.configurations)),
@@ -119,9 +120,9 @@ def _caveat(best: Pool, group: PooledGroup, pools: Sequence[tuple[Pool, PooledGr
     if group.noise is None:
         second = max(others, key=lambda pool: pool.accuracy)
         once = "one run each" if all(len(pool.accuracies) == 1 for pool, _ in pools) else "few runs"
-        return f", before {second.label} with {accuracy(second.accuracy)} ({once}: the noise is not known)"
+        return f", before {pool_label(second)} with {accuracy(second.accuracy)} ({once}: the noise is not known)"
     limits = [(pool, group.noise.limit(best, pool)) for pool in others]
-    near = [pool.label for pool, limit in limits if best.accuracy - pool.accuracy <= limit]
+    near = [pool_label(pool) for pool, limit in limits if best.accuracy - pool.accuracy <= limit]
     return f", but {listed(near)} may be as good, within noise" if near else ", more than noise above the others"
 
 
@@ -140,7 +141,7 @@ def own_plateau_only(job: Workload) -> Iterator[Draft]:
     )
     what = "Times" if whole_s is not None else "Training times, without start-up and evaluation,"
     shown = [
-        f"{configuration.label} {duration(time_s)} at {accuracy(level)}"
+        f"{label_of(configuration)} {duration(time_s)} at {accuracy(level)}"
         for (configuration, level), time_s in zip(known, times_s, strict=True)
     ]
     # Within the band of a plateau two levels are one, as far as curves tell.

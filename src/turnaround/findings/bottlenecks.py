@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from turnaround.analysis.bottleneck import Bottleneck, Kind
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.findings.finding import Draft, Evidence, who
+from turnaround.findings.labels import label_of
 from turnaround.words import duration, listed, percent
 
 _KINDS: dict[Kind, tuple[str, str]] = {
@@ -46,10 +47,10 @@ def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
     if bound:
         bound.sort(key=lambda pair: -(pair[1].share or 0.0))
         configuration, verdict = bound[0]
-        others = f" (also: {listed([other.label for other, _ in bound[1:]])})" if len(bound) > 1 else ""
+        others = f" (also: {listed([label_of(other) for other, _ in bound[1:]])})" if len(bound) > 1 else ""
         yield Draft(
             severity="caution" if verdict.is_strong else "note",
-            text=f"The runs on {configuration.label}{others} {loses}: {_size(verdict)}; {why(verdict)}",
+            text=f"The runs on {label_of(configuration)}{others} {loses}: {_size(verdict)}; {why(verdict)}",
             evidence=tuple(_evidence(*pair) for pair in bound),
             advice=advice,
         )

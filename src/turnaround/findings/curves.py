@@ -9,6 +9,7 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.overfit import MEMORISING_GAP, Kind, Overfitting
 from turnaround.analysis.pools import binomial_noise
 from turnaround.findings.finding import Draft, Evidence, figure, who
+from turnaround.findings.labels import label_of
 from turnaround.words import accuracy, listed, percent, points
 
 
@@ -23,9 +24,9 @@ def not_yet_stable(job: Workload) -> Iterator[Draft]:
         return
     rising.sort(key=lambda configuration: -(configuration.stable.epoch or 0.0))
     worst, epochs = rising[0], max(run.epochs for run in rising[0].finished)
-    others = f"; nor has that on {listed([c.label for c in rising[1:]])}" if len(rising) > 1 else ""
+    others = f"; nor has that on {listed([label_of(c) for c in rising[1:]])}" if len(rising) > 1 else ""
     text = (
-        f"The validation accuracy on {worst.label} has not become stable in {epochs} epochs: its plateau begins at "
+        f"The validation accuracy on {label_of(worst)} has not become stable in {epochs} epochs: its plateau begins at "
         f"epoch {worst.stable.epoch or 0:.0f} or later{others}."
     )
     evidence = (Evidence(run=who(c), what="stable epoch, at least", value=c.stable.epoch or 0) for c in rising)
@@ -85,9 +86,9 @@ def overfitting_of(kind: Kind, job: Workload) -> Iterator[Draft]:
     if not found:
         return
     worst = max(found, key=lambda configuration: _size(verdict, configuration))
-    size, others = _size(verdict, worst), [c.label for c in found if c is not worst]
+    size, others = _size(verdict, worst), [label_of(c) for c in found if c is not worst]
     text = verdict.text.format(
-        label=worst.label, size=points(abs(size)), percent=percent(size), epoch=worst.overfitting.since_epoch
+        label=label_of(worst), size=points(abs(size)), percent=percent(size), epoch=worst.overfitting.since_epoch
     )
     yield Draft(
         text=f"{text}{f' (also: {listed(others)})' if others else ''}.",
@@ -115,9 +116,9 @@ def memorising(job: Workload) -> Iterator[Draft]:
     train, val = worst.final_train_accuracy, worst.final_val_accuracy
     assert train is not None, "a gap has both ends"
     assert val is not None, "a gap has both ends"
-    others = [configuration.label for _, configuration in told if configuration is not worst]
+    others = [label_of(configuration) for _, configuration in told if configuration is not worst]
     text = (
-        f"Training on {worst.label} ends with {accuracy(train.value)} on training and {accuracy(val.value)} on "
+        f"Training on {label_of(worst)} ends with {accuracy(train.value)} on training and {accuracy(val.value)} on "
         f"validation images{f' (likewise {listed(others)})' if others else ''}: it overfits by {points(gap)}; "
         "without curves nobody can say whether validation accuracy fell."
     )

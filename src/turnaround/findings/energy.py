@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.energy import EnergyRates, RunEnergy, Unknown
 from turnaround.findings.finding import Draft, Evidence
+from turnaround.findings.labels import label_of
 from turnaround.words import counted, emissions, energy, money, number
 
 _UNKNOWN: dict[Unknown, str] = {
@@ -52,8 +53,8 @@ def _rated_line(configuration: ConfigurationRuns, rates: EnergyRates) -> str:
     spread = configuration.energy_wh
     if spread is None:
         reasons = [_UNKNOWN[one.unknown] for one in configuration.energies if one.unknown is not None]
-        return f"{configuration.label}: energy not known" + (f", {reasons[0]}" if reasons else "") + "."
-    return f"{configuration.label}: {energy(spread.value)} a run, {', '.join(rated(spread.value, rates))}."
+        return f"{label_of(configuration)}: energy not known" + (f", {reasons[0]}" if reasons else "") + "."
+    return f"{label_of(configuration)}: {energy(spread.value)} a run, {', '.join(rated(spread.value, rates))}."
 
 
 def shared_gpus(job: Workload) -> Iterator[Draft]:
@@ -66,8 +67,9 @@ def shared_gpus(job: Workload) -> Iterator[Draft]:
         ]
         if shared:
             text = (
-                f"Programs of others computed on the GPUs of {configuration.label} during {counted(len(shared), 'run')}"
+                f"Programs of others computed on the GPUs of {label_of(configuration)} during "
+                f"{counted(len(shared), 'run')}"
                 f" ({', '.join(shared[:3])}): their energy is in the figures, and the times may be longer for them."
             )
-            evidence = (Evidence(run=configuration.label, what="runs on shared GPUs", value=float(len(shared))),)
+            evidence = (Evidence(run=label_of(configuration), what="runs on shared GPUs", value=float(len(shared))),)
             yield Draft(text=text, evidence=evidence, advice="Measure again on GPUs that nobody else uses.")

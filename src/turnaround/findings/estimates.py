@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 
+from turnaround.findings.forecasts import interval_text
 from turnaround.forecast import prior
 from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, NarrowingRun, TrialFacts
 from turnaround.forecast.score import Score
-from turnaround.words import about, counted, duration, hardware, interval, listed, money, number, percent
+from turnaround.words import about, counted, duration, hardware, listed, money, number, percent
 
 FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "epoch_time_s": ("an epoch", about),
@@ -40,7 +41,7 @@ def choice_sentences(best: Choices | None, currency: str | None) -> list[str]:
 def _priced(one: Estimate, currency: str | None) -> str:
     p = one.prediction
     assert p.time_to_stable_s is not None, "only timed estimates are chosen"
-    time = interval(p.time_to_stable_s.value, p.time_to_stable_s.low, p.time_to_stable_s.high)
+    time = interval_text(p.time_to_stable_s)
     unit = "CPU-hours" if p.gpu == CPU else "GPU-hours"
     cost = p.cost_to_stable
     if cost is None:
@@ -100,7 +101,7 @@ def narrowing_text(run: NarrowingRun) -> str:
     p = run.about.prediction
     narrower = f"the interval of {hardware(p.workers, p.gpu)} from a factor of {run.width_before:.1f} between its ends "
     narrower += f"to {run.width_after:.1f}"
-    time = interval(run.time_s.value, run.time_s.low, run.time_s.high)
+    time = interval_text(run.time_s)
     if run.kind == "train there":
         where = "here" if run.gpu == CPU else f"on a machine with one {run.gpu}"
         cost = "" if run.cost is None else f", {money(run.cost)}"

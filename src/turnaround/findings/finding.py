@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Literal
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
+from turnaround.findings.labels import label_of
 from turnaround.words import durations
 
 Severity = Literal["problem", "caution", "note"]
@@ -104,7 +105,7 @@ def who(configuration: ConfigurationRuns) -> str:
     return (
         configuration.summaries[0].name
         if len(configuration.summaries) == 1
-        else f"{configuration.label} ({len(configuration.summaries)} runs)"
+        else f"{label_of(configuration)} ({len(configuration.summaries)} runs)"
     )
 
 

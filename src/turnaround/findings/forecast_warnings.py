@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import singledispatch
 
 from turnaround.analysis.compare import Fact
-from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.findings.bottlenecks import why
 from turnaround.findings.finding import epochs
+from turnaround.findings.labels import facts_label, hardware_label, hardware_labels, label_of
 from turnaround.findings.runs import together_text
 from turnaround.findings.times import impossible_speed_text
 from turnaround.forecast import remarks as r
@@ -23,20 +22,10 @@ MAX_CASES, MAX_FACTS = 4, 3
 """Number of configurations set aside that are named, and of settings they differ in: more would bury the reason."""
 
 
-def hardware_label(configuration: ConfigurationRuns) -> str:
-    """Return a configuration's label without what else the runs of the job differ in."""
-    return replace(configuration.key, settings=()).label
-
-
 def facts_text(facts: Sequence[Fact]) -> str:
     """Return the first few settings."""
-    shown = ", ".join(f"{fact.what} {fact.text}" for fact in facts[:MAX_FACTS])
+    shown = facts_label(facts[:MAX_FACTS])
     return f"{shown}, ..." if len(facts) > MAX_FACTS else shown
-
-
-def hardware_labels(configurations: Sequence[ConfigurationRuns]) -> list[str]:
-    """Return each label once."""
-    return list(dict.fromkeys(hardware_label(configuration) for configuration in configurations))
 
 
 _MISSING = {
@@ -210,13 +199,13 @@ def _(warning: r.FasterGpuNoFaster) -> str:
     )
     times = " and ".join(epochs(warning.fast, warning.slow))
     text = (
-        f"{warning.fast.label} were no faster than {warning.slow.label} ({times} an epoch), though they have "
+        f"{label_of(warning.fast)} were no faster than {label_of(warning.slow)} ({times} an epoch), though they have "
         f"{warning.bandwidth_ratio:.1f} times the memory bandwidth: the input path was the limit{rate}, not the GPUs. "
         "The interval is wider for it."
     )
     if warning.grown is None or warning.grown.images_per_s is None:
         return text
-    more = f"{warning.grown.label} had {warning.grown.images_per_s.value:.0f} images/s"
+    more = f"{label_of(warning.grown)} had {warning.grown.images_per_s.value:.0f} images/s"
     grows = f"{text} {more}: the limit grows with the workers, each of which reads for itself"
     if warning.is_capped:
         return f"{grows}, up to what a host can give."

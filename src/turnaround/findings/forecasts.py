@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from turnaround.findings.forecast_warnings import facts_text, hardware_labels, warning_text
+from turnaround.findings.forecast_warnings import facts_text, warning_text
+from turnaround.findings.labels import hardware_labels
 from turnaround.forecast import remarks as r
+from turnaround.forecast.interval import Interval
 from turnaround.forecast.question import NextRun, Prediction
 from turnaround.forecast.score import Score, track_record
-from turnaround.words import counted, percent
+from turnaround.words import counted, interval, percent
+
+
+def interval_text(time_s: Interval) -> str:
+    """Return a forecast time with its interval: "14 min (11-17)"."""
+    return interval(time_s.value, time_s.low, time_s.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +48,14 @@ class Answer(Prediction):
     @property
     def pinned(self) -> dict[str, str]:
         """Return the parameters that the runs could not identify, by law, and what stands in for them."""
-        return {what: pinned_text(pin) for what, pin in self.remarks.pinned}
+        return {f"{law}: {parameter}": pinned_text(pin) for law, parameter, pin in self.remarks.pinned}
 
     @property
     def left_open(self) -> list[str]:
         """Return the pinned parameters for reading: each reason once, with the law it is about."""
         law_by_reason: dict[str, str] = {}
-        for what, reason in self.pinned.items():
-            law_by_reason.setdefault(reason, what.partition(":")[0])
+        for law, _, pin in self.remarks.pinned:
+            law_by_reason.setdefault(pinned_text(pin), law)
         return [f"{law}: {reason}" for reason, law in law_by_reason.items()]
 
     @property

@@ -8,13 +8,14 @@ from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.findings.energy import energy_text
 from turnaround.findings.finding import Finding
 from turnaround.findings.forecasts import Answer
+from turnaround.findings.labels import label_of
 from turnaround.forecast.proposal import Proposal
 from turnaround.words import counted, hardware, listed
 
 MAX_WARNINGS = 4
 """Sentences of what to mind: two printed pages have room for no more."""
 MAX_LETTERS = 330
-"""Of one sentence there, for the same reason."""
+"""Longest sentence there, for the same reason."""
 ON_SCALING = frozenset(
     {
         *("more-than-linear", "faster-gpu-no-gain", "impossible-speed", "ran-together", "shared-gpus"),
@@ -91,7 +92,7 @@ def _energy(proposal: Proposal) -> str:
     if not known:
         return "Energy: not known; no run has recorded the energy or the power of its GPUs."
     nearest, used = min(known, key=lambda pair: abs(pair[0].workers - workers))
-    return f"Energy: {nearest.label} used {energy_text(used)}; of the boards alone, without hosts and cooling."
+    return f"Energy: {label_of(nearest)} used {energy_text(used)}; of the boards alone, without hosts and cooling."
 
 
 def _forecast(proposal: Proposal) -> Iterator[str]:

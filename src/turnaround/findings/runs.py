@@ -13,7 +13,9 @@ from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import RunSummary
 from turnaround.analysis.times_in_doubt import RunsTogether, ran_together
 from turnaround.analysis.workloads import LeftOut, RecordGap
+from turnaround.errors import TurnaroundError
 from turnaround.findings.finding import Draft, Evidence
+from turnaround.findings.labels import fact_name, fact_text, label_of
 from turnaround.record.reader import Run
 from turnaround.record.schema import State
 from turnaround.words import counted, duration, listed
@@ -87,7 +89,7 @@ def not_recorded(job: Workload) -> Iterator[Draft]:
     found = [summary for summary, _ in job.members if not summary.is_recorded]
     if found:
         ups = [(configuration, speedup) for configuration, speedup in _faster(job) if speedup.value != 1.0]
-        gains = [f"{configuration.label} {speedup.value:.2f} times as fast" for configuration, speedup in ups]
+        gains = [f"{label_of(configuration)} {speedup.value:.2f} times as fast" for configuration, speedup in ups]
         faster = f" Counted by the whole job, {listed(gains)}." if gains else ""
         yield Draft(
             text=f"{counted(len(found), 'run')} of {job.name} kept no record: there are wall times and exit codes, but "
@@ -112,36 +114,39 @@ def _faster(job: Workload) -> list[tuple[ConfigurationRuns, Spread]]:
     ]
 
 
+MAX_ERROR = 200
+"""Letters of an error: it may quote a whole record."""
 MAX_PAIRS = 10
 """Pairs of runs that were on one host together: twenty runs make 190."""
 
 # Told by findings of their own, with their size; another seed is chance, not unfair.
-_TOLD_ELSEWHERE = frozenset({"global batch", "rehearsal", "seed"})
+_TOLD_ELSEWHERE = frozenset({"global_batch", "rehearsal", "seed"})
 
 
 def unfair_comparison(job: Workload) -> Iterator[Draft]:
     """Report each difference besides what was meant to vary once, with the two configurations that show it first."""
-    by_what: defaultdict[str, list[tuple[ConfigurationRuns, Difference]]] = defaultdict(list)
+    by_id: defaultdict[str, list[tuple[ConfigurationRuns, Difference]]] = defaultdict(list)
     for configuration in job.configurations[1:]:
         is_same_hardware = _hardware(configuration) == _hardware(job.configurations[0])
         for difference in unintended_differences(job.configurations[0], configuration):
             # On the same hardware a setting is what makes it another configuration: it was meant to differ.
-            is_meant = is_same_hardware and difference.what in {fact.what for fact in configuration.settings}
-            if difference.what not in _TOLD_ELSEWHERE and not is_meant:
-                by_what[difference.what].append((configuration, difference))
-    for what, found in by_what.items():
+            is_meant = is_same_hardware and difference.id in {fact.id for fact in configuration.settings}
+            if difference.id not in _TOLD_ELSEWHERE and not is_meant:
+                by_id[difference.id].append((configuration, difference))
+    for id_, found in by_id.items():
+        what = fact_name(id_)
         configuration, difference = found[0]
         matters = "time and accuracy" if difference.matters_for == "both" else difference.matters_for
-        others = f" (and {listed([other.label for other, _ in found[1:]])})" if len(found) > 1 else ""
-        left, right = (" / ".join(fact.text for fact in side) for side in (difference.left, difference.right))
+        others = f" (and {listed([label_of(other) for other, _ in found[1:]])})" if len(found) > 1 else ""
+        left, right = (" / ".join(sorted(map(fact_text, side))) for side in (difference.left, difference.right))
         text = (
-            f"{job.configurations[0].label} and {configuration.label}{others} differ in more than the configuration: "
-            f"{what} is {left} and {right}, which matters for {matters}."
+            f"{label_of(job.configurations[0])} and {label_of(configuration)}{others} differ in more than the "
+            f"configuration: {what} is {left} and {right}, which matters for {matters}."
         )
         sides = ((job.configurations[0], left), (configuration, right))
         yield Draft(
             text=text,
-            evidence=tuple(Evidence(run=side.label, what=what, value=value) for side, value in sides),
+            evidence=tuple(Evidence(run=label_of(side), what=what, value=value) for side, value in sides),
             advice="Compare runs that differ in one thing only; repeat one of them with the other's setting.",
         )
 
@@ -178,8 +183,15 @@ def together_text(pairs: Sequence[RunsTogether]) -> str:
 
 def left_out_text(item: LeftOut) -> str:
     """Return why a run was left out; of one that never began also how it ended."""
+    if not isinstance(item.error, TurnaroundError):
+        return f"It holds what no run has ({error_text(item.error)})."
     cause = f": {item.cause}" if item.cause else ""
-    return item.reason if item.state == "finished" else f"{item.reason} Its state is {item.state}{cause}."
+    return str(item.error) if item.state == "finished" else f"{item.error} Its state is {item.state}{cause}."
+
+
+def error_text(error: Exception) -> str:
+    """Return the kind and the beginning of an error that was meant for nobody: a record of others made a bug show."""
+    return f"{type(error).__name__}: {str(error)[:MAX_ERROR]}"
 
 
 def gap_text(gap: RecordGap) -> str:

@@ -15,6 +15,7 @@ from turnaround.analysis.speed import (
     superlinear_pairs,
 )
 from turnaround.findings.finding import Draft, epoch_times, epochs, image_rates
+from turnaround.findings.labels import label_of
 from turnaround.words import factor, percent
 
 GOOD_EFFICIENCY = 0.8
@@ -47,7 +48,7 @@ def _no_gain(found: NoGain) -> Draft:
     compared = "longer than" if gain < 0.95 else "as long as" if gain < 1.05 else "almost as long as"  # up to NO_GAIN
     verb = "takes" if fast.workers == 1 else "take"
     text = (
-        f"{fast.label} {verb} {compared} {slow.label} ({' and '.join(epochs(fast, slow))} "
+        f"{label_of(fast)} {verb} {compared} {label_of(slow)} ({' and '.join(epochs(fast, slow))} "
         f"an epoch) although a {fast.gpu} has {found.bandwidth_ratio:.1f} times the "
         f"memory bandwidth: these runs measured {limit}{rate}, not the GPUs."
     )
@@ -67,13 +68,14 @@ def more_than_linear(job: Workload) -> Iterator[Draft]:
 def _superlinear(smaller: ConfigurationRuns, speedup: Speedup, configuration: ConfigurationRuns) -> Draft:
     before, now = smaller.key, configuration.key
     text = (
-        f"{before.workers} -> {configuration.label} is {speedup.speedup.value:.2f} times faster "
+        f"{before.workers} -> {label_of(configuration)} is {speedup.speedup.value:.2f} times faster "
         f"({' and '.join(epochs(smaller, configuration))} an epoch) on "
         f"{factor(now.workers / before.workers)} times the workers: more than linear, so one of the two is not "
         "comparable; a cold cache or a shared machine are the usual causes."
     )
     advice = (
-        f"Run {smaller.label} again on a quiet machine with warm caches, and do not use it as a baseline until then."
+        f"Run {label_of(smaller)} again on a quiet machine with warm caches, and do not use it as a baseline until "
+        "then."
     )
     return Draft(
         text=text,
@@ -99,7 +101,7 @@ def _efficiency(group: list[ConfigurationRuns], speedup: Speedup, configuration:
     efficiency = speedup.efficiency.value
     verb = "is" if configuration.workers == 1 else "are"
     text = (
-        f"{configuration.label} {verb} {speedup.speedup.value:.2f} times as fast as {baseline.label} "
+        f"{label_of(configuration)} {verb} {speedup.speedup.value:.2f} times as fast as {label_of(baseline)} "
         f"({' -> '.join(epochs(baseline, configuration))} an epoch) on {factor(ratio)} "
         f"times the workers: {percent(efficiency)} efficiency."
     )

@@ -10,6 +10,7 @@ from turnaround.analysis.shares import lost_s
 from turnaround.analysis.summary import RunSummary
 from turnaround.analysis.times_in_doubt import ImpossibleSpeed, epochs_longer_than_job, impossible_speed
 from turnaround.findings.finding import Draft, Evidence, who
+from turnaround.findings.labels import label_of
 from turnaround.words import counted, duration, durations, listed, percent
 
 LOST_SHARE = 0.25
@@ -53,11 +54,11 @@ def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
     worst = max(_timed(losing[0][1]), key=_share)
     lost = lost_s(worst)
     part, part_s = max(lost.items(), key=lambda item: item[1])
-    others = [configuration.label for _, configuration in losing[1:]]
+    others = [label_of(configuration) for _, configuration in losing[1:]]
     # Exact: where one part alone is above 0, the sum is that part to the last bit.
     how_much = "all" if part_s == sum(lost.values()) else "most"
     text = (
-        f"Of the turnaround of {losing[0][1].label} ({duration(worst.job_time_s or 0.0)}), "
+        f"Of the turnaround of {label_of(losing[0][1])} ({duration(worst.job_time_s or 0.0)}), "
         f"{duration(sum(lost.values()))} ({percent(_share(worst))}) were not steady epochs, {how_much} of it "
         f"{PART_NAMES.get(part, part)} ({duration(part_s)}){f'; likewise of {listed(others)}' if others else ''}."
     )
@@ -101,7 +102,7 @@ def times_contradict(job: Workload) -> Iterator[Draft]:
             if together_s is not None and run.epoch_time_s and run.job_time_s:
                 each, at_most = durations(run.epoch_time_s, run.job_time_s / run.epochs)
                 text = (
-                    f"{run.name} ({configuration.label}) contradicts itself: {run.epochs} epochs of {each} are "
+                    f"{run.name} ({label_of(configuration)}) contradicts itself: {run.epochs} epochs of {each} are "
                     f"{together_s:,.0f} s, more than its whole job of {run.job_time_s:,.0f} s, so an epoch took at "
                     f"most {at_most} on average."
                 )
@@ -157,8 +158,8 @@ def rehearsal_times(job: Workload) -> Iterator[Draft]:
     if rehearsed:
         runs = [run for c in rehearsed for run in c.summaries]
         yield Draft(
-            text=f"The times of {counted(len(runs), 'rehearsal')} ({listed([c.label for c in rehearsed])}) are left "
-            "out: the accuracy of a rehearsal is that of its workers, its times are those of one machine.",
+            text=f"The times of {counted(len(runs), 'rehearsal')} ({listed([label_of(c) for c in rehearsed])}) are "
+            "left out: the accuracy of a rehearsal is that of its workers, its times are those of one machine.",
             evidence=tuple(Evidence(run=run.name, what="workers rehearsed", value=run.workers) for run in runs),
             advice="Forecast the times from real runs (turnaround predict), and take the accuracy from the rehearsal.",
         )

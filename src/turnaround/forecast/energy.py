@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 from turnaround.analysis.configurations import ConfigurationRuns
+from turnaround.analysis.energy import EnergyRates
 from turnaround.forecast.interval import HalfWidths, Interval
 from turnaround.record.energy import JOULES_PER_WH
 
@@ -46,3 +47,13 @@ def energy_wh(time_s: Interval | None, watts: Interval | None, *, workers: int) 
     if time_s is None or watts is None or not time_s.low > 0:
         return None
     return time_s.multiplied_by(watts).scaled(workers / JOULES_PER_WH)
+
+
+def electricity_cost(wh: Interval | None, rates: EnergyRates) -> Interval | None:
+    """Return the price of an energy; None where the one or the other is not known."""
+    return None if wh is None or rates.price_per_wh is None else wh.scaled(rates.price_per_wh)
+
+
+def emissions_kg(wh: Interval | None, rates: EnergyRates) -> Interval | None:
+    """Return the kilograms of CO2 equivalents of an energy; None where the one or the other is not known."""
+    return None if wh is None or rates.kg_per_wh is None else wh.scaled(rates.kg_per_wh)

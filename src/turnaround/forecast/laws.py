@@ -206,10 +206,10 @@ class Laws:
         batch = self.global_batch(workers)
         return None if law is None or batch is None else law.predict(batch)
 
-    def pinned(self) -> tuple[tuple[str, Pinned], ...]:
-        """Return what the runs could not tell, and what stands in for it, by law and parameter."""
+    def pinned(self) -> tuple[tuple[str, str, Pinned], ...]:
+        """Return (law, parameter, what stands in for it) of what the runs could not tell."""
         named = (("time", self.time), ("epochs", self.epochs), ("accuracy", self.accuracy))
-        return tuple((f"{what}: {key}", pin) for what, law in named if law for key, pin in law.pinned_.items())
+        return tuple((name, parameter, pin) for name, law in named if law for parameter, pin in law.pinned_.items())
 
 
 def fit_laws(observations: Observations, *, measured_on: str | None, gpu: str, asked: Asked | None = None) -> Laws:

@@ -28,6 +28,7 @@ from turnaround.forecast.step_time import StepObservation
 from turnaround.forecast.time_law import TimeObservation
 from turnaround.record.reader import Run
 
+# Judgements: no published series has an input-bound run.
 MORE_INPUT, MORE_WORKERS = 1.1, 1.5
 """An input path that gives hardly more to so many more workers of a host is shared by them."""
 
@@ -121,7 +122,9 @@ def observe(job: Workload, *, target: float | None = None, gpu: str | None = Non
         accuracies=tuple(o for configuration, batch in known for o in _accuracy(configuration, batch)),
         to_target=tuple(o for c, batch in known if target for o in _epochs(c.to_target(target), batch, ("reached",))),
         learned_from=tuple(configuration for configuration, _ in known),
+        # An order of magnitude (it grows as the loss falls), so no run's own is better than the middle one.
         noise_scale=_median(run.noise_scale for run in runs),
+        # What most runs had, not a mean: a batch or a number of epochs between two is one that nobody has run.
         images_per_epoch=_commonest(run.images_per_epoch for run in runs),
         batch_per_worker=_commonest(run.batch_per_worker for run in runs),
         batch_total=_commonest(_batch_total(configuration) for configuration in same),
@@ -178,6 +181,7 @@ def _times_of(gpu: str, configurations: Sequence[ConfigurationRuns], job: Worklo
         scaling="strong" if not whole_epochs and any(_batch_total(c) for c in configurations) else "weak",
         observed=tuple(_epoch_times(configurations)) if whole_epochs else tuple(_step(c) for c in configurations),
         overheads=tuple(_overheads(c, whole_epochs=whole_epochs) for c in configurations),
+        # Records without a probe, or with one that failed, say nothing; a limit of 0 would be divided by.
         input_images_per_s=_median(p for p in probes if _is_positive(p)),
         gradient_bytes=_median(b for b in gradient_bytes if _is_positive(b)),
         precision=precisions[0],  # a setting that matters for time: a group has one
@@ -233,6 +237,7 @@ def _epoch_times(configurations: Sequence[ConfigurationRuns]) -> Iterator[EpochT
 
 
 def _overheads(configuration: ConfigurationRuns, *, whole_epochs: bool) -> Overheads:
+    # The parts are sums over a run, and become times of one epoch: a run without any has none to tell.
     each = [_overheads_of(run, whole_epochs=whole_epochs) for run in configuration.summaries if run.epochs > 0]
     processes = configuration.workers
     return Overheads(
@@ -269,6 +274,7 @@ def _input_bound(configurations: Sequence[ConfigurationRuns], job: Workload) -> 
             # Before the spans, whose waits can mislead where work is queued on a GPU (analysis/bottleneck.py).
             if (found := gpu_without_gain(configuration, other) or gpu_without_gain(other, configuration)) is not None:
                 rate = configuration.images_per_s.value if configuration.images_per_s else None
+                # Did more workers of this kind read more? Then each of them reads for itself, up to what a host gives.
                 more = [c for c in configurations if _rate(c) > MORE_INPUT * (rate or math.inf)]
                 return FasterGpuNoFaster(
                     fast=found.fast,
@@ -278,6 +284,7 @@ def _input_bound(configurations: Sequence[ConfigurationRuns], job: Workload) -> 
                     grown=max(more, key=_rate, default=None),
                 )
     verdicts = [configuration.bottleneck for configuration in configurations]
+    # The strongest verdict, and only a strong one: it widens the interval of every time.
     worst = max((v for v in verdicts if v is not None and v.kind == "input"), key=lambda v: v.share or 0, default=None)
     return WaitsForInput(bottleneck=worst) if worst is not None and worst.is_strong else None
 
@@ -350,6 +357,7 @@ def _epochs(stable: EpochEstimate | None, batch: int, statuses: tuple[str, ...])
 
 def _accuracy(configuration: ConfigurationRuns, batch: int) -> Iterator[AccuracyObservation]:
     final = configuration.final_val_accuracy
+    # A record of others may hold anything; one point of 67 would bend the law for all batches.
     if final is not None and 0 <= final.value <= 1:
         yield AccuracyObservation(global_batch=batch, accuracy=final.value, sd=final.sd)
 
@@ -360,6 +368,7 @@ def _batch_total(configuration: ConfigurationRuns) -> int | None:
 
 
 def _relative(spread: Spread) -> float:
+    # 0 for a single run: how far a second one would be away is in the law's own width.
     return spread.sd / spread.value if spread.sd is not None else 0.0
 
 

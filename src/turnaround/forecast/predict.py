@@ -13,7 +13,7 @@ from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.caveats import Caveats
-from turnaround.forecast.energy import energy_wh, watts_of_gpu
+from turnaround.forecast.energy import electricity_cost, emissions_kg, energy_wh, watts_of_gpu
 from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.laws import Asked, Laws, epochs_planned, fit_laws
@@ -48,7 +48,7 @@ from turnaround.forecast.turnaround import (
     price_interval,
 )
 
-GPUS_PER_HOST, MOST_GPUS_PER_HOST = 8, 16
+GPUS_PER_HOST, MAX_GPUS_PER_HOST = 8, 16
 """GPUs of a usual host, and of the largest (DGX-2, p2.16xlarge): more are never taken as standing on one host."""
 
 
@@ -100,9 +100,8 @@ class Forecaster:
             currency=price.currency if price else None,
             energy_wh=job_wh,
             energy_to_stable_wh=energy_wh(stable_s, watts, workers=workers),
-            # Both rates are for a kWh.
-            electricity_cost=job_wh.scaled(rates.electricity / 1000) if job_wh and rates.electricity else None,
-            emissions_kg=job_wh.scaled(rates.grid / 1000) if job_wh and rates.grid else None,
+            electricity_cost=electricity_cost(job_wh, rates),
+            emissions_kg=emissions_kg(job_wh, rates),
             val_accuracy=accuracy,
             reaches_stable=epochs.value <= all_epochs.value if epochs and all_epochs else None,
             epochs_to_target=to_target,
@@ -174,7 +173,7 @@ class Forecaster:
         if seen > most:
             return _told_hosts(workers, seen, "record")
         # Too many processes for the cores of one host are a warning (MoreProcessesThanCores), never a second host.
-        if self.laws.gpu == "CPU" or workers <= MOST_GPUS_PER_HOST:
+        if self.laws.gpu == "CPU" or workers <= MAX_GPUS_PER_HOST:
             return 1, (OneHost(most_workers=most),)
         # A run with more than eight on one host has shown that its hosts are larger.
         each = max(most, GPUS_PER_HOST)
@@ -269,7 +268,7 @@ def _job(survey: Survey, question: Question) -> Workload:
     if not jobs and survey.workloads:
         raise InputError(f"No job is called {question.job!r}. The jobs here: {listed}.")
     if not jobs:
-        damaged = "; ".join(f"{left.directory}: {left.reason}" for left in survey.left_out[:3])
+        damaged = "; ".join(f"{left.directory}: {left.error}" for left in survey.left_out[:3])
         raise InputError(f"No run can be read here, so there is nothing to learn from. {damaged}")
     if len(jobs) > 1 and question.gpu:
         # Only where the name leaves several does the kind choose: a job that was timed on it needs no data sheet.

@@ -67,7 +67,7 @@ class ResourceRequest:
     prediction: Prediction
     trainings: int
     time_s: Interval
-    """Of one training."""
+    """Time of one training."""
     is_measured: bool
     """Runs of this very configuration tell the time."""
 
@@ -78,7 +78,7 @@ class ResourceRequest:
 
     @property
     def energy_wh(self) -> Interval | None:
-        """Of the GPUs, over all trainings; None where it is not known."""
+        """Return the energy of the GPUs over all trainings; None where it is not known."""
         known = _known(self.prediction, "energy_wh")
         return None if known is None else known.scaled(self.trainings)
 

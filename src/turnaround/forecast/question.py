@@ -195,13 +195,13 @@ class InterruptedForecast:
     checkpoint_every_s: float | None
     """Seconds of work between checkpoints that cost the least; None without interruptions."""
     interruptions: float | None
-    """Of the job, on average."""
+    """Mean number of them during the job."""
     job_time_s: Interval | None
     time_to_stable_s: Interval | None
     usual_job_time_s: Interval | None
     """Saving every 60 s instead."""
     cost: Interval | None
-    """Of the job, at the spot price where one is known, else at the price; waits for machines are not paid."""
+    """Cost of the job, at the spot price where one is known, else at the price; waits for machines are not paid."""
     is_spot: bool
     costs: InterruptionCosts
 
@@ -226,7 +226,7 @@ class Prediction:
     """Price of the job, all epochs of the recipe."""
     cost_to_stable: Interval | None = None
     currency: str | None = None
-    """Of both costs; None where the user has named none."""
+    """Currency of both costs; None where the user has named none."""
     energy_wh: Interval | None = None
     """Energy of the GPUs for the job; None where no run on this kind of GPU has measured its power."""
     energy_to_stable_wh: Interval | None = None
@@ -273,6 +273,11 @@ class Prediction:
         if self.epoch_time_s is None or self.epochs_to_target is None:
             return None
         return training_time(self.epoch_time_s, self.epochs_to_target)
+
+    @property
+    def times_as_many(self) -> float | None:
+        """Return the workers asked for / the most that were run; None where fewer are asked for."""
+        return None if self.against is None else self.workers / self.against.workers
 
     @property
     def stable_by_end(self) -> Likelihood | None:

@@ -388,5 +388,5 @@ class Remarks:
     basis: tuple[Basis, ...] = ()
     warnings: tuple[Warning_, ...] = ()
     assumed: tuple[Assumption, ...] = ()
-    pinned: tuple[tuple[str, Pinned], ...] = ()
-    """Pinned parameters by law and parameter: "time: c1" and the like."""
+    pinned: tuple[tuple[str, str, Pinned], ...] = ()
+    """(law, parameter, what stands in for it): ("time", "c1", ...) and the like."""

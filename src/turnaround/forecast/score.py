@@ -29,6 +29,10 @@ from turnaround.record.layout import RunDirectory, StudyDirectory
 from turnaround.record.schema import FORMAT_VERSION, utc_now
 from turnaround.record.writer import Lines
 
+MAX_SAVED_BYTES = 8 * 2**20
+"""Largest file of saved forecasts that is read, about two thousand of them: a folder of others may hold any file, and
+it is read whole, by a live page whenever a run has finished."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
@@ -61,6 +65,7 @@ class Score:
 def save(folder: Path, question: Question, prediction: dict[str, Any], known: Survey) -> Path:
     """Append the forecast, as `predict --json` prints it, to the folder's file; return its path."""
     path = StudyDirectory(folder).forecasts
+    # On the disk before the command ends: a forecast that was told must not be missing when its run is there.
     with Lines(path, sync=True) as lines:
         lines.write(
             {
@@ -134,9 +139,17 @@ def saved_in(folder: Path) -> list[Saved]:
     found = [
         (place, line)
         for place in (folder, *around)
-        for line in read_lines(StudyDirectory(place).forecasts, dict).records
+        if _is_of_our_size(file := StudyDirectory(place).forecasts)
+        for line in read_lines(file, dict).records
     ]
     return [Saved(folder=place, line=line) for place, line in found if _is_readable(line)]
+
+
+def _is_of_our_size(file: Path) -> bool:
+    try:
+        return file.lstat().st_size <= MAX_SAVED_BYTES
+    except OSError:  # missing, or not to be looked at: reading it says which
+        return True
 
 
 def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
@@ -146,6 +159,8 @@ def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
         for job, configuration in _configurations(saved, known):
             if not saved.knew(configuration):
                 prediction, asked = saved.prediction, saved.is_estimate
+                # An estimate from zero runs and a later forecast of the same configuration both count: they are two
+                # answers, and the one without runs is to be seen beside what came of it.
                 at = (prediction["job"], prediction["workers"], prediction["gpu"], configuration.hosts, asked)
                 latest[at] = saved, job, configuration
     return [score for saved, job, configuration in latest.values() for score in _score(saved, job, configuration)]
@@ -183,10 +198,12 @@ def track_record(each: Sequence[Score]) -> TrackRecord | None:
 def _score(saved: Saved, job: Workload, configuration: ConfigurationRuns) -> Iterator[Score]:
     line, prediction, price = saved.line, saved.prediction, saved.line["question"].get("price")
     times = times_by_kind(job).get(configuration.gpu) if saved.is_estimate else None
+    # At the price of the question: with today's, a change of price would be an error of the forecast.
     paid = Price(per_hour=price) if isinstance(price, int | float) and price > 0 else None
     found = measured_figures(configuration, paid, times)
     for figure in FIGURES:
         forecast = _interval(prediction.get(figure))
+        # An error is relative, and to 0 there is none.
         if forecast is not None and figure in found and found[figure].value > 0:
             yield Score(
                 saved_at=str(line.get("at", "")),
@@ -211,6 +228,7 @@ def _configurations(saved: Saved, known: Survey) -> Iterator[tuple[Workload, Con
     for job, configuration in [(one, c) for one in named for c in one.configurations]:
         at = configuration.key
         is_same = (at.workers, at.gpu, at.hosts) == (prediction["workers"], prediction["gpu"], hosts or at.hosts)
+        # A forecast was learnt from runs of this job; an estimate knew none, so batch and epochs are compared too.
         is_same = is_same and (not saved.is_estimate or _is_same_work(prediction, configuration))
         if is_same and not at.is_rehearsal:
             yield job, configuration
@@ -234,6 +252,7 @@ def _interval(payload: object) -> Interval | None:
 
 def _is_readable(line: dict[str, Any]) -> bool:
     """Return False for lines of a newer format, or of another program."""
+    # Others are passed over, not refused: the file only grows, and what is scored must not end at a newer line.
     try:
         check_format(line)
     except RunDirectoryError:

@@ -74,7 +74,7 @@ class Trend:
     last: CountTime
     """Where it starts: the largest count on the side asked for, else on the other."""
     slope: float
-    """Of the logarithm of the time, for each doubling, at least 0."""
+    """Growth of the logarithm of the time for each doubling, at least 0."""
     unrest: float
 
     @classmethod

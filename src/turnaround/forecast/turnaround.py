@@ -17,11 +17,12 @@ from typing import TypeVar
 import numpy as np
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
-from turnaround.analysis.goals import HOUR_S, device_time_s
+from turnaround.analysis.goals import device_time_s
 from turnaround.analysis.prices import Price
 from turnaround.errors import InputError
 from turnaround.forecast.interval import Array, Interval, draws, middle_80, one_more
 from turnaround.forecast.observations import Overheads, Times, times_by_kind
+from turnaround.interruptions import HOUR_S
 
 Quantity = TypeVar("Quantity", float, Array)
 

@@ -146,7 +146,7 @@ def image_facts(prepared: Prepared) -> dict[str, Any]:
         "classes": list(pixels.classes),
         "num_train_by_class": np.bincount(pixels.labels[: pixels.num_train], minlength=len(pixels.classes)).tolist(),
         "split": table.split,
-        "skipped": list(pixels.skipped),
+        "skipped": [f"{file}: {reason}" for file, reason in pixels.skipped],
         "num_ignored": len(table.ignored),
         "leaks": {
             "num": len(prepared.copies.leaking),

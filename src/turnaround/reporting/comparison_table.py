@@ -16,6 +16,7 @@ from turnaround.analysis.goals import time_to_target_s
 from turnaround.analysis.speed import Speedup, job_speedups, speedups
 from turnaround.analysis.stable import EpochEstimate
 from turnaround.analysis.summary import RunSummary
+from turnaround.findings.labels import label_of
 from turnaround.reporting.text_layout import Table, TextColumn, clean, tables
 from turnaround.words import UNKNOWN, accuracy, duration, energy, number, percent
 
@@ -295,7 +296,7 @@ def unknown_headings(job: Workload, ups: Mapping[Configuration, Speedup]) -> lis
 
 def configuration_names(job: Workload) -> list[str]:
     """Return the label of each configuration; where two have the same, with the batch that tells them apart."""
-    labels = [clean(configuration.label) for configuration in job.configurations]
+    labels = [clean(label_of(configuration)) for configuration in job.configurations]
     count = Counter(labels)
     return [
         f"{label}, batch {configuration.global_batch or 'unknown'}" if count[label] > 1 else label

@@ -8,6 +8,7 @@ from datetime import datetime
 from rich.text import Text
 
 from turnaround.findings.estimates import choice_sentences, narrowing_text, score_headline, score_sentences
+from turnaround.findings.forecasts import interval_text
 from turnaround.findings.queue import ready_text, silence_text
 from turnaround.forecast.estimate import Estimate
 from turnaround.forecast.interval import Interval
@@ -16,7 +17,7 @@ from turnaround.forecast.turnaround import gpu_hours
 from turnaround.reporting.forecast_words import queue_cells
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
 from turnaround.study.estimate import EstimateReport
-from turnaround.words import UNKNOWN, about, energy, interval, money, number
+from turnaround.words import UNKNOWN, about, energy, money, number
 
 MAX_ROWS = 20
 """A screen. Of more estimates the powers of two are shown; --json has all."""
@@ -95,7 +96,7 @@ def _fits(e: Estimate) -> str | None:
 
 
 def _time(forecast: Interval | None) -> str | None:
-    return None if forecast is None else interval(forecast.value, forecast.low, forecast.high)
+    return None if forecast is None else interval_text(forecast)
 
 
 def _count(forecast: Interval | None) -> str | None:

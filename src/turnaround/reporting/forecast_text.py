@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from turnaround.findings.forecasts import Answer
+from turnaround.findings.forecasts import Answer, interval_text
 from turnaround.findings.interruptions import interruptions_notes, interruptions_text
 from turnaround.findings.queue import queue_notes, ready_text
 from turnaround.forecast.predict import best_of_range, within_noise
@@ -21,7 +21,7 @@ from turnaround.reporting.forecast_words import (
     time_text,
 )
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
-from turnaround.words import UNKNOWN, hardware, interval, money
+from turnaround.words import UNKNOWN, hardware, money
 from turnaround.words import accuracy as accuracy_text
 
 
@@ -125,7 +125,7 @@ def _interrupted_cells(p: Prediction) -> tuple[str, str]:
         return "", ""
     time_s, price = found.job_time_s, found.cost
     return (
-        UNKNOWN if time_s is None else interval(time_s.value, time_s.low, time_s.high),
+        UNKNOWN if time_s is None else interval_text(time_s),
         money(price.value) if price is not None else "",
     )
 

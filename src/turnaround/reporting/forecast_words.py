@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from turnaround.analysis.configurations import Spread
-from turnaround.findings.forecasts import next_run_text
+from turnaround.findings.forecasts import interval_text, next_run_text
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Against, Prediction, Question
@@ -17,7 +17,6 @@ from turnaround.words import (
     emissions,
     energy,
     hardware,
-    interval,
     listed,
     money,
     number,
@@ -47,8 +46,7 @@ def headline(p: Prediction, question: Question) -> str:
 def decision(p: Prediction, against: Against) -> str:
     """Return what the GPUs asked for buy against the most that were run."""
     what = "to a stable accuracy" if against.is_to_stable else f"for {p.epochs_planned} epochs"
-    ratio = p.workers / against.workers
-    times = "twice" if ratio == 2 else f"{ratio:.2g} times"
+    times = "twice" if p.times_as_many == 2 else f"{p.times_as_many:.2g} times"
     here = hardware(against.workers, p.gpu)
     unit = "processes" if p.gpu == "CPU" else "GPUs"
     time = duration(against.time_s) if against.is_measured else about(against.time_s)
@@ -156,7 +154,7 @@ def range_text(p: Prediction, name: str) -> str:
     forecast: Interval | None = getattr(p, name)
     if name in p.measured or forecast is None:
         return time_text(p, name)
-    return interval(forecast.value, forecast.low, forecast.high)
+    return interval_text(forecast)
 
 
 def best_in_range(predictions: Sequence[Prediction]) -> str | None:
@@ -205,5 +203,5 @@ def queue_cells(p: Prediction) -> tuple[str, str]:
     wait_s, ready_s = p.queue.wait_s, p.queue.ready_s
     return (
         UNKNOWN if wait_s is None else about(wait_s.value),
-        UNKNOWN if ready_s is None else interval(ready_s.value, ready_s.low, ready_s.high),
+        UNKNOWN if ready_s is None else interval_text(ready_s),
     )

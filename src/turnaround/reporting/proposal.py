@@ -15,6 +15,7 @@ from turnaround.analysis.energy import EnergyRates
 from turnaround.errors import StorageError
 from turnaround.findings import Finding
 from turnaround.findings.proposal import has_gpus, how_measured, to_mind
+from turnaround.forecast.energy import electricity_cost, emissions_kg
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.proposal import AccuracyPoint, Proposal, ScalingPoint
 from turnaround.record.files import replace_file
@@ -47,7 +48,7 @@ class ProposalOptions:
     """What the user adds to the figures."""
 
     price: float | None = None
-    """Of one GPU for one hour."""
+    """Price of one GPU for one hour."""
     rates: EnergyRates
     command: str = ""
 
@@ -120,10 +121,10 @@ def _request_rows(proposal: Proposal, options: ProposalOptions) -> Iterator[tupl
     yield f"energy{of_gpus}, all trainings", _range(used, energy) if used is not None else "not known"
     if (cost := request.cost(options.price)) is not None:
         yield f"cost at {options.price:g} per hour", _range(cost, money)
-    if used is not None and rates.electricity is not None:
-        yield f"electricity at {rates.electricity:g} per kWh", _range(used.scaled(rates.electricity / 1000), money)
-    if used is not None and rates.grid is not None:
-        yield f"emissions at {rates.grid:g} kg CO2e per kWh", _range(used.scaled(rates.grid / 1000), emissions)
+    if (paid := electricity_cost(used, rates)) is not None:
+        yield f"electricity at {rates.electricity:g} per kWh", _range(paid, money)
+    if (emitted := emissions_kg(used, rates)) is not None:
+        yield f"emissions at {rates.grid:g} kg CO2e per kWh", _range(emitted, emissions)
     if p.epochs_to_stable is not None and p.epochs_planned is not None:
         epochs = _range(p.epochs_to_stable, lambda value: f"{value:.0f}")
         yield "epochs to a stable accuracy", f"{epochs}; a training has {p.epochs_planned}"

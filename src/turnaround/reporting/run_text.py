@@ -10,7 +10,7 @@ from rich.text import Text
 
 from turnaround.analysis.balance import balance
 from turnaround.analysis.energy import run_energy
-from turnaround.analysis.shares import parts_of_run_s
+from turnaround.analysis.shares import limited_s, parts_of_run_s
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings import Finding
 from turnaround.findings.energy import energy_text
@@ -110,9 +110,7 @@ def limit_sentence(summary: RunSummary, run: Run) -> str | None:
     limit_s = summary.time_limit_s
     if limit_s is None or summary.turnaround_s is None:
         return None
-    # Neither counts against the limit: the program had not begun.
-    before = ("queue", "preloaded")
-    used_s = sum(time_s for part, time_s in summary.turnaround_parts_s.items() if part not in before)
+    used_s = limited_s(summary)
     planned = run.status.epochs_planned or summary.epochs_planned or summary.epochs
     kept = "" if used_s <= limit_s else "; it was exceeded: an epoch is the least that is trained"
     return f"{duration(limit_s)}: {planned} epochs planned, {summary.epochs} done in {duration(used_s)}{kept}"

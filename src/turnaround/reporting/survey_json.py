@@ -12,6 +12,7 @@ from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Finding
 from turnaround.findings.bottlenecks import why
+from turnaround.findings.labels import fact_name, fact_text, label_of
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.forecast.score import Score
 from turnaround.reporting.comparison_table import figures
@@ -47,19 +48,21 @@ def _configuration_json(
     up = ups.get(configuration.key)
     return {
         "configuration": {
-            "label": configuration.label,
+            "label": label_of(configuration),
             **asdict(configuration.key),
             "settings": _settings(configuration),
         },
         "runs": [run.name for run in configuration.summaries],
         **{name: _plain(value) for name, value in figures(configuration, target).items()},
         "bottleneck": None if configuration.bottleneck is None else _bottleneck(configuration.bottleneck),
-        "speedup": None if up is None else {**asdict(up), "baseline": up.baseline.label},
+        "speedup": None if up is None else {**asdict(up), "baseline": label_of(up.baseline)},
     }
 
 
 def _settings(configuration: ConfigurationRuns) -> list[dict[str, str]]:
-    return [{"what": f.what, "value": f.text, "matters_for": f.matters_for} for f in configuration.settings]
+    return [
+        {"what": fact_name(f.id), "value": fact_text(f), "matters_for": f.matters_for} for f in configuration.settings
+    ]
 
 
 def _bottleneck(verdict: Bottleneck) -> dict[str, Any]:
@@ -77,13 +80,12 @@ def _plain(value: Any) -> dict[str, Any] | None:
 
 
 def finding_payload(finding: Finding) -> dict[str, Any]:
-    content = asdict(finding)
     return {
         "id": finding.id,
         "severity": finding.severity,
         "text": finding.text,
         # A share is a plain number for programs: its unit is none.
-        "evidence": [{**item, "unit": item["unit"].removeprefix("share")} for item in content["evidence"]],
+        "evidence": [{**asdict(item), "unit": "" if item.unit == "share" else item.unit} for item in finding.evidence],
         "next": finding.advice,
         "job": finding.job,
     }

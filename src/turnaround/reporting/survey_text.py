@@ -17,6 +17,7 @@ from turnaround.analysis.speed import Speedup, speedups
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import Evidence, Finding
 from turnaround.findings.energy import rated_lines
+from turnaround.findings.labels import label_of
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.reporting.charts import BLOCKS, Glyphs, accuracy_chart, stable_chart, time_chart
 from turnaround.reporting.comparison_table import (
@@ -123,7 +124,7 @@ def _notes(job: Workload, ups: Mapping[Configuration, Speedup]) -> Iterator[str]
     guessing = next((c.guessing_accuracy for c in job.configurations if c.guessing_accuracy is not None), None)
     if guessing is not None:
         yield f"Guessing the largest class of the validation images gives {accuracy(guessing)}."
-    used = [clean(baseline.label) for baseline in used_baselines(job, ups)]
+    used = [clean(label_of(baseline)) for baseline in used_baselines(job, ups)]
     if used:
         yield f"Baseline{'s' * (len(used) > 1)} of speed-up and efficiency: {' and '.join(used)}."
     if any(configuration.is_rehearsal for configuration in job.configurations):
@@ -239,6 +240,7 @@ def _left_out(survey: Survey, screen: Screen) -> Iterator[Text]:
         yield Text(f"Left out: {len(survey.left_out):,}", style=HEADING)
         for item in survey.left_out:
             reason = left_out_text(item)
+            # The reader begins with the file where one is to blame: only its sentence tells, for all kinds of errors.
             text = reason if reason.startswith(item.directory) else f"{item.directory}: {reason}"
             yield from _styled(wrapped(clean(text), screen.prose, first="  ", rest="    "))
 

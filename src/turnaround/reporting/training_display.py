@@ -83,7 +83,7 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
     console.print(f"{spread}, global batch {recipe.global_batch}, {counted(epochs, 'epoch')}")
     for note in prepared.notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")
-    notes = [*prepared.table.warnings, *(f"left out: {name}" for name in pixels.skipped)]
+    notes = [*prepared.table.warnings, *(f"left out: {file}: {reason}" for file, reason in pixels.skipped)]
     for note in notes[:MAX_NOTES]:
         console.print(f"[yellow]note:[/yellow] {escape(note)}")
     if len(notes) > MAX_NOTES:

@@ -44,6 +44,26 @@ def test_the_labs_table_is_ranked_by_job_time_and_twice_the_gpus_are_forecast(tm
     assert answer.mind.startswith("4 V100 take as long as 4 T4")
 
 
+def test_a_sentence_ends_where_it_was_made_to_end_whatever_names_it_holds(tmp_path: Path) -> None:
+    for workers, schedule in ((1, "v1. a"), (2, "v1. b")):
+        own = {"schedule": schedule}
+        plan = Plan(workers=workers, epoch_time_s=100.0 / workers, training=own, accuracy=(0.5, 0.6))
+        build(tmp_path / f"v1. x{workers}", plan)
+    two = only(tmp_path)
+    assert two.sentence.startswith("1 T4 (schedule v1. a) reaches 60.0 % accuracy")
+    assert two.sentence.endswith(" for 2 epochs.")
+    assert two.rest.startswith("Against 2 T4 that saves")
+    failed = Plan(accuracy=(0.5, 0.6), state="failed", cause="v2. y broke. It had no images.")
+    assert only(build(tmp_path / "alone" / "v1. x", failed)).sentence.endswith("(v2. y broke. It had no images).")
+
+
+def test_what_more_gpus_buy_is_a_sentence_of_its_own(tmp_path: Path) -> None:
+    answer = answers(import_table(LAB, tmp_path))["caltech256, frozen"]
+    assert answer.sentence.endswith("would probably not be stable by then.")
+    assert answer.rest.startswith("Against 8 V100 that saves about 2 min 30 s")
+    assert answer.sentences == (answer.sentence, answer.rest)
+
+
 def test_runs_with_curves_are_ranked_by_the_time_to_one_accuracy(tmp_path: Path) -> None:
     for workers, time_s in ((1, 100.0), (2, 60.0)):
         curve = rising(0.8, epochs=30, pace=3.0, seed=workers)

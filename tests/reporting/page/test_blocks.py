@@ -11,6 +11,7 @@ import pytest
 from analysis.build import LAB, Plan, build, import_table, rising
 from reporting.page.figure_study import EVIL, study_job
 from turnaround.analysis.workloads import LeftOut, Survey, survey
+from turnaround.errors import RunDirectoryError
 from turnaround.findings import find_all
 from turnaround.forecast.sweep import forecasters_of
 from turnaround.record.files import read_json
@@ -169,7 +170,7 @@ def test_the_most_confident_mistakes(study: PageView, study_blocks: tuple[Block,
 
 def test_nothing_that_others_have_named_becomes_markup(study: PageView) -> None:
     hostile = "</script><script>alert(1)</script>"
-    left_out = (LeftOut(directory=hostile, reason=f"{EVIL} \u202e turned"),)
+    left_out = (LeftOut(directory=hostile, error=RunDirectoryError(f"{EVIL} \u202e turned")),)
     view = replace(
         study, title=EVIL, command=EVIL, now=EVIL, notes=(EVIL,), survey=replace(study.survey, left_out=left_out)
     )

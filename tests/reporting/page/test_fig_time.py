@@ -73,7 +73,7 @@ def test_without_epochs_to_stable_it_is_the_whole_job(lab: dict[str, Workload]) 
 
 
 def test_small_costs_are_seconds() -> None:
-    assert (cost_unit([20.0, None], "process", None).name, cost_unit([4000.0], "GPU", None).name) == (
+    assert (cost_unit([20.0, None], "process").name, cost_unit([4000.0], "GPU").name) == (
         "process-seconds",
         "GPU-hours",
     )

@@ -22,8 +22,8 @@ def test_what_all_share_is_told_once_and_the_rest_with_each_run(tmp_path: Path) 
     assert "training.seed" not in dict(found.recipe)
     assert [dict(card.recipe) for card in found.cards] == [{"training.seed": "0"}, {"training.seed": "1"}]
     assert [dict(card.machine) for card in found.cards] == [{"hostname": "node0"}, {"hostname": "node1"}]
-    assert [(fact.what, fact.text) for fact in found.cards[1].differs] == [("seed", "1")]
-    assert "optimizer" in {fact.what for fact in found.facts}
+    assert [(fact.name, fact.text) for fact in found.cards[1].differs] == [("seed", "1")]
+    assert "optimizer" in {fact.name for fact in found.facts}
 
 
 def test_a_single_run_has_everything_in_common_with_itself(tmp_path: Path) -> None:

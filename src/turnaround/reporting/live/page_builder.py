@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnaround.analysis.workloads import LeftOut, Survey, survey_runs
+from turnaround.findings.runs import error_text
 from turnaround.record.folder import FollowedFolder
 from turnaround.record.follow import FollowedRun, RunSnapshot
 from turnaround.reporting.live.hub import Packed, pack
@@ -42,8 +43,8 @@ class PageBuilder:
         self.notes: tuple[str, ...] = ()
         self._watches: dict[str, RunWatch] = {}
         self._plans: dict[Path, PlanFollower] = {}
-        self._judged: dict[RunSnapshot, str | None] = {}
-        """Filled after a rendering failed: the reason why a run cannot be rendered, or None where it can."""
+        self._judged: dict[RunSnapshot, Exception | None] = {}
+        """Filled after a rendering failed: the error that a run cannot be rendered for, or None where it can."""
 
     def now(self) -> Rendered:
         """Read on in the folder, and render the state of every run."""
@@ -57,7 +58,7 @@ class PageBuilder:
         try:
             found = self._stand()
         except Exception as error:  # told on the page; the server lives on
-            notes.append(f"Where the runs stand cannot be told ({_told(error)}).")
+            notes.append(f"Where the runs stand cannot be told ({error_text(error)}).")
         waiting = f"No run yet in {self.folder.given}: the first one appears here as soon as it is recorded."
         blocks = now_blocks(found, notes, waiting=waiting, to_come=self._to_come())
         return Rendered(blocks=tuple(pack(block) for block in blocks), cpu_s=time.thread_time() - begun_s)
@@ -92,20 +93,20 @@ class PageBuilder:
             try:
                 blocks = self._blocks(snapshots, notes)
             except Exception as error:  # told on the page; the server lives on
-                blocks = (failure_block(self.title, f"The page cannot be made of these runs ({_told(error)})."),)
+                blocks = (failure_block(self.title, f"The page cannot be made of these runs ({error_text(error)})."),)
         return Rendered(blocks=tuple(pack(block) for block in blocks), cpu_s=time.thread_time() - begun_s)
 
     def _blocks(self, runs: Sequence[RunSnapshot], notes: tuple[str, ...]) -> tuple[Block, ...]:
-        broken = {run: reason for run, reason in self._judged.items() if reason is not None}
+        broken = {run: error for run, error in self._judged.items() if error is not None}
         survey = survey_runs([run for run in runs if run not in broken])
-        left_out = (LeftOut(directory=str(run.path), reason=reason) for run, reason in broken.items())
+        left_out = (LeftOut(directory=str(run.path), error=error) for run, error in broken.items())
         return page_blocks(self.view(replace(survey, left_out=(*survey.left_out, *left_out)), notes))
 
-    def _why_broken(self, run: RunSnapshot) -> str | None:
+    def _why_broken(self, run: RunSnapshot) -> Exception | None:
         try:
             page_blocks(self.view(survey_runs([run]), ()))
         except Exception as error:
-            return f"It holds what no run has ({_told(error)})."
+            return error.with_traceback(None)
         return None
 
 
@@ -113,9 +114,5 @@ def _progress(run: FollowedRun, watch: RunWatch) -> RunProgress:
     try:
         return watch.look()
     except Exception as error:  # a record of others: told in its place
-        cause = f"it holds what no run has ({_told(error)})"
+        cause = f"it holds what no run has ({error_text(error)})"
         return RunProgress(id=run.id, name=run.label, state="unreadable", cause=cause)
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}"

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from turnaround.analysis.bottleneck import Bottleneck, bottleneck, gpu_busy
 from turnaround.analysis.progress import (
-    STARVING,
     Concern,
     Pace,
     Position,
     Trouble,
     disk_concerns,
+    idle_concerns,
     loss_concerns,
     stall_concerns,
 )
@@ -217,16 +217,9 @@ class RunWatch:
             status = _or_none(lambda: self.run.snapshot.status)
             if status is not None and status.not_saved:
                 yield Concern(trouble="not saved", subject=status.not_saved, is_problem=True)
-            yield from self._starving(processes)
+            busy = _or_none(lambda: gpu_busy(self.run.recent(spans=1, samples=LAST_SAMPLES)))
+            yield from idle_concerns(processes, busy)
             yield from stall_concerns(processes, self.now_s() - self._moved_s)
-
-    def _starving(self, processes: list[ProcessHeartbeat]) -> Iterator[Concern]:
-        # A single beat is that of the start: a GPU that is idle then has not begun.
-        if not processes or processes[0].beats <= 1:
-            return
-        busy = _or_none(lambda: gpu_busy(self.run.recent(spans=1, samples=LAST_SAMPLES)))
-        if busy is not None and busy < STARVING:
-            yield Concern(trouble="GPUs idle", figures={"busy": busy})
 
 
 def _or_none(read: Callable[[], Any]) -> Any:

@@ -10,12 +10,9 @@ from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.score import Score, saved_in, scored
 from turnaround.forecast.sweep import forecasters_of
 from turnaround.record.folder import FollowedFolder
-from turnaround.record.layout import RunDirectory, StudyDirectory
+from turnaround.record.layout import RunDirectory
 from turnaround.reporting.page.blocks import PageView
 from turnaround.reporting.page.build import PageOptions, page_view
-
-MAX_SCORED_BYTES = 2**20
-"""Largest file of saved forecasts that is read: it may lie in a folder of others, and is read whole."""
 
 
 class LiveView:
@@ -55,9 +52,6 @@ class LiveView:
 
     def _scored(self, survey: Survey) -> tuple[Score, ...]:
         """Score the saved forecasts; those of a single run lie around its folder, where nothing is read."""
-        file = StudyDirectory(self.folder.root).forecasts
-        try:
-            is_readable = not RunDirectory(self.folder.root).is_run() and file.lstat().st_size <= MAX_SCORED_BYTES
-        except OSError:
+        if RunDirectory(self.folder.root).is_run():
             return ()
-        return tuple(scored(saved_in(self.folder.root), survey)) if is_readable else ()
+        return tuple(scored(saved_in(self.folder.root), survey))

@@ -13,12 +13,13 @@ from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.goals import TimeRanking, time_ranking
 from turnaround.findings import Finding, Severity
 from turnaround.findings.finding import who
-from turnaround.forecast.interval import Interval
+from turnaround.findings.forecasts import interval_text
+from turnaround.findings.labels import hardware_label, label_of, settings_label
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.reporting.comparison_table import epoch_text
 from turnaround.reporting.forecast_words import decision
-from turnaround.words import accuracy, duration, interval, listed
+from turnaround.words import accuracy, duration, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,8 @@ class Headline:
     """The answer for somebody who reads no further about one job."""
 
     job: str
-    text: str
+    sentences: tuple[str, ...]
+    """One or two; the first is read by everybody."""
     basis: str = ""
     """A sentence that says what was compared; empty where there was nothing to compare."""
     mind: str = ""
@@ -37,13 +39,17 @@ class Headline:
     @property
     def sentence(self) -> str:
         """Return the first sentence, which is read by everybody."""
-        first, _, rest = self.text.partition(". ")
-        return f"{first}." if rest else first
+        return self.sentences[0]
 
     @property
     def rest(self) -> str:
         """Return the sentences after the first; empty where there are none."""
-        return self.text.partition(". ")[2]
+        return " ".join(self.sentences[1:])
+
+    @property
+    def text(self) -> str:
+        """Return all sentences."""
+        return " ".join(self.sentences)
 
 
 DOUBTS = ("more-than-linear", "ran-together", "times-contradict")
@@ -58,10 +64,10 @@ def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: S
     doubts = [one for one in of_job if ranked and one.id in DOUBTS and _is_about(one, best)]
     minded = next(iter([finding for finding in of_job if finding.severity == "problem"] + doubts), None)
     is_useful = best.finished and not best.is_at_chance and not doubts
-    ahead = _ahead(best, ranked, forecasters) if is_useful else ""
+    ahead, bought = _ahead(best, ranked, forecasters) if is_useful else ("", ())
     return Headline(
         job=job.name,
-        text=f"{_reservation(best, is_doubtful=bool(doubts))}{measured}{ahead}.",
+        sentences=(f"{_reservation(best, is_doubtful=bool(doubts))}{measured}{ahead}.", *bought),
         basis=_basis(ranked) if ranked else "",
         mind=minded.text if minded else "",
         severity=minded.severity if minded else "problem",
@@ -70,7 +76,7 @@ def answer_of(job: Workload, forecasters: Sequence[Forecaster] = (), findings: S
 
 def _is_about(finding: Finding, configuration: ConfigurationRuns) -> bool:
     """Tell whether the evidence of a finding names the configuration, or one of its runs."""
-    names = {who(configuration), configuration.label, *(run.name for run in configuration.summaries)}
+    names = {who(configuration), label_of(configuration), *(run.name for run in configuration.summaries)}
     return any(names & {item.run, *item.run.split(", ")} for item in finding.evidence)
 
 
@@ -115,8 +121,8 @@ def _basis(ranked: TimeRanking) -> str:
 
 def _name(configuration: ConfigurationRuns) -> str:
     """Return the configuration, its settings in brackets: a sentence goes on after it."""
-    settings = f" ({configuration.key.settings_label})" if configuration.settings else ""
-    return f"{configuration.key.hardware_label}{settings}"
+    settings = f" ({settings_label(configuration)})" if configuration.settings else ""
+    return f"{hardware_label(configuration)}{settings}"
 
 
 def _epochs(configuration: ConfigurationRuns) -> str:
@@ -169,26 +175,29 @@ def _under_way(configuration: ConfigurationRuns) -> str:
 # --- what would be
 
 
-def _ahead(best: ConfigurationRuns, ranked: TimeRanking | None, forecasters: Sequence[Forecaster]) -> str:
-    """Twice the most workers of the same kind of GPU that were timed."""
+def _ahead(
+    best: ConfigurationRuns, ranked: TimeRanking | None, forecasters: Sequence[Forecaster]
+) -> tuple[str, tuple[str, ...]]:
+    """Say what twice the most workers of the same kind of GPU that were timed would need: how the first sentence goes
+    on, and the sentences after it."""
     kind = best.gpu
     forecaster = next((one for one in forecasters if one.laws.gpu == kind and one.laws.times is not None), None)
     if forecaster is None or forecaster.laws.times is None:
-        return ""
+        return "", ()
     p = forecaster.predict(2 * max(forecaster.laws.times.counts))
     counted = (
         str(p.workers) if kind not in ("CPU", "unknown") else f"{p.workers} {'processes' * (kind == 'CPU')}".strip()
     )
     if ranked is not None and ranked.basis == "target":
         time_s = p.training_to_target_s
-        return f"; {counted} would need about {_interval(time_s)}{_reaching(p)}" if time_s else ""
+        return f"; {counted} would need about {interval_text(time_s)}{_reaching(p)}" if time_s else "", ()
     if p.job_time_s is not None:
-        bought = f". {decision(p, p.against).removesuffix('.')}" if p.against is not None else ""
-        needed = f"{_interval(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
-        return f"; {counted} would need about {needed}{bought}"
+        bought = (decision(p, p.against),) if p.against is not None else ()
+        needed = f"{interval_text(p.job_time_s)} for {p.epochs_planned} epochs{_stable(p)}"
+        return f"; {counted} would need about {needed}", bought
     if p.epoch_time_s is not None:
-        return f"; {counted} would need about {_interval(p.epoch_time_s)} an epoch"
-    return ""
+        return f"; {counted} would need about {interval_text(p.epoch_time_s)} an epoch", ()
+    return "", ()
 
 
 def _reaching(p: Prediction) -> str:
@@ -202,7 +211,3 @@ def _stable(p: Prediction) -> str:
         return ", and may or may not be stable by then"
     probably = "probably " if p.stable_by_end in ("probably", "probably not") else ""
     return f" and would {probably}{'' if p.reaches_stable else 'not '}be stable by then"
-
-
-def _interval(forecast: Interval) -> str:
-    return interval(forecast.value, forecast.low, forecast.high)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.confusion import Confusion, best_evaluated, confused_pairs, most_confused_classes, row_shares
+from turnaround.findings.labels import label_of
 from turnaround.reporting.page.fig_common import (
     Figure,
     axis,
@@ -118,7 +119,7 @@ def _hover(
 def _which(best: Confusion) -> str:
     top1 = accuracy(best.evaluation.top1)
     return (
-        f"Validation images after the last epoch of {best.summary.name} ({best.configuration.label}), the most "
+        f"Validation images after the last epoch of {best.summary.name} ({label_of(best.configuration)}), the most "
         f"accurate run ({top1} of {best.evaluation.num_images:,} images)."
     )
 

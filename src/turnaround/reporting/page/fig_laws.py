@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread
+from turnaround.findings.labels import label_of
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.sweep import SweepPoint
@@ -168,7 +169,7 @@ def _measured(group: ScalingGroup, curve: LawCurve, unit: TimeUnit, shown: Calla
             "y": values,
             **error_bars("y", values, [unit(v.low) for _, v in known], [unit(v.high) for _, v in known]),
             "marker": {"symbol": "circle", "size": 10},
-            "text": [f"{plain(c.label)}: {shown(value.value)}, {_runs(c)}" for c, value in known],
+            "text": [f"{plain(label_of(c))}: {shown(value.value)}, {_runs(c)}" for c, value in known],
             "hovertemplate": "%{text}<extra></extra>",
             "legendgroup": group.name,
             "meta": meta(group.series, "measured", group.tone),

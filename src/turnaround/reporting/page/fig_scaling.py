@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.speed import Speedup, comparable_in_time, ideal_time_s, is_its_twin, speedup_of
-from turnaround.findings.forecast_warnings import hardware_label
 from turnaround.findings.forecasts import assumption_text
+from turnaround.findings.labels import facts_label, hardware_label, label_of
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.sweep import set_aside, sweep
@@ -74,7 +74,7 @@ def _name(configurations: Sequence[ConfigurationRuns], others: Sequence[Sequence
     kind = own.gpu if own.gpu != "unknown" else "workers"
     if all(group[0].gpu != own.gpu for group in others):
         return kind
-    return ", ".join([kind, *(f"{fact.what} {fact.text}" for fact in own.settings_for("time"))])
+    return ", ".join(part for part in (kind, facts_label(own.settings_for("time"))) if part)
 
 
 def scaling_figures(job: Workload, forecasters: Sequence[Forecaster]) -> list[Figure]:
@@ -224,7 +224,7 @@ def _law_rule(groups: Sequence[ScalingGroup]) -> str:
     last = [group.points[-1].prediction for group in groups if group.points]
     if not last:
         return ""
-    aside = [c.label for group in groups if group.forecaster for c in set_aside(group.forecaster)]
+    aside = [label_of(c) for group in groups if group.forecaster for c in set_aside(group.forecaster)]
     assumed = [
         f"for {hardware(p.workers, p.gpu)} "
         + "; ".join(assumption_text(assumption, flags=False) for assumption in p.remarks.assumed)

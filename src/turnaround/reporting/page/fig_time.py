@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.goals import Goal, Reached, goals
-from turnaround.analysis.prices import PriceTable
+from turnaround.analysis.prices import PriceTable, price_of
 from turnaround.forecast.turnaround import measured_times_to_stable
 from turnaround.reporting.page.fig_common import (
     MAX_BARS,
@@ -193,22 +193,22 @@ def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | PriceTable |
     names = [series.name for series, _ in shown]
     kinds = {series.configuration.gpu for series, _ in shown}
     device = "process" if kinds & {"CPU", "unknown"} else "GPU"
-    table = _all_priced(price, kinds) if isinstance(price, PriceTable) else None
-    told = None if isinstance(price, PriceTable) else price
+    # All or none: bars in money and bars in hours cannot be compared.
+    price = price if all(price_of(price, kind) is not None for kind in kinds) else None
+    table = price if isinstance(price, PriceTable) else None
     # With the upper ends: the unit must suit the lines of the intervals too.
-    unit = cost_unit([one.device_s(one.high_s or one.value_s) for _, one in shown], device, told)
-    if table is not None:
-        unit = TimeUnit(name=table.currency or "money", seconds=1.0)
+    hours = cost_unit([one.device_s(one.high_s or one.value_s) for _, one in shown], device)
+    unit = hours.name if price is None else _money_name(price, device)
 
     def of(one: Reached, time_s: float | None) -> float | int | None:
-        device_s = one.device_s(time_s)
-        if table is not None and time_s is not None and (own := table.of(one.configuration.gpu)) is not None:
+        if time_s is not None and (own := price_of(price, one.configuration.gpu)) is not None:
             return number(own.cost(time_s, devices=one.configuration.processes))
-        return None if device_s is None else number(device_s / unit.seconds)
+        device_s = one.device_s(time_s)
+        return None if device_s is None else number(device_s / hours.seconds)
 
     values = [of(one, one.value_s) for _, one in shown]
     traces = _bars(
-        shown, values, [of(one, one.low_s) for _, one in shown], [of(one, one.high_s) for _, one in shown], unit.name
+        shown, values, [of(one, one.low_s) for _, one in shown], [of(one, one.high_s) for _, one in shown], unit
     )
     # A lower bound may yet be the dearest of all: it is named where nothing else is known.
     cheapest = min(zip(names, values, shown, strict=True), key=lambda row: (row[2][1].is_lower_bound, row[1] or 0))
@@ -231,23 +231,20 @@ def _cost_figure(goal: Goal, rows: Sequence[Row], *, price: float | PriceTable |
             _interval(goal, shown),
             left_out(len(shown), len(rows)),
         ),
-        alt=f"Cheapest is {cheapest[0]} with {cheapest[1]:.3g} {unit.name}.",
+        alt=f"Cheapest is {cheapest[0]} with {cheapest[1]:.3g} {unit}.",
         data=traces,
         layout=layout(
-            height=bar_height(names), xaxis=axis(f"cost ({unit.name})", rangemode="tozero"), yaxis=bar_axis(names)
+            height=bar_height(names), xaxis=axis(f"cost ({unit})", rangemode="tozero"), yaxis=bar_axis(names)
         ),
     )
 
 
-def _all_priced(table: PriceTable, kinds: Collection[str]) -> PriceTable | None:
-    """Return the table where it has every kind: bars in money and bars in hours cannot be compared."""
-    return table if all(table.of(kind) is not None for kind in kinds) else None
+def _money_name(price: float | PriceTable, device: str) -> str:
+    return price.currency or "money" if isinstance(price, PriceTable) else f"money, at {price:g} for a {device}-hour"
 
 
-def cost_unit(device_s: Sequence[float | None], device: str, price: float | None) -> TimeUnit:
-    """Return GPU-hours, or GPU-seconds where all are small; with a price, money: `seconds` is what one unit buys."""
-    if price is not None:
-        return TimeUnit(name=f"money, at {price:g} for a {device}-hour", seconds=3600 / price)
+def cost_unit(device_s: Sequence[float | None], device: str) -> TimeUnit:
+    """Return GPU-hours, or GPU-seconds where all are small."""
     most_s = max((value for value in device_s if value is not None), default=0.0)
     is_small = most_s < SMALL_COST_S
     return TimeUnit(name=f"{device}-seconds" if is_small else f"{device}-hours", seconds=1.0 if is_small else 3600.0)

@@ -28,7 +28,7 @@ SECTIONS = {
 }
 """The sections in order, as people read them."""
 
-MOST_KEY_FIGURES = 4
+MAX_KEY_FIGURES = 4
 KEY_FIGURES = (
     ("accuracy", "final-accuracy"),
     ("time-to-target", "time-to-stable", "job-time"),
@@ -47,7 +47,7 @@ def key_figures(figures: Sequence[Figure]) -> list[Figure]:
     by_id = {figure.id: figure for figure in figures}
     rows = KEY_FIGURES if any(name in by_id for name in KEY_FIGURES[1]) else KEY_FIGURES_OF_ONE
     found = [next((by_id[name] for name in row if name in by_id), None) for row in rows]
-    known = [figure for figure in found if figure is not None][:MOST_KEY_FIGURES]
+    known = [figure for figure in found if figure is not None][:MAX_KEY_FIGURES]
     return known[: len(known) // 2 * 2] or known
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from turnaround.analysis.configurations import Workload
-from turnaround.forecast.interval import Interval
+from turnaround.findings.forecasts import interval_text
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.reporting.comparison_table import stable_text
 from turnaround.reporting.page.fig_common import Figure, series_of
 from turnaround.reporting.page.fig_scaling import EPOCH_TIME
 from turnaround.reporting.page.fig_time import times_to_stable
-from turnaround.words import accuracy, duration, hardware, interval
+from turnaround.words import accuracy, duration, hardware
 
 MAX_NAMED = 6
 """Configurations that an answer names; the tables have all."""
@@ -162,9 +162,9 @@ def _twice_as_many(forecasters: Sequence[Forecaster], shown: set[str]) -> Iterat
 
 def _predicted(p: Prediction) -> Iterator[str]:
     if p.job_time_s is not None:
-        yield f"about {_interval(p.job_time_s)} for {p.epochs_planned} epochs"
+        yield f"about {interval_text(p.job_time_s)} for {p.epochs_planned} epochs"
     if p.epoch_time_s is not None:
-        yield f"{_interval(p.epoch_time_s)} an epoch"
+        yield f"{interval_text(p.epoch_time_s)} an epoch"
     if (epochs := p.epochs_to_stable) is not None:
         yield f"{epochs.value:.0f} epochs to stable ({epochs.low:.0f} to {epochs.high:.0f}){_enough(p)}"
     if p.val_accuracy is not None:
@@ -181,10 +181,6 @@ def _enough(p: Prediction) -> str:
         "no": "are not enough",
     }
     return f", so {p.epochs_planned} epochs {verdicts[p.stable_by_end]}" if p.stable_by_end is not None else ""
-
-
-def _interval(forecast: Interval) -> str:
-    return interval(forecast.value, forecast.low, forecast.high)
 
 
 def _listed(told: Sequence[str], before: str = "") -> str:

@@ -9,15 +9,16 @@ import json
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from zlib import crc32
 
-from turnaround.analysis.compare import Fact, machine_facts, recipe_facts, result_facts
+from turnaround.analysis.compare import Fact, Matters, machine_facts, recipe_facts, result_facts
 from turnaround.analysis.configurations import Workload
 from turnaround.analysis.energy import RunEnergy
 from turnaround.analysis.summary import RunSummary
 from turnaround.findings.energy import energy_text
+from turnaround.findings.labels import fact_name, fact_text, label_of
 from turnaround.record.reader import Run
 from turnaround.reporting.run_text import parts_sentence
 from turnaround.words import accuracy, duration
@@ -25,10 +26,19 @@ from turnaround.words import accuracy, duration
 Pairs = tuple[tuple[str, str], ...]
 Value = TypeVar("Value", Fact, str)
 
-LONGEST = 240
+MAX_LETTERS = 240
 """Letters of one value; the run directory has all of them."""
 SKIPPED = frozenset({"format", "name", "command", "ranks"})
 """Keys of recipe.json and machine.json that are told elsewhere, or mean nothing to people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownFact:
+    """A fact about a run, for people."""
+
+    name: str
+    text: str
+    matters_for: Matters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +54,7 @@ class RunCard:
     is_rehearsal: bool
     figures: Pairs
     """Names and values, for people."""
-    differs: tuple[Fact, ...]
+    differs: tuple[ShownFact, ...]
     """Facts that are not the same in all runs of the job, with this run's value."""
     recipe: Pairs
     machine: Pairs
@@ -56,7 +66,7 @@ class RunCards:
     """All runs of a job."""
 
     cards: tuple[RunCard, ...]
-    facts: tuple[Fact, ...]
+    facts: tuple[ShownFact, ...]
     """The same in all of them."""
     recipe: Pairs
     machine: Pairs
@@ -64,7 +74,7 @@ class RunCards:
 
 def run_cards(job: Workload) -> RunCards:
     """Return the cards in the job's order."""
-    members = [(c.label, *pair) for c in job.configurations for pair in c.members]
+    members = [(label_of(c), *pair) for c in job.configurations for pair in c.members]
     records = [record for _, _, record in members]
     energies = [energy for c in job.configurations for energy in c.energies]
     facts = [_facts(record) for record in records]
@@ -79,7 +89,7 @@ def run_cards(job: Workload) -> RunCards:
             cause=record.status.cause or "",
             is_rehearsal=summary.is_rehearsal,
             figures=(*_figures(summary), *_energy(summary, energies[place])),
-            differs=tuple(fact for what, fact in facts[place].items() if what not in same_facts),
+            differs=tuple(_shown(fact) for id_, fact in facts[place].items() if id_ not in same_facts),
             recipe=_without(recipes[place], same_recipe),
             machine=_without(machines[place], same_machine),
             directory=summary.directory,
@@ -88,7 +98,7 @@ def run_cards(job: Workload) -> RunCards:
     ]
     return RunCards(
         cards=tuple(cards),
-        facts=tuple(same_facts.values()),
+        facts=tuple(map(_shown, same_facts.values())),
         recipe=tuple(same_recipe.items()),
         machine=tuple(same_machine.items()),
     )
@@ -96,11 +106,16 @@ def run_cards(job: Workload) -> RunCards:
 
 def _facts(run: Run) -> dict[str, Fact]:
     facts = (*recipe_facts(run), *result_facts(run), *machine_facts(run))
-    return {fact.what: replace(fact, what=FIELD_WORDS.get(fact.what, fact.what)) for fact in facts}
+    return {fact.id: fact for fact in facts}
 
 
-FIELD_WORDS = {"engine": "communication backend"}
-"""Names of facts for people, where the record's own word says less than the field's."""
+def _shown(fact: Fact) -> ShownFact:
+    name = FIELD_WORDS.get(fact.id) or fact_name(fact.id)
+    return ShownFact(name=name, text=fact_text(fact), matters_for=fact.matters_for)
+
+
+FIELD_WORDS = {"workers.engine": "communication backend"}
+"""Names of facts where there is room for the field's word, which says more than the record's own."""
 
 
 def _shared(each: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
@@ -176,4 +191,4 @@ def _text(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} letters)"
+    return text if len(text) <= MAX_LETTERS else f"{text[:MAX_LETTERS]}... ({len(text):,} letters)"
