@@ -18,6 +18,7 @@ from turnaround.cli.options import (
     command_began_s,
     notifier_of,
 )
+from turnaround.workers.engines import ENGINES
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster
@@ -32,7 +33,9 @@ OtherShare = Annotated[
 ]
 OtherEngine = Annotated[
     str | None,
-    typer.Option("--engine", metavar="ENGINE", help="Another communication backend than before: torch or horovod."),
+    typer.Option(
+        "--engine", metavar="ENGINE", help=f"Another communication backend than before: {' or '.join(ENGINES)}."
+    ),
 ]
 OtherDevice = Annotated[
     str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or mps. Default: as before.")

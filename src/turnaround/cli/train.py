@@ -223,6 +223,7 @@ def _refuse_on_cluster(
     private: bool,
 ) -> None:
     from turnaround.errors import InputError
+    from turnaround.workers.engines import ENGINES
 
     if viewers:
         raise InputError(
@@ -236,7 +237,7 @@ def _refuse_on_cluster(
     if recipe.workers.engine != "torch":
         raise InputError(
             f"--on {cluster.name} starts the engine torch, not {recipe.workers.engine}. Leave --engine out, or write a "
-            "job of your own around horovodrun: docs/slurm.md has one."
+            f"job of your own around {ENGINES[recipe.workers.engine].launcher}: docs/slurm.md has one."
         )
     if private:
         raise InputError(

@@ -39,6 +39,8 @@ from turnaround.workers.engines import ENGINES
 VARIABLES = {name: engine.rank_variables for name, engine in ENGINES.items()}
 MEETING_POINTS = {name: engine.meeting_point for name, engine in ENGINES.items()}
 LAUNCHERS = {name: engine.launcher for name, engine in ENGINES.items()}
+STEP_OF_SLURM = "SLURM_STEP_ID"
+"""Set in what srun starts, and not in a batch script, which is alone."""
 OTHERS = {
     "mpirun": (
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -47,7 +49,7 @@ OTHERS = {
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"),
     "srun": (
         *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
-        *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+        *("SLURM_JOB_ID", STEP_OF_SLURM, "SLURM_RESTART_COUNT"),
     ),
 }
 RUN_DIR_VARIABLE = "TURNAROUND_RUN_DIR"
@@ -74,6 +76,31 @@ class RankInfo:
     def is_alone(self) -> bool:
         """Tell whether there is no other process to agree with."""
         return self.size == 1
+
+
+def has_rank(variables: Mapping[str, str]) -> bool:
+    """Tell whether the launcher of an engine has numbered a process with these variables."""
+    return any(names[0] in variables for names in VARIABLES.values())
+
+
+def rank_in(variables: Mapping[str, str]) -> int | None:
+    """Return the rank in the variables of another process, whatever else they say; None where there is none."""
+    return _first_number(0, variables)
+
+
+def local_rank_in(variables: Mapping[str, str] = os.environ) -> int:
+    """Return the number on this host that a launcher has given this process, whose rank among all is known better."""
+    return _first_number(2, variables) or 0
+
+
+def _first_number(index: int, variables: Mapping[str, str]) -> int | None:
+    texts = (variables.get(names[index], "") for names in VARIABLES.values())
+    return next((int(text) for text in texts if text.isdecimal()), None)
+
+
+def is_run_by_others(variables: Mapping[str, str]) -> bool:
+    """Tell whether a launcher of others runs this command, as a rule once for each process."""
+    return has_rank(variables) or STEP_OF_SLURM in variables
 
 
 def place(variables: Mapping[str, str] = os.environ) -> RankInfo:
