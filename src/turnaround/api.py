@@ -185,6 +185,7 @@ def run_study(
     from turnaround.launch.contract import checked_device
     from turnaround.launch.process_settings import usable_cores
     from turnaround.record.gpus import describe_gpus
+    from turnaround.record.layout import StudyDirectory
     from turnaround.record.lock import RunLock
     from turnaround.study.lifecycle import Conductor, Work, shared_settings
     from turnaround.study.plan import plan
@@ -199,7 +200,7 @@ def run_study(
     folder = Path(out) if out is not None else Path("runs") / f"{recipe.name}-study"
     work = Work(folder=folder, source=os.fspath(source), overrides=tuple(overrides), device=device, gpus=gpus)
     agree_with_before(folder, {"source": os.fspath(source), "recipe": shared_settings(recipe)}, planned)
-    with RunLock(folder / "study.lock"):
+    with RunLock(StudyDirectory(folder).lock):
         Conductor(work, planned).run()
     return report(folder)
 

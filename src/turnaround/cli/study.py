@@ -126,6 +126,7 @@ def study(
 
 
 def _study_here(work: Work, subject: Subject, *, is_dry: bool, notifier: Notifier | None) -> None:
+    from turnaround.record.layout import StudyDirectory
     from turnaround.record.lock import RunLock
     from turnaround.reporting.terminal import err
     from turnaround.reporting.training_display import page_on_failure
@@ -138,7 +139,7 @@ def _study_here(work: Work, subject: Subject, *, is_dry: bool, notifier: Notifie
     subject.refuse_if_missing(work.folder)
     subject.refuse_early(device=work.device)
     agree_with_before(work.folder, subject.compared, subject.planned)
-    with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
+    with page_on_failure(work.folder), RunLock(StudyDirectory(work.folder).lock):
         subject.prepare()
         with _told_of(work.folder, notifier), shown(conductor):
             conductor.run()
@@ -182,7 +183,7 @@ def _study_there(
     todo = [jobs[state.planned] for state in conductor.states() if not state.is_done]
     require_possible(todo, StudyDirectory(work.folder), cluster, inventory, conductor.tell)
     agree_with_before(work.folder, subject.compared, conductor.planned)
-    with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
+    with page_on_failure(work.folder), RunLock(StudyDirectory(work.folder).lock):
         if flags.no_wait:
             if notifier is not None:
                 notifier.hand_on()

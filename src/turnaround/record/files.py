@@ -128,16 +128,8 @@ def remove_folder(path: Path, below: Path | None = None) -> None:
         shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder last; some network file systems cannot, and need not."""
-    descriptor = os.open(folder, FOLDER)
-    try:
-        _sync_folder(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _sync_folder(descriptor: int) -> None:
+    """Make a rename in the folder last; some network file systems cannot, and need not."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -436,3 +428,11 @@ def decode_file(content: bytes, label: str) -> dict[str, Any]:
 def read_json(path: Path, below: Path | None = None) -> dict[str, Any]:
     """Return the object in a whole file, without its format version."""
     return decode_file(read_bytes(path, below), str(path))
+
+
+def read_json_or_nothing(path: Path) -> dict[str, Any]:
+    """Return the object in a whole file; an empty one where there is none, or none that can be read."""
+    try:
+        return read_json(path)
+    except RunDirectoryError:
+        return {}
