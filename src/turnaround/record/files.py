@@ -430,9 +430,9 @@ def read_json(path: Path, below: Path | None = None) -> dict[str, Any]:
     return decode_file(read_bytes(path, below), str(path))
 
 
-def read_json_or_nothing(path: Path) -> dict[str, Any]:
+def read_json_or_nothing(path: Path, below: Path | None = None) -> dict[str, Any]:
     """Return the object in a whole file; an empty one where there is none, or none that can be read."""
     try:
-        return read_json(path)
+        return read_json(path, below)
     except RunDirectoryError:
         return {}
