@@ -203,7 +203,7 @@ def estimate(source: str | os.PathLike[str], **asked: Unpack[EstimateAsked]) -> 
         workers=tuple(sorted(set(asked.get("workers", USUAL_COUNTS)))),
         prices=table,
     )
-    overrides = [f"{key}={_as_text(value)}" for key, value in asked.get("settings", {}).items()]
+    overrides = recipes.overrides_of(asked.get("settings", {}))
     recipe = recipes.find(str(source), [*overrides, "workers.count=1"])
     question = placed(question, cluster)
     report = estimate_recipe(str(source), recipe, question, device=asked.get("device", "auto"))
@@ -346,7 +346,3 @@ def keep(report: EstimateReport, folder: Path) -> Path:
     kept = [e for e in report.estimates if e.prediction.workers & (e.prediction.workers - 1) == 0]
     prices = {e.prediction.gpu: None if e.price is None else e.price.per_hour for e in kept}
     return keep_estimates(folder, [estimate_json(one) for one in kept], source=report.source, prices=prices)
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
