@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from turnaround.launch.clusters.contract import Cluster
     from turnaround.record.notify import Notifier
-    from turnaround.study.lifecycle import Conductor, Work
+    from turnaround.study.lifecycle import Conductor, StudyConductor, Work
     from turnaround.study.on_cluster import ClusterConductor
     from turnaround.study.state import RunState
     from turnaround.study.subject import StudyAsked, Subject
@@ -227,7 +227,7 @@ def _budget_s(text: str) -> float:
 
 
 @contextmanager
-def _followed(conductor: Conductor | ClusterConductor, notifier: Notifier | None) -> Iterator[None]:
+def _followed(conductor: StudyConductor, notifier: Notifier | None) -> Iterator[None]:
     """Show the runs, and tell whoever wants to be told."""
     from turnaround.record.notify import study_notified
     from turnaround.reporting.terminal import err
@@ -240,7 +240,7 @@ def _followed(conductor: Conductor | ClusterConductor, notifier: Notifier | None
 
 
 @contextmanager
-def _shown(conductor: Conductor | ClusterConductor) -> Iterator[None]:
+def _shown(conductor: StudyConductor) -> Iterator[None]:
     """A table that changes in a terminal; elsewhere a line for every change."""
     from rich.live import Live
 
@@ -279,7 +279,7 @@ def _told(state: RunState) -> str:
     return f"{state.standing} {state.cause}" if state.standing == "queued" else state.standing
 
 
-def tell_end(folder: Path, conductor: Conductor | ClusterConductor) -> None:
+def tell_end(folder: Path, conductor: StudyConductor) -> None:
     """Print the report of what there is, and what went wrong."""
     from turnaround.cli.report import report
     from turnaround.errors import TrainingError
