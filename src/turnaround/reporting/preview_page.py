@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from turnaround.check.thumbnails import data_uri
-from turnaround.reporting.page.templates import asset, content_hash, environment
-from turnaround.web.pages import base_css
+from turnaround.reporting.page.templates import asset, environment
+from turnaround.web.pages import base_css, content_hash
 from turnaround.words import percent
 
 if TYPE_CHECKING:

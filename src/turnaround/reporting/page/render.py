@@ -23,8 +23,8 @@ from turnaround.errors import MissingPartError
 from turnaround.record.coding import plain
 from turnaround.reporting.page.blocks import Block, anchor
 from turnaround.reporting.page.fig_common import Figure
-from turnaround.reporting.page.templates import asset, content_hash, environment, piece
-from turnaround.web.pages import base_css
+from turnaround.reporting.page.templates import asset, environment, piece
+from turnaround.web.pages import base_css, content_hash
 
 GENERATOR = "turnaround page"
 """Marks a page as one of ours, which may be replaced by a newer one."""
