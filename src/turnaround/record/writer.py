@@ -27,6 +27,8 @@ from turnaround.record.files import (
     storage_error,
     write_all,
 )
+from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import Status, to_json
 
 # From the end backwards: the last newline is almost always in the first block, however long the file is.
 SCAN_BLOCK_BYTES = 64 * 1024
@@ -44,6 +46,11 @@ def write_json(path: Path, payload: Mapping[str, Any], below: Path | None = None
     body = ("{\n" + ",\n".join(lines)).encode()
     seal = f',\n "{CRC}": "{crc_of(body)}"' if "digest" not in content else ""  # a manifest has a digest of its own
     replace_file(path, body + seal.encode() + b"\n}\n", below, is_synced=is_synced)
+
+
+def write_status(directory: RunDirectory, status: Status) -> None:
+    """Write or replace the state of a run."""
+    write_json(directory.status, to_json(status))
 
 
 def remove_leftovers(run: Path, *folders: Path) -> None:

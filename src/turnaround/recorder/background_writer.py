@@ -16,11 +16,11 @@ from typing import Any
 
 from turnaround.record.files import claim
 from turnaround.record.host import host_name
-from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import job_status
 from turnaround.record.schema import Span, State, Status, to_json
 from turnaround.record.telemetry import Telemetry
-from turnaround.record.writer import Lines, write_json
+from turnaround.record.writer import Lines, write_json, write_status
 from turnaround.recorder import folder
 from turnaround.recorder.facts import TrainingFacts, where_i_am
 
@@ -140,7 +140,7 @@ class BackgroundWriter:
         assert self.directory is not None
         if self._of_job is not None:
             status = replace(status, submitted_at=self._of_job.submitted_at, job=self._of_job.job)
-        write_json(self.directory.status, to_json(status))
+        write_status(self.directory, status)
 
     def _open(self, *, is_last_chance: bool = False) -> None:
         """Open this process's own files as soon as there is a directory; look for it at most twice a second."""

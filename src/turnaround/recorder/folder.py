@@ -12,7 +12,7 @@ from typing import Any
 
 from turnaround.errors import RunDirectoryError
 from turnaround.record.files import names_in, read_json_or_nothing
-from turnaround.record.job import own_job
+from turnaround.record.host import own_job
 from turnaround.record.layout import RunDirectory, default_run_path
 from turnaround.record.lock import RunLock, is_held
 
