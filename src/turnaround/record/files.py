@@ -29,9 +29,10 @@ from turnaround import patience
 from turnaround.errors import DiskFullError, PassingStorageError, RunDirectoryError, StorageError
 from turnaround.patience import PASSING, patiently
 from turnaround.record.coding import CRC, check_format, parse_object
+from turnaround.words import GIB
 
 MAX_FILE_BYTES = 256 * 2**20  # a confusion matrix of 10,000 classes; larger is not ours
-MAX_TENSORS_BYTES = 64 * 2**30  # the largest network of timm has 26 GB in float32; a sparse file may claim any size
+MAX_TENSORS_BYTES = 64 * GIB  # the largest network of timm has 26 GB in float32; a sparse file may claim any size
 
 trouble_on_purpose: list[Callable[[], None]] = []
 """Called before every access; training/faults.py puts a function here that raises."""
@@ -320,7 +321,7 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
 
 def _free_text(path: Path) -> str:
     try:
-        return f"{shutil.disk_usage(path if path.is_dir() else path.parent).free / 2**30:.2f} GiB free"
+        return f"{shutil.disk_usage(path if path.is_dir() else path.parent).free / GIB:.2f} GiB free"
     except (OSError, ValueError):
         return "free space unknown"
 
@@ -380,7 +381,7 @@ def sha256_of(path: Path, below: Path | None = None) -> str:
 def _sha256_of(path: Path, below: Path | None) -> str:
     with open_file(path, below) as file:
         if os.fstat(file.fileno()).st_size > MAX_TENSORS_BYTES:
-            raise RunDirectoryError(f"{path} is larger than {MAX_TENSORS_BYTES // 2**30} GiB: not a file of a run.")
+            raise RunDirectoryError(f"{path} is larger than {MAX_TENSORS_BYTES // GIB} GiB: not a file of a run.")
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -18,6 +18,7 @@ from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.prices import PriceTable, price_table
 from turnaround.analysis.summary import job_of_recipe
 from turnaround.analysis.workloads import Survey, survey_of
+from turnaround.cores import usable_cores
 from turnaround.errors import InputError, RunDirectoryError
 from turnaround.findings.estimates import memory_sentences, narrowing_command, narrowing_text, trial_sentences
 from turnaround.findings.forecasts import Answer
@@ -327,7 +328,7 @@ def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, A
         backbone_images_per_s=_rate(rates["backbone"]) if "backbone" in rates else None,
         decode_images_per_s=facts["decode"]["images_per_s"],
         start_up_s=facts["start_up_s"],
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
     )
 
 

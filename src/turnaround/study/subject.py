@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnaround import recipes
+from turnaround.cores import usable_cores
 from turnaround.errors import InputError
-from turnaround.launch.process_settings import usable_cores
 from turnaround.recipe import Recipe
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import StudyDirectory
