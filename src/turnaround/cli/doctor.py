@@ -82,7 +82,7 @@ def _started_with_others() -> dict[str, str] | None:
     """Return what processes need to meet that a launcher started together with this one; None for one alone."""
     import os
 
-    from turnaround.launch.clusters.slurm.step import step_environment
+    from turnaround.launch.clusters import step_environment
     from turnaround.workers.environment import place
 
     settings = step_environment(os.environ)
