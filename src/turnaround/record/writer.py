@@ -76,13 +76,12 @@ class Lines:
 
     With `sync`, each line is on the disk when `write` returns, and a failure raises StorageError. Without it,
     lines are collected and handed to the operating system when there are `max_lines` of them or the oldest is
-    `max_age_s` old (looked at when the next line comes), never synced; a failure loses those lines, counted
-    in `lost_lines`; it is kept in `failure`, not raised: measuring must not stop the training it measures.
+    `max_age_s` old (looked at when the next line comes), never synced; a failure loses those lines and is kept in
+    `failure`, not raised: measuring must not stop the training it measures.
     """
 
     def __init__(self, path: Path, *, sync: bool, max_lines: int = 100, max_age_s: float = 1.0) -> None:
         self.path = path
-        self.lost_lines = 0
         self.failure: StorageError | None = None
         self._sync = sync
         # A line that is to be safe when `write` returns cannot wait for others.
@@ -118,15 +117,13 @@ class Lines:
         if not self._waiting or self._descriptor is None:
             return
         # Taken out before the write: lines that fail are lost, not kept, or a full disk would fill the memory too.
-        lines, self._waiting = self._waiting, []
-        content = b"".join(lines)
+        content, self._waiting = b"".join(self._waiting), []
         try:
             if self._sync:
                 patiently(lambda: self._append(content))
             else:
                 self._append(content)  # who measures does not wait: the next lines may find the file system well
         except OSError as error:
-            self.lost_lines += len(lines)
             self.failure = storage_error("append to", self.path, error)
             if self._sync:
                 raise self.failure from error
