@@ -59,14 +59,6 @@ def block_html(block: Block) -> Markup:
     return piece("section", block=block, anchor=anchor(block.id))
 
 
-def block_json(block: Block) -> dict[str, Any]:
-    """Return what a live page hands to `turnaround.setBlock`; numbers that JSON does not have are null."""
-    words = ("title", "caption", "alt") if block.figure else ()
-    figure = block.figure and {**_drawn(block.figure), **{word: getattr(block.figure, word) for word in words}}
-    content: dict[str, Any] = plain({"id": block.id, "html": str(block.html), "figure": figure, "fold": block.fold})
-    return content
-
-
 def _drawn(figure: Figure) -> dict[str, Any]:
     return {"data": figure.data, "layout": figure.layout}
 
