@@ -130,7 +130,7 @@ def test_buffered_lines_come_by_number_by_age_and_at_the_end(tmp_path):
         assert path.read_bytes().count(b"\n") == 6
 
 
-@pytest.mark.fault(20, "the disk is full while the record grows: lost lines are an error or kept as one, never half a line")
+@pytest.mark.fault(20, "the disk is full while the record grows: lost lines are an error or kept, never half a line")
 def test_a_full_disk_stops_a_synced_file_and_is_only_kept_for_a_buffered_one(tmp_path, monkeypatch):
     full = tmp_path / "full.jsonl"
     monkeypatch.setattr(os, "write", refuse(errno.ENOSPC))
