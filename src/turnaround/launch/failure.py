@@ -53,7 +53,7 @@ def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, s
         "host": host_name(),
         "step": step,
         "kind": type(error).__name__ if expected else None,
-        "message": places.said(message),
+        "message": places.redacted(message),
         "is_lost_connection": lost and not expected,
         "at_s": time.time(),
     }

@@ -161,7 +161,7 @@ def _resume(run: Run, request: Request) -> Run:
         raise InputError(
             f"{request.out} is the record of another program, which alone can go on with it: start that program again."
         )
-    recipe = Recipe.from_record(places.found(run.recipe))
+    recipe = Recipe.from_record(places.with_paths(run.recipe))
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
     recipe, changes = with_epochs(recipe, run, request.epochs)
     asked = request.processes if request.place.is_alone else request.place.size
@@ -354,9 +354,8 @@ def _train(processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, re
                 else:
                     write_status(directory, _ended(status, error))
                     raise
-            write_status(
-                directory, replace(_next_segment(directory, status), restarts=[*status.restarts, places.said(cause)])
-            )
+            restarts_so_far = [*status.restarts, places.redacted(cause)]
+            write_status(directory, replace(_next_segment(directory, status), restarts=restarts_so_far))
             _write_recipe(directory, read_json(directory.recipe), plan)
             sys.stderr.write(f"{cause}\nStarting again by itself{counted}\n")
             # A new token: a process must not take the message of the start that failed for its own. Decoding takes 0 s
@@ -386,7 +385,9 @@ def _ended(status: Status, error: TurnaroundError) -> Status:
         DivergedError: "diverged",
         InterruptedRunError: "interrupted",
     }
-    return replace(status, state=states.get(type(error), "failed"), cause=places.said(str(error)), ended_at=utc_now())
+    return replace(
+        status, state=states.get(type(error), "failed"), cause=places.redacted(str(error)), ended_at=utc_now()
+    )
 
 
 def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchPlan) -> None:
@@ -395,7 +396,7 @@ def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchP
     facts |= {} if plan.message.share == EVEN else {"share": plan.message.share}
     facts |= {} if plan.wanted is None else {"wanted": plan.wanted}
     facts |= {"private": True} if is_private() else {}
-    write_json(directory.recipe, places.hidden({**recipe, LAUNCH: facts}))
+    write_json(directory.recipe, places.without_paths({**recipe, LAUNCH: facts}))
 
 
 def _launch_facts(run: Run) -> dict[str, Any]:

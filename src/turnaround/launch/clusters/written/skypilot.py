@@ -23,7 +23,7 @@ CLIENT = "sky"
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 MAX_REASON = 500
 ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
-"""Of Python, before the sentence: sky.exceptions.NoCloudAccessError: ..."""
+"""What Python prints before the sentence: sky.exceptions.NoCloudAccessError: ..."""
 
 
 def skypilot_file(training: TrainingJob, wishes: Wishes) -> str:
