@@ -98,8 +98,8 @@ def _write_split(checked: Check, path: Path, *, holdout: float, seed: int) -> di
 
 
 def _write_page(checked: Check, payload: dict[str, Any], path: Path) -> None:
-    from turnaround.check.thumbnails import thumbnails
     from turnaround.reporting.check_report import MAX_FILES, check_page, shown_files
+    from turnaround.reporting.pictures import thumbnails
 
     shown = [name for one in payload["groups"][:PAGE_GROUPS] for name, _ in shown_files(one)]
     shown += [name for one in payload["odd"] for name in one["files"][:MAX_FILES]]

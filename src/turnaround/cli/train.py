@@ -187,7 +187,7 @@ def _show_batch(recipe: Recipe, path: Path, *, is_here: bool, device: str, as_js
     from turnaround.errors import InputError
     from turnaround.launch.automatic import decide
     from turnaround.launch.prepare import cache_root, prepare_images
-    from turnaround.reporting.preview_page import preview_page
+    from turnaround.reporting.pictures import preview_page
     from turnaround.reporting.terminal import err, preparation, print_json, print_notes
 
     if not is_here:
