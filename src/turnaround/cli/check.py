@@ -171,6 +171,7 @@ def _trained_on(recipe: Recipe, show: Show) -> tuple[set[str], str]:
 
 
 def _real(root: Path, file: str) -> str:
+    # The folder that is checked may show the run's own images through links: those are no others.
     return os.path.realpath(root / file)
 
 
@@ -200,6 +201,7 @@ def _labels_by_folds(
             on_progress=lambda done, total: show("decoding images", done, total),
         )
         found = by_folds(recipe, pixels, fold_of[rows_in_table(table, pixels)], device=device, show=show)
+    # No weights, or a network without features to train a classifier on: then each fold has a training of its own.
     if found is None:
         found = _trained_in_folds(recipe, checked, fold_of.tolist(), device=device, show=show)
         how = f"{folds} trainings of {recipe.model.name}"

@@ -64,6 +64,7 @@ def import_(
     )
     reading = read_runs(file, curves=curves, options=options, is_percent=percent)
     summaries = [summarise(Run.load(path)) for path in write_runs(reading.runs, out)]
+    # On stderr, before what is printed of them on stdout: whoever pipes the JSON away sees the doubts.
     _tell(reading, has_table=not json_)
     _doubt(summaries)
     if json_:

@@ -87,6 +87,7 @@ def resume(
         _refuse_other_flags(**flags, **checks)
         return _rejoin(directory, cluster, notifier, as_json=json_)
     refuse_if_queued(RunDirectory(directory))
+    # Read before: that no segment was added is how a run shows that there was nothing to go on with.
     here, before = place(), Run.load(directory).status
     with run_display(directory, viewers, here=here, is_quiet=json_, notifier=notifier) as (show, announced):
         request = Request(

@@ -165,13 +165,14 @@ def _study_there(
         return console.print("\n".join(f"cancelled: {label}" for label in cancelled) or "No job of it is there.")
     if not any(job.has_setup for job in jobs.values()):  # else the nodes have programs that are not here
         subject.refuse_if_missing(work.folder)
+    # What is done needs no check: a study may go on after its partition was taken away.
     todo = [jobs[state.planned] for state in conductor.states() if not state.is_done]
     require_possible(todo, StudyDirectory(work.folder), cluster, inventory, conductor.tell)
     agree_with_before(work.folder, subject.compared, conductor.planned)
     with page_on_failure(work.folder), RunLock(StudyDirectory(work.folder).lock):
         if flags.no_wait:
             if notifier is not None:
-                notifier.hand_on()
+                notifier.hand_on()  # nobody waits here for the end: the jobs tell it themselves
             conductor.submit()
             return console.print("Submitted. The same command without --no-wait follows the jobs.")
         with _followed(conductor, notifier):
@@ -311,6 +312,7 @@ def _forecast(folder: Path, *, most: int) -> None:
     from turnaround.errors import InputError
     from turnaround.reporting.terminal import out
 
+    # Up to twice the most that was run: of numbers beyond, these runs can tell little.
     counts = [2**k for k in range((2 * most).bit_length())]
     with suppress(InputError):  # it has nothing to learn from: the report has said why
         out().print("\n[bold]What other numbers of workers would do[/bold]")

@@ -176,6 +176,7 @@ def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, overr
         raise InputError(
             f"A launcher has started this command {here.size} times: give it --out DIR, so that all mean the same run."
         )
+    # A 1 that somebody has set is kept, and refused where the launcher's processes contradict it.
     is_default = recipe.workers.count == 1 and "workers.count" not in " ".join(overrides)
     return recipe.replace("workers", count=here.size) if is_default else recipe
 

@@ -37,6 +37,7 @@ DEFAULT_PATH = "runs/recorded"
 
 _NO_PART = NoPart()
 _started_in_this_program = 0
+"""The age of the process is start-up of the first one alone: a second training begins with its recorder."""
 
 
 class RecorderWarning(UserWarning):
@@ -113,6 +114,7 @@ class Recorder:
         self._timing = Timing(synchronize=synchronize, has_company=_started_in_this_program > 0)
         _started_in_this_program += 1
         self._reader = Reader(global_batch=training.global_batch, num_train=training.facts.get("num_train"))
+        # With the program, not with us: imports and the reading of data are start-up of this training.
         began = datetime.now(UTC) - timedelta(seconds=self._timing.program_s())
         self._planned = training.facts.get("epochs", 0)
         self._status = Status(state="running", started_at=began.isoformat(timespec="milliseconds"))
@@ -170,6 +172,7 @@ class Recorder:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the record: finished, or with an error failed. Closing twice is fine."""
+        # A fork has a copy of us, and must not close what the process that it came from still writes.
         if self._state != "open" or self._pid != os.getpid():
             self._state = self._state if self._state == "aside" else "ended"
             return
@@ -215,6 +218,7 @@ class Recorder:
     def _epoch(self, measures: Measures) -> None:
         writer, timing = self._writer, self._timing
         assert writer is not None
+        # Only process 0 writes epochs, and to read a measure may wait for the device that it lies on.
         numbers, extra = self._reader.read(measures) if writer.is_first else ({}, {})
         times = timing.epoch_ends(training_s=numbers.get("epoch_time_s"), evaluation_s=numbers.get("evaluation_time_s"))
         epoch = max(1, numbers.get("epoch", timing.epoch))
@@ -255,6 +259,7 @@ class Recorder:
     def step(self, updates: int = 1) -> None:
         """Count an update, or several that were done at once."""
         writer = self._writer
+        # `_is_ready` without its call where all is well: this is in the way of every step.
         if (writer is None or self._state != "open" or self._pid != os.getpid()) and not self._is_ready():
             return
         try:
@@ -281,6 +286,7 @@ class Recorder:
 
         What of a step is in no span counts as compute. Steps are sampled: most spans cost next to nothing.
         """
+        # One object for each part, however often it is entered: spans stand in every step, most are not measured.
         found = self._parts.get(part)
         if found is not None and self._state == "open" and self._pid == os.getpid():
             return found
@@ -330,6 +336,7 @@ class Recorder:
         # The state first: the writer thread and the training may fail at the same time, and one report is enough.
         was_open, self._state = self._state in ("open", "ending"), "aside"
         reason = str(error) if isinstance(error, TurnaroundError) else f"{type(error).__name__}: {error}"
+        # Errors of ours may advise a flag, and a recorder has none.
         reason = reason.replace(" with --out", "").strip().rstrip(".")
         self._say(f"{reason}. The training goes on without a record.")
         atexit.unregister(self._at_exit)

@@ -41,6 +41,8 @@ MEETING_POINTS = {name: engine.meeting_point for name, engine in ENGINES.items()
 LAUNCHERS = {name: engine.launcher for name, engine in ENGINES.items()}
 STEP_OF_SLURM = "SLURM_STEP_ID"
 """Set in what srun starts, and not in a batch script, which is alone."""
+# Rank, size, rank and size on this host (empty: it does not say), then what tells one start from another. mpirun before
+# srun: Open MPI starts a daemon on each host through srun, so Slurm's variables there number daemons.
 OTHERS = {
     "mpirun": (
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -48,6 +50,7 @@ OTHERS = {
     ),
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"),
     "srun": (
+        # Not SLURM_NTASKS: a batch script has that too, and with SLURM_PROCID 0 it would wait for others.
         *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
         *("SLURM_JOB_ID", STEP_OF_SLURM, "SLURM_RESTART_COUNT"),
     ),
@@ -128,6 +131,7 @@ def _place(engine: str, variables: Mapping[str, str]) -> RankInfo | None:
         return None
     try:
         rank, size = int(variables[names[0]]), int(variables[names[1]])
+        # Rank and size are enough, as people set them by hand: one process on each host.
         local_rank, local_size = int(variables.get(names[2], "0")), int(variables.get(names[3], "1"))
     except (KeyError, ValueError) as error:
         raise InputError(
@@ -146,6 +150,7 @@ def _place(engine: str, variables: Mapping[str, str]) -> RankInfo | None:
 def anywhere(variables: Mapping[str, str] = os.environ) -> RankInfo:
     """Return this process's rank under any known launcher, ours or another; `engines` has the launcher's name."""
     ours = place(variables)
+    # Ours first: below one torch.distributed.run on each host srun knows the hosts, and not the processes.
     if ours.engines:
         return ours
     found = (_other(launcher, names, variables) for launcher, names in OTHERS.items())
@@ -157,6 +162,7 @@ def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) 
     try:
         rank, size = int(variables[names[0]]), int(variables[names[1]])
         local_rank = int(variables.get(names[2], "0"))
+        # Where a launcher does not say: as many as this number shows, at least.
         local_size = int(variables.get(names[3], str(max(local_rank + 1, 1))))
     except (KeyError, ValueError):
         return None
@@ -174,6 +180,7 @@ def _tf_config(variables: Mapping[str, str]) -> RankInfo | None:
         config = json.loads(variables["TF_CONFIG"])
         cluster, task = config["cluster"], config["task"]
         everyone = [(kind, index) for kind in ("chief", "worker") for index in range(len(cluster.get(kind, [])))]
+        # Parameter servers and evaluators train nothing and are not among them: ValueError.
         rank = everyone.index((task["type"], int(task["index"])))
     except (KeyError, ValueError, TypeError, AttributeError):
         return None

@@ -30,6 +30,7 @@ def before(directory: RunDirectory, rank: int) -> str:
     that it runs one pod of each index, with the name of that index for a host.
     """
     lock = read_json_or_nothing(directory.lock)
+    # Only the first host, which holds the lock: one that comes later would free that of this very start.
     if rank == 0 and lock:
         is_own_name = lock.get("host") == socket.gethostname()
         last_s = max((path.stat().st_mtime for path in _heartbeats(directory)), default=0.0)
@@ -58,6 +59,7 @@ def _heartbeats(directory: RunDirectory) -> list[Path]:
 
 def _digest(directory: RunDirectory) -> str:
     try:
+        # The bytes, not the state: "interrupted" twice in a row are two starts, with other times.
         return hashlib.sha256(read_bytes(directory.status)).hexdigest()[:16]
     except RunDirectoryError:
         return "none"
