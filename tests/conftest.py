@@ -24,7 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from forking import ForkingLauncher, ForkingParent
 from turnaround import children, fruitbowl
-from turnaround.children import num_cpus
+from turnaround.children import num_helpers
 from turnaround.workers.environment import VARIABLES
 
 # What tests import lives as long as they do: a collection of garbage need not look at it, least of all while it comes.
@@ -62,7 +62,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
     Twelve are enough: the longest file takes a twelfth of all, and each has torch loaded.
     """
-    return min(12, 2 * num_cpus())
+    return min(12, 2 * num_helpers())
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -128,14 +128,14 @@ def images_in_this_process() -> Iterator[None]:
     240 images of most tests 0.1 s to decode. Commands of forking parents do so too, those of the real Python do not.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(children, "num_cpus", lambda: 1)
+        patch.setattr(children, "num_helpers", lambda: 1)
         yield
 
 
 @pytest.fixture
 def all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process for each core, as everywhere but in tests: for data/ and check/, whose processes these are."""
-    monkeypatch.setattr(children, "num_cpus", num_cpus)
+    monkeypatch.setattr(children, "num_helpers", num_helpers)
 
 
 @pytest.fixture(scope="session")

@@ -51,9 +51,8 @@ def main(listening: socket.socket) -> NoReturn:
     for name in (*OPTIONAL, *(name for name in modules if name.split(".")[1] in ROOMS)):
         with contextlib.suppress(ImportError):  # of what is not installed here
             importlib.import_module(name)
-    children.num_cpus = lambda: (
-        1
-    )  # two more processes take longer to start than they would have to decode (conftest.py)
+    # Two more processes take longer to start than they would have to decode (conftest.py).
+    children.num_helpers = lambda: 1
     Image.init()  # its formats, which it would load when a picture is saved or not known at once
     with contextlib.suppress(ImportError, TurnaroundError):
         write_a_page()

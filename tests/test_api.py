@@ -206,5 +206,7 @@ def test_refusals(tmp_path: Path, trained_run: Path) -> None:
         ta.train("fruitbowl", settings={"training.epochs": "many"}, out=tmp_path / "x")
 
 
-def test_settings_are_written_as_set_takes_them() -> None:
-    assert [api._as_text(value) for value in (True, None, 3, 0.5, "adam")] == ["true", "none", "3", "0.5", "adam"]
+def test_a_study_refuses_early_what_every_run_would_refuse(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing_like_it"):
+        ta.run_study("fruitbowl", workers=[1], out=tmp_path / "s", settings={"model.name": "nothing_like_it"})
+    assert not (tmp_path / "s").exists()

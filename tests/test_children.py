@@ -104,7 +104,7 @@ def test_an_exception_comes_back_as_itself() -> None:
 
 
 def test_results_of_many_children_and_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnaround.children.num_cpus", lambda: 2)
+    monkeypatch.setattr("turnaround.children.num_helpers", lambda: 2)
     tasks = [(number, None) for number in range(9)]
     for min_tasks in (4, 100):
         found = in_children(marked, tasks, purpose="squares numbers", min_tasks=min_tasks)
@@ -112,7 +112,7 @@ def test_results_of_many_children_and_of_none(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_child_that_dies_is_an_error_where_nobody_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnaround.children.num_cpus", lambda: 2)
+    monkeypatch.setattr("turnaround.children.num_helpers", lambda: 2)
     tasks = [(number, signal.SIGKILL if number == 5 else None) for number in range(9)]
     with pytest.raises(ProcessFailedError, match=r"A process that squares numbers was killed \(signal 9\)"):
         list(in_children(marked, tasks, purpose="squares numbers"))

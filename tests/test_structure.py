@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import turnaround
+from turnaround.workers import environment
+from turnaround.workers.engines import ENGINES
 
 PACKAGE = Path(turnaround.__file__).parent
 REPOSITORY = Path(__file__).parents[1]
@@ -36,11 +38,12 @@ MAY_IMPORT = {
     "recipe": {"optimizers", "interruptions"},
     "recipes": {"recipe"},
     "patience": set(),
-    "record": {"patience"},
+    "record": {"patience", "cores"},
     "recorder": {"record"},
     "adapters": {"recorder"},
     "kernels": set(),
-    "children": set(),
+    "cores": set(),
+    "children": {"cores"},
     "fruitbowl": {"children"},
     "data": {"choice", "recipe", "kernels", "children", "fruitbowl", "patience"},
     "check": {"data", "children"},
@@ -48,11 +51,11 @@ MAY_IMPORT = {
     "workers": {"record"},
     "training": {"choice", "optimizers", "interruptions", "recipe", "kernels", "data", "model", "workers", "record"},
     "use": {"recipe", "recipes", "fruitbowl", "data", "model", "workers", "training", "record", "web"},
-    "launch": {"choice", "optimizers", "recipe", "data", "check", "record", "children"},
+    "launch": {"choice", "optimizers", "recipe", "data", "check", "record", "cores", "children"},
     "analysis": {"interruptions", "record"},
     "findings": {"optimizers", "interruptions", "record", "analysis", "forecast"},
     "forecast": {"interruptions", "record", "analysis"},
-    "study": {"recipe", "recipes", "record", "launch", "analysis", "findings", "forecast", "children"},
+    "study": {"recipe", "recipes", "record", "launch", "analysis", "findings", "forecast", "cores", "children"},
     "reporting": {"recipe", "data", "check", "record", "analysis", "findings", "forecast", "study", "web"},
     "cli": {
         "children",
@@ -456,7 +459,38 @@ def test_nothing_unpickles() -> None:
     assert by_file(offences) == {}
 
 
-# --- (vii) every directory listing is closed
+# --- (vii) who asks the launchers
+
+VARIABLES_OF_LAUNCHERS = {
+    *(name for engine in ENGINES.values() for name in engine.rank_variables),
+    *(name for names in environment.OTHERS.values() for name in names[:4] if name),
+    *(environment.STEP_OF_SLURM, "TF_CONFIG"),
+}
+READERS_OF_LAUNCHERS = {
+    "workers/engines.py": VARIABLES_OF_LAUNCHERS,
+    "workers/environment.py": VARIABLES_OF_LAUNCHERS,
+    # What a step of Slurm knows becomes the variables of the engine, before anybody reads those.
+    "launch/clusters/slurm/step.py": {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_ID"},
+}
+
+
+def test_one_file_reads_what_launchers_say() -> None:
+    """A second reader does not know the engine that is added next: of its processes each would think it is alone."""
+
+    def offences(file: Path) -> Iterator[str]:
+        texts = {node.value for node in nodes(file) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        yield from sorted((texts & VARIABLES_OF_LAUNCHERS) - READERS_OF_LAUNCHERS.get(name_of(file), set()))
+
+    assert by_file(offences) == {}
+
+
+def test_the_process_that_begins_with_the_command_imports_little() -> None:
+    heavy = {"typer", "rich", "numpy", "psutil", *GPU_LIBRARIES}
+    done = python("-c", f"import sys, turnaround.launch.preload\nprint(sorted({heavy!r} & set(sys.modules)))")
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+# --- (viii) every directory listing is closed
 
 
 def test_every_directory_listing_is_closed() -> None:

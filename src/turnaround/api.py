@@ -106,7 +106,7 @@ def train(
     from turnaround.reporting.terminal import err, preparation
 
     chosen = {**(settings or {}), **({"workers.count": workers} if workers is not None else {})}
-    recipe = recipes.find(os.fspath(source), _overrides(chosen))
+    recipe = recipes.find(os.fspath(source), recipes.overrides_of(chosen))
     target = Path(out) if out is not None else default_run_path(Path("runs"), f"{recipe.name}-{recipe.workers.count}w")
     with preparation(err()) if shows_progress else nullcontext(_silent) as show:
         request = Request(
@@ -183,25 +183,22 @@ def run_study(
     """
     from turnaround import recipes
     from turnaround.launch.contract import checked_device
-    from turnaround.launch.process_settings import usable_cores
-    from turnaround.record.gpus import describe_gpus
-    from turnaround.record.lock import RunLock
-    from turnaround.study.lifecycle import Conductor, Work, shared_settings
-    from turnaround.study.plan import plan
-    from turnaround.study.state import agree_with_before
+    from turnaround.study.lifecycle import Conductor
+    from turnaround.study.subject import StudyAsked, gpus_here, of_recipe, run_here
 
-    device, overrides = checked_device(device), _overrides(settings or {})
-    recipe = recipes.find(os.fspath(source), overrides)
-    gpus = () if device == "cpu" else tuple(str(gpu["index"]) for gpu in describe_gpus())
-    first, devices = recipe.training.seed, len(gpus) or (1 if device == "mps" else usable_cores())
-    seeds = range(first, first + repeat)
-    planned = plan(workers=workers, rehearse=rehearse, seeds=seeds, devices=devices)
-    folder = Path(out) if out is not None else Path("runs") / f"{recipe.name}-study"
-    work = Work(folder=folder, source=os.fspath(source), overrides=tuple(overrides), device=device, gpus=gpus)
-    agree_with_before(folder, {"source": os.fspath(source), "recipe": shared_settings(recipe)}, planned)
-    with RunLock(folder / "study.lock"):
-        Conductor(work, planned).run()
-    return report(folder)
+    device = checked_device(device)
+    asked = StudyAsked(
+        workers=workers,
+        rehearse=rehearse,
+        repeat=repeat,
+        device=device,
+        settings=tuple(recipes.overrides_of(settings or {})),
+        gpus=gpus_here(device),
+    )
+    subject = of_recipe(os.fspath(source), asked)
+    work = subject.work(asked, out=None if out is None else Path(out))
+    run_here(Conductor(work, subject.planned), subject, preparing=nullcontext(_silent), running=nullcontext())
+    return report(work.folder)
 
 
 def table(directories: AnyPath | Iterable[AnyPath]) -> Any:
@@ -284,16 +281,6 @@ def _paths(directories: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """Return a list of paths; a text is one path, not the letters of it."""
     several = [directories] if isinstance(directories, str | os.PathLike) else directories
     return [Path(directory) for directory in several]
-
-
-def _overrides(settings: Mapping[str, Setting]) -> list[str]:
-    """Return settings as `--set` takes them."""
-    return [f"{key}={_as_text(value)}" for key, value in settings.items()]
-
-
-def _as_text(value: Setting) -> str:
-    """Return a setting as `--set` reads it: true, false and none in lower case."""
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
 from typing import Any, Generic, TypeVar
 
+from turnaround.cores import usable_cores
 from turnaround.errors import ProcessFailedError
 
 LAUNCHER_VARIABLE = "TURNAROUND_LAUNCHER_PID"
@@ -57,9 +58,9 @@ def launcher_is_alive() -> bool:
     return not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")
 
 
-def num_cpus() -> int:
-    """Return the cores that this process may use: under Slurm and in containers fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def num_helpers() -> int:
+    """Return how many may help this process at once: one for each core that it may use."""
+    return usable_cores()
 
 
 def can_have_children() -> bool:
@@ -255,7 +256,7 @@ def in_children(
     Below `min_tasks` this process does it alone: starting others costs more than it saves. `purpose` completes "a
     process that ..." in the message.
     """
-    num_processes = min(num_cpus(), len(tasks))
+    num_processes = min(num_helpers(), len(tasks))
     if len(tasks) < min_tasks or num_processes < 2 or not can_have_children():
         yield from map(function, tasks)
         return

@@ -18,6 +18,8 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+GIB = 2**30
+"""Bytes."""
 UNKNOWN = "-"
 """Text for a value that is not known."""
 MIXED_UNITS_FROM_S = 120.0

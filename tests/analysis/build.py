@@ -121,7 +121,7 @@ def import_table(text: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "runs.csv"
     table.write_text(text)
-    write_runs(read_runs(table, given=ImportOptions()).runs, folder / "runs")
+    write_runs(read_runs(table, options=ImportOptions()).runs, folder / "runs")
     return folder / "runs"
 
 

@@ -209,6 +209,15 @@ def test_measurements_that_cannot_be_read_are_counted_and_said(tmp_path: Path) -
     assert gap_text(gap) == "run: 2 lines of spans-7.jsonl cannot be read and are left out."
 
 
+def test_what_could_not_be_measured_is_said_once(tmp_path: Path) -> None:
+    path = build(tmp_path / "run", Plan()) / "telemetry-node1.jsonl"
+    with Lines(path, sync=False) as lines:
+        for gpu in (0, 0, 1, 2, 3):
+            lines.write({"note": f"GPU {gpu}: lost", "at": "2026-03-01T09:00:00+00:00"})
+    said = [gap_text(gap) for gap in survey([tmp_path]).gaps]
+    assert said == [f"run: not everything could be measured (telemetry-node1.jsonl: GPU {n}: lost)." for n in (0, 1, 2)]
+
+
 def test_a_path_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"is not a run directory: no recipe\.json"):
         survey([tmp_path])

@@ -34,7 +34,7 @@ def folder(fruit_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding by several processes is tested in data/; here to start them would take longer than all else."""
-    monkeypatch.setattr(children, "num_cpus", lambda: 1)
+    monkeypatch.setattr(children, "num_helpers", lambda: 1)
 
 
 def prepared(folder: Path, cache: Path, *overrides: str) -> tuple[Recipe, Prepared]:

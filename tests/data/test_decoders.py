@@ -73,7 +73,7 @@ def test_a_picture_that_takes_for_ever_is_named(
 ) -> None:
     """Few files are decoded by the process itself, many by others."""
     monkeypatch.setattr(decoders, "CPU_LIMIT_S", 1)
-    monkeypatch.setattr(children, "num_cpus", lambda: 2)
+    monkeypatch.setattr(children, "num_helpers", lambda: 2)
     files = tuple(f"{index}.png" for index in range(num_files))
     for index, name in enumerate(files):
         Image.new("RGB", (9, 9), (index, 2 * index, 0)).save(tmp_path / name)

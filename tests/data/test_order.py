@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from turnaround.data.order import epoch_order, share_bounds, step_bounds, worker_bounds
 from turnaround.errors import DataError
-from turnaround.workers.contract import hosted_range
+from turnaround.workers.shares import even_shares, hosted_by
 
 
 def order(seed: int, epoch: int, num_images: int = 500) -> list[int]:
@@ -87,7 +87,7 @@ def test_slices_do_not_depend_on_how_workers_are_spread(workers: int, processes:
     assume(processes <= workers)
     spread = []
     for rank in range(processes):
-        hosted = hosted_range(rank=rank, size=processes, count=workers)
+        hosted = hosted_by(rank, even_shares(workers=workers, processes=processes))
         spread += [worker_bounds(start=start, stop=start + size, worker=w, workers=workers) for w in hosted]
     alone = [worker_bounds(start=start, stop=start + size, worker=w, workers=workers) for w in range(workers)]
     assert spread == alone

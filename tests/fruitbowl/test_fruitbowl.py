@@ -107,7 +107,7 @@ def test_an_empty_folder_is_filled(tmp_path):
 def test_processes_draw_the_same_files_and_progress_counts_up(tmp_path, monkeypatch):
     serial = small_set(tmp_path / "serial", images=120)
     monkeypatch.setattr(fruitbowl, "PARALLEL_FROM_IMAGES", 100)
-    monkeypatch.setattr(fruitbowl.children, "num_cpus", lambda: 2)
+    monkeypatch.setattr(fruitbowl.children, "num_helpers", lambda: 2)
     seen: list[int] = []
     parallel = fruitbowl.generate(tmp_path / "parallel", images=120, size_px=16, seed=3, on_progress=seen.append)
     assert files_of(parallel) == files_of(serial)
@@ -195,7 +195,7 @@ def test_a_place_that_cannot_be_written(tmp_path):
 
 def test_a_process_that_dies_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(fruitbowl, "PARALLEL_FROM_IMAGES", 100)
-    monkeypatch.setattr(fruitbowl.children, "num_cpus", lambda: 2)
+    monkeypatch.setattr(fruitbowl.children, "num_helpers", lambda: 2)
     monkeypatch.setattr(fruitbowl, "_write", die)
     with pytest.raises(ProcessFailedError, match="A process that draws images died"):
         small_set(tmp_path / "bowl", images=120)

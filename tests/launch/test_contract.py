@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from turnaround.cores import usable_cores
 from turnaround.errors import InputError
 from turnaround.launch import contract
 from turnaround.launch.contract import LaunchPlan, checked_device, choose_processes
 from turnaround.launch.handshake import StartMessage
-from turnaround.launch.process_settings import usable_cores
 from turnaround.record.layout import RunDirectory
 
 

@@ -15,6 +15,7 @@ from turnaround.launch import failure
 from turnaround.record import heartbeat
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
+from turnaround.workers.engines import ENGINES
 
 
 @pytest.fixture
@@ -125,6 +126,14 @@ def test_whoever_started_a_process_can_tell_its_death(directory: RunDirectory) -
     failure.write_exit_if_silent(directory, rank=0, exit_status=1)  # it has spoken
     failure.write_exit_if_silent(directory, rank=1, exit_status=-9)
     assert str(first(directory)).startswith("Process 1 (host node7, step 20) died without a word (signal 9): killed")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_an_engine_raises_for_a_lost_connection_is_one(engine: str, directory: RunDirectory) -> None:
+    for rank, kind in enumerate(ENGINES[engine].lost_errors):
+        failure.write_failure(directory, rank=rank, error=type(kind, (RuntimeError,), {})("gone"))
+    failure.write_failure(directory, rank=9, error=ZeroDivisionError("x"))
+    assert "failed: ZeroDivisionError: x" in str(first(directory))
 
 
 def test_only_lost_connections_leave_the_first_of_them(directory: RunDirectory) -> None:

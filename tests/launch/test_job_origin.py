@@ -11,9 +11,8 @@ import pytest
 from turnaround.cli import options
 from turnaround.errors import DataError, RunDirectoryError
 from turnaround.launch import job_origin
-from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
-from turnaround.record.reader import Run
+from turnaround.record.reader import Run, job_status
 from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
 

@@ -300,3 +300,8 @@ def test_every_key_is_documented() -> None:
     for key in KEYS:
         assert f"\n{key.partition('.')[2]} = " in text
     assert "adadelta" in text
+
+
+def test_settings_from_python_are_written_as_set_takes_them() -> None:
+    settings = {"a.b": True, "a.c": None, "a.d": 3, "a.e": 0.5, "a.f": "adam"}
+    assert recipes.overrides_of(settings) == ["a.b=true", "a.c=none", "a.d=3", "a.e=0.5", "a.f=adam"]

@@ -66,6 +66,15 @@ def test_a_torn_line_that_is_cut_and_written_anew_between_two_looks(tmp_path: Pa
     assert (file.records, file.bad_lines) == ([1, 2, 3, 4], 0)
 
 
+def test_of_a_long_file_only_the_last_lines_are_read_and_then_what_comes(tmp_path: Path, folder: int) -> None:
+    path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, tail_bytes=len(lines(8, 9)) + 3)
+    append(path, lines(*range(10)))
+    assert file.look(folder, ALL) == len(lines(8, 9))
+    append(path, lines(10, 11, 12))
+    file.look(folder, ALL)
+    assert (file.records, file.bad_lines) == ([8, 9, 10, 11, 12], 0)
+
+
 @pytest.mark.parametrize("how", ["shorter", "replaced", "rewritten"])
 def test_a_file_that_was_cut_or_replaced_begins_anew(tmp_path: Path, folder: int, how: str) -> None:
     path, file = tmp_path / "x.jsonl", LinesFile("x.jsonl", number, max_records=100)

@@ -240,3 +240,26 @@ def test_an_idle_gpu_is_sent_while_the_run_goes_on(tmp_path: Path, monkeypatch: 
         told(tmp_path / "run", IdleWatch(1e9), sample(0, 0), sample(61, 0))
         assert sent.wait(20)
     assert [one["event"] for one in heard(tmp_path / "heard")] == ["gpu_idle", "finished"]
+
+
+def test_a_damaged_sample_tells_nothing(tmp_path: Path) -> None:
+    watch = IdleWatch(60.0)
+    assert told(tmp_path, watch, sample(0, 0), sample(59, 0)) == []
+    file = tmp_path / "telemetry-node1.jsonl"
+    begin = file.stat().st_size
+    assert told(tmp_path, IdleWatch(1e9), sample(61, 0)) == []
+    content = file.read_bytes()
+    file.write_bytes(content[:begin] + content[begin:].replace(b"61", b"99"))  # its checksum is that of 61
+    assert watch.look(tmp_path) == []
+
+
+def test_of_a_long_file_only_the_end_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "MAX_TAIL_BYTES", 1000)
+    told(tmp_path, IdleWatch(1e9), *(sample(second, 0) for second in range(200)))
+    watch = IdleWatch(60.0)
+    assert watch.look(tmp_path) == []  # the last thousand bytes are a few seconds
+    assert len(told(tmp_path, watch, sample(258, 0))) == 1
+
+
+def test_a_folder_that_is_gone_tells_nothing(tmp_path: Path) -> None:
+    assert IdleWatch(60.0).look(tmp_path / "gone") == []

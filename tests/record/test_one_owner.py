@@ -22,7 +22,7 @@ OWNER = "record/layout.py"
 NAMES = re.compile(
     r"(?:^|/)(?:(?:recipe|machine|status|evaluation|imported|bench|study|manifest|start|mlflow)\.json"
     r"|(?:epochs|forecasts)\.jsonl|(?:spans|telemetry|failure|pulse|rank|slurm)-.*|\.?epoch-[\d{\\(*]?.*"
-    r"|(?:weights|optimizer)\.safetensors|processes\.log|run\.lock|job\.sh|page\.html|\.pixels|\.earlier)$"
+    r"|(?:weights|optimizer|average)\.safetensors|processes\.log|(?:run|study)\.lock|job\.sh|page\.html|\.pixels|\.earlier)$"
 )
 OTHER_MEANINGS = {
     ("data/pixels.py", "manifest.json"): "the manifest of an entry of the pixel cache",
@@ -58,6 +58,7 @@ def test_no_other_file_knows_a_file_name_of_a_run(trees: Trees) -> None:
 def test_the_owner_is_seen(trees: Trees) -> None:
     known = [text for text in literals(trees[OWNER]) if NAMES.search(text)]
     expected = {"recipe.json", "epochs.jsonl", "spans-", "pulse-", "failure-", "epoch-", "processes.log", ".pixels"}
+    expected |= {"run.lock", "study.lock", "average.safetensors"}
     assert expected <= set(known)
 
 

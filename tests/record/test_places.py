@@ -25,31 +25,31 @@ def state(tmp_path, monkeypatch):
 
 
 def test_paths_are_names_and_are_found_again(state):
-    assert places.hidden(RECIPE) is RECIPE
+    assert places.without_paths(RECIPE) is RECIPE
     with private():
-        written = places.hidden(RECIPE)
+        written = places.without_paths(RECIPE)
         assert written["data"] == {"source": "photos", "cache": "on", "split_by_photo": None}
         assert written["model"]["weights"] == "w.safetensors"
         assert written["images"] == {"classes": ["anna"], "warnings": ["The cache 'cache' has no room, at 3 images/s."]}
-        assert places.restored(written)["data"] == RECIPE["data"]  # what a process of this start does
-        assert places.hidden(written)["launch"] == written["launch"]  # a restart, which reads it first
+        assert places.with_passed_paths(written)["data"] == RECIPE["data"]  # what a process of this start does
+        assert places.without_paths(written)["launch"] == written["launch"]  # a restart, which reads it first
     assert "anna" not in json.dumps({key: value for key, value in written.items() if key != "images"})
     (file,) = (state / "turnaround" / "private").iterdir()
     assert (state / "turnaround" / "private").stat().st_mode & 0o77 == 0
-    assert places.restored(written) == written
+    assert places.with_passed_paths(written) == written
     with private():
-        again = places.found(written)
+        again = places.with_paths(written)
         assert (again["data"], again["model"]) == (RECIPE["data"], RECIPE["model"])
-        assert places.hidden(again)["launch"] == written["launch"]
+        assert places.without_paths(again)["launch"] == written["launch"]
     file.write_text("[]")
     with pytest.raises(RunDirectoryError, match="Go on where it began, or put that file there"):
-        places.found(written)
+        places.with_paths(written)
 
 
 @pytest.mark.parametrize("token", ["../../x", "A" * 32, 7, ["x"]])
 def test_a_token_of_others_opens_nothing(token):
     with pytest.raises(RunDirectoryError, match="no token of ours"):
-        places.found({**RECIPE, "launch": {"places": token}})
+        places.with_paths({**RECIPE, "launch": {"places": token}})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_token_of_others_opens_nothing(token):
     ],
 )
 def test_messages_name_no_folder(text, kept):
-    assert places.said(text) == text
+    assert places.redacted(text) == text
     with private():
-        assert places.said(text) == kept
-        assert socket.gethostname() not in places.said(f"on {socket.gethostname()}: x").split()
+        assert places.redacted(text) == kept
+        assert socket.gethostname() not in places.redacted(f"on {socket.gethostname()}: x").split()

@@ -64,4 +64,3 @@ def test_the_mark_stands_where_the_other_value_would_end(mark: float, drawn: str
 )
 def test_blocks_only_where_they_can_be_shown(encoding: str | None, glyphs: object) -> None:
     assert glyphs_for(encoding) is glyphs
-    assert glyphs_for(encoding).is_ascii == (glyphs is ASCII)

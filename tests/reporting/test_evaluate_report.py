@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from reporting.page.browsing import PHONE_PX, check_access, opened
-from turnaround.check.thumbnails import data_uri
 from turnaround.reporting.evaluate_report import (
     MAX_MATRIX,
     compared,
@@ -20,6 +19,7 @@ from turnaround.reporting.evaluate_report import (
     images_csv,
     shown_mistakes,
 )
+from turnaround.reporting.pictures import data_uri
 from turnaround.training.evaluate import ClassCounts, Counts, final_evaluation
 from turnaround.use.evaluate import EvaluatedImage, EvaluatedRun, UnreadableFile
 

@@ -75,7 +75,7 @@ def imported(folder: Path, table: str = TABLE, curves: str | None = None) -> Sur
         name=None,
         nodes=None,
     )
-    write_runs(read_runs(folder / "runs.csv", curves=path, given=given, is_percent=False).runs, folder / "runs")
+    write_runs(read_runs(folder / "runs.csv", curves=path, options=given, is_percent=False).runs, folder / "runs")
     return survey([folder / "runs"])
 
 

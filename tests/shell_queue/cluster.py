@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,9 @@ exec {python} -m turnaround $verb "$run" {where}
 
     def states(self) -> dict[str, JobState]:
         return {path.name: self.state(path.name) for path in _queue().iterdir()}
+
+    def step_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {}
 
     def cancel_command(self, job_id: str) -> str:
         return f"touch {shlex.quote(str(_queue() / job_id / 'cancel'))}"

@@ -14,9 +14,8 @@ from forking import ForkingParent
 from shell_queue.cluster import RUNNERS, ShellQueue
 from struck import waits_for
 from turnaround.launch.clusters import CLUSTERS, cluster_named
-from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory, job_log
-from turnaround.record.reader import Run
+from turnaround.record.reader import Run, status_of
 
 QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=48")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from turnaround.launch.clusters.contract import JobState
 from turnaround.launch.clusters.slurm import client
-from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import status_of
 from turnaround.record.schema import Status
 
 TINY = ("data.images=60", "data.size_px=32", "training.checkpoint_every_s=0")

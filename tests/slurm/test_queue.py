@@ -22,8 +22,8 @@ from turnaround.launch.clusters.contract import NoAnswerError, TrainingJob, Wish
 from turnaround.launch.clusters.slurm import client
 from turnaround.launch.clusters.slurm.cluster import Slurm
 from turnaround.launch.clusters.submission import submit_run
-from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import status_of
 
 pytestmark = pytest.mark.slurm
 

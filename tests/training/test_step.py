@@ -27,7 +27,8 @@ from turnaround.training.clock import StepTimer
 from turnaround.training.noise import NoiseMeter
 from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step, StepComponents, _dropout_seed, max_images_per_pass
-from turnaround.workers.contract import Workers, hosted_range
+from turnaround.workers.contract import Workers
+from turnaround.workers.shares import even_shares, hosted_by
 from turnaround.workers.single import Single
 
 CPU = torch.device("cpu")
@@ -321,7 +322,7 @@ def test_workers_spread_over_processes_give_the_same_gradient(kind: dict[str, ob
     found = []
     for rank in range(size):
         workers = OneOfSeveral(rank=rank, size=size, count=4)
-        assert workers.hosted == hosted_range(rank=rank, size=size, count=4)
+        assert workers.hosted == hosted_by(rank, even_shares(workers=4, processes=size))
         step = made(network(**kind), workers)
         found.append(gradients(step, slice_of(batch(UNEQUAL), workers.hosted), number=number))
     assert_close([torch.stack(g).mean(dim=0) for g in zip(*found, strict=True)], wanted)  # as the engine averages

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turnaround.web.guard import Access, Guard, Rules, host_of, is_loopback
-from turnaround.web.pages import base_css, style_hash
+from turnaround.web.pages import base_css, content_hash
 
 HERE = Access()
 OPENED = Access(names=frozenset(["lab-7"]), token="secret", is_opened=True)
@@ -94,7 +94,7 @@ def test_a_missing_token_is_a_page_for_a_browser_and_json_for_a_program(accept: 
         assert headers["content-type"] == accept
     else:
         assert headers["content-type"].startswith("text/html")
-        assert f"style-src {style_hash(base_css())}" in headers["content-security-policy"]
+        assert f"style-src {content_hash(base_css())}" in headers["content-security-policy"]
         assert "<h1>This page needs its token</h1>" in text
 
 

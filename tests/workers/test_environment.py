@@ -7,7 +7,16 @@ import json
 import pytest
 
 from turnaround.errors import InputError
-from turnaround.workers.environment import RankInfo, anywhere, place
+from turnaround.workers.engines import ENGINES
+from turnaround.workers.environment import (
+    RankInfo,
+    anywhere,
+    has_rank,
+    is_run_by_others,
+    local_rank_in,
+    place,
+    rank_in,
+)
 
 TORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 HOROVOD = {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
@@ -124,3 +133,24 @@ def test_starts_of_other_launchers_differ() -> None:
 
 def test_our_own_command_line_does_not_listen_to_them() -> None:
     assert place(OMPI | SRUN) == RankInfo()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_rank_is_read_of_every_engines_variables(engine: str) -> None:
+    variables = dict(zip(ENGINES[engine].rank_variables, ("3", "4", "1", "2"), strict=True))
+    assert has_rank(variables)
+    assert is_run_by_others(variables)
+    assert (rank_in(variables), local_rank_in(variables)) == (3, 1)
+
+
+def test_variables_that_are_no_numbers_give_no_rank() -> None:
+    assert (rank_in({}), local_rank_in({})) == (None, 0)
+    assert (rank_in({"RANK": "\N{SUPERSCRIPT TWO}"}), local_rank_in({"LOCAL_RANK": "first"})) == (None, 0)
+    assert rank_in({"RANK": "", "HOROVOD_RANK": "2"}) == 2
+    assert has_rank({"RANK": "first"})
+
+
+def test_a_step_of_slurm_is_run_by_others_and_a_batch_script_is_not() -> None:
+    assert is_run_by_others(SRUN)
+    assert not has_rank(SRUN)
+    assert not is_run_by_others(BATCH_SCRIPT)

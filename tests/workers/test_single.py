@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from turnaround.errors import InputError
-from turnaround.workers.contract import Workers, hosted_range
+from turnaround.workers.contract import Workers
+from turnaround.workers.shares import even_shares, hosted_by
 from turnaround.workers.single import Single
 
 CPU = torch.device("cpu")
@@ -19,7 +20,7 @@ CPU = torch.device("cpu")
 @given(st.integers(1, 300), st.integers(1, 300))
 def test_every_worker_is_hosted_once(size: int, count: int) -> None:
     assume(size <= count)
-    hosted = [hosted_range(rank=rank, size=size, count=count) for rank in range(size)]
+    hosted = [hosted_by(rank, even_shares(workers=count, processes=size)) for rank in range(size)]
     assert [w for workers in hosted for w in workers] == list(range(count))  # contiguous, in the order of ranks
     lengths = [len(workers) for workers in hosted]
     assert min(lengths) >= 1
@@ -27,8 +28,8 @@ def test_every_worker_is_hosted_once(size: int, count: int) -> None:
 
 
 def test_known_shares() -> None:
-    assert [list(hosted_range(rank=r, size=2, count=8)) for r in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert [list(hosted_range(rank=r, size=3, count=4)) for r in range(3)] == [[0], [1], [2, 3]]
+    assert [list(hosted_by(r, even_shares(workers=8, processes=2))) for r in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [list(hosted_by(r, even_shares(workers=4, processes=3))) for r in range(3)] == [[0], [1], [2, 3]]
 
 
 class Bare(Single):

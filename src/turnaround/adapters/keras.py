@@ -16,6 +16,7 @@ from turnaround.adapters import keras_data
 from turnaround.adapters.holding import Holder, ask, known, never_raises
 from turnaround.adapters.keras_wait import Arrivals
 from turnaround.recorder.facts import Facts
+from turnaround.recorder.timing import NoPart, TimedPart
 
 
 def _callback_class() -> Any:
@@ -45,6 +46,7 @@ class TurnaroundCallback(_callback_class()):  # type: ignore[misc]
         super().__init__()
         self._holder = Holder(path, workers=workers, batch_per_worker=batch_per_worker, **facts)
         self._batch, self._arrivals, self._fetches_within = 0, Arrivals(), True
+        self._evaluation: TimedPart | NoPart = NoPart()
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._holder.begin(self._facts)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from turnaround.analysis.compare import value_at
 from turnaround.record.heartbeat import WAITS, ProcessHeartbeat
 from turnaround.record.schema import EpochRecord
+from turnaround.words import GIB
 
 SILENT_S = 60.0
 """A judgement: heartbeats come every second or so, and shared file systems may delay them."""
@@ -29,7 +30,6 @@ STARVING = 0.5
 """A GPU that is busy for less of the time waits more than it computes."""
 RISING = 1.5
 """A training loss so many times its lowest has left the way down."""
-GIB = 2**30
 LITTLE_SPACE_GIB = 5.0
 """A judgement: a checkpoint and its successor lie on the disk together."""
 HARDLY_ANY_SPACE_GIB = 1.0

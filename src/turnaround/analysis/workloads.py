@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 UNDER_WAY = ("queued", "running")
+MAX_NOTES = 3
+"""Shown of one host: a driver that is gone is noted once for each GPU."""
 TO_GET_RUNS = (
     "`turnaround train` records a run, `turnaround import FILE --out DIR` makes run directories of other people's "
     "runs, and `turnaround estimate SOURCE` answers without any."
@@ -52,13 +54,16 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordGap:
-    """What the record of a run lacks: lines that cannot be read, or epochs between its end and the last one done."""
+    """What the record of a run lacks: lines that cannot be read, epochs between its end and the last one done, or
+    measurements that could not be taken."""
 
     run: str
     file: str
     bad_lines: int = 0
     last_epoch: int = 0
     epochs_done: int = 0
+    note: str = ""
+    """What could not be measured, as the telemetry noted it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +125,10 @@ def _gaps(summary: RunSummary, run: Run) -> Iterable[RecordGap]:
     last, done = (run.epochs[-1].epoch if run.epochs else 0), run.status.epochs_done
     for name, bad_lines in run.bad_measurements().items():
         yield RecordGap(run=summary.name, file=name, bad_lines=bad_lines)
+    for host, notes in run.telemetry_notes().items():
+        # Every start of a run notes the same again.
+        for note in list(dict.fromkeys(notes))[:MAX_NOTES]:
+            yield RecordGap(run=summary.name, file=run.directory.telemetry(host).name, note=note)
     if not summary.is_imported and last < done:
         yield RecordGap(run=summary.name, file=file, last_epoch=last, epochs_done=done)
 

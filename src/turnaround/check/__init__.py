@@ -11,7 +11,6 @@ Enters: a folder. Leaves: a `Check`: groups of files that show one photo, unread
     groups.py       links -> groups; a hold-out that keeps each group on one side
     dataset.py      all of it for a folder, and what is wrong with its contents and classes
     labels.py       labels that networks contradict which have not seen the images: confident learning
-    thumbnails.py   small pictures for a page
 """
 
 CHECK_VERSION = 1

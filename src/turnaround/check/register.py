@@ -22,7 +22,6 @@ from scipy import ndimage
 
 from turnaround.check.descriptors import Floats
 
-SIDES_PX = (16, 32, 64)
 _NUM_ANGLES, _NUM_RINGS = 64, 12  # 5.6 degrees apart: near enough for Gauss-Newton to find the angle itself
 _TRIED_ANGLES = 3  # the highest peak may be a symmetry of the object, plain or mirrored
 _STEPS = {16: 8, 32: 6, 64: 4}  # of Gauss-Newton, by side: most of the way is gone where a step is cheapest

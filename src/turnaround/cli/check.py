@@ -98,8 +98,8 @@ def _write_split(checked: Check, path: Path, *, holdout: float, seed: int) -> di
 
 
 def _write_page(checked: Check, payload: dict[str, Any], path: Path) -> None:
-    from turnaround.check.thumbnails import thumbnails
     from turnaround.reporting.check_report import MAX_FILES, check_page, shown_files
+    from turnaround.reporting.pictures import thumbnails
 
     shown = [name for one in payload["groups"][:PAGE_GROUPS] for name, _ in shown_files(one)]
     shown += [name for one in payload["odd"] for name in one["files"][:MAX_FILES]]
@@ -171,6 +171,7 @@ def _trained_on(recipe: Recipe, show: Show) -> tuple[set[str], str]:
 
 
 def _real(root: Path, file: str) -> str:
+    # The folder that is checked may show the run's own images through links: those are no others.
     return os.path.realpath(root / file)
 
 
@@ -200,6 +201,7 @@ def _labels_by_folds(
             on_progress=lambda done, total: show("decoding images", done, total),
         )
         found = by_folds(recipe, pixels, fold_of[rows_in_table(table, pixels)], device=device, show=show)
+    # No weights, or a network without features to train a classifier on: then each fold has a training of its own.
     if found is None:
         found = _trained_in_folds(recipe, checked, fold_of.tolist(), device=device, show=show)
         how = f"{folds} trainings of {recipe.model.name}"

@@ -82,7 +82,7 @@ def _started_with_others() -> dict[str, str] | None:
     """Return what processes need to meet that a launcher started together with this one; None for one alone."""
     import os
 
-    from turnaround.launch.clusters.slurm.step import step_environment
+    from turnaround.launch.clusters import step_environment
     from turnaround.workers.environment import place
 
     settings = step_environment(os.environ)
@@ -99,6 +99,7 @@ def _network(settings: dict[str, str], *, json_: bool) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
+        # Every process measures, since all of them are needed; only process 0 has figures and speaks.
         is_first = place({**os.environ, **settings}).rank == 0
         command = [sys.executable, "-m", "turnaround.workers.probe", str(answer), str(NETWORK_MB)]
         facts = _answer(command, answer if is_first else None, settings=settings, is_heard=is_first)
@@ -135,6 +136,7 @@ def examine() -> dict[str, Any]:
     machine = describe(workers=0, processes=0, engine="", launch="", device="")
     facts = {k: machine[k] for k in ("hostname", "os", "python", "cpu", "cores", "memory_gib", "gpus", "versions")}
     cache = default_cache()
+    # The cache may not be there yet: its disk is that of the nearest folder that is.
     existing = next(p for p in (cache, *cache.parents) if p.exists())
     facts["cache"] = {"directory": str(cache), "free_gb": round(shutil.disk_usage(existing).free / 1e9, 1)}
     facts["torch"] = _torch_facts()
@@ -172,6 +174,7 @@ def _answer(
     import json
     import os
 
+    # One thread: the probes are small, and where cores are few more threads only wait for each other.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **(settings or {})}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment)

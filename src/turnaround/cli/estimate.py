@@ -26,9 +26,6 @@ from turnaround.cli.options import (
     overrides_of,
 )
 
-EXIT_CTRL_C = 130
-
-
 if TYPE_CHECKING:
     from turnaround.study.estimate import AskedCluster, EstimateReport
 
@@ -106,7 +103,7 @@ def estimate(
     flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     if on != LOCAL and gpus_per_host is not None:
         raise InputError(f"--on {on} asks the cluster what --gpus-per-host tells: give one of the two.")
-    cluster = _asked(flags)
+    cluster = _asked(flags)  # before the trial, which takes a minute; so with prices, recipe and device
     question = EstimateQuestion(
         gpus=usual_kinds(cluster) if gpu is None else _kinds(gpu),
         workers=tuple(asked_workers(workers)),
@@ -132,7 +129,7 @@ def estimate(
 @contextmanager
 def _nothing_to_go_on_with() -> Iterator[None]:
     """Say so when the trial is interrupted, and end as Ctrl-C does."""
-    from turnaround.errors import InterruptedRunError
+    from turnaround.errors import EXIT_CTRL_C, InterruptedRunError
     from turnaround.reporting.terminal import err
 
     try:

@@ -84,8 +84,8 @@ def _evaluated(run: Path, images: LabelledImages, *, device: str, weights: str, 
 
 
 def _write_page(run: EvaluatedRun, images: LabelledImages, path: Path, against: Comparison | None) -> None:
-    from turnaround.check.thumbnails import thumbnails
     from turnaround.reporting.evaluate_report import evaluation_page, shown_mistakes
+    from turnaround.reporting.pictures import thumbnails
 
     pictures = thumbnails(images.root, [image.file for image in shown_mistakes(run)])
     write_text(path, evaluation_page(run, str(images.source), pictures, against))

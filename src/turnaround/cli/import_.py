@@ -53,7 +53,7 @@ def import_(
     from turnaround.record.importers.write import write_runs
     from turnaround.record.reader import Run
 
-    given = ImportOptions(
+    options = ImportOptions(
         workers=workers,
         gpu=gpu,
         batch_per_worker=batch_per_worker,
@@ -62,8 +62,9 @@ def import_(
         name=name,
         nodes=nodes,
     )
-    reading = read_runs(file, curves=curves, given=given, is_percent=percent)
+    reading = read_runs(file, curves=curves, options=options, is_percent=percent)
     summaries = [summarise(Run.load(path)) for path in write_runs(reading.runs, out)]
+    # On stderr, before what is printed of them on stdout: whoever pipes the JSON away sees the doubts.
     _tell(reading, has_table=not json_)
     _doubt(summaries)
     if json_:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnaround.errors import InputError, StorageError, one_of
+from turnaround.workers.engines import ENGINES
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster, FileWriter, Wishes
@@ -35,7 +36,9 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="ENGINE",
-        help="Communication backend: torch (NCCL or Gloo) or horovod. Default: the recipe's.",
+        help="Communication backend: "
+        + " or ".join(f"{name} ({engine.backends})" for name, engine in ENGINES.items())
+        + ". Default: the recipe's.",
     ),
 ]
 Restarts = Annotated[

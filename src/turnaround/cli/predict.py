@@ -115,7 +115,7 @@ def predict(
     )
     flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     found = survey_of(directories)
-    forecaster = fit_forecaster(found, question)
+    forecaster = fit_forecaster(found, question)  # before a cluster is asked: runs that teach nothing end it here
     forecaster, predictions = _answered(forecaster, _queue(flags), counts, found)
     if json_:
         _print_json(predictions)
@@ -156,6 +156,7 @@ def asked_workers(text: str) -> list[int]:
 
     numbers: set[int] = set()
     for part in text.split(","):
+        # [0-9], not \d: that takes digits of any script. Seven of them are more than MAX_WORKERS, and quick to read.
         ends = re.fullmatch(r"\s*([0-9]{1,7})\s*(?:-\s*([0-9]{1,7})\s*)?", part)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
         if not 1 <= first <= last <= MAX_WORKERS:

@@ -115,7 +115,7 @@ def report(
         table = price_table(prices)
         options = PageOptions(job=job, price=price, prices=table, rates=rates, has_pictures=pictures)
         _write_page(directories, out, options)
-        if not json_:
+        if not json_:  # the page has it all; a program gets its JSON besides
             return
     elif price is not None or prices is not None or not pictures:
         given = "--price" if price is not None else "--prices" if prices is not None else "--no-pictures"
@@ -175,6 +175,7 @@ def _write_proposal(
     from turnaround.reporting.proposal import ProposalOptions, proposal_page, write_figures
     from turnaround.reporting.terminal import err
 
+    # Before the survey of what may be hundreds of runs: a wrong number and a target that may not be replaced.
     question = Question(workers=1 if asked.workers is None else asked.workers, gpu=asked.gpu, job=job, price=price)
     refuse_target(out)
     survey = survey_of(directories)

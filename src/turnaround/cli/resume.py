@@ -18,6 +18,7 @@ from turnaround.cli.options import (
     command_began_s,
     notifier_of,
 )
+from turnaround.workers.engines import ENGINES
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster
@@ -32,7 +33,9 @@ OtherShare = Annotated[
 ]
 OtherEngine = Annotated[
     str | None,
-    typer.Option("--engine", metavar="ENGINE", help="Another communication backend than before: torch or horovod."),
+    typer.Option(
+        "--engine", metavar="ENGINE", help=f"Another communication backend than before: {' or '.join(ENGINES)}."
+    ),
 ]
 OtherDevice = Annotated[
     str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or mps. Default: as before.")
@@ -84,6 +87,7 @@ def resume(
         _refuse_other_flags(**flags, **checks)
         return _rejoin(directory, cluster, notifier, as_json=json_)
     refuse_if_queued(RunDirectory(directory))
+    # Read before: that no segment was added is how a run shows that there was nothing to go on with.
     here, before = place(), Run.load(directory).status
     with run_display(directory, viewers, here=here, is_quiet=json_, notifier=notifier) as (show, announced):
         request = Request(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,13 +46,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnaround.launch.clusters.contract import Cluster
-    from turnaround.recipe import Recipe
     from turnaround.record.notify import Notifier
-    from turnaround.study.lifecycle import Conductor, Work
+    from turnaround.study.lifecycle import Conductor, StudyConductor, Work
     from turnaround.study.on_cluster import ClusterConductor
-    from turnaround.study.plan import PlannedRun
-    from turnaround.study.program import Program
     from turnaround.study.state import RunState
+    from turnaround.study.subject import StudyAsked, Subject
 
 
 def study(
@@ -94,31 +92,25 @@ def study(
     [bold]turnaround study --command "python lab10.py --gpus {workers}" --workers 1,2,4[/bold]
     """
     from turnaround.launch.contract import checked_device
-    from turnaround.study.lifecycle import Work
     from turnaround.study.plan import counts
+    from turnaround.study.subject import StudyAsked, gpus_here
 
     notifier = notifier_of(notify, notify_idle)
     keys = {"epochs": epochs, "batch": batch, "lr": lr, "model": model, "size": size}
     flags = ClusterFlags(on, gpu, hosts, partition, account, time, tuple(slurm or ()), no_wait, cancel)
-    asked = _Asked(
+    device, is_here = checked_device(device), flags.on == LOCAL
+    asked = StudyAsked(
         workers=counts(workers, flag="--workers") if workers else [],
         rehearse=counts(rehearse, flag="--rehearse") if rehearse else [],
         repeat=repeat,
-        device=checked_device(device),
-        gpus=_gpus_here() if device != "cpu" and flags.on == LOCAL else (),
+        device=device,
         settings=tuple(overrides_of(set_, keys, pretrained=pretrained)),
-        flags=flags,
+        is_here=is_here,
+        gpus=gpus_here(device) if is_here else (),
     )
     subject = _subject(source, command, asked)
-    work = Work(
-        folder=out or Path("runs") / f"{subject.name}-study",
-        source=source or "",
-        program=subject.program,
-        overrides=asked.settings,
-        device=asked.device,
-        gpus=asked.gpus,
-        retries_failed=retry,
-        budget_gpu_s=_budget_s(budget) if budget else None,
+    work = replace(
+        subject.work(asked, out=out), retries_failed=retry, budget_gpu_s=_budget_s(budget) if budget else None
     )
     if cluster := flags.cluster():
         return _study_there(work, subject, cluster, flags, is_dry=dry_run, notifier=notifier)
@@ -126,22 +118,16 @@ def study(
 
 
 def _study_here(work: Work, subject: Subject, *, is_dry: bool, notifier: Notifier | None) -> None:
-    from turnaround.record.lock import RunLock
-    from turnaround.reporting.terminal import err
+    from turnaround.reporting.terminal import err, preparation
     from turnaround.reporting.training_display import page_on_failure
     from turnaround.study.lifecycle import Conductor
-    from turnaround.study.state import agree_with_before
+    from turnaround.study.subject import run_here
 
     conductor = Conductor(work, subject.planned)
     if is_dry:
         return _print_plan(conductor)
-    subject.refuse_if_missing(work.folder)
-    subject.refuse_early(device=work.device)
-    agree_with_before(work.folder, subject.compared, subject.planned)
-    with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
-        subject.prepare()
-        with _told_of(work.folder, notifier), shown(conductor):
-            conductor.run()
+    with page_on_failure(work.folder):
+        run_here(conductor, subject, preparing=preparation(err()), running=_followed(conductor, notifier))
     if conductor.left_out:
         err().print(f"The budget does not pay for: {'; '.join(conductor.left_out)}.")
     return tell_end(work.folder, conductor)
@@ -179,16 +165,17 @@ def _study_there(
         return console.print("\n".join(f"cancelled: {label}" for label in cancelled) or "No job of it is there.")
     if not any(job.has_setup for job in jobs.values()):  # else the nodes have programs that are not here
         subject.refuse_if_missing(work.folder)
+    # What is done needs no check: a study may go on after its partition was taken away.
     todo = [jobs[state.planned] for state in conductor.states() if not state.is_done]
     require_possible(todo, StudyDirectory(work.folder), cluster, inventory, conductor.tell)
     agree_with_before(work.folder, subject.compared, conductor.planned)
-    with page_on_failure(work.folder), RunLock(work.folder / "study.lock"):
+    with page_on_failure(work.folder), RunLock(StudyDirectory(work.folder).lock):
         if flags.no_wait:
             if notifier is not None:
-                notifier.hand_on()
+                notifier.hand_on()  # nobody waits here for the end: the jobs tell it themselves
             conductor.submit()
             return console.print("Submitted. The same command without --no-wait follows the jobs.")
-        with _told_of(work.folder, notifier), shown(conductor):
+        with _followed(conductor, notifier):
             conductor.run()
     if conductor.left_out:
         console.print(f"The budget does not pay for: {'; '.join(conductor.left_out)}.")
@@ -212,124 +199,22 @@ def _print_plan(conductor: Conductor) -> None:
         out().print(f"# {state.planned.label}: {state.standing}", shown, sep="\n", markup=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """The configurations, as they were typed, and what there is to run them on."""
-
-    workers: list[int]
-    rehearse: list[int]
-    repeat: int
-    device: str
-    gpus: tuple[str, ...]
-    settings: tuple[str, ...]
-    """SECTION.KEY=VALUE, of --set and of the flags for single keys."""
-    flags: ClusterFlags
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """The subject of a study: a recipe, or a program of somebody else."""
-
-    name: str
-    planned: tuple[PlannedRun, ...]
-    compared: dict[str, object]
-    """Settings that all runs of the study share; the same command goes on only with the same."""
-    recipe: Recipe | None = None
-    program: Program | None = None
-
-    def refuse_if_missing(self, folder: Path) -> None:
-        if self.program is not None:
-            self.program.refuse_if_missing(self.planned, folder)
-
-    def refuse_early(self, *, device: str) -> None:
-        """Refuse a network, a weights file or a device that every run would refuse; on this machine."""
-        from turnaround.launch.checks import refuse_early
-
-        if self.recipe is not None:
-            refuse_early(self.recipe, device=device)
-
-    def prepare(self) -> None:
-        if self.recipe is not None:
-            _prepare(self.recipe)
-
-
-def _subject(source: str | None, command: str | None, asked: _Asked) -> Subject:
+def _subject(source: str | None, command: str | None, asked: StudyAsked) -> Subject:
     from turnaround.errors import InputError
+    from turnaround.study.subject import of_program, of_recipe
 
     if source is not None and command is not None:
         raise InputError(
             f"A study is of SOURCE or of --command, not of both. Received: {source!r} and --command {command!r}."
         )
     if source is not None:
-        return _of_recipe(source, asked)
+        return of_recipe(source, asked)
     if command is not None:
-        return _of_program(command, asked)
+        return of_program(command, asked)
     raise InputError(
         "A study needs SOURCE (a folder of images, a recipe) or, for a program of your own, "
         '--command "python lab10.py --gpus {workers}".'
     )
-
-
-def _of_recipe(source: str, asked: _Asked) -> Subject:
-    from turnaround import recipes
-    from turnaround.study.lifecycle import shared_settings
-    from turnaround.study.plan import plan
-
-    recipe = recipes.find(source, list(asked.settings))
-    first = recipe.training.seed
-    return Subject(
-        name=recipe.name,
-        planned=plan(
-            workers=asked.workers,
-            rehearse=asked.rehearse,
-            seeds=range(first, first + asked.repeat),
-            devices=_devices(asked),
-        ),
-        compared={"source": source, "recipe": shared_settings(recipe)},
-        recipe=recipe,
-    )
-
-
-def _of_program(command: str, asked: _Asked) -> Subject:
-    """Plan the runs of a program; without a limit of workers, since only the program knows its machine."""
-    from turnaround.errors import InputError
-    from turnaround.study.plan import plan
-    from turnaround.study.program import Program
-
-    if asked.rehearse:
-        raise InputError(
-            "--rehearse stands in for workers inside turnaround's own training; nobody else's program can be "
-            "rehearsed. Use --workers with --command."
-        )
-    if asked.settings:
-        setting = asked.settings[0]
-        raise InputError(
-            f"A --command has no recipe, so {setting} cannot be set: leave --set and the flags for keys of the recipe "
-            "out, and write it into the command."
-        )
-    program = Program.parse(command)
-    if not asked.workers:
-        raise InputError("A study of a --command needs configurations: --workers 1,2,4.")
-    planned = plan(workers=asked.workers, rehearse=[], seeds=range(asked.repeat), devices=max(asked.workers))
-    if asked.flags.on == LOCAL:  # there srun and mpirun find as many tasks as there are workers
-        program.refuse_if_unfit(planned)
-    return Subject(name=program.name, planned=planned, compared={"command": command}, program=program)
-
-
-def _gpus_here() -> tuple[str, ...]:
-    """Return the GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
-    from turnaround.record.gpus import describe_gpus
-
-    return tuple(str(gpu["index"]) for gpu in describe_gpus())
-
-
-def _devices(asked: _Asked) -> int:
-    """Return the number of devices of this machine; a cluster is asked later."""
-    from turnaround.launch.process_settings import usable_cores
-
-    if asked.flags.on != LOCAL:
-        return max(asked.workers, default=1)
-    return len(asked.gpus) or (1 if asked.device == "mps" else usable_cores())
 
 
 def _budget_s(text: str) -> float:
@@ -342,28 +227,21 @@ def _budget_s(text: str) -> float:
     return seconds
 
 
-def _prepare(recipe: Recipe) -> None:
-    """Prepare the images once for all runs: bad input is said here, before anything is started."""
-    import tempfile
-
-    from turnaround.launch.automatic import decide
-    from turnaround.launch.prepare import cache_root, prepare_images
-    from turnaround.reporting.terminal import err, preparation
-
-    with tempfile.TemporaryDirectory() as temporary, preparation(err()) as show:
-        cache = cache_root(recipe, temporary=Path(temporary))
-        prepare_images(decide(recipe, cache=cache, device="auto").recipe.resolved(), cache=cache, show=show)
-
-
-def _told_of(folder: Path, notifier: Notifier | None) -> AbstractContextManager[None]:
+@contextmanager
+def _followed(conductor: StudyConductor, notifier: Notifier | None) -> Iterator[None]:
+    """Show the runs, and tell whoever wants to be told."""
     from turnaround.record.notify import study_notified
     from turnaround.reporting.terminal import err
 
-    return study_notified(folder, notifier, tell=lambda note: err().print("note:", note, markup=False))
+    def tell(note: str) -> None:
+        err().print("note:", note, markup=False)
+
+    with study_notified(conductor.work.folder, notifier, tell=tell), _shown(conductor):
+        yield
 
 
 @contextmanager
-def shown(conductor: Conductor | ClusterConductor) -> Iterator[None]:
+def _shown(conductor: StudyConductor) -> Iterator[None]:
     """A table that changes in a terminal; elsewhere a line for every change."""
     from rich.live import Live
 
@@ -402,7 +280,7 @@ def _told(state: RunState) -> str:
     return f"{state.standing} {state.cause}" if state.standing == "queued" else state.standing
 
 
-def tell_end(folder: Path, conductor: Conductor | ClusterConductor) -> None:
+def tell_end(folder: Path, conductor: StudyConductor) -> None:
     """Print the report of what there is, and what went wrong."""
     from turnaround.cli.report import report
     from turnaround.errors import TrainingError
@@ -434,6 +312,7 @@ def _forecast(folder: Path, *, most: int) -> None:
     from turnaround.errors import InputError
     from turnaround.reporting.terminal import out
 
+    # Up to twice the most that was run: of numbers beyond, these runs can tell little.
     counts = [2**k for k in range((2 * most).bit_length())]
     with suppress(InputError):  # it has nothing to learn from: the report has said why
         out().print("\n[bold]What other numbers of workers would do[/bold]")

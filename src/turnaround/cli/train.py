@@ -176,6 +176,7 @@ def _under_a_launcher(recipe: Recipe, here: RankInfo, *, out: Path | None, overr
         raise InputError(
             f"A launcher has started this command {here.size} times: give it --out DIR, so that all mean the same run."
         )
+    # A 1 that somebody has set is kept, and refused where the launcher's processes contradict it.
     is_default = recipe.workers.count == 1 and "workers.count" not in " ".join(overrides)
     return recipe.replace("workers", count=here.size) if is_default else recipe
 
@@ -187,7 +188,7 @@ def _show_batch(recipe: Recipe, path: Path, *, is_here: bool, device: str, as_js
     from turnaround.errors import InputError
     from turnaround.launch.automatic import decide
     from turnaround.launch.prepare import cache_root, prepare_images
-    from turnaround.reporting.preview_page import preview_page
+    from turnaround.reporting.pictures import preview_page
     from turnaround.reporting.terminal import err, preparation, print_json, print_notes
 
     if not is_here:
@@ -223,6 +224,7 @@ def _refuse_on_cluster(
     private: bool,
 ) -> None:
     from turnaround.errors import InputError
+    from turnaround.workers.engines import ENGINES
 
     if viewers:
         raise InputError(
@@ -236,7 +238,7 @@ def _refuse_on_cluster(
     if recipe.workers.engine != "torch":
         raise InputError(
             f"--on {cluster.name} starts the engine torch, not {recipe.workers.engine}. Leave --engine out, or write a "
-            "job of your own around horovodrun: docs/slurm.md has one."
+            f"job of your own around {ENGINES[recipe.workers.engine].launcher}: docs/slurm.md has one."
         )
     if private:
         raise InputError(

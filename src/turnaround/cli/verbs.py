@@ -68,6 +68,7 @@ def corrected(error: Any, command: Any, words: list[str]) -> str:
     """Return the message about a wrong use of a verb, with what was received and what to type instead."""
     text = str(error.format_message())
     if (name := getattr(error, "option_name", None)) and text.startswith("No such option"):
+        # click takes --lr -1 for a flag named -1, and would say that there is none.
         if re.match(r"-[0-9.]", name):
             negative = next((word for word in words if word.startswith(name)), name)
             return f"{negative} is below 0, which nothing here can be. Received: {' '.join(words)!r}."

@@ -111,7 +111,7 @@ class ChunkResult(NamedTuple):
 
 def decode_into(target: DecodeTarget, files: tuple[str, ...], on_progress: Progress | None = None) -> DecodeResult:
     """Decode all files in parallel processes, each straight to its place."""
-    num_processes = children.num_cpus()
+    num_processes = children.num_helpers()
     # Four chunks a process at least, so that a few slow images do not leave the other processes idle.
     most = min(_CHUNK_IMAGES, _CHUNK_BYTES // (target.size_px**2 * 3), len(files) // (4 * num_processes))
     step = max(1, most)

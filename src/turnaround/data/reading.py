@@ -191,7 +191,7 @@ class DecodedRows(_Rows):
         super().__init__(len(pixels.files), source.size_px)
         self._files, self._source = pixels.files, source
         self._chunk_images = max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // (self.size_px**2 * 3)))
-        self.num_processes = max(1, num_processes or children.num_cpus())
+        self.num_processes = max(1, num_processes or children.num_helpers())
         self._pool: ChildPool[_SlotTask, ChunkResult] | None = None
         if children.can_have_children():  # else this process does it alone
             self._slots, self._pool = self._start()
@@ -273,7 +273,7 @@ def rows_of(pixels: Pixels, *, processes_on_host: int = 1) -> MappedRows | Decod
     """Return the reader of an entry's rows, mapped or decoded; the cores are shared by the host's processes."""
     if pixels.images is not None:
         return MappedRows(pixels)
-    return DecodedRows(pixels, num_processes=max(1, children.num_cpus() // processes_on_host))
+    return DecodedRows(pixels, num_processes=max(1, children.num_helpers() // processes_on_host))
 
 
 # In a process that decodes: the slots that it shares with its parent, where the files are, and its limits.

@@ -196,6 +196,8 @@ def error_text(error: Exception) -> str:
 
 def gap_text(gap: RecordGap) -> str:
     """Say what the record of a run lacks."""
+    if gap.note:
+        return f"{gap.run}: not everything could be measured ({gap.file}: {gap.note})."
     if gap.bad_lines:
         lines, verb = counted(gap.bad_lines, "line"), "is" if gap.bad_lines == 1 else "are"
         return f"{gap.run}: {lines} of {gap.file} cannot be read and {verb} left out."

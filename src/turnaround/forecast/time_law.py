@@ -219,10 +219,6 @@ class ScalingLaw(Estimator[Observed, Deployment]):
         computed_s = self._work(configuration.processes) * float(self.coefficients_[0])
         return min(max(1 - computed_s / value_s, 0.0), 1.0)
 
-    def throughput(self, configuration: Deployment) -> Interval:
-        """Return the images per second of all processes together."""
-        return self.predict(configuration).into(self.images(configuration.processes))
-
     def input_s(self, configuration: Deployment) -> float:
         """Return the least time in which a host can read its share; 0 where no limit was measured."""
         if configuration.input_images_per_s is None:

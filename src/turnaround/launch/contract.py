@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from turnaround.cores import usable_cores
 from turnaround.errors import InputError, InterruptedRunError, one_of
 from turnaround.launch.handshake import StartMessage
-from turnaround.launch.process_settings import usable_cores
 from turnaround.recipe import AUTO, ModelRecipe
 from turnaround.record.gpus import describe_gpus
 from turnaround.record.layout import RunDirectory

@@ -18,10 +18,10 @@ from turnaround.record.files import read_json, remove_file
 from turnaround.record.host import host_name
 from turnaround.record.layout import RunDirectory
 from turnaround.record.writer import write_json
+from turnaround.workers.engines import ENGINES
 
-# Errors of torch.distributed and Horovod, and the words of Gloo and of sockets, for "the other side is gone". They are
-# matched by name: the launcher imports neither library.
-LOST_KINDS = {"DistBackendError", "DistNetworkError", "DistStoreError", "HorovodInternalError"}
+LOST_ERRORS = {name for engine in ENGINES.values() for name in engine.lost_errors}
+# The words of Gloo, which several engines use, and of sockets, for "the other side is gone".
 LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "gloo/")
 MAX_REASON_S = 10.0
 """Time for another process to write why it failed, once we have lost it: a Python process with torch in it takes
@@ -47,13 +47,13 @@ def write_failure(directory: RunDirectory, *, rank: int, error: BaseException, s
     expected = isinstance(error, TurnaroundError)
     message = str(error) if expected else f"{type(error).__name__}: {error}"
     # An error of ours may quote such words (a full disk, a broken pipe to a child) and is still a cause.
-    lost = type(error).__name__ in LOST_KINDS or any(word in message for word in LOST_WORDS)
+    lost = type(error).__name__ in LOST_ERRORS or any(word in message for word in LOST_WORDS)
     payload = {
         "rank": rank,
         "host": host_name(),
         "step": step,
         "kind": type(error).__name__ if expected else None,
-        "message": places.said(message),
+        "message": places.redacted(message),
         "is_lost_connection": lost and not expected,
         "at_s": time.time(),
     }

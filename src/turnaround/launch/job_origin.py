@@ -14,10 +14,11 @@ from datetime import UTC, datetime, timedelta
 
 from turnaround.errors import InputError, TurnaroundError
 from turnaround.record.files import remove_file, remove_folder
-from turnaround.record.job import job_status, own_job
+from turnaround.record.host import own_job
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import State, Status, to_json, utc_now
-from turnaround.record.writer import write_json
+from turnaround.record.reader import job_status
+from turnaround.record.schema import State, Status, utc_now
+from turnaround.record.writer import write_status
 
 BEGUN_VARIABLE = "TURNAROUND_BEGUN_AT_S"
 """Set by a job's script: its first line is where the program begins, in seconds since 1970."""
@@ -72,4 +73,4 @@ def give_up(directory: RunDirectory, error: BaseException) -> None:
     was_refused = isinstance(error, TurnaroundError)
     state: State = "failed" if was_refused else "interrupted"
     cause = str(error) if was_refused else "It was stopped before it had begun."
-    write_json(directory.status, to_json(replace(job, state=state, cause=cause, ended_at=utc_now())))
+    write_status(directory, replace(job, state=state, cause=cause, ended_at=utc_now()))

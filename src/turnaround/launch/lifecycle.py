@@ -39,14 +39,13 @@ from turnaround.launch.restart import Restarts, grown, grown_sentence
 from turnaround.recipe import Recipe
 from turnaround.record import heartbeat, places
 from turnaround.record.files import read_json, remove_folder
-from turnaround.record.host import command_line, is_private, private
-from turnaround.record.job import own_job
+from turnaround.record.host import command_line, is_private, own_job, private
 from turnaround.record.layout import RunDirectory
 from turnaround.record.lock import RunLock
 from turnaround.record.reader import Run
 from turnaround.record.recipe_changes import BATCH_TO_FIT, CHANGES, began_with, refuse_changes
-from turnaround.record.schema import State, Status, TimePart, to_json, utc_now
-from turnaround.record.writer import write_json
+from turnaround.record.schema import State, Status, TimePart, utc_now
+from turnaround.record.writer import write_json, write_status
 from turnaround.workers.engines import require
 from turnaround.workers.environment import LAUNCHERS, RankInfo
 from turnaround.workers.shares import EVEN, checked_share, shares_of
@@ -134,7 +133,7 @@ def _begin(
     if decision.tries_memory:
         facts[BATCH_TO_FIT] = {"learning_rate": asked_rate}
     # The recipe last: it makes the directory a run, and a run without a status can neither go on nor begin.
-    _write_status(plan.directory, job_origin.first_status(plan.directory, begun_at_s=plan.message.begun_at_s))
+    write_status(plan.directory, job_origin.first_status(plan.directory, begun_at_s=plan.message.begun_at_s))
     _write_recipe(plan.directory, {**decision.recipe.to_dict(), **facts}, plan)
     request.announce(decision.recipe, replace(prepared, notes=decision.notes()), plan.processes)
 
@@ -163,7 +162,7 @@ def _resume(run: Run, request: Request) -> Run:
         raise InputError(
             f"{request.out} is the record of another program, which alone can go on with it: start that program again."
         )
-    recipe = Recipe.from_record(places.found(run.recipe))
+    recipe = Recipe.from_record(places.with_paths(run.recipe))
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
     recipe, changes = with_epochs(recipe, run, request.epochs)
     asked = request.processes if request.place.is_alone else request.place.size
@@ -192,7 +191,7 @@ def _resume(run: Run, request: Request) -> Run:
         # After the check of the images: a resume that is refused leaves recipe and status as they were.
         facts |= {CHANGES: changes} if changes else {}
         _write_recipe(directory, {**run.recipe, **recipe.to_dict(), **facts}, plan)
-        _write_status(directory, _next_segment(directory, run.status))
+        write_status(directory, _next_segment(directory, run.status))
         if changed is not None:
             prepared = replace(prepared, notes=(f"Going on with other images: {changed['images']}.",))
         request.announce(recipe, prepared, plan.processes)
@@ -211,7 +210,7 @@ def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any
     directory = RunDirectory.create(request.out)
     with request.launcher.started(plan) as processes, _images(recipe, request, directory) as prepared:
         write_json(directory.recipe, {**recipe.to_dict(), "images": image_facts(prepared)})
-        _write_status(directory, Status(state="queued"))
+        write_status(directory, Status(state="queued"))
         request.announce(recipe, prepared, plan.processes)
         processes.run(_with_images(plan, prepared))
         facts = read_json(directory.bench)
@@ -352,15 +351,14 @@ def _train(processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, re
                 elif isinstance(error, DamagedCacheError) and plan.place.is_alone and not is_rebuilt:
                     # Once: a disk that has damaged what was just written will do it again.
                     is_rebuilt, cause = True, str(error)
-                    _write_status(directory, _ended(status, error))  # stays, should the images be gone too
+                    write_status(directory, _ended(status, error))  # stays, should the images be gone too
                     prepared = _prepared(recipe, request, cache=prepared.pixels.cache_dir.parent)
                     changed_images(Run.load(directory.path), prepared, recipe, is_accepted=False)
                 else:
-                    _write_status(directory, _ended(status, error))
+                    write_status(directory, _ended(status, error))
                     raise
-            _write_status(
-                directory, replace(_next_segment(directory, status), restarts=[*status.restarts, places.said(cause)])
-            )
+            restarts_so_far = [*status.restarts, places.redacted(cause)]
+            write_status(directory, replace(_next_segment(directory, status), restarts=restarts_so_far))
             # Read anew: a batch that was tried has been written into it by process 0.
             _write_recipe(directory, read_json(directory.recipe), plan)
             sys.stderr.write(f"{cause}\nStarting again by itself{counted}\n")
@@ -391,7 +389,9 @@ def _ended(status: Status, error: TurnaroundError) -> Status:
         DivergedError: "diverged",
         InterruptedRunError: "interrupted",
     }
-    return replace(status, state=states.get(type(error), "failed"), cause=places.said(str(error)), ended_at=utc_now())
+    return replace(
+        status, state=states.get(type(error), "failed"), cause=places.redacted(str(error)), ended_at=utc_now()
+    )
 
 
 def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchPlan) -> None:
@@ -400,7 +400,7 @@ def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchP
     facts |= {} if plan.message.share == EVEN else {"share": plan.message.share}
     facts |= {} if plan.wanted is None else {"wanted": plan.wanted}
     facts |= {"private": True} if is_private() else {}
-    write_json(directory.recipe, places.hidden({**recipe, LAUNCH: facts}))
+    write_json(directory.recipe, places.without_paths({**recipe, LAUNCH: facts}))
 
 
 def _launch_facts(run: Run) -> dict[str, Any]:
@@ -426,10 +426,6 @@ def _remove_leftovers(directory: RunDirectory) -> None:
     with suppress(TurnaroundError, OSError), RunLock(directory.lock):
         handshake.clear(directory)
         clear_traces(directory)
-
-
-def _write_status(directory: RunDirectory, status: Status) -> None:
-    write_json(directory.status, to_json(status))
 
 
 def _remove(directory: RunDirectory, new_folders: list[Path], error: BaseException) -> None:

@@ -22,12 +22,11 @@ from itertools import pairwise
 
 from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.launch.process_settings import process_settings
+from turnaround.workers.environment import is_run_by_others
 
 VERBS = ("train", "resume")
 OTHERWISE = ("--help", "-h", "--dry-run", "--on", "--hosts", "--show-batch", "--folds")
 """Flags with which the command trains nothing, or not in one process of its own."""
-UNDER_OTHERS = ("RANK", "HOROVOD_RANK", "SLURM_STEP_ID")
-"""Set by launchers of others, which run the command once for each process."""
 SWITCH, OFF = "TURNAROUND_PRELOAD", "off"
 FORK_SERVER = "TURNAROUND_FORK_SERVER"
 """A fork server has loaded its code already (forked.py, which is too large to be imported here)."""
@@ -39,7 +38,7 @@ _preloaded: subprocess.Popen[bytes] | None = None
 def begin(words: Sequence[str], variables: Mapping[str, str] = os.environ) -> None:
     """Start a process for the training of a command with these words, if it looks like one that trains here."""
     global _preloaded
-    is_here = sys.platform == "linux" and not any(name in variables for name in UNDER_OTHERS)
+    is_here = sys.platform == "linux" and not is_run_by_others(variables)
     is_wanted = variables.get(SWITCH) != OFF and variables.get(FORK_SERVER, OFF) == OFF
     if not (is_here and is_wanted and words and words[0] in VERBS) or _asks_for_more(words):
         return

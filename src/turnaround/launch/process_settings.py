@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from turnaround.cores import usable_cores
 from turnaround.workers.environment import OMP_WAITING, RUN_QUEUES
 
 MAX_STOP_S = 24 * 3600
@@ -35,8 +36,3 @@ def process_settings(num_here: int, base: Mapping[str, str] = os.environ) -> dic
         # threads spin for a while, then sleep (docs/LOG.md has the counts).
         settings["GOMP_SPINCOUNT"] = "3000"
     return {k: v for k, v in settings.items() if k not in base}
-
-
-def usable_cores() -> int:
-    """Return the cores this process may use; a batch system or a container may give fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

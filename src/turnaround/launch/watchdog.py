@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from turnaround.record.files import size_of
+from turnaround.workers.environment import rank_in
 
 BUSY_SHARE = 0.01
 """Share of one core below which processes only wait: polling a file 20 times a second takes 0.3 %."""
@@ -28,7 +29,6 @@ LEAST_START_S = 60.0
 """A start that only waits is given so long, however short the watchdog's time is: a busy machine may not serve it."""
 MAX_REST_S = 10.0
 """Between two looks: finding the processes below one means reading about every process of the host."""
-RANK_VARIABLES = ("RANK", "HOROVOD_RANK")
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ class ProcessTreeWatch:
                 return None
             variables = process.environ()
         # Where no variable tells: a process that was started directly is number 0, one below a launcher is a helper.
-        found = (variables.get(name, "") for name in RANK_VARIABLES)
-        return next((int(text) for text in found if text.isdigit()), 0 if self.launcher is None else None)
+        rank = rank_in(variables)
+        return 0 if rank is None and self.launcher is None else rank
 
 
 def _is_stopped(process: psutil.Process) -> bool:

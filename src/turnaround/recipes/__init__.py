@@ -12,6 +12,7 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -50,6 +51,15 @@ def find(source: str, overrides: list[str] | None = None) -> Recipe:
         section, name, value = _parsed(override)
         values.setdefault(section, {})[name] = value
     return _absolute(Recipe.from_dict(values), Path.cwd())
+
+
+def overrides_of(settings: Mapping[str, object]) -> list[str]:
+    """Return settings from Python as `--set` takes them: true, false and none in lower case."""
+
+    def text(value: object) -> str:
+        return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+    return [f"{key}={text(value)}" for key, value in settings.items()]
 
 
 def _values(source: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     layout.py      every path inside a run directory; making a new one, opening an old one
     writer.py      whole files by temporary name, fsync and rename; lines by appending
     heartbeat.py       where each process is, once a second; who is gone or silent
-    job.py         what a batch system has written into a run before its program began
     recipe_changes.py   a resume with another recipe than the run began with is refused
     lock.py        one live run in a directory at a time
     reader.py      a run directory as values; the runs below a folder
@@ -20,7 +19,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     verify.py      is every file what was written? by checksums and digests
     folder.py      a folder of runs while they come and go
     machine.py     what the run ran on: host, GPUs, versions, commit
-    host.py        this host and this command as a record names them; a code where it is private
+    host.py        this host, its job and this command as a record names them; a code where it is private
     places.py      where the images of a private run lie: kept beside its record, not in it
     git.py         the commit of a repository, read without running what it names
     gpus.py        the GPUs of this process, asked through NVML

@@ -29,9 +29,10 @@ from turnaround import patience
 from turnaround.errors import DiskFullError, PassingStorageError, RunDirectoryError, StorageError
 from turnaround.patience import PASSING, patiently
 from turnaround.record.coding import CRC, check_format, parse_object
+from turnaround.words import GIB
 
 MAX_FILE_BYTES = 256 * 2**20  # a confusion matrix of 10,000 classes; larger is not ours
-MAX_TENSORS_BYTES = 64 * 2**30  # the largest network of timm has 26 GB in float32; a sparse file may claim any size
+MAX_TENSORS_BYTES = 64 * GIB  # the largest network of timm has 26 GB in float32; a sparse file may claim any size
 
 trouble_on_purpose: list[Callable[[], None]] = []
 """Called before every access; training/faults.py puts a function here that raises."""
@@ -128,16 +129,8 @@ def remove_folder(path: Path, below: Path | None = None) -> None:
         shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder last; some network file systems cannot, and need not."""
-    descriptor = os.open(folder, FOLDER)
-    try:
-        _sync_folder(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _sync_folder(descriptor: int) -> None:
+    """Make a rename in the folder last; some network file systems cannot, and need not."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -328,7 +321,7 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
 
 def _free_text(path: Path) -> str:
     try:
-        return f"{shutil.disk_usage(path if path.is_dir() else path.parent).free / 2**30:.2f} GiB free"
+        return f"{shutil.disk_usage(path if path.is_dir() else path.parent).free / GIB:.2f} GiB free"
     except (OSError, ValueError):
         return "free space unknown"
 
@@ -388,7 +381,7 @@ def sha256_of(path: Path, below: Path | None = None) -> str:
 def _sha256_of(path: Path, below: Path | None) -> str:
     with open_file(path, below) as file:
         if os.fstat(file.fileno()).st_size > MAX_TENSORS_BYTES:
-            raise RunDirectoryError(f"{path} is larger than {MAX_TENSORS_BYTES // 2**30} GiB: not a file of a run.")
+            raise RunDirectoryError(f"{path} is larger than {MAX_TENSORS_BYTES // GIB} GiB: not a file of a run.")
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -436,3 +429,11 @@ def decode_file(content: bytes, label: str) -> dict[str, Any]:
 def read_json(path: Path, below: Path | None = None) -> dict[str, Any]:
     """Return the object in a whole file, without its format version."""
     return decode_file(read_bytes(path, below), str(path))
+
+
+def read_json_or_nothing(path: Path, below: Path | None = None) -> dict[str, Any]:
+    """Return the object in a whole file; an empty one where there is none, or none that can be read."""
+    try:
+        return read_json(path, below)
+    except RunDirectoryError:
+        return {}

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from turnaround.record.schema import GpuSample
+from turnaround.words import GIB
 
 Nvml = Any
 """The module pynvml, or what behaves like it."""
@@ -105,7 +106,7 @@ def sample_gpu(nvml: Nvml, index: int, handle: Any) -> GpuSample:
         index=index,
         name=_name(nvml, handle),
         utilisation_percent=None if utilisation is None else float(utilisation.gpu),
-        memory_used_gib=None if memory is None else round(memory.used / 2**30, 3),
+        memory_used_gib=None if memory is None else round(memory.used / GIB, 3),
         power_w=None if power_mw is None else power_mw / 1000,
         compute_processes=count_compute_processes(nvml, handle),
     )
@@ -137,7 +138,7 @@ def uuid_of(nvml: Nvml, handle: Any) -> str:
 
 def _total_gib(nvml: Nvml, handle: Any) -> float | None:
     memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    return None if memory is None else round(memory.total / 2**30, 2)
+    return None if memory is None else round(memory.total / GIB, 2)
 
 
 def _text(answer: Any) -> str:

@@ -126,7 +126,7 @@ class LinesFile(Generic[Record]):
 
     With `max_records`, every second record goes when there are more, and `stride` says how often that was. `late_s` is
     how long zeros may be content that has not arrived; a whole read takes them for damage at once. `label` is the name
-    of the file in messages.
+    of the file in messages. With `tail_bytes` a file that is longer when it is first seen is read from its last lines.
     """
 
     def __init__(
@@ -136,10 +136,11 @@ class LinesFile(Generic[Record]):
         *,
         label: str | None = None,
         max_records: int | None = None,
+        tail_bytes: int = MAX_LINES_BYTES,
         late_s: float = LATE_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name, self._record, self.max_records = name, read, max_records
+        self.name, self._record, self.max_records, self._tail_bytes = name, read, max_records, tail_bytes
         self._label = label or name
         self._late_s, self._now_s = late_s, now_s
         self._seen: FileStamp | None = None
@@ -208,6 +209,7 @@ class LinesFile(Generic[Record]):
     def _read_on(self, descriptor: int, now: FileStamp, budget_bytes: int) -> int:
         if not self._goes_on(descriptor, now):
             self._begin_anew()
+            self._offset = self._first_of_tail(descriptor, now)
         self._inode = (now.device, now.inode)
         # `end` is the size when the file was opened: what a writer appends meanwhile is left to the next look.
         begun_at, end = self._offset, min(now.size, MAX_LINES_BYTES)
@@ -227,6 +229,13 @@ class LinesFile(Generic[Record]):
         # The last bytes of what was read, for `_goes_on`: up to ANCHOR_BYTES that end at the offset.
         self._anchor = os.pread(descriptor, min(ANCHOR_BYTES, self._offset), max(0, self._offset - ANCHOR_BYTES))
         return self._offset - begun_at
+
+    def _first_of_tail(self, descriptor: int, now: FileStamp) -> int:
+        """Return where the first whole line of the last `tail_bytes` begins; 0 in a shorter file."""
+        if now.size <= self._tail_bytes:
+            return 0
+        begin = now.size - self._tail_bytes
+        return begin + os.pread(descriptor, self._tail_bytes, begin).find(b"\n") + 1
 
     def _goes_on(self, descriptor: int, now: FileStamp) -> bool:
         """Return whether what was read is still there: not cut, not replaced, not written anew."""

@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,8 @@ REFERENCE = re.compile(r"\$(\w+|\{\w+\})")
 """A name of the environment, which is no secret itself."""
 PLACES_VARIABLE = "TURNAROUND_PRIVATE_PLACES"
 """Tells the processes of a private run where its images lie (places.py)."""
+JOB_VARIABLES = ("TURNAROUND_JOB_ID", "SLURM_JOB_ID")
+"""The script of any cluster may set the first; Slurm sets the second itself."""
 
 
 def is_private() -> bool:
@@ -55,6 +57,11 @@ def host_name() -> str:
     except OSError:  # not Linux: a code all the same, though one that a list of names could be tried on
         boot = ""
     return "host-" + hashlib.sha256(f"{boot}{name}".encode()).hexdigest()[:8]
+
+
+def own_job(variables: Mapping[str, str] = os.environ) -> str | None:
+    """Return the job of a batch system that this process belongs to."""
+    return next((variables[name] for name in JOB_VARIABLES if name in variables), None)
 
 
 def process_age_s() -> float:

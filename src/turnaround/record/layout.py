@@ -16,10 +16,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from turnaround.errors import RunDirectoryError
-from turnaround.record.files import is_temporary, make_folder, names_in, read_json, storage_error
+from turnaround.record.files import is_temporary, make_folder, names_in, read_json_or_nothing, storage_error
 
 OTHER_OUT = "choose another directory with --out"
 
@@ -119,6 +119,11 @@ class StudyDirectory:
     def forecasts(self) -> Path:
         """One line for each forecast that was saved, to be scored by later runs."""
         return self.path / "forecasts.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """The lock of the command that starts its runs now; each run has one of its own."""
+        return self.path / "study.lock"
 
     @property
     def earlier(self) -> Path:
@@ -340,7 +345,7 @@ class RunDirectory:
 
     def _refuse_if_taken(self, job_id: str | None) -> None:
         # Looked at before the recipe, which comes last: of a start at the same time nothing is foreign without it.
-        names, status, has_logs = names_in(self.path), _peek(self.status), self._has_logs(job_id)
+        names, status, has_logs = names_in(self.path), read_json_or_nothing(self.status), self._has_logs(job_id)
         if self.recipe.exists():
             raise RunDirectoryError(
                 f"{self.path} already holds a run ({_summary(self)}). Go on with it: "
@@ -408,16 +413,9 @@ def _numbers(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
     return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
 
 
-def _peek(path: Path) -> dict[str, Any]:
-    """Return the file's JSON object, or nothing: a message about a broken run must not break."""
-    try:
-        return read_json(path)
-    except RunDirectoryError:
-        return {}
-
-
 def _summary(directory: RunDirectory) -> str:
-    recipe, status = _peek(directory.recipe), _peek(directory.status)
+    # A message about a broken run must not break: what cannot be read is not said.
+    recipe, status = read_json_or_nothing(directory.recipe), read_json_or_nothing(directory.status)
     data, model = recipe.get("data"), recipe.get("model")
     source = data.get("source") if isinstance(data, dict) else None
     network = model.get("name") if isinstance(model, dict) else None

@@ -3,7 +3,6 @@
 Nothing here can fail: what cannot be found out is None. No torch: versions come from the packages' metadata.
 """
 
-import os
 import platform
 from collections.abc import Mapping
 from importlib import metadata
@@ -12,11 +11,13 @@ from typing import Any
 
 import psutil
 
+from turnaround.cores import usable_cores
 from turnaround.errors import RunDirectoryError
 from turnaround.record.files import read_json
 from turnaround.record.git import git_state, is_tracked
 from turnaround.record.gpus import Nvml, describe_gpus
 from turnaround.record.host import command_line, host_name
+from turnaround.words import GIB
 
 PACKAGES = ("turnaround", "torch", "torchvision", "timm", "numpy", "pillow")
 COMPARED = (
@@ -47,7 +48,7 @@ def describe(
         "os": platform.platform(),
         "python": platform.python_version(),
         "cpu": _cpu_model(),
-        "cores": _cores(),
+        "cores": usable_cores(),
         "memory_gib": _memory_gib(),
         "gpus": describe_gpus(nvml),
         "versions": {name: _version(name) for name in PACKAGES},
@@ -133,14 +134,9 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()  # ARM's /proc/cpuinfo has no such line
 
 
-def _cores() -> int:
-    """Return the cores this process may use, which a batch system makes fewer than the host has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _memory_gib() -> float | None:
     try:
-        return round(psutil.virtual_memory().total / 2**30, 2)
+        return round(psutil.virtual_memory().total / GIB, 2)
     except Exception:
         return None
 

@@ -18,14 +18,15 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from turnaround.errors import InputError, MissingPartError, RunDirectoryError
-from turnaround.record.files import open_file
+from turnaround.record.files import folder_below
+from turnaround.record.growing import NUM_LATEST, LinesFile
 from turnaround.record.host import NOTIFY_FLAG, REFERENCE
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run, find_runs, read_sample
@@ -37,7 +38,7 @@ VARIABLE, IDLE_VARIABLE = "TURNAROUND_NOTIFY", "TURNAROUND_NOTIFY_IDLE"
 MAX_COMMAND_S, MAX_POST_S = 30.0, 10.0
 LOOK_EVERY_S = 2.0
 MAX_TAIL_BYTES = 256 * 1024
-"""Read from the end of a telemetry file at each look: some seconds' lines of a host with 16 GPUs, many times over."""
+"""Read from the end of a telemetry file that was there before: over a minute's lines of a host with 16 GPUs."""
 IDLE_PERCENT = 5.0
 """A GPU below this is idle: a display or a monitoring program keeps one at a few percent."""
 ENDED_WELL = "finished"
@@ -285,22 +286,29 @@ class IdleWatch:
 
     def __init__(self, idle_s: float) -> None:
         self.idle_s = idle_s
+        self._files: dict[tuple[Path, str], LinesFile[TelemetrySample | str]] = {}
         self._busy_at_s: dict[tuple[Path, str, int], float] = {}
         self._seen_s: dict[tuple[Path, str], float] = {}
         self._told: set[tuple[Path, str, int]] = set()
 
     def look(self, path: Path) -> list[Notice]:
         """Read what is new; one notice for each GPU that has idled long enough, the next after it was busy again."""
-        directory = RunDirectory(path)
-        try:
-            hosts = directory.telemetry_hosts()
-        except (OSError, RunDirectoryError):
-            return []
         found = []
-        for host in hosts:
-            for sample in self._new(path, host, _last_samples(directory.telemetry(host), directory.path)):
+        for host in RunDirectory(path).telemetry_hosts():
+            for sample in self._new(path, host, self._latest(path, host)):
                 found += self._hear(path, host, sample)
         return found
+
+    def _latest(self, path: Path, host: str) -> list[TelemetrySample]:
+        """Return the last samples of a host; what cannot be read is for the report to tell."""
+        name = RunDirectory(path).telemetry(host).name
+        # Of a run that is resumed the file may hold weeks: only its end tells who idles now.
+        file = self._files.setdefault(
+            (path, host), LinesFile(name, read_sample, max_records=NUM_LATEST, tail_bytes=MAX_TAIL_BYTES)
+        )
+        with suppress(OSError), folder_below(path, ()) as folder:  # the folder may have been moved away
+            file.look(folder)
+        return [line for line in file.latest if isinstance(line, TelemetrySample)]
 
     def _new(self, path: Path, host: str, samples: list[TelemetrySample]) -> list[TelemetrySample]:
         """Return the samples since the last look; those of a run that was started again count from 0 once more."""
@@ -329,23 +337,3 @@ class IdleWatch:
                     Notice(event="gpu_idle", text=text, name=path.name, directory=str(path.absolute()), time_s=idle_s)
                 )
         return notices
-
-
-def _last_samples(file: Path, below: Path) -> list[TelemetrySample]:
-    """Return the samples in the last bytes of a telemetry file; whatever cannot be read is for the report to tell."""
-    try:
-        with open_file(file, below) as content:
-            size = content.seek(0, os.SEEK_END)
-            content.seek(max(0, size - MAX_TAIL_BYTES))
-            lines = content.read(MAX_TAIL_BYTES).split(b"\n")
-    except (OSError, RunDirectoryError):
-        return []
-    found = []
-    for line in lines:
-        try:
-            sample = read_sample(json.loads(line))
-        except Exception:  # cut off at the start of what was read, still being written, or damaged
-            sample = ""
-        if isinstance(sample, TelemetrySample):
-            found.append(sample)
-    return found

@@ -24,17 +24,17 @@ from turnaround.record.host import PLACES_VARIABLE, host_name, is_private
 from turnaround.record.writer import write_json
 
 KEYS = (("data", "source"), ("data", "cache"), ("data", "split_by_photo"), ("model", "weights"))
-"""Of a recipe: values that may be paths."""
+"""Values of a recipe that may be paths."""
 PLACES = "places"
 """The key of `launch` in recipe.json that says which file knows."""
 _PATH = re.compile(r"(?<![\w./~-])~?(?:/[^\s/'\"`<>|:;,()]+){2,}/?")
 
 
-def hidden(record: dict[str, Any]) -> dict[str, Any]:
+def without_paths(record: dict[str, Any]) -> dict[str, Any]:
     """Return recipe.json as it is written: where the record is private, without paths, which are kept elsewhere."""
     if not is_private():
         return record
-    known = _known()
+    known = _paths_from_environment()
     paths = {f"{section}.{key}": value for section, key in KEYS if os.sep in (value := str(record[section].get(key)))}
     if paths and paths != known.get("paths"):
         known = {"token": known.get("token") or secrets.token_hex(16), "paths": {**known.get("paths", {}), **paths}}
@@ -42,17 +42,17 @@ def hidden(record: dict[str, Any]) -> dict[str, Any]:
         with suppress(StorageError, OSError):  # a home that cannot be written: the run trains, and a resume says it
             _keep(known)
     names = {key: Path(path).name for key, path in paths.items()}
-    told: dict[str, Any] = {key: _without_paths(record[key]) for key in ("images", "automatic") if key in record}
+    told: dict[str, Any] = {key: _redacted_values(record[key]) for key in ("images", "automatic") if key in record}
     launch = {"launch": {**record.get("launch", {}), PLACES: known["token"]}} if known else {}
     return {**_with_values(record, names), **told, **launch}
 
 
-def restored(record: dict[str, Any]) -> dict[str, Any]:
+def with_passed_paths(record: dict[str, Any]) -> dict[str, Any]:
     """Return recipe.json with the paths that whoever started this process has passed on; as it is where nobody has."""
-    return _with_values(record, _known().get("paths", {}))
+    return _with_values(record, _paths_from_environment().get("paths", {}))
 
 
-def found(record: dict[str, Any]) -> dict[str, Any]:
+def with_paths(record: dict[str, Any]) -> dict[str, Any]:
     """Return recipe.json with its paths, for a resume; RunDirectoryError where nobody here knows them."""
     launch = record.get("launch")
     token = launch.get(PLACES) if isinstance(launch, dict) else None
@@ -69,14 +69,14 @@ def found(record: dict[str, Any]) -> dict[str, Any]:
             "which is not there or damaged. Go on where it began, or put that file there."
         ) from error
     os.environ[PLACES_VARIABLE] = json.dumps(known)
-    return restored(record)
+    return with_passed_paths(record)
 
 
-def said(text: str) -> str:
+def redacted(text: str) -> str:
     """Return a message as the record keeps it: where that is private, without folders, user and host."""
     if not is_private():
         return text
-    for path in sorted(_known().get("paths", {}).values(), key=len, reverse=True):
+    for path in sorted(_paths_from_environment().get("paths", {}).values(), key=len, reverse=True):
         text = text.replace(path, Path(path).name)
     for folder in (os.getcwd(), os.path.expanduser("~")):
         text = text.replace(f"{folder}{os.sep}", "") if len(folder) > 1 else text
@@ -90,12 +90,12 @@ def clear_log(path: Path, run: Path) -> None:
     """Take folders, user and host out of what processes have printed, once they have ended."""
     with suppress(StorageError, RunDirectoryError):
         content = read_bytes(path, run)
-        told = said(content.decode("utf-8", "replace")).encode()
+        told = redacted(content.decode("utf-8", "replace")).encode()
         if told != content:
             replace_file(path, told, run)
 
 
-def _known() -> dict[str, Any]:
+def _paths_from_environment() -> dict[str, Any]:
     """Return {"token", "paths"} of the run that this process works for; nothing where there is none."""
     with suppress(ValueError):
         known = json.loads(os.environ.get(PLACES_VARIABLE, "{}"))
@@ -124,12 +124,12 @@ def _with_values(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str,
     return record
 
 
-def _without_paths(value: Any) -> Any:
+def _redacted_values(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: inner if key == "classes" else _without_paths(inner) for key, inner in value.items()}
+        return {key: inner if key == "classes" else _redacted_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_paths(inner) for inner in value]
-    return said(value) if isinstance(value, str) else value
+        return [_redacted_values(inner) for inner in value]
+    return redacted(value) if isinstance(value, str) else value
 
 
 def _user() -> str:

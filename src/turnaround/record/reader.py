@@ -273,6 +273,20 @@ def in_order(records: Iterable[EpochRecord]) -> list[EpochRecord]:
     return [by_epoch[epoch] for epoch in sorted(by_epoch)]
 
 
+def status_of(directory: RunDirectory) -> Status | None:
+    """Return the status of a run; None where there is none yet, or none that can be read."""
+    try:
+        return from_json(Status, read_json(directory.status))
+    except RunDirectoryError:
+        return None
+
+
+def job_status(directory: RunDirectory) -> Status | None:
+    """Return the status of a run that is a job of a cluster, started or not; None of any other."""
+    status = status_of(directory)
+    return status if status and status.job else None
+
+
 def find_runs(path: Path) -> list[Path]:
     """Return `path` itself when it is a run, else every run below it, in natural order (run-2 before run-10).
 

@@ -144,7 +144,7 @@ METRICS: dict[str, Metric] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BestEpoch:
-    """In status.json and evaluation.json: the best epoch so far. Of many epochs the best is an optimistic figure."""
+    """The best epoch so far, in status.json and evaluation.json. The best of many epochs is an optimistic figure."""
 
     epoch: int
     """Counted from 1."""
@@ -158,7 +158,7 @@ class BestEpoch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """In status.json: the job of a cluster, as it was when somebody last asked."""
+    """The job of a cluster in status.json, as it was when somebody last asked."""
 
     job_id: str
     """The number as the cluster shows it; the last one of a run that was submitted again."""
@@ -184,7 +184,7 @@ class JobStatus:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShareChange:
-    """In status.json: the workers were shared out anew among the processes, by their speed (`--share auto`)."""
+    """The workers were shared out anew among the processes, by their speed (`--share auto`): in status.json."""
 
     after_epoch: int
     """The epoch at whose end it was decided; counted from 1."""

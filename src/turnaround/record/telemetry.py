@@ -19,6 +19,7 @@ from turnaround.record.energy import EnergyMeter, GpuEnergy
 from turnaround.record.gpus import Nvml, gpu_with, nvml_session, sample_gpu, uuid_of, visible_gpus
 from turnaround.record.schema import FORMAT_VERSION, GpuSample, TelemetrySample, to_json, utc_now
 from turnaround.record.writer import Lines
+from turnaround.words import GIB
 
 STOP_TIMEOUT_S = 2.0
 """The end of a run waits at most so long for a hung driver; the thread is a daemon and dies with the process."""
@@ -138,8 +139,8 @@ class _Probes:
             time_s=round(time_s, 3),
             at=utc_now(),
             cpu_percent=self._ask("CPU use", psutil.cpu_percent),
-            memory_used_gib=None if memory is None else round(memory.used / 2**30, 3),
-            process_rss_gib=None if own is None else round(own.rss / 2**30, 3),
+            memory_used_gib=None if memory is None else round(memory.used / GIB, 3),
+            process_rss_gib=None if own is None else round(own.rss / GIB, 3),
             gpus=[
                 _with_energy(gpu, energies.get(index), None if used is None else used.get(index, 0))
                 for index, handle in self._gpus

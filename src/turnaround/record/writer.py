@@ -27,6 +27,8 @@ from turnaround.record.files import (
     storage_error,
     write_all,
 )
+from turnaround.record.layout import RunDirectory
+from turnaround.record.schema import Status, to_json
 
 # From the end backwards: the last newline is almost always in the first block, however long the file is.
 SCAN_BLOCK_BYTES = 64 * 1024
@@ -44,6 +46,11 @@ def write_json(path: Path, payload: Mapping[str, Any], below: Path | None = None
     body = ("{\n" + ",\n".join(lines)).encode()
     seal = f',\n "{CRC}": "{crc_of(body)}"' if "digest" not in content else ""  # a manifest has a digest of its own
     replace_file(path, body + seal.encode() + b"\n}\n", below, is_synced=is_synced)
+
+
+def write_status(directory: RunDirectory, status: Status) -> None:
+    """Write or replace the state of a run."""
+    write_json(directory.status, to_json(status))
 
 
 def remove_leftovers(run: Path, *folders: Path) -> None:
@@ -69,13 +76,12 @@ class Lines:
 
     With `sync`, each line is on the disk when `write` returns, and a failure raises StorageError. Without it,
     lines are collected and handed to the operating system when there are `max_lines` of them or the oldest is
-    `max_age_s` old (looked at when the next line comes), never synced; a failure loses those lines, counted
-    in `lost_lines`; it is kept in `failure`, not raised: measuring must not stop the training it measures.
+    `max_age_s` old (looked at when the next line comes), never synced; a failure loses those lines and is kept in
+    `failure`, not raised: measuring must not stop the training it measures.
     """
 
     def __init__(self, path: Path, *, sync: bool, max_lines: int = 100, max_age_s: float = 1.0) -> None:
         self.path = path
-        self.lost_lines = 0
         self.failure: StorageError | None = None
         self._sync = sync
         # A line that is to be safe when `write` returns cannot wait for others.
@@ -111,15 +117,13 @@ class Lines:
         if not self._waiting or self._descriptor is None:
             return
         # Taken out before the write: lines that fail are lost, not kept, or a full disk would fill the memory too.
-        lines, self._waiting = self._waiting, []
-        content = b"".join(lines)
+        content, self._waiting = b"".join(self._waiting), []
         try:
             if self._sync:
                 patiently(lambda: self._append(content))
             else:
                 self._append(content)  # who measures does not wait: the next lines may find the file system well
         except OSError as error:
-            self.lost_lines += len(lines)
             self.failure = storage_error("append to", self.path, error)
             if self._sync:
                 raise self.failure from error

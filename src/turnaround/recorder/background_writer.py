@@ -16,11 +16,12 @@ from typing import Any
 
 from turnaround.record.files import claim
 from turnaround.record.host import host_name
-from turnaround.record.job import job_status
 from turnaround.record.layout import RunDirectory
+from turnaround.record.lock import RunLock
+from turnaround.record.reader import job_status
 from turnaround.record.schema import Span, State, Status, to_json
 from turnaround.record.telemetry import Telemetry
-from turnaround.record.writer import Lines, write_json
+from turnaround.record.writer import Lines, write_json, write_status
 from turnaround.recorder import folder
 from turnaround.recorder.facts import TrainingFacts, where_i_am
 
@@ -48,6 +49,7 @@ class BackgroundWriter:
         self.training, self.path, self.failed = training, path, failed
         self.is_first = training.place.rank == 0
         self.directory: RunDirectory | None = None
+        self._lock: RunLock | None = None
         self._of_job: Status | None = None
         # Unbounded, so that `put` never blocks a step; SimpleQueue also allows a put from a signal handler.
         self._queue: queue.SimpleQueue[Span | Status | dict[str, Any] | _End] = queue.SimpleQueue()
@@ -140,7 +142,7 @@ class BackgroundWriter:
         assert self.directory is not None
         if self._of_job is not None:
             status = replace(status, submitted_at=self._of_job.submitted_at, job=self._of_job.job)
-        write_json(self.directory.status, to_json(status))
+        write_status(self.directory, status)
 
     def _open(self, *, is_last_chance: bool = False) -> None:
         """Open this process's own files as soon as there is a directory; look for it at most twice a second."""
@@ -200,7 +202,7 @@ class BackgroundWriter:
                 with suppress(Exception):
                     lines.close()
         # The lock last: until here we may still write, and the other processes look for a directory that is held.
-        if self.is_first and self.directory is not None:
+        if self._lock is not None:
             self._lock.release()
 
 

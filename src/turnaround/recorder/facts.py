@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, TypedDict
 from turnaround.errors import InputError
 from turnaround.record.host import command_line, host_name
 from turnaround.record.machine import describe
-from turnaround.workers.environment import RankInfo, anywhere
+from turnaround.workers.environment import RankInfo, anywhere, local_rank_in
 
 FRAMEWORKS = (
     *("tensorflow", "keras", "tf_keras", "jax", "flax", "horovod", "lightning", "pytorch_lightning"),
@@ -174,7 +173,7 @@ def place_of(rank: Any, size: Any) -> RankInfo:
         return here
     rank = whole(here.rank if rank is None else rank, least=0)
     size = whole(max(here.size, rank + 1) if size is None else size, least=rank + 1)
-    local_rank = here.local_rank if rank == here.rank else int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = here.local_rank if rank == here.rank else local_rank_in()
     return replace(here, rank=rank, size=size, local_rank=local_rank)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from turnaround.errors import RunDirectoryError
-from turnaround.record.files import names_in, read_json
-from turnaround.record.job import own_job
+from turnaround.record.files import names_in, read_json_or_nothing
+from turnaround.record.host import own_job
 from turnaround.record.layout import RunDirectory, default_run_path
 from turnaround.record.lock import RunLock, is_held
 
@@ -48,10 +48,7 @@ def find_directory(path: Path, *, start: str) -> RunDirectory | None:
 
 def note_of(directory: RunDirectory, rank: int) -> dict[str, Any]:
     """Return what a process has written down about itself; nothing when it has not, or not yet."""
-    try:
-        return read_json(directory.rank_note(rank), directory.path)
-    except RunDirectoryError:
-        return {}
+    return read_json_or_nothing(directory.rank_note(rank), directory.path)
 
 
 def ranks(directory: RunDirectory) -> dict[int, dict[str, Any]]:

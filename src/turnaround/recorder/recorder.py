@@ -37,6 +37,7 @@ DEFAULT_PATH = "runs/recorded"
 
 _NO_PART = NoPart()
 _started_in_this_program = 0
+"""The age of the process is start-up of the first one alone: a second training begins with its recorder."""
 
 
 class RecorderWarning(UserWarning):
@@ -62,8 +63,11 @@ class Recorder:
         self._asked = os.environ.get(RUN_DIR_VARIABLE) or path or DEFAULT_PATH
         self._given: dict[str, Any] = {"workers": workers, "batch_per_worker": batch_per_worker, **facts}
         self._pid = os.getpid()
-        self._keeper: BackgroundWriter | None = None
+        self._writer: BackgroundWriter | None = None
         self._state = "new"
+        # `start` puts those of the training in their place.
+        self._timing, self._reader = Timing(has_company=True), Reader()
+        self._planned, self._status = 0, Status(state="running")
         self._said: set[str] = set()
         self._parts: dict[str, TimedPart] = {}
         self._is_diverging = False
@@ -71,8 +75,8 @@ class Recorder:
     @property
     def path(self) -> Path | None:
         """The run directory; None before the start, on other processes than the first, and when there is none."""
-        keeper = self._keeper
-        return keeper.directory.path if keeper is not None and keeper.directory is not None else None
+        writer = self._writer
+        return writer.directory.path if writer is not None and writer.directory is not None else None
 
     @property
     def is_recording(self) -> bool:
@@ -81,7 +85,7 @@ class Recorder:
     @property
     def is_sampling(self) -> bool:
         """True while the step that is under way is sampled."""
-        return self._keeper is not None and self._timing.is_sampled
+        return self._writer is not None and self._timing.is_sampled
 
     # --- beginning and end
 
@@ -110,12 +114,13 @@ class Recorder:
         self._timing = Timing(synchronize=synchronize, has_company=_started_in_this_program > 0)
         _started_in_this_program += 1
         self._reader = Reader(global_batch=training.global_batch, num_train=training.facts.get("num_train"))
+        # With the program, not with us: imports and the reading of data are start-up of this training.
         began = datetime.now(UTC) - timedelta(seconds=self._timing.program_s())
-        self._planned: int = training.facts.get("epochs", 0)
+        self._planned = training.facts.get("epochs", 0)
         self._status = Status(state="running", started_at=began.isoformat(timespec="milliseconds"))
         asked = Path(self._asked)
-        self._keeper = BackgroundWriter(training, asked, failed=self.step_aside)
-        self._keeper.start(self._status)
+        self._writer = BackgroundWriter(training, asked, failed=self.step_aside)
+        self._writer.start(self._status)
         # A program that forgets to close must not leave a record that says "running" for ever.
         atexit.register(self._at_exit)
         if self.path is not None and self.path != asked:
@@ -167,6 +172,7 @@ class Recorder:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the record: finished, or with an error failed. Closing twice is fine."""
+        # A fork has a copy of us, and must not close what the process that it came from still writes.
         if self._state != "open" or self._pid != os.getpid():
             self._state = self._state if self._state == "aside" else "ended"
             return
@@ -174,8 +180,8 @@ class Recorder:
         self._state = "ending"
         atexit.unregister(self._at_exit)
         try:
-            if self._keeper is not None:
-                self._keeper.end(self._final_status(error))
+            if self._writer is not None:
+                self._writer.end(self._final_status(error))
         except Exception as problem:
             self.step_aside(problem)
         if self._state == "ending":  # else the last lines could not be written
@@ -185,7 +191,7 @@ class Recorder:
         state, cause = outcome(error)
         if state == "finished" and self._is_diverging:
             state, cause = "diverged", "The loss of the last epoch is no number."
-        if state == "finished" and not self._status.epochs_done and self._keeper is not None and self._keeper.is_first:
+        if state == "finished" and not self._status.epochs_done and self._writer is not None and self._writer.is_first:
             self._say("Recorder.epoch was never called, so the record has no curve.")
         return replace(self._status, state=state, cause=cause, ended_at=utc_now(), time_s=self._timing.time_s())
 
@@ -201,8 +207,8 @@ class Recorder:
 
     def epoch(self, **measures: Unpack[Measures]) -> None:
         """Record an epoch, after its evaluation. Its times are measured here, unless given."""
-        keeper = self._keeper
-        if (keeper is None or self._state != "open" or self._pid != os.getpid()) and not self._is_ready():
+        writer = self._writer
+        if (writer is None or self._state != "open" or self._pid != os.getpid()) and not self._is_ready():
             return
         try:
             self._epoch(measures)
@@ -210,13 +216,14 @@ class Recorder:
             self.step_aside(error)
 
     def _epoch(self, measures: Measures) -> None:
-        keeper, timing = self._keeper, self._timing
-        assert keeper is not None
-        numbers, extra = self._reader.read(measures) if keeper.is_first else ({}, {})
+        writer, timing = self._writer, self._timing
+        assert writer is not None
+        # Only process 0 writes epochs, and to read a measure may wait for the device that it lies on.
+        numbers, extra = self._reader.read(measures) if writer.is_first else ({}, {})
         times = timing.epoch_ends(training_s=numbers.get("epoch_time_s"), evaluation_s=numbers.get("evaluation_time_s"))
         epoch = max(1, numbers.get("epoch", timing.epoch))
         timing.epoch = epoch + 1
-        if not keeper.is_first:
+        if not writer.is_first:
             return
         for remark in self._reader.remarks:
             self._say(remark)
@@ -241,8 +248,8 @@ class Recorder:
         self._put(self._status)
 
     def _put(self, what: Span | Status | dict[str, Any]) -> None:
-        if self._keeper is not None:
-            self._keeper.put(what)
+        if self._writer is not None:
+            self._writer.put(what)
 
     def epoch_begins(self) -> None:
         """Begin an epoch, before its first batch, where something lies between it and the end of the last one."""
@@ -251,8 +258,9 @@ class Recorder:
 
     def step(self, updates: int = 1) -> None:
         """Count an update, or several that were done at once."""
-        keeper = self._keeper
-        if (keeper is None or self._state != "open" or self._pid != os.getpid()) and not self._is_ready():
+        writer = self._writer
+        # `_is_ready` without its call where all is well: this is in the way of every step.
+        if (writer is None or self._state != "open" or self._pid != os.getpid()) and not self._is_ready():
             return
         try:
             span = self._timing.step(updates)
@@ -278,6 +286,7 @@ class Recorder:
 
         What of a step is in no span counts as compute. Steps are sampled: most spans cost next to nothing.
         """
+        # One object for each part, however often it is entered: spans stand in every step, most are not measured.
         found = self._parts.get(part)
         if found is not None and self._state == "open" and self._pid == os.getpid():
             return found
@@ -287,7 +296,7 @@ class Recorder:
 
     def mark(self, part: str) -> None:
         """Attribute the time since the last mark, or since the step began, to this part; for callbacks."""
-        if self._keeper is None and not self._is_ready():
+        if self._writer is None and not self._is_ready():
             return
         try:
             if self._timing.is_sampled and self._is_ready() and self._knows(part):
@@ -318,7 +327,7 @@ class Recorder:
             return False
         if self._state == "ended":
             self._say("It was called after its end; nothing more is recorded.")
-        return self._state == "open" and self._keeper is not None
+        return self._state == "open" and self._writer is not None
 
     def step_aside(self, error: Exception) -> None:
         """Stop recording. What is there stays, and says why it ends."""
@@ -327,13 +336,14 @@ class Recorder:
         # The state first: the writer thread and the training may fail at the same time, and one report is enough.
         was_open, self._state = self._state in ("open", "ending"), "aside"
         reason = str(error) if isinstance(error, TurnaroundError) else f"{type(error).__name__}: {error}"
+        # Errors of ours may advise a flag, and a recorder has none.
         reason = reason.replace(" with --out", "").strip().rstrip(".")
         self._say(f"{reason}. The training goes on without a record.")
         atexit.unregister(self._at_exit)
         with suppress(Exception):
-            if was_open and self._keeper is not None:
+            if was_open and self._writer is not None:
                 cause = f"The recorder stepped aside, the training went on: {reason}"[:MAX_CAUSE]
-                self._keeper.give_up(replace(self._status, state="interrupted", cause=cause, ended_at=utc_now()))
+                self._writer.give_up(replace(self._status, state="interrupted", cause=cause, ended_at=utc_now()))
 
     def _say(self, message: str) -> None:
         """Warn of each thing once. Where warnings are errors they would stop the training: then it goes to stderr."""

@@ -8,7 +8,7 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     check_report.py   what is wrong with a folder of images, for the terminal and as a page with the pictures
     verify_text.py    which files are whole, damaged or unknown
     evaluate_report.py  a network on other images, for the terminal, as a page and as JSON
-    preview_page.py   training images before and after their variation, as a page
+    pictures.py       small pictures for a page; training images before and after their variation, as a page
     bench_text.py   the ceilings of a machine
     prices_text.py  the user's price table
     estimate_text.py  an estimate from zero runs for the terminal

@@ -32,10 +32,6 @@ class Glyphs:
     rule: str
     """Drawn under a heading."""
 
-    @property
-    def is_ascii(self) -> bool:
-        return self.levels.isascii()
-
 
 BLOCKS = Glyphs(levels="▁▂▃▄▅▆▇█", eighths="▏▎▍▌▋▊▉", full="█", mark="│", rule="─")
 ASCII = Glyphs(levels="_.:-=+*#", eighths="", full="#", mark="|", rule="-")

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.text import Text
 
-from turnaround.reporting.page.templates import asset, content_hash, environment
+from turnaround.reporting.page.templates import asset, environment
 from turnaround.reporting.text_layout import NARROWEST, clean, wrapped
-from turnaround.web.pages import base_css
+from turnaround.web.pages import base_css, content_hash
 from turnaround.words import counted, percent
 
 EXAMPLES = 3

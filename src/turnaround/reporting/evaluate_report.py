@@ -18,9 +18,9 @@ from turnaround.analysis.guessing import against_guessing, wilson_interval
 from turnaround.analysis.paired import PairedAnswers, paired_answers
 from turnaround.findings.evaluation import evaluation_sentences, headline, paired_sentence
 from turnaround.record.schema import CalibrationBin, ClassResult, Evaluation
-from turnaround.reporting.page.templates import asset, content_hash, environment
+from turnaround.reporting.page.templates import asset, environment
 from turnaround.reporting.text_layout import NARROWEST, TextColumn, clean, tables, wrapped
-from turnaround.web.pages import base_css
+from turnaround.web.pages import base_css, content_hash
 from turnaround.words import UNKNOWN, accuracy, counted, percent
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from turnaround.record.files import replace_file
 from turnaround.record.machine import installed_version
 from turnaround.reporting.page.fig_common import tone_of_kind
 from turnaround.reporting.page.render import GENERATOR
-from turnaround.reporting.page.templates import asset, content_hash, environment
+from turnaround.reporting.page.templates import asset, environment
 from turnaround.reporting.svg_chart import Chart, ChartPoint, ChartSeries, Look, chart_svg
 from turnaround.reporting.text_layout import clean
+from turnaround.web.pages import content_hash
 from turnaround.words import UNKNOWN, about, accuracy, duration, emissions, energy, hardware, money, number, percent
 
 MAX_ROWS = 14

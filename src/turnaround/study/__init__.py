@@ -2,6 +2,7 @@
 
 Enters: a recipe or a command, and the configurations to compare. Leaves: run directories, all of one study.
 
+    subject.py   what a study is of: its runs planned, refused early, and run here
     plan.py      which runs answer the question, and in which order
     program.py   somebody else's program: its command for each run
     outside.py   watches one run of such a program, and records what can be seen from outside

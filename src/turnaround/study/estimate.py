@@ -18,6 +18,7 @@ from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.prices import PriceTable, price_table
 from turnaround.analysis.summary import job_of_recipe
 from turnaround.analysis.workloads import Survey, survey_of
+from turnaround.cores import usable_cores
 from turnaround.errors import InputError, RunDirectoryError
 from turnaround.findings.estimates import memory_sentences, narrowing_command, narrowing_text, trial_sentences
 from turnaround.findings.forecasts import Answer
@@ -63,6 +64,7 @@ class AskedCluster:
     @classmethod
     def ask(cls, cluster: Cluster, wishes: Wishes) -> AskedCluster:
         """Ask what the cluster has. MissingPartError where it cannot be asked from here."""
+        # Outside the try: without its commands nobody can ask; a cluster that gives no answer costs the queue alone.
         cluster.require()
         try:
             return cls(title=cluster.title, queue=ClusterQueue.ask(cluster, wishes))
@@ -203,8 +205,10 @@ def estimate(source: str | os.PathLike[str], **asked: Unpack[EstimateAsked]) -> 
         workers=tuple(sorted(set(asked.get("workers", USUAL_COUNTS)))),
         prices=table,
     )
-    overrides = [f"{key}={_as_text(value)}" for key, value in asked.get("settings", {}).items()]
+    overrides = recipes.overrides_of(asked.get("settings", {}))
+    # Last, so that it counts: the trial is one worker's, and the laws tell what several would do.
     recipe = recipes.find(str(source), [*overrides, "workers.count=1"])
+    # Before the trial: a cluster that would start none of these jobs is told at once, not after a minute.
     question = placed(question, cluster)
     report = estimate_recipe(str(source), recipe, question, device=asked.get("device", "auto"))
     report = replace(with_queue(report, cluster, question, asked.get("out")), settings=tuple(overrides))
@@ -224,9 +228,11 @@ def estimate_recipe(
 ) -> EstimateReport:
     """Measure a recipe of one worker on this machine, and estimate the kinds and counts of the question."""
     trial = try_here(recipe, device=device, trial_s=trial_s, show=show)
+    # This machine is always among them: its figures are measured, and show what the others are derived from.
     here = replace(question, gpus=tuple(dict.fromkeys([trial.device, *map(kind_of, question.gpus)])))
     estimates = estimate_all(trial, here)
     best = choices(estimates)
+    # Narrowed is what most would choose: the cheapest of those within 10 % of the fastest.
     about = None if best is None else best.near_fastest
     return EstimateReport(
         source=source,
@@ -285,6 +291,7 @@ def try_here(recipe: Recipe, *, device: str, trial_s: float, show: Show) -> Tria
     """Measure each part of the training for some seconds, on one process of this machine; nothing is kept."""
     found: dict[str, Any] = {}
 
+    # `measure` returns figures alone; the recipe with all that was chosen, and the images, it only announces.
     def note(recipe: Recipe, prepared: Prepared, processes: int) -> None:
         found.update(recipe=recipe, images=image_facts(prepared))
 
@@ -320,6 +327,7 @@ def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, A
         batch=recipe.batch_per_worker,
         epochs=recipe.training.num_epochs,
         gradient_bytes=facts["cost"]["gradient_bytes"],
+        # Not Apple's GPUs: we have no data sheet of theirs to scale from.
         device=CPU if device in ("cpu", "mps") else device,
         precision=_gpu_precision(facts["choices"]["precision"]["value"]),
         gpu_precision=_gpu_precision(precision),
@@ -327,7 +335,7 @@ def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, A
         backbone_images_per_s=_rate(rates["backbone"]) if "backbone" in rates else None,
         decode_images_per_s=facts["decode"]["images_per_s"],
         start_up_s=facts["start_up_s"],
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
     )
 
 
@@ -343,10 +351,7 @@ def _gpu_precision(name: str) -> str:
 
 def keep(report: EstimateReport, folder: Path) -> Path:
     """Keep the estimates of powers of two in the folder of the runs that will score them; return the file."""
+    # Numbers that people run: a range of 1-64 on five kinds would be 320 lines, and hardly one of them be scored.
     kept = [e for e in report.estimates if e.prediction.workers & (e.prediction.workers - 1) == 0]
     prices = {e.prediction.gpu: None if e.price is None else e.price.per_hour for e in kept}
     return keep_estimates(folder, [estimate_json(one) for one in kept], source=report.source, prices=prices)
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -81,24 +82,42 @@ def shared_settings(recipe: Recipe) -> dict[str, object]:
 
 
 @dataclass
-class Conductor:
-    """Starts, watches, and ends with nothing left running."""
+class StudyConductor(ABC):
+    """Starts the runs of a study that are missing, here or on a cluster, and watches them."""
 
     work: Work
     planned: Sequence[PlannedRun]
-    on_change: Callable[[list[RunState]], None] = lambda states: None
-    left_out: list[str] = field(default_factory=list)
+    on_change: Callable[[list[RunState]], None] = field(default=lambda states: None, kw_only=True)
+    left_out: list[str] = field(default_factory=list, init=False)
     """Labels of the runs that the budget does not pay for."""
+    _tried: set[str] = field(default_factory=set, init=False)
+    """The runs that this command has started: one that fails at once would otherwise be started for ever."""
+
+    def states(self) -> list[RunState]:
+        """Return the state of every planned run."""
+        return [self._state(planned) for planned in self.planned]
+
+    @abstractmethod
+    def _state(self, planned: PlannedRun) -> RunState:
+        """Return the state of one run, by its record and by what only this command knows of it."""
+
+    @abstractmethod
+    def run(self) -> list[RunState]:
+        """Run the study to its end; raise InterruptedRunError when asked to stop before."""
+
+
+@dataclass
+class Conductor(StudyConductor):
+    """Starts runs on this machine, watches them, and ends with nothing left running."""
+
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _gpu_of: dict[str, str] = field(default_factory=dict)
-    _tried: set[str] = field(default_factory=set)
     _stop_asked: bool = False
     _open: ExitStack = field(default_factory=ExitStack)
     _fork_server: dict[str, str] | None = None
     """The variable by which a training finds the fork server; None before the first run."""
 
     def run(self) -> list[RunState]:
-        """Run the study to its end; raise InterruptedRunError when asked to stop before."""
         with self._listening():
             try:
                 while True:
@@ -118,11 +137,8 @@ class Conductor:
                 self._kill()
                 self._open.close()
 
-    def states(self) -> list[RunState]:
-        """Return the state of every planned run; one that ended without leaving a directory has failed."""
-        return [self._state(planned) for planned in self.planned]
-
     def _state(self, planned: PlannedRun) -> RunState:
+        """Return the state of a run; one that ended without leaving a directory has failed."""
         state = state_of(planned, self.work.folder)
         if state.standing != "missing" or planned.name not in self._tried:
             return state
@@ -174,7 +190,6 @@ class Conductor:
                 start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
                 preexec_fn=die_with_parent,
             )
-        # Once in each study command: a run that fails at once would otherwise be started for ever.
         self._tried.add(name)
 
     def _server(self) -> dict[str, str]:

@@ -16,10 +16,10 @@ from turnaround.errors import InputError, InterruptedRunError
 from turnaround.launch.clusters.contract import Cluster, ClusterJob, JobState, TrainingJob, Wishes
 from turnaround.launch.clusters.follow import JobFollower, Stop, listening, require_seen, settle
 from turnaround.launch.clusters.submission import let_go, refuse_living, submit_again, submit_run
-from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory, StudyDirectory
+from turnaround.record.reader import status_of
 from turnaround.record.schema import Status
-from turnaround.study.lifecycle import Work, is_paid_for
+from turnaround.study.lifecycle import StudyConductor, Work, is_paid_for
 from turnaround.study.outside import clear
 from turnaround.study.plan import PlannedRun, counts, plan_there
 from turnaround.study.state import RunState, log_of, state_of
@@ -31,27 +31,22 @@ REFUSED_AGAIN_S = 60.0
 """A cluster may allow a user only so many jobs at a time: the others are tried again after this."""
 
 
-@dataclass
-class ClusterConductor:
+@dataclass(kw_only=True)
+class ClusterConductor(StudyConductor):
     """Submits, follows, and leaves the jobs to the cluster."""
 
-    work: Work
     cluster: Cluster
-    planned: Sequence[PlannedRun]
     jobs: Mapping[PlannedRun, ClusterJob]
     tell: Callable[[str], None]
-    on_change: Callable[[list[RunState]], None] = lambda states: None
-    left_out: list[str] = field(default_factory=list)
-    """Labels of the runs that the budget does not pay for."""
-    _tried: set[str] = field(default_factory=set)
-    _not_before_s: float = 0.0
+    _jobs: dict[str, JobState] = field(default_factory=dict, init=False)
+    """The cluster's last word of each job, by the name of its run."""
+    _not_before_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._follower = JobFollower(self.cluster, self.tell)
-        self._jobs: dict[str, JobState] = {}
 
     def run(self) -> list[RunState]:
-        """Follow the study to its end; raise InterruptedRunError when somebody leaves before."""
+        """Follow the study to its end; raise InterruptedRunError when somebody leaves before: the jobs go on."""
         with listening() as stop:
             while True:
                 self._look()
@@ -76,11 +71,8 @@ class ClusterConductor:
         self._look()
         return self._cancel()
 
-    def states(self) -> list[RunState]:
-        """Return the state of every planned run: by the cluster while its job is there, then by its record."""
-        return [self._state(planned) for planned in self.planned]
-
     def _state(self, planned: PlannedRun) -> RunState:
+        """Return the state of a run: by the cluster while its job is there, then by its record."""
         state, job = state_of(planned, self.work.folder), self._jobs.get(planned.name)
         if job is None or job.is_over:
             return state

@@ -31,12 +31,12 @@ import psutil
 from turnaround.children import die_with_parent
 from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.record.files import open_file, open_log, read_json
-from turnaround.record.job import own_job, status_of
+from turnaround.record.host import own_job
 from turnaround.record.layout import RunDirectory, StudyDirectory, default_run_path
 from turnaround.record.machine import describe
-from turnaround.record.reader import Run
-from turnaround.record.schema import Status, to_json, utc_now
-from turnaround.record.writer import write_json
+from turnaround.record.reader import Run, status_of
+from turnaround.record.schema import Status, utc_now
+from turnaround.record.writer import write_json, write_status
 from turnaround.study.program import environment
 
 # Also the limit for ending what the program has left behind (`_end_all`).
@@ -123,7 +123,7 @@ def clear(path: Path) -> None:
     if entries and status and slurm:
         # It has waited, run, and been taken back: all of that is queue now.
         anew = Status(state="queued", submitted_at=status.submitted_at, job=replace(slurm, requeued_s=0.0))
-        write_json(directory.status, to_json(anew))
+        write_status(directory, anew)
     path.mkdir(parents=True, exist_ok=True)
 
 
@@ -279,7 +279,7 @@ def _complete(directory: RunDirectory, ending: ProgramResult, cause: str | None)
         return
     # The status last: who sees the end of the run finds the rest in place.
     write_json(directory.machine, {**machine, "program": _program(ending)})
-    write_json(directory.status, to_json(_completed(status, ending, cause)))
+    write_status(directory, _completed(status, ending, cause))
 
 
 def _completed(status: Status, ending: ProgramResult, cause: str | None) -> Status:
@@ -309,7 +309,7 @@ def _write(directory: RunDirectory, watched: ProgramRun, ending: ProgramResult, 
         },
     )
     status = replace(before, time_s={"program": ending.wall_s}, started_at=before.started_at or ending.started_at)
-    write_json(directory.status, to_json(_completed(status, ending, cause)))
+    write_status(directory, _completed(status, ending, cause))
     write_json(directory.recipe, _recipe(watched))
 
 

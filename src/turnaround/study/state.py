@@ -23,7 +23,7 @@ from turnaround.study.plan import PlannedRun
 
 Standing = Literal["missing", "queued", "starting", "running", "finished", "diverged", "failed", "interrupted"]
 MAX_WATCHED_BYTES = 2**22
-"""Of study.json, which is looked at every second: 50 bytes for each of 80,000 planned runs."""
+"""The largest study.json that is read, every second: 50 bytes for each of 80,000 planned runs."""
 DONE: frozenset[Standing] = frozenset({"finished", "diverged"})
 """A run that diverged is a result: the same settings would diverge again."""
 

@@ -17,7 +17,7 @@ from turnaround.data.batches import StepBatch
 from turnaround.errors import PassingStorageError
 from turnaround.recipe import SMALL_NETWORK, Recipe
 from turnaround.record.layout import RunDirectory
-from turnaround.record.places import said
+from turnaround.record.places import redacted
 from turnaround.record.recipe_changes import deciding_keys
 from turnaround.record.schema import EpochRecord, Evaluation, ShareChange, Status, to_json, utc_now
 from turnaround.record.writer import Lines, write_json
@@ -194,7 +194,7 @@ class RunRecorder:
         self._last_before_full = last
         if self.status.not_saved is None:  # else it was said already
             self.progress.warn(f"{error} Training goes on without this checkpoint ({kept}) and tries again.")
-        self.set_status(not_saved=said(str(error)))
+        self.set_status(not_saved=redacted(str(error)))
 
     def finish(self, evaluation: Evaluation) -> None:
         """Write the last two files of a run that came to its end."""

@@ -24,7 +24,7 @@ from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
 from turnaround.record.host import host_name
 from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import changed_since, describe
-from turnaround.record.places import hidden, restored
+from turnaround.record.places import with_passed_paths, without_paths
 from turnaround.record.recipe_changes import BATCH_TO_FIT
 from turnaround.record.schema import Status, from_json, utc_now
 from turnaround.record.telemetry import Telemetry
@@ -102,7 +102,7 @@ def train(
     `is_stable` is the rule of `training.stop = stable`: analysis, which has it, is a room that training does not see.
     """
     directory, start_up = assignment.directory, assignment.start_up
-    record = restored(read_json(directory.recipe))
+    record = with_passed_paths(read_json(directory.recipe))
     recipe = Recipe.from_record(record)
     device = choose_device(assignment.device, rank_info)
     with ExitStack() as open_parts:
@@ -168,14 +168,14 @@ def _fitted(
     reasons[key] = "; ".join(filter(None, (reasons.get(key), choice.reason)))
     if site.workers.rank == 0:
         facts = {name: value for name, value in record.items() if name != BATCH_TO_FIT}
-        write_json(directory.recipe, hidden({**facts, **recipe.to_dict(), "automatic": reasons}))
+        write_json(directory.recipe, without_paths({**facts, **recipe.to_dict(), "automatic": reasons}))
     progress.note(f"{key} = {choice.value}: {choice.reason}.")
     return recipe
 
 
 def bench(assignment: Assignment, rank_info: RankInfo, *, part_s: float) -> None:
     """Measure the parts of this training on this machine; process 0 leaves the rates in bench.json."""
-    recipe = Recipe.from_record(restored(read_json(assignment.directory.recipe)))
+    recipe = Recipe.from_record(with_passed_paths(read_json(assignment.directory.recipe)))
     device = choose_device(assignment.device, rank_info)
     workers, pixels = _connected(recipe, rank_info, device.value), open_pixels(assignment.pixels_dir)
     _agree(workers, recipe, pixels)

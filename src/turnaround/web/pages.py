@@ -27,8 +27,9 @@ def base_css() -> str:
     return (files("turnaround.web") / "assets" / "base.css").read_text(encoding="utf-8")
 
 
-def style_hash(text: str) -> str:
-    """Return the source by which a content policy allows this style alone."""
+@cache
+def content_hash(text: str) -> str:
+    """Return the source by which a content policy allows this script or style, and no other."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
@@ -59,5 +60,5 @@ def refusal(asked: Headers, status: int, reason: str, **headers: str) -> Respons
         '<body><header class="bar"><div><span class="mark">turnaround</span></div></header>'
         f"<main class='refused'><h1>{title}</h1><p>{_with_code(reason)}</p></main></body></html>"
     )
-    policy = f"default-src 'none'; img-src data:; style-src {style_hash(css)}; frame-ancestors 'none'"
+    policy = f"default-src 'none'; img-src data:; style-src {content_hash(css)}; frame-ancestors 'none'"
     return HTMLResponse(text, status_code=status, headers={**headers, POLICY: policy})

@@ -1,7 +1,7 @@
 """Listening sockets and their limits: number of connections, timeouts.
 
 A client that says nothing, sends its request byte by byte, or does not take its answer is closed; more than
-MOST_CONNECTIONS at once are turned away before anything is read.
+MAX_CONNECTIONS at once are turned away before anything is read.
 """
 
 from __future__ import annotations

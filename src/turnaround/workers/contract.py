@@ -14,11 +14,6 @@ from turnaround.errors import InputError
 from turnaround.workers.shares import Shares, even_shares, hosted_by
 
 
-def hosted_range(*, rank: int, size: int, count: int) -> range:
-    """Return the workers of process `rank` where all processes have the same number, or differ by one."""
-    return hosted_by(rank, even_shares(workers=count, processes=size))
-
-
 class Workers(ABC):
     """`count` workers on `size` processes; this process is `rank` and hosts the workers `hosted`."""
 

@@ -88,6 +88,10 @@ class Engine:
     """The variables that its launcher sets: rank, size, rank on this host, size on this host."""
     meeting_point: tuple[str, ...]
     """The variables that tell one start from another."""
+    backends: str
+    """The libraries that may carry its messages, for the help of --engine."""
+    lost_errors: tuple[str, ...]
+    """The names of its exceptions for "the other side is gone": by name, since the launcher imports no engine."""
     spread: Callable[[int], list[str]]
     """Returns the arguments after `python -m` that run a module, named next, in so many processes on this machine."""
     require: Callable[[], None] = lambda: None
@@ -101,6 +105,8 @@ ENGINES = {
         launcher="python -m torch.distributed.run",
         rank_variables=("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
         meeting_point=("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+        backends="NCCL or Gloo",
+        lost_errors=("DistBackendError", "DistNetworkError", "DistStoreError"),
         spread=_torch_run,
         can_be_forked=True,
     ),
@@ -109,6 +115,8 @@ ENGINES = {
         launcher="horovodrun",
         rank_variables=("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
         meeting_point=("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+        backends="NCCL, Gloo or MPI, as it was built",
+        lost_errors=("HorovodInternalError",),
         spread=lambda processes: ["turnaround.launch.horovod", "--processes", str(processes)],
         require=_require_horovod,
     ),

@@ -39,6 +39,10 @@ from turnaround.workers.engines import ENGINES
 VARIABLES = {name: engine.rank_variables for name, engine in ENGINES.items()}
 MEETING_POINTS = {name: engine.meeting_point for name, engine in ENGINES.items()}
 LAUNCHERS = {name: engine.launcher for name, engine in ENGINES.items()}
+STEP_OF_SLURM = "SLURM_STEP_ID"
+"""Set in what srun starts, and not in a batch script, which is alone."""
+# Rank, size, rank and size on this host (empty: it does not say), then what tells one start from another. mpirun before
+# srun: Open MPI starts a daemon on each host through srun, so Slurm's variables there number daemons.
 OTHERS = {
     "mpirun": (
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -46,8 +50,9 @@ OTHERS = {
     ),
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"),
     "srun": (
+        # Not SLURM_NTASKS: a batch script has that too, and with SLURM_PROCID 0 it would wait for others.
         *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
-        *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+        *("SLURM_JOB_ID", STEP_OF_SLURM, "SLURM_RESTART_COUNT"),
     ),
 }
 RUN_DIR_VARIABLE = "TURNAROUND_RUN_DIR"
@@ -76,6 +81,31 @@ class RankInfo:
         return self.size == 1
 
 
+def has_rank(variables: Mapping[str, str]) -> bool:
+    """Tell whether the launcher of an engine has numbered a process with these variables."""
+    return any(names[0] in variables for names in VARIABLES.values())
+
+
+def rank_in(variables: Mapping[str, str]) -> int | None:
+    """Return the rank in the variables of another process, whatever else they say; None where there is none."""
+    return _first_number(0, variables)
+
+
+def local_rank_in(variables: Mapping[str, str] = os.environ) -> int:
+    """Return the number on this host that a launcher has given this process, whose rank among all is known better."""
+    return _first_number(2, variables) or 0
+
+
+def _first_number(index: int, variables: Mapping[str, str]) -> int | None:
+    texts = (variables.get(names[index], "") for names in VARIABLES.values())
+    return next((int(text) for text in texts if text.isdecimal()), None)
+
+
+def is_run_by_others(variables: Mapping[str, str]) -> bool:
+    """Tell whether a launcher of others runs this command, as a rule once for each process."""
+    return has_rank(variables) or STEP_OF_SLURM in variables
+
+
 def place(variables: Mapping[str, str] = os.environ) -> RankInfo:
     """Return this process's rank; raise InputError when the launchers' variables contradict each other."""
     found = [place for engine in VARIABLES if (place := _place(engine, variables)) is not None]
@@ -101,6 +131,7 @@ def _place(engine: str, variables: Mapping[str, str]) -> RankInfo | None:
         return None
     try:
         rank, size = int(variables[names[0]]), int(variables[names[1]])
+        # Rank and size are enough, as people set them by hand: one process on each host.
         local_rank, local_size = int(variables.get(names[2], "0")), int(variables.get(names[3], "1"))
     except (KeyError, ValueError) as error:
         raise InputError(
@@ -119,6 +150,7 @@ def _place(engine: str, variables: Mapping[str, str]) -> RankInfo | None:
 def anywhere(variables: Mapping[str, str] = os.environ) -> RankInfo:
     """Return this process's rank under any known launcher, ours or another; `engines` has the launcher's name."""
     ours = place(variables)
+    # Ours first: below one torch.distributed.run on each host srun knows the hosts, and not the processes.
     if ours.engines:
         return ours
     found = (_other(launcher, names, variables) for launcher, names in OTHERS.items())
@@ -130,6 +162,7 @@ def _other(launcher: str, names: tuple[str, ...], variables: Mapping[str, str]) 
     try:
         rank, size = int(variables[names[0]]), int(variables[names[1]])
         local_rank = int(variables.get(names[2], "0"))
+        # Where a launcher does not say: as many as this number shows, at least.
         local_size = int(variables.get(names[3], str(max(local_rank + 1, 1))))
     except (KeyError, ValueError):
         return None
@@ -147,6 +180,7 @@ def _tf_config(variables: Mapping[str, str]) -> RankInfo | None:
         config = json.loads(variables["TF_CONFIG"])
         cluster, task = config["cluster"], config["task"]
         everyone = [(kind, index) for kind in ("chief", "worker") for index in range(len(cluster.get(kind, [])))]
+        # Parameter servers and evaluators train nothing and are not among them: ValueError.
         rank = everyone.index((task["type"], int(task["index"])))
     except (KeyError, ValueError, TypeError, AttributeError):
         return None

@@ -37,6 +37,7 @@ class FasterShares:
 
 def even_shares(*, workers: int, processes: int) -> Shares:
     """Return the most equal shares: where `workers` cannot be divided, the numbers differ by one."""
+    # Bounds of equal stretches, rounded down: larger shares are spread over the ranks, and so over the hosts.
     bounds = [rank * workers // processes for rank in range(processes + 1)]
     return tuple(stop - start for start, stop in pairwise(bounds))
 
@@ -52,6 +53,7 @@ def checked_share(text: str) -> str:
     words = [word.strip() for word in text.split(",")]
     if len(words) == 1 and words[0].casefold() in (EVEN, AUTO):
         return words[0].casefold()
+    # isdigit alone is true of a superscript two, which int() does not read.
     if not all(word.isascii() and word.isdigit() for word in words):
         raise InputError(
             f"--share takes auto, even, or the workers of each process with commas between them, as 11,5. "
@@ -93,9 +95,11 @@ def fastest_shares(seconds: Sequence[float], *, workers: int) -> Shares:
 
     `seconds` are those that each process takes for one worker.
     """
+    # One each first: a process hosts at least one (contract.py), however slow it is.
     shares = [1] * len(seconds)
     # The next worker goes where it would end first: this minimises the largest sum. Equal ones go to the lower rank, so
     # every process that has the same seconds comes to the same shares.
+    # (seconds of a process with one worker more, its rank)
     after = [(2 * each_s, rank) for rank, each_s in enumerate(seconds)]
     heapq.heapify(after)
     for _ in range(workers - len(seconds)):

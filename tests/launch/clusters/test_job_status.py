@@ -9,8 +9,8 @@ import pytest
 from turnaround.launch.clusters import job_status
 from turnaround.launch.clusters.contract import JobStart, JobState, unknown
 from turnaround.launch.clusters.slurm.cluster import Slurm
-from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import status_of
 from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
 

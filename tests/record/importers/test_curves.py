@@ -18,9 +18,9 @@ def read(tmp_path: Path, *curves: str, table: tuple[str, ...] = TABLE, is_percen
     runs, points = tmp_path / "runs.csv", tmp_path / "curves.csv"
     points.write_text("\n".join(curves) + "\n")
     if not table:
-        return read_runs(points, given=ImportOptions(workers=4, gpu="T4"), is_percent=is_percent)
+        return read_runs(points, options=ImportOptions(workers=4, gpu="T4"), is_percent=is_percent)
     runs.write_text("\n".join(table) + "\n")
-    return read_runs(runs, curves=points, given=ImportOptions(), is_percent=is_percent)
+    return read_runs(runs, curves=points, options=ImportOptions(), is_percent=is_percent)
 
 
 def test_a_curve_joins_its_run(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_names_come_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "curves.csv"
     file.write_text("name,epoch,val_accuracy\na,1,0.5\n")
     with pytest.raises(InputError, match="--name is for a file of one run"):
-        read_runs(file, given=ImportOptions(name="x"))
-    assert "1 is assumed" in read_runs(file, given=ImportOptions()).notes[0]
+        read_runs(file, options=ImportOptions(name="x"))
+    assert "1 is assumed" in read_runs(file, options=ImportOptions()).notes[0]
 
 
 def test_a_file_without_a_metric_has_no_curve(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.values import ImportOptions, Reading
 
 
-def read(tmp_path: Path, *lines: str, given: ImportOptions | None = None, is_percent: bool = False) -> Reading:
+def read(tmp_path: Path, *lines: str, options: ImportOptions | None = None, is_percent: bool = False) -> Reading:
     file = tmp_path / "training.log"
     file.write_text("\n".join(lines) + "\n")
-    return read_runs(file, given=given or ImportOptions(workers=2), is_percent=is_percent)
+    return read_runs(file, options=options or ImportOptions(workers=2), is_percent=is_percent)
 
 
 def test_a_log_becomes_a_run(tmp_path: Path) -> None:
@@ -25,10 +25,10 @@ def test_a_log_becomes_a_run(tmp_path: Path) -> None:
         "0,0.5123,0.1,1.25,0.48,1.5",
         "1,0.75,0.01,0.75,0.6,1.0",
     )
-    given = ImportOptions(
+    options = ImportOptions(
         workers=4, gpu="V100", batch_per_worker=32, dataset="fruit", images_per_epoch=960, name="mine", nodes=2
     )
-    (run,) = read(tmp_path, *lines, given=given).runs
+    (run,) = read(tmp_path, *lines, options=options).runs
     assert (run.name, run.workers, run.gpu, run.batch_per_worker) == ("mine", 4, "V100", 32)
     assert (run.dataset, run.images_per_epoch, run.nodes) == ("fruit", 960, 2)
     assert (run.epochs, run.train_accuracy, run.val_accuracy) == (2, 0.75, 0.6)
@@ -57,7 +57,7 @@ def test_as_the_csv_logger_writes_it(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerow({"epoch": 0, "accuracy": 0.5, "loss": 1.0, "val_accuracy": "NA", "val_loss": "NA"})
         writer.writerow({"epoch": 1, "accuracy": 0.6, "loss": 0.9, "val_accuracy": 0.55, "val_loss": 1.0})
-    reading = read_runs(file, given=ImportOptions())
+    reading = read_runs(file, options=ImportOptions())
     (run,) = reading.runs
     assert math.isnan(run.curve[0].val_accuracy)
     assert (run.name, run.workers, run.val_accuracy) == ("log", 1, 0.55)
@@ -111,11 +111,11 @@ def test_flags_out_of_range(given: dict[str, object], words: str) -> None:
 
 def test_a_name_that_is_no_folders_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'\.\.' cannot be a folder's name\. Give another with --name"):
-        read(tmp_path, "epoch,accuracy", "0,0.5", given=ImportOptions(name=".."))
+        read(tmp_path, "epoch,accuracy", "0,0.5", options=ImportOptions(name=".."))
 
 
 def test_curves_are_for_tables(tmp_path: Path) -> None:
     file = tmp_path / "log.csv"
     file.write_text("epoch,accuracy\n0,0.5\n")
     with pytest.raises(InputError, match=r"--curves adds curves to a table of runs; .*log\.csv is none \(keras\)"):
-        read_runs(file, curves=file, given=ImportOptions())
+        read_runs(file, curves=file, options=ImportOptions())

@@ -94,7 +94,7 @@ def left_by(code: str, folder: Path) -> None:
 
 
 def imported(path: Path) -> ImportedRun:
-    (run,) = read_runs(path, given=ImportOptions()).runs
+    (run,) = read_runs(path, options=ImportOptions()).runs
     assert [record.epoch for record in run.curve] == [1, 2, 3]
     return run
 

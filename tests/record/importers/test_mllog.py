@@ -54,7 +54,7 @@ LOG = (
 def read(tmp_path: Path, *lines: str, is_percent: bool = False, **given: Any) -> Reading:
     file = tmp_path / "result_0.txt"
     file.write_text("\n".join(lines) + "\n")
-    return read_runs(file, given=ImportOptions(**given), is_percent=is_percent)
+    return read_runs(file, options=ImportOptions(**given), is_percent=is_percent)
 
 
 def only(reading: Reading) -> ImportedRun:
@@ -160,5 +160,5 @@ def test_names_lose_what_a_terminal_would_obey(tmp_path: Path) -> None:
     file = tmp_path / "log"
     lines = (line(0, "submission_platform", "DGX\x1b[31m \x07"), line(0, "submission_benchmark", "\x1b"), *LOG[4:])
     file.write_text("\n".join(lines))
-    (run,) = read_runs(file, given=ImportOptions()).runs
+    (run,) = read_runs(file, options=ImportOptions()).runs
     assert (run.gpu, run.network) == ("DGX [31m", None)

@@ -101,14 +101,14 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
 def test_flags_are_for_logs(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("name,workers\na,1\n")
     with pytest.raises(InputError, match=r"--batch-per-worker is for logs .* column 'batch_per_worker', row by row"):
-        read_runs(tmp_path / "x.csv", given=ImportOptions(batch_per_worker=32))
+        read_runs(tmp_path / "x.csv", options=ImportOptions(batch_per_worker=32))
 
 
 def test_without_a_single_row_the_reasons_are_told(tmp_path: Path) -> None:
     rows = "".join(f"r{number},none at all\n" for number in range(12))
     (tmp_path / "x.csv").write_text("name,workers\n" + rows)
     with pytest.raises(InputError) as caught:
-        read_runs(tmp_path / "x.csv", given=ImportOptions())
+        read_runs(tmp_path / "x.csv", options=ImportOptions())
     assert "- line 2 (r0): workers must be a number, received 'none at all'" in str(caught.value)
     assert "- and 2 more" in str(caught.value)
 
@@ -145,7 +145,7 @@ mllogs = logs.map(lambda lines: "\n".join(f":::MLLOG {json.dumps(line)}" for lin
 def test_whatever_is_in_the_file_only_our_errors_come_out(content: bytes, is_percent: bool, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     try:
-        reading = read_runs(tmp_path / "x.csv", given=ImportOptions(), is_percent=is_percent)
+        reading = read_runs(tmp_path / "x.csv", options=ImportOptions(), is_percent=is_percent)
     except TurnaroundError:
         return
     assert all(run.name and run.workers >= 1 for run in reading.runs)

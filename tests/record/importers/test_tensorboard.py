@@ -48,7 +48,7 @@ def write_scalars(
 
 
 def read(path: Path, *, is_percent: bool = False, **given: Any) -> Reading:
-    return read_runs(path, given=ImportOptions(**given), is_percent=is_percent)
+    return read_runs(path, options=ImportOptions(**given), is_percent=is_percent)
 
 
 def test_the_folders_that_keras_writes(tmp_path: Path) -> None:

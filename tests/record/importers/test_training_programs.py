@@ -29,7 +29,7 @@ WRITTEN = Path(__file__).parent / "written"
 
 
 def read(path: Path, **given: object) -> Reading:
-    return read_runs(path, given=ImportOptions(**given))  # type: ignore[arg-type]
+    return read_runs(path, options=ImportOptions(**given))  # type: ignore[arg-type]
 
 
 def only(path: Path, **given: object) -> ImportedRun:

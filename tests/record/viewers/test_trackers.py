@@ -47,7 +47,7 @@ def test_what_was_sent_can_be_imported_again(
         record(place / "mine")
         begin()
     source = place / "trackio" / "fruit.db" if viewer == "trackio" else next(place.glob("wandb/offline-run-*"))
-    (run,) = read_runs(source, given=ImportOptions()).runs
+    (run,) = read_runs(source, options=ImportOptions()).runs
     assert run.name == "mine"
     sent = [(e.epoch, e.train_loss, e.val_accuracy, e.learning_rate) for e in run.curve]
     assert sent == [(1, 1.0, 0.0, 0.1), (2, 0.75, 0.25, 0.1), (3, 0.5, 0.5, 0.1)]

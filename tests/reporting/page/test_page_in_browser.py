@@ -39,7 +39,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lab(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lab")
-    write_runs(read_runs(samples / "lab" / "runs.csv", given=ImportOptions()).runs, folder / "lab")
+    write_runs(read_runs(samples / "lab" / "runs.csv", options=ImportOptions()).runs, folder / "lab")
     return write_page([folder / "lab"], out=folder / "page.html")
 
 

@@ -14,7 +14,7 @@ from html import unescape
 
 from turnaround.reporting.page.blocks import Block
 from turnaround.reporting.page.fig_common import Figure
-from turnaround.reporting.page.render import GENERATOR, block_json, content_policy, plotly_js, render_page
+from turnaround.reporting.page.render import GENERATOR, content_policy, plotly_js, render_page
 from turnaround.reporting.page.templates import asset, piece, tied
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028&"
@@ -80,14 +80,6 @@ def test_the_numbers_of_a_figure_cannot_end_their_element() -> None:
     assert "<img" not in page
     assert 'aria-label="it rises"' in page  # and in its place, for those without a script
     assert '<p class="alt">it rises</p>' in page
-
-
-def test_what_a_live_page_is_sent() -> None:
-    html, figure = (block_json(block) for block in BLOCKS)
-    assert html == {"id": "answer", "html": "<h1>fast</h1>", "figure": None, "fold": ""}
-    assert set(figure["figure"]) == {"title", "caption", "alt", "data", "layout"}
-    assert figure["figure"]["data"][0]["y"] == [0.5, None]
-    assert json.loads(json.dumps(figure)) == figure
 
 
 def test_numbers_stay_with_their_units_in_prose() -> None:

@@ -8,6 +8,7 @@ slurm/         sbatch, squeue, requeue
 written/       SkyPilot, Kubernetes and Kubeflow: one file that a person reads and submits; a row of `WRITTEN`
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -50,3 +51,9 @@ def cluster_named(name: str) -> Cluster:
     module, _, kind = CLUSTERS[name].partition(":")
     found: Cluster = getattr(import_module(module), kind)()
     return found
+
+
+def step_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the engine's variables for a process that a cluster's launcher has started; empty for any other."""
+    answers = (cluster_named(name).step_environment(variables) for name in CLUSTERS)
+    return next(filter(None, answers), {})

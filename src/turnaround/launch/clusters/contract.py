@@ -9,7 +9,7 @@ for all clusters: submission.py, follow.py, job_status.py, study/on_cluster.py. 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -229,6 +229,10 @@ class Cluster(Protocol):
 
     def requeue(self, job_id: str) -> None:
         """Put a running or ended job back into the queue."""
+
+    def step_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the engine's variables for this process, where the cluster's own launcher has started several that
+        find no meeting point; empty where it has not, or where another launcher has said it already."""
 
     def cancel_command(self, job_id: str) -> str:
         """Return what a person types to cancel it."""

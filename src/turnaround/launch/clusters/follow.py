@@ -19,8 +19,8 @@ from turnaround.launch.clusters import job_status
 from turnaround.launch.clusters.contract import Cluster, ClusterJob, JobState
 from turnaround.launch.clusters.job_status import how_to_rejoin
 from turnaround.launch.clusters.submission import let_go, living_job, refuse_living, submit_again, submit_run
-from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import status_of
 from turnaround.record.schema import Status
 from turnaround.words import counted
 

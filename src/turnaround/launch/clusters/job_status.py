@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 from turnaround.errors import InterruptedRunError
 from turnaround.launch.clusters.contract import Cluster, JobStart, JobState
-from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
-from turnaround.record.schema import JobStatus, Status, to_json, utc_now
-from turnaround.record.writer import write_json
+from turnaround.record.reader import status_of
+from turnaround.record.schema import JobStatus, Status, utc_now
+from turnaround.record.writer import write_status
 
 
 def submitted(directory: RunDirectory, job: JobStatus, *, submitted_at: str) -> None:
@@ -24,7 +24,7 @@ def submitted(directory: RunDirectory, job: JobStatus, *, submitted_at: str) -> 
     job = replace(job, requeued_s=before.job.requeued_s if before.job else 0.0)
     if before.started_at is None:  # it never ran: the wait for this job is the one that counts
         before = replace(before, submitted_at=submitted_at)
-    _write(directory, replace(before, state="queued", cause=None, ended_at=None, job=job))
+    write_status(directory, replace(before, state="queued", cause=None, ended_at=None, job=job))
 
 
 def started(directory: RunDirectory, start: JobStart, *, cluster: str, seen: JobState | None) -> None:
@@ -48,7 +48,7 @@ def started(directory: RunDirectory, start: JobStart, *, cluster: str, seen: Job
         requeued_s=job.requeued_s + (waited_again_s if status.started_at else 0.0),
         hosts=list(start.hosts),
     )
-    _write(directory, replace(status, job=job))
+    write_status(directory, replace(status, job=job))
 
 
 def ended(directory: RunDirectory, job: JobState, cluster: Cluster, *, go_on: str | None = None) -> Status:
@@ -79,7 +79,7 @@ def ended(directory: RunDirectory, job: JobState, cluster: Cluster, *, go_on: st
         status = replace(
             status, state="interrupted" if is_lost else "failed", cause=str(error), ended_at=_instant(job.ended_at)
         )
-    _write(directory, status)
+    write_status(directory, status)
     return status
 
 
@@ -90,7 +90,3 @@ def how_to_rejoin(directory: RunDirectory, cluster: Cluster) -> str:
 
 def _instant(at_s: float | None) -> str:
     return utc_now() if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
-
-
-def _write(directory: RunDirectory, status: Status) -> None:
-    write_json(directory.status, to_json(status))

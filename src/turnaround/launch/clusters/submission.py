@@ -12,8 +12,9 @@ from turnaround.errors import InputError, MissingPartError
 from turnaround.launch.clusters import CLUSTERS, cluster_named, job_status
 from turnaround.launch.clusters.contract import Cluster, ClusterJob, JobState
 from turnaround.launch.clusters.job_status import how_to_rejoin
-from turnaround.record.job import own_job, status_of
+from turnaround.record.host import own_job
 from turnaround.record.layout import RunDirectory
+from turnaround.record.reader import status_of
 from turnaround.record.schema import JobStatus, utc_now
 
 

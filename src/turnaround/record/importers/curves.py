@@ -73,14 +73,14 @@ def is_curves(source: SourceFile) -> bool:
     return {*REQUIRED} <= {*source.columns}
 
 
-def import_curves(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def import_curves(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read curves without a table: each is a run, all of the configuration that the flags give."""
     curves, name = read_curves(source.sheet, is_percent=is_percent), source.sheet.source
-    if given.name is not None:
+    if options.name is not None:
         raise InputError(f"--name is for a file of one run; {name} has a column 'name'. Leave --name out.")
-    workers, notes = assumed_workers(given)
+    workers, notes = assumed_workers(options)
     runs = [
-        run_of(points, name=run, source=name, format_="curves", given=given, workers=workers)
+        run_of(points, name=run, source=name, format_="curves", options=options, workers=workers)
         for run, points in curves.points.items()
     ]
     return Reading(runs=tuple(runs), left_out=curves.left_out, notes=(*curves.notes, *notes))
@@ -213,7 +213,7 @@ def _other_ends(run: ImportedRun, points: tuple[CurvePoint, ...]) -> list[str]:
 
 
 def run_of(
-    points: tuple[CurvePoint, ...], *, name: str, source: str, format_: str, given: ImportOptions, workers: int
+    points: tuple[CurvePoint, ...], *, name: str, source: str, format_: str, options: ImportOptions, workers: int
 ) -> ImportedRun:
     """Return a run of which only a curve is known."""
     return ImportedRun(
@@ -221,13 +221,13 @@ def run_of(
         source=source,
         format=format_,
         workers=workers,
-        dataset=given.dataset,
-        gpu=given.gpu,
-        nodes=given.nodes,
-        batch_per_worker=given.batch_per_worker,
-        images_per_epoch=given.images_per_epoch,
+        dataset=options.dataset,
+        gpu=options.gpu,
+        nodes=options.nodes,
+        batch_per_worker=options.batch_per_worker,
+        images_per_epoch=options.images_per_epoch,
         epochs=points[-1].epoch,
         train_accuracy=last_known([point.train_accuracy for point in points]),
         val_accuracy=last_known([point.val_accuracy for point in points]),
-        curve=tuple(point.record(given.images_per_epoch) for point in points),
+        curve=tuple(point.record(options.images_per_epoch) for point in points),
     )

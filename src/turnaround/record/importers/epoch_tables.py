@@ -102,7 +102,7 @@ def is_timm(source: SourceFile) -> bool:
     return {"epoch", "train_loss", "eval_top1"} <= {*source.columns}
 
 
-def read_ultralytics(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_ultralytics(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run in a results.csv; a run of another task than classification has no accuracy and is refused."""
     if ULTRALYTICS.metrics["val_accuracy"] not in source.columns:
         seen = [name for name in source.columns if name.startswith("metrics/")]
@@ -111,22 +111,22 @@ def read_ultralytics(source: SourceFile, given: ImportOptions, *, is_percent: bo
             f"{source.path} is a run of Ultralytics{f' of the task {task!r}' if isinstance(task, str) else ''}, not of "
             f"classification: it has {listed(seen)} and no metrics/accuracy_top1. Only image classifiers are imported."
         )
-    return _read(source, given, ULTRALYTICS, is_percent=is_percent)
+    return _read(source, options, ULTRALYTICS, is_percent=is_percent)
 
 
-def read_timm(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_timm(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run in a summary.csv. Its accuracies are percent, whether --percent says so or not."""
-    return _read(source, given, TIMM, is_percent=is_percent)
+    return _read(source, options, TIMM, is_percent=is_percent)
 
 
-def _read(source: SourceFile, given: ImportOptions, table: EpochTable, *, is_percent: bool) -> Reading:
+def _read(source: SourceFile, options: ImportOptions, table: EpochTable, *, is_percent: bool) -> Reading:
     sheet = source.sheet
     columns = {ours: theirs for ours, theirs in table.metrics.items() if theirs in sheet.columns}
     shares = AccuracyScale(is_percent=is_percent or table.is_percent, is_curve=True)
     if not table.is_percent:  # what a program always writes as percent needs no guess, even where all is below 1
         check_accuracies(sheet, columns, shares)
     # The folder's name says more than "results" and "summary".
-    name = given_name(given, sheet.path.resolve().parent)
+    name = given_name(options, sheet.path.resolve().parent)
     points: dict[int, CurvePoint] = {}
     clocks_s: dict[int, float] = {}
     left_out = []
@@ -141,7 +141,7 @@ def _read(source: SourceFile, given: ImportOptions, table: EpochTable, *, is_per
             left_out.append(SkippedRow(where=row.where, name=name[:60], reason=str(error)))
     settings = settings_beside(sheet.path, SETTINGS)
     facts = table.facts(settings)
-    workers, notes = assumed_workers(given, facts.workers)
+    workers, notes = assumed_workers(options, facts.workers)
     if not settings:
         notes.append(f"There is no {SETTINGS} beside {sheet.source}: network, data and batch are not known.")
     if not points:
@@ -149,7 +149,7 @@ def _read(source: SourceFile, given: ImportOptions, table: EpochTable, *, is_per
     timed = [replace(points[epoch], time_s=time_s) for epoch, time_s in _times(clocks_s).items()]
     ordered, _ = in_order(timed)  # timm counts from 0: nothing to say about that
     run = ImportedRun(name=name, source=sheet.source, format=table.format, workers=workers)
-    return Reading(runs=(with_facts(run, ordered, facts, given),), left_out=tuple(left_out), notes=tuple(notes))
+    return Reading(runs=(with_facts(run, ordered, facts, options),), left_out=tuple(left_out), notes=tuple(notes))
 
 
 def _times(clocks_s: dict[int, float]) -> dict[int, float]:

@@ -63,24 +63,26 @@ class RunFacts:
 
 
 def history_run(
-    rows: Sequence[HistoryRow], facts: RunFacts, *, run: ImportedRun, given: ImportOptions, shares: AccuracyScale
+    rows: Sequence[HistoryRow], facts: RunFacts, *, run: ImportedRun, options: ImportOptions, shares: AccuracyScale
 ) -> tuple[ImportedRun, list[str]]:
     """Return the run with its curve and facts, and what to say about it; `run` has its name, format and workers."""
     points, notes = curve_of(rows, shares, run.source)
-    return with_facts(run, points, facts, given), notes
+    return with_facts(run, points, facts, options), notes
 
 
-def with_facts(run: ImportedRun, points: tuple[CurvePoint, ...], facts: RunFacts, given: ImportOptions) -> ImportedRun:
+def with_facts(
+    run: ImportedRun, points: tuple[CurvePoint, ...], facts: RunFacts, options: ImportOptions
+) -> ImportedRun:
     """Return the run with a curve; what the flags say goes before what the settings say."""
-    known = run_of(points, name=run.name, source=run.source, format_=run.format, given=given, workers=run.workers)
-    is_total = given.batch_per_worker is None and facts.batch_per_worker is None
+    known = run_of(points, name=run.name, source=run.source, format_=run.format, options=options, workers=run.workers)
+    is_total = options.batch_per_worker is None and facts.batch_per_worker is None
     return replace(
         known,
-        dataset=given.dataset or facts.dataset,
+        dataset=options.dataset or facts.dataset,
         network=facts.network,
         precision=facts.precision,
-        gpu=given.gpu or facts.gpu,
-        batch_per_worker=given.batch_per_worker or facts.batch_per_worker,
+        gpu=options.gpu or facts.gpu,
+        batch_per_worker=options.batch_per_worker or facts.batch_per_worker,
         batch_total=facts.batch_total if is_total else None,
         seed=facts.seed,
     )

@@ -29,7 +29,7 @@ def is_huggingface(source: SourceFile) -> bool:
     return content.lstrip()[:1] == b"{" and f'"{HISTORY}"'.encode() in content
 
 
-def read_huggingface(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_huggingface(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run of one Trainer."""
     state = parsed_json(source)
     history = state.get(HISTORY) if isinstance(state, dict) else None
@@ -43,14 +43,14 @@ def read_huggingface(source: SourceFile, given: ImportOptions, *, is_percent: bo
     # checkpoint-500/trainer_state.json: the name of the training is that of the folder above.
     folder = source.path.resolve().parent
     folder = folder.parent if folder.name.startswith("checkpoint-") else folder
-    name = given_name(given, folder)
-    workers, notes = assumed_workers(given)
+    name = given_name(options, folder)
+    workers, notes = assumed_workers(options)
     run = ImportedRun(name=name, source=source.path.name, format="huggingface", workers=workers)
     batch = state.get("train_batch_size")
     facts = RunFacts(batch_per_worker=batch if isinstance(batch, int) and batch > 0 else None)
     try:
         run, said = history_run(
-            rows, facts, run=run, given=given, shares=AccuracyScale(is_percent=is_percent, is_curve=True)
+            rows, facts, run=run, options=options, shares=AccuracyScale(is_percent=is_percent, is_curve=True)
         )
     except CellError as error:
         return Reading(runs=(), left_out=(SkippedRow(where=HISTORY, name=name[:60], reason=str(error)),))
@@ -60,7 +60,7 @@ def read_huggingface(source: SourceFile, given: ImportOptions, *, is_percent: bo
         run = replace(
             run, state="interrupted", cause="The log has no sum at the end: it was still running, or ended early."
         )
-    return Reading(runs=(_with_total(run, total, given),), notes=(*notes, *(f"{name}: {text}" for text in said)))
+    return Reading(runs=(_with_total(run, total, options),), notes=(*notes, *(f"{name}: {text}" for text in said)))
 
 
 def _row(number: int, logged: dict[str, float]) -> HistoryRow:
@@ -68,7 +68,7 @@ def _row(number: int, logged: dict[str, float]) -> HistoryRow:
     return HistoryRow(line=number, values=logged, epoch=epoch if epoch is not None and epoch >= 0 else None)
 
 
-def _with_total(run: ImportedRun, total: dict[str, float], given: ImportOptions) -> ImportedRun:
+def _with_total(run: ImportedRun, total: dict[str, float], options: ImportOptions) -> ImportedRun:
     """Return the run with the times of its last entry: of the whole, an epoch as its share, and so the images.
 
     The Trainer rounds its images a second to three digits: they give the number of images where that is enough.
@@ -80,4 +80,4 @@ def _with_total(run: ImportedRun, total: dict[str, float], given: ImportOptions)
     is_exact = 0.0005 * time_s / epochs < 0.25 and images >= 1
     images_per_epoch = run.images_per_epoch or (round(images) if is_exact else None)
     known: dict[str, Any] = {"job_time_s": time_s, "epoch_time_s": time_s / epochs}
-    return replace(run, images_per_epoch=given.images_per_epoch or images_per_epoch, **known)
+    return replace(run, images_per_epoch=options.images_per_epoch or images_per_epoch, **known)

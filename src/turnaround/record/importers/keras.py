@@ -31,13 +31,13 @@ def metric_columns(columns: tuple[str, ...]) -> dict[str, str]:
     return {ours: name for ours, name in found.items() if name is not None}
 
 
-def read_keras(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_keras(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run in the log, with the configuration that the flags give."""
     sheet = source.sheet
     columns, shares = metric_columns(sheet.columns), AccuracyScale(is_percent=is_percent, is_curve=True)
     check_accuracies(sheet, columns, shares)
     rate = next((name for name in LEARNING_RATE if name in sheet.columns), "")
-    name = given_name(given, sheet.path)
+    name = given_name(options, sheet.path)
     points: dict[int, CurvePoint] = {}
     left_out = []
     for row in sheet.rows:
@@ -48,12 +48,12 @@ def read_keras(source: SourceFile, given: ImportOptions, *, is_percent: bool = F
             add_point(replace(point, learning_rate=math.nan if learning_rate is None else learning_rate), points)
         except CellError as error:
             left_out.append(SkippedRow(where=row.where, name=name[:60], reason=str(error)))
-    workers, notes = assumed_workers(given)
+    workers, notes = assumed_workers(options)
     read = {"epoch", "time_s", rate, *columns.values()}
     unknown = [column for column in sheet.columns if column and column not in read]
     notes += [f"{sheet.source}: columns that are not known were ignored: {listed(unknown)}."] if unknown else []
     if not points:
         return Reading(runs=(), left_out=tuple(left_out), notes=tuple(notes))
     ordered, _ = in_order(list(points.values()))  # a CSVLogger always counts from 0: nothing to say about that
-    run = run_of(ordered, name=name, source=sheet.source, format_="keras", given=given, workers=workers)
+    run = run_of(ordered, name=name, source=sheet.source, format_="keras", options=options, workers=workers)
     return Reading(runs=(run,), left_out=tuple(left_out), notes=tuple(notes))

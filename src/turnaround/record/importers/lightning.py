@@ -26,13 +26,13 @@ def is_lightning(source: SourceFile) -> bool:
     return {*COUNTERS} <= {*columns} and "name" not in columns and has_metric
 
 
-def read_lightning(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_lightning(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run in the log; hparams.yaml beside it tells what `save_hyperparameters` kept."""
     sheet = source.sheet
     # CSVLogger's folders are NAME/version_0: the version alone would be the name of every run.
     folder = sheet.path.resolve().parent
     is_version = folder.name.startswith("version_") and bool(folder.parent.name)
-    name = given_name(given, folder.parent / f"{folder.parent.name}-{folder.name}" if is_version else folder)
+    name = given_name(options, folder.parent / f"{folder.parent.name}-{folder.name}" if is_version else folder)
     rows: list[HistoryRow] = []
     left_out = []
     for row in sheet.rows:
@@ -41,11 +41,11 @@ def read_lightning(source: SourceFile, given: ImportOptions, *, is_percent: bool
         except CellError as error:
             left_out.append(SkippedRow(where=row.where, name=name[:60], reason=str(error)))
     facts = facts_in(settings_beside(sheet.path, SETTINGS))
-    workers, notes = assumed_workers(given, facts.workers)
+    workers, notes = assumed_workers(options, facts.workers)
     run = ImportedRun(name=name, source=sheet.source, format="lightning", workers=workers)
     shares = AccuracyScale(is_percent=is_percent, is_curve=True)
     try:
-        run, said = history_run(rows, facts, run=run, given=given, shares=shares)
+        run, said = history_run(rows, facts, run=run, options=options, shares=shares)
     except CellError as error:
         left_out.append(SkippedRow(where=sheet.source, name=name[:60], reason=str(error)))
         return Reading(runs=(), left_out=tuple(left_out), notes=tuple(notes))

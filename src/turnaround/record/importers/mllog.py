@@ -87,7 +87,7 @@ def is_mllog(source: SourceFile) -> bool:
     return LINE.search(as_text(source.path, content)) is not None
 
 
-def read_mllog(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_mllog(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run in the log; what the log does not hold, the flags give."""
     path = source.path
     log = _parse(as_text(path, source.content or b""))
@@ -101,12 +101,12 @@ def read_mllog(source: SourceFile, given: ImportOptions, *, is_percent: bool = F
         )
     shares = AccuracyScale(is_percent=is_percent, is_curve=True)
     shares.check_column("eval_accuracy", [_number(event.value) for event in log.all("eval_accuracy")], path.name)
-    workers, notes = assumed_workers(given, log.count(*WORKER_KEYS, high=MAX_WORKERS))
+    workers, notes = assumed_workers(options, log.count(*WORKER_KEYS, high=MAX_WORKERS))
     platform = log.text("submission_platform")
-    if given.gpu is None and platform is not None:
+    if options.gpu is None and platform is not None:
         notes.append(f"The log names no GPU: its platform, {platform[:60]!r}, stands for it. Give --gpu NAME.")
-    run = _run(log, given, workers=workers, curve=_curve(log, shares, given))
-    run = replace(run, name=given_name(given, path), source=path.name)
+    run = _run(log, options, workers=workers, curve=_curve(log, shares, options))
+    run = replace(run, name=given_name(options, path), source=path.name)
     return Reading(runs=(run,), left_out=tuple(log.left_out), notes=tuple(notes))
 
 
@@ -138,9 +138,9 @@ def _number(value: Any) -> float:
     return float(value) if is_number else math.nan
 
 
-def _curve(log: Log, shares: AccuracyScale, given: ImportOptions) -> tuple[EpochRecord, ...]:
+def _curve(log: Log, shares: AccuracyScale, options: ImportOptions) -> tuple[EpochRecord, ...]:
     """Return the evaluations by epoch, from 1; of an epoch that was evaluated twice the last, as MLPerf counts."""
-    images = given.images_per_epoch or log.count("train_samples")
+    images = options.images_per_epoch or log.count("train_samples")
     accuracies: dict[int, float] = {}
     for event in log.all("eval_accuracy"):
         epoch, value = _number(event.metadata.get("epoch_num")), _number(event.value)
@@ -192,26 +192,26 @@ def _state(log: Log) -> tuple[State, str | None]:
     return ("finished", None) if status == "success" else ("failed", f"The log's run_stop says: {status[:100]}.")
 
 
-def _run(log: Log, given: ImportOptions, *, workers: int, curve: tuple[EpochRecord, ...]) -> ImportedRun:
+def _run(log: Log, options: ImportOptions, *, workers: int, curve: tuple[EpochRecord, ...]) -> ImportedRun:
     state, cause = _state(log)
     begun_s, stopped_s = log.events[0].time_s, log.time_s("run_stop")
     started_s, times = log.time_s("run_start"), list(_epoch_times(log).values())
     batch_total = log.count("global_batch_size")
     # A global batch that does not divide evenly has no batch per worker: it is kept as the whole.
-    is_shared = given.batch_per_worker is None and batch_total is not None and batch_total % workers == 0
-    batch_per_worker = batch_total // workers if batch_total is not None and is_shared else given.batch_per_worker
+    is_shared = options.batch_per_worker is None and batch_total is not None and batch_total % workers == 0
+    batch_per_worker = batch_total // workers if batch_total is not None and is_shared else options.batch_per_worker
     return ImportedRun(
         name="",
         source="",
         format="mllog",
         workers=workers,
-        dataset=given.dataset,
+        dataset=options.dataset,
         network=log.text("submission_benchmark"),
-        gpu=given.gpu or log.text("submission_platform"),
-        nodes=given.nodes or log.count(*NODE_KEYS, high=workers),
+        gpu=options.gpu or log.text("submission_platform"),
+        nodes=options.nodes or log.count(*NODE_KEYS, high=workers),
         batch_per_worker=batch_per_worker,
         batch_total=None if batch_per_worker is not None else batch_total,
-        images_per_epoch=given.images_per_epoch or log.count("train_samples"),
+        images_per_epoch=options.images_per_epoch or log.count("train_samples"),
         num_validation=log.count("eval_samples"),
         epochs=max((record.epoch for record in curve), default=None),
         seed=log.count("seed"),

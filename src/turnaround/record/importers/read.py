@@ -37,10 +37,10 @@ from turnaround.record.layout import RunDirectory
 MAX_SHOWN = 10
 
 
-class Read(Protocol):
+class RunReader(Protocol):
     """The function of an importer that reads the runs in a source which the importer has recognised."""
 
-    def __call__(self, source: SourceFile, given: ImportOptions, *, is_percent: bool) -> Reading: ...
+    def __call__(self, source: SourceFile, options: ImportOptions, *, is_percent: bool) -> Reading: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Importer:
     """What it reads, in words for the user; empty where another row of the same name says it."""
     recognises: Callable[[SourceFile], bool]
     """Tells by the content whether the source is of this kind; loads no optional package."""
-    read: Read
+    read: RunReader
     is_csv: bool = False
     """A CSV is recognised by its header, which may stand alone: then there is nothing to read."""
 
@@ -144,14 +144,14 @@ LOGS_IN_FOLDERS = ("results.csv", "summary.csv", "metrics.csv", "trainer_state.j
 LOGS_BELOW = "checkpoint-*/trainer_state.json"
 
 
-def read_runs(path: Path, *, curves: Path | None = None, given: ImportOptions, is_percent: bool = False) -> Reading:
+def read_runs(path: Path, *, curves: Path | None = None, options: ImportOptions, is_percent: bool = False) -> Reading:
     """Read the runs in the file, at least one; InputError with the reasons when there is none."""
     importer, source = recognise(path)
     if importer is not TABLE and curves is not None:
         raise InputError(
             f"--curves adds curves to a table of runs; {path} is none ({importer.name}). Leave --curves out."
         )
-    reading = importer.read(source, given, is_percent=is_percent)
+    reading = importer.read(source, options, is_percent=is_percent)
     if curves is not None:
         reading = _add_curves(reading, curves, is_percent=is_percent)
     if not reading.runs:

@@ -39,13 +39,14 @@ class TimeColumn:
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """The rows so far, and by folder name the line that has it."""
+class RowsSoFar:
+    """The runs, refusals and notes of the rows so far."""
 
     runs: list[ImportedRun]
     left_out: list[SkippedRow]
     notes: list[str]
     names: dict[str, str]
+    """The line that has taken it, by the name of a run's folder."""
 
 
 def is_table(source: SourceFile) -> bool:
@@ -54,10 +55,10 @@ def is_table(source: SourceFile) -> bool:
     return len(source.columns) > 1 and not {*REQUIRED}.isdisjoint(source.columns)
 
 
-def import_table(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def import_table(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the runs of a table; InputError for flags, because one value could not be right for all rows."""
-    if given.flags():
-        flag, _ = given.flags()[0]
+    if options.flags():
+        flag, _ = options.flags()[0]
         raise InputError(
             f"{flag} is for logs that do not say it; {source.path} is a table. Write it into the table's "
             f"column {flag.removeprefix('--').replace('-', '_')!r}, row by row."
@@ -79,16 +80,16 @@ def read_table(sheet: Sheet, *, is_percent: bool = False) -> Reading:
     for column in ACCURACIES:
         # Before any row is taken: a column in percent would be left out row by row, each with the same reason.
         shares.check_column(column, (_cells(sheet, row).number(column) for row in sheet.rows), sheet.source)
-    taken = _Taken([], [], notes, {})
+    so_far = RowsSoFar([], [], notes, {})
     for row in sheet.rows:
         try:
-            name = _name(row, taken)
-            taken.runs.append(_run(sheet, row, name, shares, times))
+            name = _name(row, so_far)
+            so_far.runs.append(_run(sheet, row, name, shares, times))
         except CellError as error:
-            taken.left_out.append(
+            so_far.left_out.append(
                 SkippedRow(where=row.where, name=safe_name(row.cells.get("name", ""))[:60], reason=str(error))
             )
-    return Reading(runs=tuple(taken.runs), left_out=tuple(taken.left_out), notes=tuple(taken.notes))
+    return Reading(runs=tuple(so_far.runs), left_out=tuple(so_far.left_out), notes=tuple(so_far.notes))
 
 
 def check_columns(sheet: Sheet, *, required: tuple[str, ...], known: tuple[str, ...]) -> list[str]:
@@ -124,17 +125,17 @@ def _cells(sheet: Sheet, row: SheetRow) -> Cells:
     return Cells(row, sheet.has_decimal_commas)
 
 
-def _name(row: SheetRow, taken: _Taken) -> str:
+def _name(row: SheetRow, so_far: RowsSoFar) -> str:
     """Return the run's name, made safe as a folder's, and not taken by an earlier row."""
     written = row.cells.get("name", "")
     name = safe_name(written)
     if not name:
         raise CellError(f"the name {written[:60]!r} cannot be a folder's name" if written else "it has no name")
-    if name in taken.names:
-        raise CellError(f"the name {name[:60]!r} is that of {taken.names[name]} already ({row.where} repeats it)")
+    if name in so_far.names:
+        raise CellError(f"the name {name[:60]!r} is that of {so_far.names[name]} already ({row.where} repeats it)")
     if name != written:
-        taken.notes.append(f"{row.where}: the name {written[:60]!r} was made safe as a folder's name: {name[:60]!r}.")
-    taken.names[name] = row.where
+        so_far.notes.append(f"{row.where}: the name {written[:60]!r} was made safe as a folder's name: {name[:60]!r}.")
+    so_far.names[name] = row.where
     return name
 
 

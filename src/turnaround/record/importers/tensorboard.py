@@ -58,7 +58,7 @@ def is_tensorboard(source: SourceFile) -> bool:
     return EVENT_FILE_HEAD in source.content[8:64]
 
 
-def read_tensorboard(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_tensorboard(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the runs in the folder (or in one event file), with the configuration that the flags give."""
     path = source.path
     if path.is_file() and "tfevents" not in path.name:
@@ -68,15 +68,15 @@ def read_tensorboard(source: SourceFile, given: ImportOptions, *, is_percent: bo
     parts = _runs(path)
     # An event file's own name is a date and a host: its folder's says more.
     folder = path.resolve().parent if path.is_file() else path.resolve()
-    if len(parts) > 1 and given.name is not None:
+    if len(parts) > 1 and options.name is not None:
         raise InputError(f"--name is for one run; {path} has {len(parts)}: they get the names of their folders.")
-    workers, notes = assumed_workers(given)
+    workers, notes = assumed_workers(options)
     shares = AccuracyScale(is_percent=is_percent, is_curve=True)
     found: dict[str, ImportedRun] = {}
     left_out: list[SkippedRow] = []
     for top, folders in parts.items():
         inside = "" if top == path else safe_name(str(top.relative_to(path)))
-        name = inside if inside and len(parts) > 1 else given_name(given, folder)
+        name = inside if inside and len(parts) > 1 else given_name(options, folder)
         try:
             if name in found:
                 raise CellError(f"the name {name[:60]!r} is that of another folder already")
@@ -86,7 +86,7 @@ def read_tensorboard(source: SourceFile, given: ImportOptions, *, is_percent: bo
             continue
         notes += [f"{name}: {sentence}" for sentence in said]
         found[name] = run_of(
-            points, name=name, source=path.resolve().name, format_="tensorboard", given=given, workers=workers
+            points, name=name, source=path.resolve().name, format_="tensorboard", options=options, workers=workers
         )
     return Reading(runs=tuple(found.values()), left_out=tuple(left_out), notes=tuple(notes))
 

@@ -36,25 +36,25 @@ def is_trackio(source: SourceFile) -> bool:
     return (source.content or b"").startswith(SQLITE)
 
 
-def read_trackio(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_trackio(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read all runs of the project."""
     rows, settings = _content(source.path)
-    if len(rows) > 1 and given.name is not None:
+    if len(rows) > 1 and options.name is not None:
         raise InputError(f"--name is for one run; {source.path} has {len(rows)}: they keep the names they have.")
     shares = AccuracyScale(is_percent=is_percent, is_curve=True)
     runs: dict[str, ImportedRun] = {}
     left_out: list[SkippedRow] = []
     notes: list[str] = []
     for stored, logged in rows.items():
-        name = given_name(given, source.path) if given.name is not None else safe_name(stored) or source.path.stem
+        name = given_name(options, source.path) if options.name is not None else safe_name(stored) or source.path.stem
         facts = facts_in(settings.get(stored, {}))
-        workers, assumed = assumed_workers(given, facts.workers)
+        workers, assumed = assumed_workers(options, facts.workers)
         run = ImportedRun(name=name, source=source.path.name, format="trackio", workers=workers)
         try:
             # Two stored names may become one folder: what a file system cannot hold is left out of a name.
             if name in runs:
                 raise CellError(f"the name {name[:60]!r} is that of another run already")
-            runs[name], said = history_run(logged, facts, run=run, given=given, shares=shares)
+            runs[name], said = history_run(logged, facts, run=run, options=options, shares=shares)
         except CellError as error:
             left_out.append(SkippedRow(where=f"run {stored[:60]!r}", name=name[:60], reason=str(error)))
             continue

@@ -1,4 +1,4 @@
-"""What passes between the readers of foreign files and the writer of run directories."""
+"""Values that readers of foreign files hand to the writer of run directories."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """What a log does not hold and the user adds by flags."""
+    """Facts that a log does not hold and the user adds by flags."""
 
     workers: int | None = None
     gpu: str | None = None
@@ -124,17 +124,17 @@ class ImportOptions:
         return [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
 
 
-def given_name(given: ImportOptions, path: Path) -> str:
+def given_name(options: ImportOptions, path: Path) -> str:
     """Return the run's name: the flag's, else the file's."""
-    name = safe_name(given.name or (path.name if path.is_dir() else path.stem))
+    name = safe_name(options.name or (path.name if path.is_dir() else path.stem))
     if not name:
-        raise InputError(f"{given.name or path.name!r} cannot be a folder's name. Give another with --name.")
+        raise InputError(f"{options.name or path.name!r} cannot be a folder's name. Give another with --name.")
     return name
 
 
-def assumed_workers(given: ImportOptions, told: int | None = None) -> tuple[int, list[str]]:
+def assumed_workers(options: ImportOptions, told: int | None = None) -> tuple[int, list[str]]:
     """Return how many workers, and what to say where nobody said it."""
-    workers = given.workers or told
+    workers = options.workers or told
     if workers is not None:
         return workers, []
     return 1, [

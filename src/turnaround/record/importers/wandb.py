@@ -68,7 +68,7 @@ def _offline_file(folder: Path) -> Path | None:
     return next(iter(sorted(folder.glob(OFFLINE_FILE))), None)
 
 
-def read_wandb_csv(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_wandb_csv(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run in a history that was saved as CSV."""
     sheet = source.sheet
     rows: list[HistoryRow] = []
@@ -82,17 +82,17 @@ def read_wandb_csv(source: SourceFile, given: ImportOptions, *, is_percent: bool
             rows.append(_row(row.line, known))
         except CellError as error:
             left_out.append(SkippedRow(where=row.where, name="", reason=str(error)))
-    return _reading(rows, RunFacts(), source, given, is_percent=is_percent, left_out=left_out)
+    return _reading(rows, RunFacts(), source, options, is_percent=is_percent, left_out=left_out)
 
 
 def _is_told(name: str) -> bool:
     return name in CLOCKS or name.split("/")[-1] in ("epoch", "current_epoch") or is_read(name)
 
 
-def read_wandb_json(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_wandb_json(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run in a history that was saved as JSON: a list of rows, one row a line, or columns as of pandas."""
     rows = [_row(line, numbers_in(entry)) for line, entry in _entries(source)]
-    return _reading(rows, RunFacts(), source, given, is_percent=is_percent)
+    return _reading(rows, RunFacts(), source, options, is_percent=is_percent)
 
 
 def _entries(source: SourceFile) -> list[tuple[int, dict[str, Any]]]:
@@ -136,19 +136,19 @@ def _reading(
     rows: list[HistoryRow],
     facts: RunFacts,
     source: SourceFile,
-    given: ImportOptions,
+    options: ImportOptions,
     *,
     is_percent: bool,
     left_out: list[SkippedRow] | None = None,
     name: str | None = None,
 ) -> Reading:
-    name = given_name(given, Path(name) if name else source.path)
-    workers, notes = assumed_workers(given, facts.workers)
+    name = given_name(options, Path(name) if name else source.path)
+    workers, notes = assumed_workers(options, facts.workers)
     run = ImportedRun(name=name, source=source.path.name, format="wandb", workers=workers)
     skipped = list(left_out or ())
     try:
         run, said = history_run(
-            rows, facts, run=run, given=given, shares=AccuracyScale(is_percent=is_percent, is_curve=True)
+            rows, facts, run=run, options=options, shares=AccuracyScale(is_percent=is_percent, is_curve=True)
         )
     except CellError as error:
         skipped.append(SkippedRow(where=source.path.name, name=name[:60], reason=str(error)))
@@ -156,7 +156,7 @@ def _reading(
     return Reading(runs=(run,), left_out=tuple(skipped), notes=(*notes, *(f"{name}: {text}" for text in said)))
 
 
-def read_wandb_offline(source: SourceFile, given: ImportOptions, *, is_percent: bool = False) -> Reading:
+def read_wandb_offline(source: SourceFile, options: ImportOptions, *, is_percent: bool = False) -> Reading:
     """Read the run that was kept offline; its messages are decoded by the wandb that is installed."""
     file = source.path if source.content is not None else _offline_file(source.path)
     assert file is not None  # `is_wandb_offline` has seen it
@@ -180,7 +180,7 @@ def read_wandb_offline(source: SourceFile, given: ImportOptions, *, is_percent: 
         elif kind == "history":
             rows.append(_row(number, numbers_in(_items(record.history.item))))
     found = SourceFile(path=file, content=content)
-    return _reading(rows, facts_in(settings), found, given, is_percent=is_percent, name=name)
+    return _reading(rows, facts_in(settings), found, options, is_percent=is_percent, name=name)
 
 
 def _record_type(file: Path) -> Any:

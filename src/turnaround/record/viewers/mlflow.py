@@ -38,6 +38,8 @@ class MLflow:
 
         self._metric, self._param, self._error = Metric, Param, MlflowException
         self._client = MlflowClient()
+        self._id = ""
+        """The run on the server, once there is one."""
         # Not in plain text: the address may hold a password, and run directories are shared.
         self._server = hashlib.sha256(str(self._client.tracking_uri).encode()).hexdigest()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from turnaround.record.files import make_folder
 from turnaround.record.reader import Run
@@ -19,6 +20,7 @@ class TensorBoard:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._event, self._summary, self._make_writer = event_pb2.Event, summary_pb2.Summary, EventFileWriter
+        self._writer: Any = None
 
     def begin(self, run: Run) -> set[int]:
         folder = run.directory.tensorboard

@@ -29,11 +29,12 @@ MAX_START_S = 15.0  # W&B itself would try for 90 s to reach its server
 EXIT_CODES = {"finished": 0}
 
 
-class _Noted:
+class TrackerNote:
     """What a tracker has of a run, in logs/NAME.json: the epochs that it has heard of, for a resume."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._run: Run | None = None
         self.facts: dict[str, Any] = {}
         self._epochs: set[int] = set()
 
@@ -48,6 +49,7 @@ class _Noted:
 
     def add(self, epoch: int | None = None, **facts: str) -> None:
         self._epochs |= set() if epoch is None else {epoch}
+        assert self._run is not None, "a note is loaded before it is added to"
         self.facts |= {**facts, "epochs": sorted(self._epochs)}
         known = {name: value for name, value in self.facts.items() if name != "format"}
         write_json(self._run.directory.viewer_note(self.name), known, self._run.path)
@@ -61,7 +63,8 @@ class WandB:
             raise InputError("W&B has no key here. Set WANDB_API_KEY, or WANDB_MODE=offline to send it later.")
         import wandb
 
-        self._wandb, self._note = wandb, _Noted("wandb")
+        self._wandb, self._note = wandb, TrackerNote("wandb")
+        self._tracked: Any = None
 
     def begin(self, run: Run) -> set[int]:
         known = self._note.load(run)
@@ -121,7 +124,8 @@ class Trackio:
         with _quiet():
             import trackio
 
-        self._trackio, self._note = trackio, _Noted("trackio")
+        self._trackio, self._note = trackio, TrackerNote("trackio")
+        self._tracked: Any = None
 
     def begin(self, run: Run) -> set[int]:
         known = self._note.load(run)

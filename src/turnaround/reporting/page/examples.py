@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from turnaround.analysis.confusion import best_evaluated, confused_pairs
 from turnaround.analysis.workloads import Survey
-from turnaround.check.thumbnails import thumbnails
 from turnaround.data.folder import ImageTable
 from turnaround.data.formats import scan
 from turnaround.data.pixels import default_cache
@@ -17,6 +16,7 @@ from turnaround.recipe import Recipe
 from turnaround.record.reader import Run
 from turnaround.record.schema import Evaluation
 from turnaround.reporting.page.blocks import MAX_CONFUSED, MAX_MISTAKES
+from turnaround.reporting.pictures import thumbnails
 
 MAX_PICTURES = 24  # of each kind on the whole page: each is a data URI inside it
 PICTURES_EACH = 2

@@ -23,8 +23,8 @@ from turnaround.errors import MissingPartError
 from turnaround.record.coding import plain
 from turnaround.reporting.page.blocks import Block, anchor
 from turnaround.reporting.page.fig_common import Figure
-from turnaround.reporting.page.templates import asset, content_hash, environment, piece
-from turnaround.web.pages import base_css
+from turnaround.reporting.page.templates import asset, environment, piece
+from turnaround.web.pages import base_css, content_hash
 
 GENERATOR = "turnaround page"
 """Marks a page as one of ours, which may be replaced by a newer one."""
@@ -57,14 +57,6 @@ def block_html(block: Block) -> Markup:
     if block.figure is not None:
         return piece("figure", block=block, figure=block.figure, json=_inert(_drawn(block.figure)))
     return piece("section", block=block, anchor=anchor(block.id))
-
-
-def block_json(block: Block) -> dict[str, Any]:
-    """Return what a live page hands to `turnaround.setBlock`; numbers that JSON does not have are null."""
-    words = ("title", "caption", "alt") if block.figure else ()
-    figure = block.figure and {**_drawn(block.figure), **{word: getattr(block.figure, word) for word in words}}
-    content: dict[str, Any] = plain({"id": block.id, "html": str(block.html), "figure": figure, "fold": block.fold})
-    return content
 
 
 def _drawn(figure: Figure) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from functools import cache
 from importlib.resources import files
@@ -20,12 +18,6 @@ if TYPE_CHECKING:
 def asset(name: str) -> str:
     """Return the text of a file in reporting/assets."""
     return (files("turnaround.reporting") / "assets" / name).read_text(encoding="utf-8")
-
-
-@cache
-def content_hash(text: str) -> str:
-    """Return the source that lets a content policy allow this script or style, and no other."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 @cache

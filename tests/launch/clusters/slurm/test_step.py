@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnaround.errors import InputError
+from turnaround.launch import clusters
 from turnaround.launch.clusters.slurm import step
 from turnaround.launch.clusters.slurm.step import step_environment
 
@@ -42,6 +43,12 @@ def test_where_the_processes_of_a_step_meet(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_who_needs_no_meeting_point(variables: dict[str, str]) -> None:
     assert step_environment(variables) == {}
+
+
+def test_whoever_asks_the_clusters_finds_the_step() -> None:
+    alone = STEP | {"SLURM_STEP_NODELIST": "n1", "SLURM_STEP_TASKS_PER_NODE": "5", "SLURM_NODEID": "0"}
+    assert clusters.step_environment(alone) == step_environment(alone) != {}
+    assert clusters.step_environment({}) == {}
 
 
 @pytest.mark.parametrize(

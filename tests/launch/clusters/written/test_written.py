@@ -25,9 +25,8 @@ from turnaround.launch.clusters.written.kubeflow import kubeflow_file
 from turnaround.launch.clusters.written.kubernetes import kubernetes_file
 from turnaround.launch.clusters.written.skypilot import skypilot_file
 from turnaround.launch.clusters.written.task import PORT, job_name
-from turnaround.record.job import status_of
 from turnaround.record.layout import RunDirectory
-from turnaround.record.reader import Run
+from turnaround.record.reader import Run, status_of
 
 yaml = pytest.importorskip("yaml")
 SHARED = ("shared=/mnt/shared", "volume=lab")

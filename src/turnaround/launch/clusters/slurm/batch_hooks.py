@@ -17,14 +17,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from turnaround.errors import InputError, InterruptedRunError, RunDirectoryError, TurnaroundError
+from turnaround.errors import InputError, InterruptedRunError, TurnaroundError
 from turnaround.launch.clusters import job_status
 from turnaround.launch.clusters.contract import JobStart
 from turnaround.launch.clusters.slurm import client
 from turnaround.launch.clusters.slurm.states import expand
-from turnaround.record.files import names_in, read_json, remove_file, storage_error
+from turnaround.record.files import names_in, read_json_or_nothing, remove_file, storage_error
 from turnaround.record.layout import RunDirectory, job_note
 from turnaround.record.writer import write_json
 
@@ -39,10 +38,10 @@ def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = o
     is dead, does not know what Slurm knows: that it has ended every process of this job before it starts the job again.
     """
     note = _note(logs, variables)
-    known = _read(note)
+    known = read_json_or_nothing(note)
     freed = None
     if int(variables.get("SLURM_RESTART_COUNT", "0")) > 0:
-        owner = _read(directory.lock).get("host")
+        owner = read_json_or_nothing(directory.lock).get("host")
         # Only hosts of our own earlier start: a lock of any other process stays, and refuses this one.
         if owner is not None and _short(owner) in map(_short, known.get("hosts", [])):
             remove_file(directory.lock)
@@ -62,8 +61,8 @@ def before(directory: RunDirectory, logs: Path, variables: Mapping[str, str] = o
     saved = _saved(directory)
     # The same checkpoints as at the last start: that start came to nothing.
     in_vain = int(known.get("in_vain", 0)) + 1 if known.get("saved") == saved else 0
-    note_of_start = {"hosts": list(hosts), "status": _read(directory.status), "saved": saved, "in_vain": in_vain}
-    write_json(note, {**known, **note_of_start})
+    status = read_json_or_nothing(directory.status)
+    write_json(note, {**known, "hosts": list(hosts), "status": status, "saved": saved, "in_vain": in_vain})
     return freed
 
 
@@ -72,9 +71,9 @@ def after(directory: RunDirectory, logs: Path, status: int, variables: Mapping[s
 
     Otherwise return the exit status as it is: a launcher may stumble over the end of its processes, the record not.
     """
-    now = _read(directory.status)
+    now = read_json_or_nothing(directory.status)
     # The status as `before` noted it is from an earlier start: its "interrupted" says nothing of this one.
-    is_new = now != _read(_note(logs, variables)).get("status")
+    is_new = now != read_json_or_nothing(_note(logs, variables)).get("status")
     by_record = {"interrupted": InterruptedRunError.exit_code, "finished": 0}
     return by_record.get(now.get("state", ""), status) if status != 0 and is_new else status
 
@@ -82,7 +81,7 @@ def after(directory: RunDirectory, logs: Path, status: int, variables: Mapping[s
 def refusal(logs: Path, most: int, variables: Mapping[str, str] = os.environ) -> str | None:
     """Return why the job may not requeue itself once more; None when it may, which is counted."""
     note = _note(logs, variables)
-    known = _read(note)
+    known = read_json_or_nothing(note)
     count = int(known.get("requeues", 0))
     if count >= most:
         return (
@@ -131,14 +130,6 @@ def _note(logs: Path, variables: Mapping[str, str]) -> Path:
 def _short(host: object) -> str:
     """Return the host name without its domain: a node may call itself n1 or n1.cluster.example."""
     return str(host).partition(".")[0]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return the content of a file; nothing when it is not there, or not readable."""
-    try:
-        return read_json(path)
-    except RunDirectoryError:
-        return {}
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from turnaround.errors import TurnaroundError
 from turnaround.launch.clusters.contract import JobState, PastWait, TrainingJob, Wishes
-from turnaround.launch.clusters.slurm import client, inventory, probe, script, states
+from turnaround.launch.clusters.slurm import client, inventory, probe, script, states, step
 from turnaround.launch.clusters.slurm.inventory import Partition
 from turnaround.launch.clusters.slurm.script import SlurmJob
 from turnaround.launch.clusters.slurm.settings import SlurmSettings, parsed
@@ -99,6 +100,9 @@ class Slurm:
 
     def requeue(self, job_id: str) -> None:
         client.requeue(job_id)
+
+    def step_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return step.step_environment(variables)
 
     def cancel_command(self, job_id: str) -> str:
         return f"scancel {job_id}"

@@ -12,12 +12,14 @@ from turnaround.errors import InputError
 from turnaround.launch.clusters.slurm.interface import towards
 from turnaround.launch.clusters.slurm.script import FIRST_PORT, NUM_PORTS
 from turnaround.launch.clusters.slurm.states import expand
+from turnaround.workers.engines import ENGINES
+from turnaround.workers.environment import has_rank
 
 
 def step_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return where the processes of this step meet, and the interface that leads there; empty outside of `srun`, or
     where another launcher has said it already."""
-    if "RANK" in variables or "SLURM_STEP_NODELIST" not in variables or "SLURM_PROCID" not in variables:
+    if has_rank(variables) or "SLURM_STEP_NODELIST" not in variables or "SLURM_PROCID" not in variables:
         return {}
     try:
         hosts = expand(variables["SLURM_STEP_NODELIST"])
@@ -31,11 +33,9 @@ def step_environment(variables: Mapping[str, str]) -> dict[str, str]:
         ) from None
     if size == 1:
         return {}
+    place = (str(rank), str(size), local_rank, str(here))
     found = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": local_rank,
-        "LOCAL_WORLD_SIZE": str(here),
+        **dict(zip(ENGINES["torch"].rank_variables, place, strict=True)),
         "MASTER_ADDR": hosts[0],
         # Another step of the same job must not meet this one.
         "MASTER_PORT": str(FIRST_PORT + (job + step) % NUM_PORTS),

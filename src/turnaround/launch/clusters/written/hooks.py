@@ -12,11 +12,10 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from turnaround.errors import InputError, RunDirectoryError, TurnaroundError
 from turnaround.launch.clusters.written.task import DIVERGED, RESUMABLE
-from turnaround.record.files import read_bytes, read_json, remove_file
+from turnaround.record.files import read_bytes, read_json_or_nothing, remove_file
 from turnaround.record.layout import RunDirectory
 
 MAX_SILENCE_S = 120.0
@@ -30,7 +29,8 @@ def before(directory: RunDirectory, rank: int) -> str:
     The lock's own rule, never to believe that a process on another host is dead, does not know what a cluster knows:
     that it runs one pod of each index, with the name of that index for a host.
     """
-    lock = _read(directory.lock)
+    lock = read_json_or_nothing(directory.lock)
+    # Only the first host, which holds the lock: one that comes later would free that of this very start.
     if rank == 0 and lock:
         is_own_name = lock.get("host") == socket.gethostname()
         last_s = max((path.stat().st_mtime for path in _heartbeats(directory)), default=0.0)
@@ -47,7 +47,7 @@ def after(directory: RunDirectory, status: int, known: str) -> int:
     """
     if _digest(directory) == known:
         return status
-    return BY_RECORD.get(str(_read(directory.status).get("state")), status)
+    return BY_RECORD.get(str(read_json_or_nothing(directory.status).get("state")), status)
 
 
 def _heartbeats(directory: RunDirectory) -> list[Path]:
@@ -59,16 +59,10 @@ def _heartbeats(directory: RunDirectory) -> list[Path]:
 
 def _digest(directory: RunDirectory) -> str:
     try:
+        # The bytes, not the state: "interrupted" twice in a row are two starts, with other times.
         return hashlib.sha256(read_bytes(directory.status)).hexdigest()[:16]
     except RunDirectoryError:
         return "none"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path)
-    except RunDirectoryError:
-        return {}
 
 
 def main(arguments: list[str]) -> int:

@@ -27,6 +27,7 @@ def kubeflow_file(training: TrainingJob, wishes: Wishes) -> str:
     task = pod_task(training, wishes, title=TITLE)
     # Kubeflow's torch policy sets PET_NODE_RANK and PET_MASTER_ADDR; other PET_* are overruled by the script's flags.
     first = '"${TURNAROUND_FIRST_HOST:-$PET_MASTER_ADDR}"'
+    # The runtime first, since kubectl makes them in the order of the file: the job refers to it.
     return _runtime(task) + _train_job(task, pod_script(task, rank='"$PET_NODE_RANK"', first_host=first))
 
 

@@ -74,6 +74,8 @@ spec:
 
 
 def _indexed_job(task: HostTask, script: str) -> str:
+    # restartPolicy Never: a podFailurePolicy is allowed with no other. The subdomain is the Service's name, which gives
+    # each pod a name in DNS, by which the others find the first.
     return f"""\
 ---
 apiVersion: batch/v1
@@ -105,6 +107,8 @@ spec:
 
 def failure_rules(task: HostTask, *, container: str) -> str:
     """Return which pod of a Job starts again, and how often."""
+    # The first rule that fits counts: a run that has diverged on a node that is drained ends all the same. The limit
+    # is for all pods together, and one that fails takes the others of its training with it.
     return f"""\
 backoffLimit: {int(task.settings.max_restarts) * task.hosts}
 podFailurePolicy:
@@ -130,6 +134,7 @@ volumeMounts:
 def volumes(task: HostTask) -> str:
     """Return the volumes of a pod, and the nodes with its kind of GPU by the label of NVIDIA's own feature discovery;
     "any" asks for none."""
+    # Container runtimes give /dev/shm 64 MB: too little for the images that processes share.
     claim = task.settings.volume
     shared = f"persistentVolumeClaim: {{claimName: {yaml_text(claim)}}}" if claim else "emptyDir: {}"
     is_any = task.gpu is None or task.gpu.casefold() == "any"
@@ -151,5 +156,6 @@ def resources(task: HostTask) -> str:
         "cpu": settings.cpus,
         "memory": f"{settings.memory_gb}Gi" if settings.memory_gb else "",
     }
+    # Limits alone: requests are the same where none are given, and GPUs may not have others.
     known = ", ".join(f"{name}: {yaml_text(amount)}" for name, amount in amounts.items() if amount)
     return f"{{limits: {{{known}}}}}" if known else "{}"

@@ -23,7 +23,7 @@ CLIENT = "sky"
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 MAX_REASON = 500
 ERROR_CLASS = re.compile(r"^[\w.]+(?:Error|Exception): ")
-"""Of Python, before the sentence: sky.exceptions.NoCloudAccessError: ..."""
+"""What Python prints before the sentence: sky.exceptions.NoCloudAccessError: ..."""
 
 
 def skypilot_file(training: TrainingJob, wishes: Wishes) -> str:
@@ -32,9 +32,11 @@ def skypilot_file(training: TrainingJob, wishes: Wishes) -> str:
     settings = task.settings
     if task.gpu is not None and task.gpu.casefold() == "any":
         raise InputError("SkyPilot rents a kind of GPU: name it, as `sky show-gpus` does: --gpu V100.")
+    # The first of SkyPilot's addresses is that of the host with rank 0.
     first = '"${TURNAROUND_FIRST_HOST:-$(head -n 1 <<<"$SKYPILOT_NODE_IPS")}"'
     resources = {
         "accelerators": f"{task.gpu}:{task.processes_here}" if task.gpu else "",
+        # With +: at least so many; machines with exactly that number may not exist.
         "cpus": f"{settings.cpus}+" if settings.cpus else "",
         "memory": f"{settings.memory_gb}+" if settings.memory_gb else "",
         "infra": settings.cloud,
@@ -64,6 +66,7 @@ resources:
 def submit_task(text: str, tell: Callable[[str], None]) -> None:
     """Submit the task through `sky jobs launch`, which returns when the job waits for its machines; `tell` gets what it
     prints, line by line. InputError with SkyPilot's own reason when it refuses."""
+    # Beside our own Python, too: that of a virtual environment which nobody has activated is not in PATH.
     client = shutil.which(CLIENT) or shutil.which(CLIENT, path=str(Path(sys.executable).parent))
     if client is None:
         raise MissingPartError(
@@ -85,6 +88,7 @@ def submit_task(text: str, tell: Callable[[str], None]) -> None:
             encoding="utf-8",
             errors="replace",
         ) as process:
+            # The last line is the reason, should it refuse: Python prints the exception after everything else.
             for line in process.stdout or ():
                 if plain := COLOURS.sub("", line).strip():
                     said = plain

@@ -13,7 +13,7 @@ from turnaround.errors import InputError, InterruptedRunError, one_of
 from turnaround.launch.clusters.contract import TrainingJob, Wishes
 from turnaround.record.layout import RunDirectory
 
-PORT = 29500
+PORT = 29500  # that of torch.distributed.run itself
 RESUMABLE = InterruptedRunError.exit_code
 REFUSED = InputError.exit_code
 DIVERGED = 3
@@ -116,6 +116,8 @@ class HostTask:
 
 def job_name(name: str) -> str:
     """Return the name as clusters allow it: small letters, digits and dashes, at most 50."""
+    # 63 is the most of a DNS label (RFC 1123), and Jobs append an index and five letters for each pod. A Service's name
+    # must begin with a letter (RFC 1035).
     plain = re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")[:50].strip("-")
     return plain if plain[:1].isalpha() else f"run-{plain}".rstrip("-")
 
@@ -125,6 +127,8 @@ def host_script(task: HostTask, *, rank: str, first_host: str) -> str:
 
     torch.distributed.run makes every exit status a 1: the run's own record says whether it can go on.
     """
+    # No `set -e`: a status that is not 0 is an answer here. The program runs in the background since bash, while it
+    # waits for one in the foreground, runs no trap.
     directory, python = RunDirectory(Path(task.run)), quote(task.settings.python)
     device = [] if task.has_gpus else ["--device", "cpu"]
     train = " ".join(map(quote, ("train", *task.words, *device)))

@@ -14,7 +14,7 @@ from PIL import Image
 
 from reporting.page.browsing import check_access, opened
 from turnaround.recipe import Recipe
-from turnaround.reporting.preview_page import preview_page
+from turnaround.reporting.pictures import preview_page
 from turnaround.training.preview import VariedImage
 
 HOSTILE = "<img src=x onerror=alert(1)>"
