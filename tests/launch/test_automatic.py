@@ -156,15 +156,32 @@ def test_a_frozen_network_needs_weights(tmp_path: Path) -> None:
         chosen(place, "model.fine_tune=false").recipe.resolved()
 
 
-def test_an_optimizer_that_is_not_known_to_stand_so_many_workers_warns() -> None:
+def test_more_images_a_step_than_the_optimizer_is_known_to_stand_warn() -> None:
     def warning(*overrides: str) -> str | None:
         return scale_warning(recipes.find("fruitbowl", list(overrides)).resolved())
 
     assert warning("workers.count=4") is None
-    message = warning("workers.count=64")
-    assert message is not None
-    assert "sgd from scratch is not known to keep its accuracy with 64 workers" in message
-    assert "--set training.optimizer=muon is." in message
-    assert warning("workers.count=64", "training.optimizer=muon") is None
-    assert "None of those offered" in str(warning("workers.count=512", "training.optimizer=muon"))
-    assert warning("workers.count=64", "training.batch_total=64") is None
+    assert warning("workers.count=64") == (
+        "sgd from scratch is not known to keep its accuracy with 2,048 images a step (known: up to 128). "
+        "--set training.optimizer=muon is."
+    )
+    muon = ("workers.count=64", "training.batch_per_worker=128", "training.optimizer=muon")
+    assert warning(*muon) is None
+    assert warning(*muon, "augment.cutmix=1") == (
+        "muon from scratch is not known to keep its accuracy with 8,192 images a step (known of mixed images: up to "
+        "2,048). --set training.optimizer=muon is, without mixed images (--set augment.preset=light)."
+    )
+    assert "None of those offered is." in str(warning(*muon, "workers.count=512"))
+
+
+def test_images_of_a_step_count_and_not_the_workers() -> None:
+    def warns(count: int, each: int, *overrides: str, optimizer: str) -> bool:
+        values = (f"workers.count={count}", f"training.batch_per_worker={each}", f"training.optimizer={optimizer}")
+        return scale_warning(recipes.find("fruitbowl", [*values, *overrides]).resolved()) is not None
+
+    assert warns(4, 2_048, optimizer="sgd")
+    assert warns(1, 2_048, optimizer="sgd")
+    assert not warns(64, 2, optimizer="adamw")
+    assert not warns(64, 32, "training.batch_total=128", optimizer="sgd")
+    assert warns(64, 32, "training.batch_total=8192", optimizer="sgd")
+    assert not warns(64, 2_048, "model.weights=imagenet", "model.name=resnet18", optimizer="sgd")

@@ -287,14 +287,25 @@ def _network_of(weights: str) -> str:
 
 
 def scale_warning(recipe: Recipe) -> str | None:
-    """Return a sentence where a resolved recipe has more workers than its optimizer is known to stand."""
-    training, workers = recipe.training, recipe.workers.count
-    limit = OPTIMIZERS[training.optimizer].max_workers_from_scratch
-    if recipe.model.weights != "none" or workers <= limit or training.batch_total is not None:
+    """Return a sentence where a resolved recipe has more images a step than its optimizer is known to stand."""
+    optimizer, images = recipe.training.optimizer, recipe.global_batch
+    mixes = bool(recipe.augment.mixup or recipe.augment.cutmix)
+    limit = OPTIMIZERS[optimizer].known_batch(mixes=mixes)
+    if recipe.model.weights != "none" or images <= limit:
         return None
-    known = [name for name, row in OPTIMIZERS.items() if row.max_workers_from_scratch >= workers]
-    instead = f" --set training.optimizer={known[0]} is." if known else " None of those offered is."
+    mixed = " of mixed images" if limit < OPTIMIZERS[optimizer].max_batch_from_scratch else ""
     return (
-        f"{training.optimizer} from scratch is not known to keep its accuracy with {workers} workers (known: up to "
-        f"{limit})." + instead
+        f"{optimizer} from scratch is not known to keep its accuracy with {images:,} images a step (known{mixed}: up "
+        f"to {limit:,}). {_known_instead(images, mixes=mixes)}"
     )
+
+
+def _known_instead(images: int, *, mixes: bool) -> str:
+    """Say which optimizer is known to stand so many images a step, if need be without mixing them."""
+    for name, row in OPTIMIZERS.items():
+        if row.known_batch(mixes=mixes) >= images:
+            return f"--set training.optimizer={name} is."
+    for name, row in OPTIMIZERS.items():
+        if row.known_batch(mixes=False) >= images:
+            return f"--set training.optimizer={name} is, without mixed images (--set augment.preset=light)."
+    return "None of those offered is."
