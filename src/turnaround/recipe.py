@@ -42,7 +42,7 @@ PRESETS: dict[str, dict[str, float | bool]] = {
 """What a preset of [augment] gives the keys that are not given; those that it does not name are off."""
 MIXING = ("mixup", "cutmix")
 GENERATED = ("fruitbowl",)
-DOWNLOADABLE = ("caltech256", "fruit")
+DOWNLOADABLE = ("caltech256", "cifar10", "fruit")
 
 AUTO = "auto"
 """Chosen by the images and by the weights that are at hand (launch/automatic.py)."""
@@ -72,7 +72,9 @@ def key(
 class DataRecipe:
     """Which images, at which size, split how."""
 
-    source: str = key("fruitbowl", "a folder of images, or a known set: fruitbowl (generated), caltech256, fruit")
+    source: str = key(
+        "fruitbowl", "a folder of images, or a known set: fruitbowl (generated), caltech256, cifar10, fruit"
+    )
     size_px: int | None = key(
         None, "side of the square images; none = 64 for `small`, 32 for `resnet11`, else 224", low=16, high=1024
     )

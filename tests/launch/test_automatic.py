@@ -71,6 +71,17 @@ def test_many_small_images_get_the_network_for_them(tmp_path: Path) -> None:
     assert any(note.startswith("model.name = resnet11 was chosen: ") for note in found.notes())
 
 
+@pytest.mark.parametrize(("name", "overrides"), [("cifar10", ()), ("cifar10-quick", ("training.epochs=10",))])
+def test_the_recipes_for_cifar10_say_what_is_chosen_for_it(
+    name: str, overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = automatic.ImageFacts(num_train=50_000, side_px=32)
+    monkeypatch.setattr(automatic, "_image_facts", lambda recipe, *, cache: facts)
+    ours, recipe = recipes.find(name).resolved(), chosen(tmp_path, *overrides).recipe.resolved()
+    assert (ours.model, ours.training, ours.size_px) == (recipe.model, recipe.training, 32)
+    assert vars(ours.augment) == {**vars(recipe.augment), "preset": "none"}
+
+
 def test_what_a_recipe_says_stays(tmp_path: Path) -> None:
     place = folder(tmp_path / "set", images=MANY_IMAGES, side_px=60)
     found = chosen(place, "training.optimizer=sgd", "training.batch_per_worker=16", "training.label_smoothing=0")
