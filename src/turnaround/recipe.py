@@ -197,7 +197,10 @@ class AugmentRecipe:
     """How training images vary; each sample's variation is a pure function of (seed, epoch, sample)."""
 
     preset: str = key(
-        "auto", "gives the keys below that are not given; auto chooses for the images", choices=(*PRESETS, "auto")
+        "auto",
+        "gives the keys below that are not given; auto chooses for the images and the weights; in a recipe file that "
+        "names a network: none",
+        choices=(*PRESETS, "auto"),
     )
     rotation_degrees: float | None = key(None, "rotated by up to this much either way", low=0.0, high=180.0)
     zoom: float | None = key(None, "scaled by 1-zoom .. 1+zoom", low=0.0, high=0.9)

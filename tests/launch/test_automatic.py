@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from turnaround.launch.automatic import (
     downloaded_networks,
     scale_warning,
 )
+from turnaround.recipe import AugmentRecipe
 
 
 def folder(place: Path, *, images: int, side_px: int) -> Path:
@@ -88,14 +90,64 @@ def test_what_a_recipe_says_stays(tmp_path: Path) -> None:
     assert (found.recipe.model.name, found.recipe.data.size_px) == ("resnet11", 64)
     assert (found.recipe.training.optimizer, found.recipe.training.batch_per_worker) == ("sgd", 16)
     assert found.recipe.training.label_smoothing == 0
-    assert set(found.reasons) == {"model.name", "data.size_px", "training.epochs", "training.ema"}
+    assert set(found.reasons) == {"model.name", "data.size_px", "training.epochs", "training.ema", "augment.preset"}
     short = chosen(place, "training.epochs=5").recipe.resolved()
     assert (short.training.epochs, short.training.ema, short.augment.preset) == (5, 0, "light")
     named = chosen(place, "model.name=small")
-    assert (named.recipe.model.name, named.reasons) == ("small", {})
+    assert (named.recipe.model.name, set(named.reasons)) == ("small", {"augment.preset"})
     slow = chosen(place, device="cpu")
     assert slow.recipe.model.name == "small"
     assert "would take hours without a GPU" in slow.reasons["model.name"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "preset", "reason"),
+    [
+        ((), "auto", "light", "10 epochs from scratch; strong is taken from 20 on"),
+        (("training.epochs=30",), "auto", "strong", "better than light (30 epochs of CIFAR-10)"),
+        (("training.epochs=30",), "cpu", "light", "hours without a GPU"),
+        (("model.weights=w.safetensors", "training.epochs=30"), "auto", "light", "goes on from trained weights"),
+        (("model.weights=w.safetensors", "model.fine_tune=false"), "auto", "none", "computed once and kept"),
+    ],
+)
+def test_the_preset_of_a_network_that_was_named(
+    overrides: tuple[str, ...], device: str, preset: str, reason: str, tmp_path: Path
+) -> None:
+    place = folder(tmp_path / "set", images=MANY_IMAGES, side_px=60)
+    for asked in ((), ("augment.preset=auto",)):
+        found = chosen(place, "model.name=resnet18", *asked, *overrides, device=device)
+        assert found.recipe.resolved().augment.preset == preset
+        assert set(found.reasons) == {"augment.preset"}
+        assert reason in found.reasons["augment.preset"]
+        notes = replace(found, recipe=found.recipe.resolved()).notes()
+        assert any(note.startswith(f"augment.preset = {preset} was chosen: ") for note in notes)
+    given = chosen(place, "model.name=resnet18", "augment.preset=none", *overrides, device=device)
+    assert (given.recipe.resolved().augment.preset, given.reasons) == ("none", {})
+
+
+def test_strong_is_for_what_it_was_tried_on(tmp_path: Path) -> None:
+    long = ("model.name=resnet18", "training.epochs=30")
+    for name, images, side_px in (("few", 40, 60), ("photos", MANY_IMAGES, 200)):
+        found = chosen(folder(tmp_path / name, images=images, side_px=side_px), *long)
+        assert found.recipe.augment.preset == "light"
+        assert f"{images:,} training images of about {side_px} px: strong was tried" in found.reasons["augment.preset"]
+    scratch = ("model.weights=none", "model.fine_tune=true", "augment.preset=auto")
+    assert chosen("caltech256", *long, *scratch, cache=tmp_path).reasons == {
+        "augment.preset": "the images are not here yet"
+    }
+    drawn = chosen("fruitbowl", *long, "augment.preset=auto")  # it has a size of its own
+    assert (drawn.recipe.resolved().augment.preset, drawn.reasons) == ("none", {})
+
+
+def test_a_recipe_file_that_names_a_network_varies_what_it_says(tmp_path: Path) -> None:
+    """As it did before a preset was chosen for a named network."""
+    place = folder(tmp_path / "set", images=40, side_px=60)
+    file = tmp_path / "mine.toml"
+    file.write_text('[data]\nsource = "set"\n[model]\nname = "small"\n[augment]\nflip = true\n')
+    assert chosen(file).recipe.resolved().augment == AugmentRecipe(preset="none", flip=True).filled()
+    assert chosen(file).reasons == {}
+    assert chosen(file, "augment.preset=auto").recipe.augment.preset == "light"
+    assert chosen(place, "model.name=small").recipe.augment.preset == "light"
 
 
 def test_few_images_without_trained_weights_get_the_small_network_and_a_hint(tmp_path: Path) -> None:

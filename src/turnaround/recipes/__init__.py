@@ -150,6 +150,9 @@ def _file_values(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RecipeError(f"{str(path)!r} cannot be read: {reason}.") from None
     recipe = _absolute(Recipe.from_dict(values), path.resolve().parent)
+    if recipe.model.name != AUTO and "preset" not in values.get("augment", {}):
+        # Files that name a network were written when nothing decided a preset for it: they train as they did.
+        recipe = recipe.replace("augment", preset="none")
     return {**recipe.to_dict(), "name": path.stem}
 
 
