@@ -72,9 +72,7 @@ def key(
 class DataRecipe:
     """Which images, at which size, split how."""
 
-    source: str = key(
-        "fruitbowl", "a folder of images, or a known set: fruitbowl (generated), caltech256, cifar10, fruit"
-    )
+    source: str = key("fruitbowl", "a folder of images, or a known set: fruitbowl (drawn), caltech256, cifar10, fruit")
     size_px: int | None = key(
         None, "side of the square images; none = 64 for `small`, 32 for `resnet11`, else 224", low=16, high=1024
     )
@@ -197,10 +195,7 @@ class AugmentRecipe:
     """How training images vary; each sample's variation is a pure function of (seed, epoch, sample)."""
 
     preset: str = key(
-        "auto",
-        "gives the keys below that are not given; auto chooses for the images and the weights; in a recipe file that "
-        "names a network: none",
-        choices=(*PRESETS, "auto"),
+        "auto", "gives the keys below that are not given; auto: by images and weights", choices=(*PRESETS, "auto")
     )
     rotation_degrees: float | None = key(None, "rotated by up to this much either way", low=0.0, high=180.0)
     zoom: float | None = key(None, "scaled by 1-zoom .. 1+zoom", low=0.0, high=0.9)
