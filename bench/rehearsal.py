@@ -1,10 +1,12 @@
 """What does a rehearsal cost? N workers in one fused pass against one worker with the same images per pass.
 
     python bench/rehearsal.py [--device cuda] [--model resnet50] [--workers 8,16] [--size-px 32,224]
-        [--kinds frozen,fine-tuned] [--rounds 12]
+        [--kinds frozen,fine-tuned] [--rounds 6]
 
 Whole training steps (augmentation, passes, batch norm, update) on random pixels, the two variants taking turns so that
-noise of the machine hits both. Prints the ratio of their median times; the aim is at most 1.1.
+noise of the machine hits both. Each measures its noise scale as often as in a training: a plain run with batch norm one
+step in 64, a rehearsal one in 8. So a round has 64 steps, and the ratio is that of the median rounds; the aim is at
+most 1.1. Then steps one by one, each waited for: the medians of ordinary and of measured ones.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from turnaround.training.averages import EvaluatedWeights
 from turnaround.training.choices import choose_device, choose_precision
 from turnaround.training.clock import StepTimer, synchronize
 from turnaround.training.graph import leave_default_stream
-from turnaround.training.noise import NoiseMeter
+from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter, needs_probe
 from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step, StepComponents
 from turnaround.workers.environment import RankInfo
@@ -35,8 +37,8 @@ from turnaround.workers.single import Single
 BATCH_PER_WORKER = 32
 CLASSES = 257
 KINDS = {"frozen": False, "fine-tuned": True}
-STEPS_PER_ROUND = 8
-"""One of them is measured for the noise scale, as in a real training."""
+STEPS_PER_ROUND = PROBE_EVERY_STEPS
+"""As many as a plain run takes for one measurement of the noise scale."""
 
 
 def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int) -> Step:
@@ -70,7 +72,8 @@ def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int
         recipe=recipe,
     )
     network.train_mode()
-    return Step(components, timer, NoiseMeter(window_steps=100))
+    every_steps = PROBE_EVERY_STEPS if needs_probe(network, engine) else MEASURE_EVERY_STEPS  # as training/assembly.py
+    return Step(components, timer, NoiseMeter(window_steps=100, every_steps=every_steps))
 
 
 def make_batch(device: torch.device, *, workers: int, size_px: int) -> StepBatch:
@@ -93,6 +96,18 @@ def round_time_s(step: Step, batch: StepBatch, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
+def step_times_ms(step: Step, batch: StepBatch, device: torch.device) -> tuple[list[float], list[float]]:
+    """Return the times of the ordinary and of the measured steps of a round, each waited for."""
+    times_ms: tuple[list[float], list[float]] = ([], [])
+    for number in range(STEPS_PER_ROUND):
+        synchronize(device)
+        start = time.perf_counter()
+        step(batch, TrainingPosition(step_in_epoch=number, global_step=number), learning_rate=0.01)
+        synchronize(device)
+        times_ms[step.meter.is_due(number)].append(1000 * (time.perf_counter() - start))
+    return times_ms
+
+
 def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, size_px: int, rounds: int) -> None:
     batch = make_batch(device, workers=workers, size_px=size_px)
     plain_batch = StepBatch(**{**vars(batch), "worker_sizes": (batch.global_size,)})
@@ -103,18 +118,24 @@ def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, 
     for step, its_batch in variants.values():
         step.warm_up(its_batch)
     times_s: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(rounds + 2):
+    singles: dict[str, list[str]] = {}
+    for number in range(rounds + 1):
         for name, (step, its_batch) in variants.items():
             elapsed_s = round_time_s(step, its_batch, device)
-            if number >= 2:  # the first rounds load libraries and choose kernels
+            if number >= 1:  # the first round loads libraries and chooses kernels
                 times_s[name].append(elapsed_s)
+    for name, (step, its_batch) in variants.items():
+        rounds_ms = [step_times_ms(step, its_batch, device) for _ in range(rounds)]
+        singles[name] = [f"{statistics.median(itertools.chain(*kind)):.2f}" for kind in zip(*rounds_ms, strict=True)]
     plain, rehearsal = (statistics.median(times_s[name]) for name in ("plain", "rehearsal"))
     ratios = sorted(r / p for p, r in zip(times_s["plain"], times_s["rehearsal"], strict=True))
     images = STEPS_PER_ROUND * batch.global_size
     print(
         f"{model:<22} {'fine-tuned' if fine_tune else 'frozen':<10} {workers:>3} workers  {size_px:>3} px  "
         f"plain {images / plain:>8,.0f} images/s  rehearsal {images / rehearsal:>8,.0f} images/s  "
-        f"ratio {rehearsal / plain:.3f} ({ratios[1]:.3f}-{ratios[-2]:.3f})",
+        f"ratio {rehearsal / plain:.3f} ({ratios[0]:.3f}-{ratios[-1]:.3f})  "
+        f"ordinary / measured step: plain {' / '.join(singles['plain'])} ms, rehearsal "
+        f"{' / '.join(singles['rehearsal'])} ms",
         flush=True,
     )
 
@@ -125,7 +146,7 @@ def main() -> None:
     parser.add_argument("--model", default="resnet50", help="names, separated by commas")
     parser.add_argument("--workers", default="8,16")
     parser.add_argument("--size-px", default="224", help="sizes, separated by commas")
-    parser.add_argument("--rounds", type=int, default=12, help="that count; two come before them")
+    parser.add_argument("--rounds", type=int, default=6, help="of 64 steps, that count; one comes before them")
     parser.add_argument("--kinds", default=",".join(KINDS), help="frozen, fine-tuned, or both, separated by a comma")
     options = parser.parse_args()
     device = choose_device(options.device, RankInfo()).value.device

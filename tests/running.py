@@ -63,7 +63,9 @@ def train(
     launcher: Launcher | None = None,
     share: str | None = None,
 ) -> Run:
-    """A whole run in real processes, on the CPU unless told otherwise."""
+    """A whole run in real processes, on the CPU unless told otherwise. A network that is named sees plain images."""
+    if any(override.startswith("model.name=") for override in overrides):
+        overrides = ("augment.preset=none", *overrides)  # steady and cheap, unless a test says otherwise
     asked = request(out, processes=processes, device=device, launcher=launcher, share=share)
     return lifecycle.start(recipes.find(str(source), list(overrides)), asked)
 

@@ -42,7 +42,7 @@ PRESETS: dict[str, dict[str, float | bool]] = {
 """What a preset of [augment] gives the keys that are not given; those that it does not name are off."""
 MIXING = ("mixup", "cutmix")
 GENERATED = ("fruitbowl",)
-DOWNLOADABLE = ("caltech256", "fruit")
+DOWNLOADABLE = ("caltech256", "cifar10", "fruit")
 
 AUTO = "auto"
 """Chosen by the images and by the weights that are at hand (launch/automatic.py)."""
@@ -72,7 +72,7 @@ def key(
 class DataRecipe:
     """Says which images are taken, at which size, and how they are split."""
 
-    source: str = key("fruitbowl", "a folder of images, or a known set: fruitbowl (generated), caltech256, fruit")
+    source: str = key("fruitbowl", "a folder of images, or a known set: fruitbowl (drawn), caltech256, cifar10, fruit")
     size_px: int | None = key(
         None, "side of the square images; none = 64 for `small`, 32 for `resnet11`, else 224", low=16, high=1024
     )
@@ -195,7 +195,7 @@ class AugmentRecipe:
     """Says how training images vary; each sample's variation is a pure function of (seed, epoch, sample)."""
 
     preset: str = key(
-        "auto", "gives the keys below that are not given; auto chooses for the images", choices=(*PRESETS, "auto")
+        "auto", "gives the keys below that are not given; auto: by images and weights", choices=(*PRESETS, "auto")
     )
     rotation_degrees: float | None = key(None, "rotated by up to this much either way", low=0.0, high=180.0)
     zoom: float | None = key(None, "scaled by 1-zoom .. 1+zoom", low=0.0, high=0.9)

@@ -139,6 +139,31 @@ def test_the_training_sample_is_fixed_and_shared_out(pixels: Pixels) -> None:
     assert max(sample(1)) < NUM_TRAIN
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_the_images_of_an_evaluation_are_sent_to_the_device_once(
+    place: str, pixels: Pixels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at every batch, which would wait for the device each time, nor again after every epoch."""
+    sent: list[int] = []
+    send = Batches._numbers
+
+    def counted(self: Batches, ids: np.ndarray) -> torch.Tensor:
+        sent.append(len(ids))
+        return send(self, ids)
+
+    monkeypatch.setattr(Batches, "_numbers", counted)
+    batches = made(pixels, place)
+    shares = {"rank": 1, "size": 3, "batch_size": 4}
+    for _ in range(3):
+        ids = [b.ids for b in batches.validation(**shares)]
+        assert len(ids) > 1
+        sample = [b.ids for b in batches.train_sample(num_images=30, **shares)]
+        assert torch.cat(sample).tolist() == sorted(epoch_order(seed=0, epoch=0, num_images=NUM_TRAIN)[:30][10:20])
+    assert sent == [len(torch.cat(ids)), 10]
+    list(batches.validation(**shares, parts=2))  # more of the workers are hosted here now
+    assert len(sent) == 3
+
+
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_the_thread_ends_with_the_epoch(pixels: Pixels, place: str) -> None:
     many = Slicing(seed=4, global_batch=2, workers=1, hosted=range(1))  # more than are made ahead: it is not done yet

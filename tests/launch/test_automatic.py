@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from turnaround.launch.automatic import (
     downloaded_networks,
     scale_warning,
 )
+from turnaround.recipe import AugmentRecipe
 
 
 def folder(place: Path, *, images: int, side_px: int) -> Path:
@@ -71,20 +73,81 @@ def test_many_small_images_get_the_network_for_them(tmp_path: Path) -> None:
     assert any(note.startswith("model.name = resnet11 was chosen: ") for note in found.notes())
 
 
+@pytest.mark.parametrize(("name", "overrides"), [("cifar10", ()), ("cifar10-quick", ("training.epochs=10",))])
+def test_the_recipes_for_cifar10_say_what_is_chosen_for_it(
+    name: str, overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = automatic.ImageFacts(num_train=50_000, side_px=32)
+    monkeypatch.setattr(automatic, "_image_facts", lambda recipe, *, cache: facts)
+    ours, recipe = recipes.find(name).resolved(), chosen(tmp_path, *overrides).recipe.resolved()
+    assert (ours.model, ours.training, ours.size_px) == (recipe.model, recipe.training, 32)
+    assert vars(ours.augment) == {**vars(recipe.augment), "preset": "none"}
+
+
 def test_what_a_recipe_says_stays(tmp_path: Path) -> None:
     place = folder(tmp_path / "set", images=MANY_IMAGES, side_px=60)
     found = chosen(place, "training.optimizer=sgd", "training.batch_per_worker=16", "training.label_smoothing=0")
     assert (found.recipe.model.name, found.recipe.data.size_px) == ("resnet11", 64)
     assert (found.recipe.training.optimizer, found.recipe.training.batch_per_worker) == ("sgd", 16)
     assert found.recipe.training.label_smoothing == 0
-    assert set(found.reasons) == {"model.name", "data.size_px", "training.epochs", "training.ema"}
+    assert set(found.reasons) == {"model.name", "data.size_px", "training.epochs", "training.ema", "augment.preset"}
     short = chosen(place, "training.epochs=5").recipe.resolved()
     assert (short.training.epochs, short.training.ema, short.augment.preset) == (5, 0, "light")
     named = chosen(place, "model.name=small")
-    assert (named.recipe.model.name, named.reasons) == ("small", {})
+    assert (named.recipe.model.name, set(named.reasons)) == ("small", {"augment.preset"})
     slow = chosen(place, device="cpu")
     assert slow.recipe.model.name == "small"
     assert "would take hours without a GPU" in slow.reasons["model.name"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "preset", "reason"),
+    [
+        ((), "auto", "light", "10 epochs from scratch; strong is taken from 20 on"),
+        (("training.epochs=30",), "auto", "strong", "better than light (30 epochs of CIFAR-10)"),
+        (("training.epochs=30",), "cpu", "light", "hours without a GPU"),
+        (("model.weights=w.safetensors", "training.epochs=30"), "auto", "light", "goes on from trained weights"),
+        (("model.weights=w.safetensors", "model.fine_tune=false"), "auto", "none", "computed once and kept"),
+    ],
+)
+def test_the_preset_of_a_network_that_was_named(
+    overrides: tuple[str, ...], device: str, preset: str, reason: str, tmp_path: Path
+) -> None:
+    place = folder(tmp_path / "set", images=MANY_IMAGES, side_px=60)
+    for asked in ((), ("augment.preset=auto",)):
+        found = chosen(place, "model.name=resnet18", *asked, *overrides, device=device)
+        assert found.recipe.resolved().augment.preset == preset
+        assert set(found.reasons) == {"augment.preset"}
+        assert reason in found.reasons["augment.preset"]
+        notes = replace(found, recipe=found.recipe.resolved()).notes()
+        assert any(note.startswith(f"augment.preset = {preset} was chosen: ") for note in notes)
+    given = chosen(place, "model.name=resnet18", "augment.preset=none", *overrides, device=device)
+    assert (given.recipe.resolved().augment.preset, given.reasons) == ("none", {})
+
+
+def test_strong_is_for_what_it_was_tried_on(tmp_path: Path) -> None:
+    long = ("model.name=resnet18", "training.epochs=30")
+    for name, images, side_px in (("few", 40, 60), ("photos", MANY_IMAGES, 200)):
+        found = chosen(folder(tmp_path / name, images=images, side_px=side_px), *long)
+        assert found.recipe.augment.preset == "light"
+        assert f"{images:,} training images of about {side_px} px: strong was tried" in found.reasons["augment.preset"]
+    scratch = ("model.weights=none", "model.fine_tune=true", "augment.preset=auto")
+    assert chosen("caltech256", *long, *scratch, cache=tmp_path).reasons == {
+        "augment.preset": "the images are not here yet"
+    }
+    drawn = chosen("fruitbowl", *long, "augment.preset=auto")  # it has a size of its own
+    assert (drawn.recipe.resolved().augment.preset, drawn.reasons) == ("none", {})
+
+
+def test_a_recipe_file_that_names_a_network_varies_what_it_says(tmp_path: Path) -> None:
+    """As it did before a preset was chosen for a named network."""
+    place = folder(tmp_path / "set", images=40, side_px=60)
+    file = tmp_path / "mine.toml"
+    file.write_text('[data]\nsource = "set"\n[model]\nname = "small"\n[augment]\nflip = true\n')
+    assert chosen(file).recipe.resolved().augment == AugmentRecipe(preset="none", flip=True).filled()
+    assert chosen(file).reasons == {}
+    assert chosen(file, "augment.preset=auto").recipe.augment.preset == "light"
+    assert chosen(place, "model.name=small").recipe.augment.preset == "light"
 
 
 def test_few_images_without_trained_weights_get_the_small_network_and_a_hint(tmp_path: Path) -> None:
@@ -156,15 +219,32 @@ def test_a_frozen_network_needs_weights(tmp_path: Path) -> None:
         chosen(place, "model.fine_tune=false").recipe.resolved()
 
 
-def test_an_optimizer_that_is_not_known_to_stand_so_many_workers_warns() -> None:
+def test_more_images_a_step_than_the_optimizer_is_known_to_stand_warn() -> None:
     def warning(*overrides: str) -> str | None:
         return scale_warning(recipes.find("fruitbowl", list(overrides)).resolved())
 
     assert warning("workers.count=4") is None
-    message = warning("workers.count=64")
-    assert message is not None
-    assert "sgd from scratch is not known to keep its accuracy with 64 workers" in message
-    assert "--set training.optimizer=muon is." in message
-    assert warning("workers.count=64", "training.optimizer=muon") is None
-    assert "None of those offered" in str(warning("workers.count=512", "training.optimizer=muon"))
-    assert warning("workers.count=64", "training.batch_total=64") is None
+    assert warning("workers.count=64") == (
+        "sgd from scratch is not known to keep its accuracy with 2,048 images a step (known: up to 128). "
+        "--set training.optimizer=muon is."
+    )
+    muon = ("workers.count=64", "training.batch_per_worker=128", "training.optimizer=muon")
+    assert warning(*muon) is None
+    assert warning(*muon, "augment.cutmix=1") == (
+        "muon from scratch is not known to keep its accuracy with 8,192 images a step (known of mixed images: up to "
+        "2,048). --set training.optimizer=muon is, without mixed images (--set augment.preset=light)."
+    )
+    assert "None of those offered is." in str(warning(*muon, "workers.count=512"))
+
+
+def test_images_of_a_step_count_and_not_the_workers() -> None:
+    def warns(count: int, each: int, *overrides: str, optimizer: str) -> bool:
+        values = (f"workers.count={count}", f"training.batch_per_worker={each}", f"training.optimizer={optimizer}")
+        return scale_warning(recipes.find("fruitbowl", [*values, *overrides]).resolved()) is not None
+
+    assert warns(4, 2_048, optimizer="sgd")
+    assert warns(1, 2_048, optimizer="sgd")
+    assert not warns(64, 2, optimizer="adamw")
+    assert not warns(64, 32, "training.batch_total=128", optimizer="sgd")
+    assert warns(64, 32, "training.batch_total=8192", optimizer="sgd")
+    assert not warns(64, 2_048, "model.weights=imagenet", "model.name=resnet18", optimizer="sgd")

@@ -34,8 +34,9 @@ def write(folder: Path, text: str, name: str = "mine.toml") -> str:
 # --- built-in recipes
 
 
-def test_the_five_built_in_recipes() -> None:
-    assert recipes.names() == ("caltech256", "fruit", "fruitbowl", "lab10-caltech256", "lab10-fruit")
+def test_the_built_in_recipes() -> None:
+    small_images, lab = ("cifar10", "cifar10-quick"), ("lab10-caltech256", "lab10-fruit")
+    assert recipes.names() == ("caltech256", *small_images, "fruit", "fruitbowl", *lab)
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -158,11 +159,24 @@ def test_paths_in_a_file_are_relative_to_the_file(tmp_path: Path, monkeypatch: p
     assert (flagged.data.cache, flagged.model.weights) == ("off", "/abs/w.pt")
 
 
-@pytest.mark.parametrize("known", ["fruitbowl", "caltech256", "fruit"])
+KNOWN = ("fruitbowl", "caltech256", "cifar10", "fruit")
+
+
+@pytest.mark.parametrize("known", KNOWN)
 def test_known_words_are_not_paths(known: str, tmp_path: Path) -> None:
     file = write(tmp_path, f'[data]\nsource = "{known}"\ncache = "off"\n[model]\nweights = "imagenet"\n')
     recipe = recipes.find(file)
     assert (recipe.data.source, recipe.data.cache, recipe.model.weights) == (known, "off", "imagenet")
+
+
+def test_a_folder_called_cifar10_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipe files named it before there was a set of that name; the recipe trains on it, too."""
+    monkeypatch.chdir(tmp_path)
+    assert recipes.find("cifar10-quick").data.source == "cifar10"
+    (tmp_path / "cifar10").mkdir()
+    file = write(tmp_path, '[data]\nsource = "cifar10"\n')
+    assert recipes.find(file).data.source == str(tmp_path / "cifar10")
+    assert recipes.find("cifar10-quick").data.source == str(tmp_path / "cifar10")
 
 
 def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +288,7 @@ def test_whatever_is_set_a_recipe_or_a_recipe_error_comes_out(overrides: list[st
     except RecipeError:
         pass
     else:
-        assert Path(recipe.data.source).is_absolute() or recipe.data.source in ("fruitbowl", "caltech256", "fruit")
+        assert Path(recipe.data.source).is_absolute() or recipe.data.source in KNOWN
 
 
 # --- a recipe as text

@@ -1,4 +1,6 @@
-"""The parts of a training as they fit together: who computes depthwise convolutions, what classes weigh."""
+"""The parts of a training as they fit together: who computes depthwise convolutions, how far a rule was tested, what
+classes weigh.
+"""
 
 from __future__ import annotations
 
@@ -93,6 +95,17 @@ def test_full_passes_are_left_to_cudnn_where_a_plan_pays(
 def test_on_a_cpu_nothing_is_said_about_it(pixels: Pixels) -> None:
     made, _ = assembled(pixels)
     assert "depthwise" not in made.choices()
+
+
+def test_workers_that_a_rule_is_known_for_are_counted_by_their_images() -> None:
+    def tested(*settings: str) -> int:
+        return assembly._workers_tested(recipes.find("fruitbowl", list(settings)).resolved()).value
+
+    muon = ("workers.count=4", "training.batch_per_worker=128", "training.optimizer=muon")
+    assert (tested(*muon), tested(*muon, "augment.cutmix=1")) == (64, 16)
+    assert tested("training.optimizer=adamw", "training.batch_per_worker=32") == 16
+    assert tested("training.optimizer=sgd", "training.batch_per_worker=2048") == 1
+    assert tested("training.optimizer=sgd", "training.batch_total=64", "workers.count=4") == 8
 
 
 def test_balanced_classes_weigh_one_on_average(pixels: Pixels) -> None:

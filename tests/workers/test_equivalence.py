@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
+from torch import Tensor
 
 from forking import ForkingLauncher
 from running import largest_difference, traced, train, weights
@@ -23,6 +24,7 @@ from turnaround import fruitbowl
 from turnaround.model.network import build
 from turnaround.recipe import ModelRecipe
 from turnaround.record.reader import Run
+from turnaround.training.checkpoint import averages_of, newest_valid
 
 BATCH_PER_WORKER = 4
 SHARED = (
@@ -180,6 +182,33 @@ def test_muon_is_the_same_training_too(run_on: RunOn) -> None:
     assert [e.steps for e in one.epochs] == [2]
     assert largest_difference(weights(one), weights(two)) < 1e-12
     assert [e.val_accuracy for e in one.epochs] == [e.val_accuracy for e in two.epochs]
+
+
+def averages(run: Run) -> dict[str, Tensor]:
+    newest, _ = newest_valid(run.directory.checkpoint)
+    assert newest is not None
+    return averages_of(newest)
+
+
+def test_what_small_images_are_trained_with_is_the_same_training_too(run_on: RunOn) -> None:
+    """Muon, averaged weights, mixed images and an early end at once, as 1 x 4, 2 x 2 and 4 x 1."""
+    if find_spec("timm") is None:  # not imported: the forked processes have it
+        pytest.skip("no timm here")
+    settings = (
+        *("training.optimizer=muon", "training.learning_rate=0.002", "training.ema=0.9", "augment.mixup=0.4"),
+        *("augment.cutmix=1", "training.label_smoothing=0.1", "training.epochs=5", "training.patience=1"),
+        *("training.batch_per_worker=10", "training.precision=fp64", "data.size_px=16"),  # two steps an epoch
+    )
+    one, *several = [run_on(n, *settings) for n in (1, 2, 4)]
+    assert one.status.stopped_early
+    assert averages(one)
+    assert 2 <= len(one.epochs) < 5
+    for run in several:
+        assert largest_difference(weights(one), weights(run)) < 1e-12
+        assert largest_difference(averages(one), averages(run)) < 1e-12
+        assert run.status.stopped_early == one.status.stopped_early
+        assert [e.val_accuracy for e in run.epochs] == [e.val_accuracy for e in one.epochs]
+        assert run.epochs[-1].train_loss == pytest.approx(one.epochs[-1].train_loss, abs=1e-12)
 
 
 def test_mixed_images_of_weighed_classes_are_the_same_training_too(

@@ -118,6 +118,18 @@ def test_under_horovodrun(fruit_folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.horovod
+def test_mixed_images_are_those_of_one_process(few_fruit_folder: Path, tmp_path: Path) -> None:
+    """A partner is in the worker's own slice, so no image has to come from the other process."""
+    mixed = ("augment.mixup=0.4", "augment.cutmix=1", "training.label_smoothing=0.1")
+    settings = (*QUICK, *mixed, "workers.count=2", "training.epochs=1")
+    alone = train(few_fruit_folder, tmp_path / "alone", *settings)
+    several = train(few_fruit_folder, tmp_path / "several", *settings, "workers.engine=horovod", processes=2)
+    assert (several.machine["engine"], several.machine["processes"]) == ("horovod gloo", 2)
+    assert largest_difference(weights(alone), weights(several)) < 1e-12
+    assert several.epochs[0].train_loss == pytest.approx(alone.epochs[0].train_loss, abs=1e-12)
+
+
+@pytest.mark.horovod
 def test_what_contradicts_horovodrun(fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "2"}.items():
         monkeypatch.setenv(f"HOROVOD_{name}", value)

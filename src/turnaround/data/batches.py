@@ -94,6 +94,16 @@ class EvaluationBatch:
         return self.pixels if self.rows is None else self.pixels[self.rows]
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluationIds:
+    """Sample numbers of an evaluation, in host memory and on the device."""
+
+    here: npt.NDArray[np.int64]
+    """(N,)."""
+    on_device: Tensor
+    """int64 (N,)."""
+
+
 def choose_residency(
     *,
     num_bytes: int,
@@ -137,6 +147,7 @@ class Batches:
         self._rows: MappedRows | DecodedRows | None = None
         self._resident: Tensor | None = None
         self._first_reads = FirstReads(pixels)
+        self._evaluated: dict[tuple[str | int, ...], EvaluationIds] = {}
         # Also where the map is host memory: a disk that fails for a moment while a map is first read is SIGBUS, the end
         # of the process, and a read can be tried again.
         if pixels.images is None or isinstance(pixels.images, np.memmap):
@@ -186,33 +197,52 @@ class Batches:
     def training(self, *, rank: int, size: int, batch_size: int) -> Iterator[EvaluationBatch]:
         """Yield this process's share of the training images, without augmentation."""
         start, stop = share_bounds(num_images=self.pixels.num_train, rank=rank, size=size)
-        return self._plain(np.arange(start, stop), batch_size)
+        return self._plain(self._ids(np.arange(start, stop)), batch_size)
 
     def validation(self, *, rank: int, size: int, batch_size: int, parts: int = 1) -> Iterator[EvaluationBatch]:
         """Yield this process's share of the validation images: over all processes each image once."""
-        start, stop = share_bounds(num_images=self.num_validation, rank=rank, size=size, parts=parts)
-        # Validation images follow the training images in the table (`Pixels`).
-        return self._plain(np.arange(start, stop) + self.pixels.num_train, batch_size)
+
+        def share() -> npt.NDArray[np.int64]:
+            start, stop = share_bounds(num_images=self.num_validation, rank=rank, size=size, parts=parts)
+            # Validation images follow the training images in the table (`Pixels`).
+            return np.arange(start, stop) + self.pixels.num_train
+
+        return self._plain(self._kept(("validation", rank, size, parts), share), batch_size)
 
     def train_sample(
         self, *, num_images: int, rank: int, size: int, batch_size: int, parts: int = 1
     ) -> Iterator[EvaluationBatch]:
         """Yield this process's share of a fixed random sample of training images, for accuracy without augmentation."""
-        # Seed 0 whatever the recipe's seed: all runs on a data set are measured on the same images.
-        sample = epoch_order(seed=0, epoch=0, num_images=self.pixels.num_train)[:num_images]
-        start, stop = share_bounds(num_images=len(sample), rank=rank, size=size, parts=parts)
-        # Sorted: a count does not depend on the order, and a disk is read forwards.
-        return self._plain(np.sort(sample[start:stop]), batch_size)
 
-    def _plain(self, ids: npt.NDArray[np.int64], batch_size: int) -> Iterator[EvaluationBatch]:
-        chunks = [ids[i : i + batch_size] for i in range(0, len(ids), batch_size)]
+        def share() -> npt.NDArray[np.int64]:
+            # Seed 0 whatever the recipe's seed: all runs on a data set are measured on the same images.
+            sample = epoch_order(seed=0, epoch=0, num_images=self.pixels.num_train)[:num_images]
+            start, stop = share_bounds(num_images=len(sample), rank=rank, size=size, parts=parts)
+            # Sorted: a count does not depend on the order, and a disk is read forwards.
+            return np.sort(sample[start:stop])
+
+        return self._plain(self._kept(("train_sample", num_images, rank, size, parts), share), batch_size)
+
+    def _kept(self, evaluation: tuple[str | int, ...], share: Callable[[], npt.NDArray[np.int64]]) -> EvaluationIds:
+        """Return the images of an evaluation, which are the same after every epoch."""
+        if evaluation not in self._evaluated:
+            self._evaluated[evaluation] = self._ids(share())
+        return self._evaluated[evaluation]
+
+    def _ids(self, ids: npt.NDArray[np.int64]) -> EvaluationIds:
+        return EvaluationIds(here=ids, on_device=self._numbers(ids))
+
+    def _plain(self, ids: EvaluationIds, batch_size: int) -> Iterator[EvaluationBatch]:
+        starts = range(0, len(ids.here), batch_size)
 
         def batch(i: int) -> EvaluationBatch:
-            numbers = self._numbers(chunks[i])
-            pixels, rows = self._take(chunks[i], numbers)
+            part = slice(starts[i], starts[i] + batch_size)
+            # A part of what is there already: a copy of its own would make every batch wait for the device.
+            numbers = ids.on_device[part]
+            pixels, rows = self._take(ids.here[part], numbers)
             return EvaluationBatch(pixels=pixels, rows=rows, labels=self._labels[numbers], ids=numbers)
 
-        return self._ahead(batch, range(len(chunks)))
+        return self._ahead(batch, range(len(starts)))
 
     def _numbers(self, ids: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(ids).to(self.device)

@@ -136,9 +136,11 @@ def within(boxes: Tensor, side_px: int) -> Tensor:
 @cache
 def _quantiles(alpha: float, device: torch.device) -> Tensor:
     """float64 (QUANTILES,): equally likely values of Beta(alpha, alpha)."""
+    middles = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
+    if alpha == 1:  # uniform, as the strong preset has it: the same numbers to the bit, without loading scipy
+        return middles.to(device)
     from scipy.special import betaincinv  # loaded only where something is mixed
 
-    middles = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
     return torch.from_numpy(betaincinv(alpha, alpha, middles.numpy())).to(device)
 
 

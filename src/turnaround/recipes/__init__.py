@@ -160,15 +160,21 @@ def _file_values(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RecipeError(f"{str(path)!r} cannot be read: {reason}.") from None
     recipe = _absolute(Recipe.from_dict(values), path.resolve().parent)
+    if recipe.model.name != AUTO and "preset" not in values.get("augment", {}):
+        # Files that name a network were written when nothing decided a preset for it: they train as they did.
+        recipe = recipe.replace("augment", preset="none")
     return {**recipe.to_dict(), "name": path.stem}
 
 
 def _absolute(recipe: Recipe, base: Path) -> Recipe:
     """Return the paths made absolute: a recipe file's are relative to the file, a flag's to the current directory."""
-    if recipe.data.source not in GENERATED + DOWNLOADABLE:
-        if told := _address(recipe.data.source):
+    source = recipe.data.source
+    # Folders were called cifar10 before there was a recipe of that name, and recipe files name them.
+    is_folder = source == "cifar10" and (base / source).is_dir()
+    if is_folder or source not in GENERATED + DOWNLOADABLE:
+        if told := _address(source):
             raise RecipeError(told)
-        recipe = recipe.replace("data", source=str(base / _expanded(recipe.data.source)))
+        recipe = recipe.replace("data", source=str(base / _expanded(source)))
     if recipe.data.split_by_photo == "none":  # as a file may say it: TOML has no null
         recipe = recipe.replace("data", split_by_photo=None)
     elif recipe.data.split_by_photo not in (None, "auto"):

@@ -1,13 +1,18 @@
 """A training as a person sees it: what begins, bars while it is prepared, how it ended, and the page of it.
 
-Used by `train`, `resume`, `bench`, `demo` and `study`. Everything goes to stderr, but for the result itself.
+Used by `train`, `resume`, `bench`, `demo` and `study`. Everything goes to stderr, but for the result itself. What only
+the end needs, scipy's optimizers above all, is loaded while the command waits for its processes.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import shlex
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +20,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from turnaround.analysis.summary import summarise
-from turnaround.analysis.workloads import survey_runs
 from turnaround.errors import InterruptedRunError, TrainingError
-from turnaround.findings import find_all
 from turnaround.record.layout import RunDirectory
 from turnaround.record.notify import notified
 from turnaround.record.reader import Run, find_runs
 from turnaround.record.viewers.follow import followed
-from turnaround.reporting.run_text import run_end
 from turnaround.reporting.terminal import err, out, preparation, print_json
 from turnaround.words import counted
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 MAX_NOTES = 10
 """Notes about the images that are printed before a training; all of them are in the record."""
+
+NEEDED_AT_THE_END = ("analysis.summary", "analysis.workloads", "findings", "reporting.run_text", "reporting.page.build")
 
 
 @contextmanager
@@ -59,12 +62,36 @@ def run_display(
     ):
 
         def announced(recipe: Recipe, prepared: Prepared, processes: int) -> None:
+            if is_first:
+                _load_for_the_end()
             follow()
             notify()
             if not is_quiet:
                 announce(console, recipe, prepared, processes)
 
         yield show, announced
+
+
+def _load_for_the_end() -> None:
+    """Load in a thread what a training needs when it is over: 0.8 s of computing (2 cores, 2026-11-19).
+
+    Now, because nothing is timed yet: later it would take its time from an epoch where every core computes.
+    """
+
+    def load() -> None:
+        # After the processes that start meanwhile, where cores are few: of Linux alone a thread has a priority.
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        with suppress(Exception):  # it is loaded again where it is used, and there it is told
+            for name in NEEDED_AT_THE_END:
+                importlib.import_module(f"turnaround.{name}")
+            from turnaround.reporting.page.blocks import Block
+            from turnaround.reporting.page.render import render_page
+
+            # An empty page: its scripts are packed and its templates compiled once in a process.
+            render_page([Block(id="block")], title="", live=False)
+
+    threading.Thread(target=load, name="load for the end", daemon=True).start()
 
 
 def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: int) -> None:
@@ -92,6 +119,11 @@ def announce(console: Console, recipe: Recipe, prepared: Prepared, processes: in
 
 def print_result(run: Run, *, as_json: bool) -> None:
     """Print the end of a run, for a person or for a program, and leave its page."""
+    from turnaround.analysis.summary import summarise
+    from turnaround.analysis.workloads import survey_runs
+    from turnaround.findings import find_all
+    from turnaround.reporting.run_text import run_end
+
     summary = summarise(run)
     if as_json:
         print_json(asdict(summary))

@@ -161,7 +161,7 @@ class Assembly:
         if (backbone := core.learner.backbone_precision) is not None:
             choices["backbone"] = Choice(backbone.value.name, backbone.reason)
         if core.workers.count > 1 and core.recipe.model.weights == "none":
-            choices["workers_tested"] = _workers_tested(core.recipe.training)
+            choices["workers_tested"] = _workers_tested(core.recipe)
         return choices if self.depthwise is None else {**choices, "depthwise": self.depthwise}
 
 
@@ -432,10 +432,11 @@ def _feed(core: TrainingCore, batches: Batches, slicing: Slicing) -> Feed:
     )
 
 
-def _workers_tested(training: TrainingRecipe) -> Choice[int]:
+def _workers_tested(recipe: Recipe) -> Choice[int]:
     """Return up to how many workers the scaling rule is known to hold: a run that ends at chance is held against it."""
-    limit = OPTIMIZERS[training.optimizer].max_workers_from_scratch
-    return Choice(limit, f"{training.optimizer} from scratch is known to keep its accuracy up to there")
+    limit = OPTIMIZERS[recipe.training.optimizer].known_batch(mixes=bool(recipe.augment.mixup or recipe.augment.cutmix))
+    reason = f"{recipe.training.optimizer} from scratch is known to keep its accuracy up to {limit:,} images a step"
+    return Choice(max(1, limit // (recipe.global_batch // recipe.workers.count)), reason)
 
 
 def _passes_choice(step: Step, network: Network) -> Choice[str]:
