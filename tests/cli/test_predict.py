@@ -325,7 +325,7 @@ def test_on_spot_machines(
     assert found["interrupted"]["job_time_s"]["value"] > found["job_time_s"]["value"]
     several = words(predict(lab, "--workers", "4-16", "--gpu", "V100", "--interruptions", "2/h").out)
     assert "interrupted" in several
-    assert "to save so often: --set training.checkpoint_every_s=auto" in several
+    assert "to save as often as 16 V100 should: --set training.checkpoint_every_s=auto" in several
     refused(predict(lab, "--workers", "4", "--interruptions", "often"), "--interruptions takes a rate with its unit")
 
 

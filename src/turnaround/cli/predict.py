@@ -206,7 +206,7 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
     from dataclasses import asdict
 
     from turnaround.findings.forecasts import Answer
-    from turnaround.forecast.predict import best_of_range
+    from turnaround.forecast.ranking import best_of_range
     from turnaround.reporting.terminal import print_json
 
     answers = [Answer.of(prediction).as_json() for prediction in predictions]
@@ -220,7 +220,8 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
 def _print_text(predictions: Sequence[Prediction], question: Question) -> None:
     from rich.text import Text
 
-    from turnaround.reporting.forecast_text import answer_lines, range_lines
+    from turnaround.reporting.forecast_text import answer_lines
+    from turnaround.reporting.range_text import range_lines
     from turnaround.reporting.terminal import out, print_lines
 
     console = out()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.question import InterruptedForecast, Prediction
-from turnaround.words import about, counted, hardware, money
+from turnaround.words import about, counted, hardware, money, number
 
 SAME = 1.02
 """Two times nearer than this are not worth a sentence."""
@@ -42,8 +42,13 @@ def interruptions_text(p: Prediction) -> str | None:
     return text + "."
 
 
-def interruptions_notes(p: Prediction) -> Iterator[str]:
-    """Yield what the figures rest on, and what to set."""
+def rate_text(per_h: float) -> str:
+    """Return how often, in words: "once an hour", "10 times an hour"."""
+    return "once an hour" if per_h == 1 else f"{number(per_h)} times an hour"
+
+
+def interruptions_notes(p: Prediction, *, of_many: bool = False) -> Iterator[str]:
+    """Yield what the figures rest on, and what to set; `of_many`: other numbers of workers are told beside it."""
     found = p.interrupted
     if found is None:
         return
@@ -60,7 +65,8 @@ def interruptions_notes(p: Prediction) -> Iterator[str]:
         yield f"{seen} of these runs lost about {about(costs.lost_s)} of work each"
     if found.checkpoint_every_s is not None:
         keys = f"training.checkpoint_every_s=auto --set training.interruptions_per_h={found.per_h:g}"
-        yield f"to save so often: --set {keys}{_gain(found)}"
+        which = f"to save as often as {hardware(p.workers, p.gpu)} should" if of_many else "to save so often"
+        yield f"{which}: --set {keys}{_gain(found)}"
 
 
 def _gain(found: InterruptedForecast) -> str:

@@ -219,7 +219,8 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
         for each, interval_s in ((all_epochs, every_s), (epochs, every_s), (all_epochs, USUAL_EVERY_S))
     )
     spot = _spot_price(question.prices.get(laws.gpu))
-    paid = price_interval(job.paid_s, spot or question.price_of(laws.gpu), workers=prediction.workers) if job else None
+    price = spot or question.price_of(laws.gpu)
+    paid_job_s, paid_to_stable_s = (each.paid_s if each else None for each in (job, stable))
     return replace(
         prediction,
         interrupted=InterruptedForecast(
@@ -229,7 +230,11 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
             job_time_s=job.time_s if job else None,
             time_to_stable_s=stable.time_s if stable else None,
             usual_job_time_s=usual.time_s if usual else None,
-            cost=paid,
+            paid_job_s=paid_job_s,
+            paid_to_stable_s=paid_to_stable_s,
+            cost=price_interval(paid_job_s, price, workers=prediction.workers),
+            cost_to_stable=price_interval(paid_to_stable_s, price, workers=prediction.workers),
+            currency=price.currency if price else None,
             is_spot=spot is not None,
             costs=costs,
         ),

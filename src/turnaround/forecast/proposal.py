@@ -20,8 +20,9 @@ from turnaround.analysis.summary import steady_epochs
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.predict import Forecaster, best_of_range, fit_forecaster
+from turnaround.forecast.predict import Forecaster, fit_forecaster
 from turnaround.forecast.question import Prediction, Question
+from turnaround.forecast.ranking import best_of_range
 from turnaround.forecast.sweep import sweep
 from turnaround.forecast.turnaround import gpu_hours
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from turnaround.analysis.configurations import Spread
 from turnaround.findings.forecasts import next_run_text
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Against, Prediction, Question
 from turnaround.words import (
     UNKNOWN,
@@ -18,13 +17,9 @@ from turnaround.words import (
     energy,
     hardware,
     interval,
-    listed,
     money,
     number,
 )
-
-MAX_COUNTS = 3
-"""Counts that are named one by one."""
 
 
 def headline(p: Prediction, question: Question) -> str:
@@ -157,28 +152,6 @@ def range_text(p: Prediction, name: str) -> str:
     if name in p.measured or forecast is None:
         return time_text(p, name)
     return interval(forecast.value, forecast.low, forecast.high)
-
-
-def best_in_range(predictions: Sequence[Prediction]) -> str | None:
-    """Return the fastest and the cheapest number of workers, and which others may be as good."""
-    best = best_of_range(predictions)
-    if best is None:
-        return None
-    alike = within_noise(predictions, best)
-    unit = "process" if predictions[0].gpu in ("CPU", "unknown") else "GPU"
-    fastest, cheapest = (
-        f"{chosen} ({counts_in_words(others)} within its interval)" if others else str(chosen)
-        for chosen, others in ((best.fastest, alike.fastest), (best.cheapest, alike.cheapest))
-    )
-    beyond = f"; beyond {best.enough} more workers gain less than 5 %" if best.enough < best.fastest else ""
-    return f"By {best.by}: fastest {fastest}, fewest {unit}-hours {cheapest}{beyond}."
-
-
-def counts_in_words(counts: Sequence[int]) -> str:
-    """Name a few counts one by one, of many the ends."""
-    if len(counts) > MAX_COUNTS:
-        return f"{len(counts)} others from {min(counts)} to {max(counts)}"
-    return listed([str(count) for count in counts])
 
 
 def next_in_words(p: Prediction) -> tuple[str, str] | None:
