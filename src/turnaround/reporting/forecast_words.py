@@ -8,6 +8,7 @@ from turnaround.analysis.configurations import Spread
 from turnaround.findings.forecasts import next_run_text
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.question import Against, Prediction, Question
+from turnaround.reporting.prices_text import price_text
 from turnaround.words import (
     UNKNOWN,
     about,
@@ -94,7 +95,7 @@ def _target_sentence(p: Prediction, target: float) -> str:
 def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, str]]:
     """Return name, value, interval, and what was measured."""
     paid = question.price_of(p.gpu)
-    price = f", {paid.per_hour:g} {paid.currency or ''} per GPU-hour".replace("  ", " ") if paid else ""
+    price = f", {price_text(paid, p.gpu)}" if paid else ""
     job = f"job of {p.epochs_planned} epochs"
     rows: list[tuple[str, str, Interval | None, Callable[[float], str]]] = [
         ("epoch_time_s", "an epoch", p.epoch_time_s, about),

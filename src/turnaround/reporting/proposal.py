@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 
 from turnaround.analysis.energy import EnergyRates
+from turnaround.analysis.prices import Price
 from turnaround.errors import StorageError
 from turnaround.findings import Finding
 from turnaround.findings.proposal import has_gpus, how_measured, to_mind
@@ -22,6 +23,7 @@ from turnaround.record.machine import installed_version
 from turnaround.reporting.page.fig_common import tone_of_kind
 from turnaround.reporting.page.render import GENERATOR
 from turnaround.reporting.page.templates import asset, content_hash, environment
+from turnaround.reporting.prices_text import price_text
 from turnaround.reporting.svg_chart import Chart, ChartPoint, ChartSeries, Look, chart_svg
 from turnaround.reporting.text_layout import clean
 from turnaround.words import UNKNOWN, about, accuracy, duration, emissions, energy, hardware, money, number, percent
@@ -46,8 +48,8 @@ class ProposalFigure:
 class ProposalOptions:
     """What the user adds to the figures."""
 
-    price: float | None = None
-    """Of one GPU for one hour."""
+    price: Price | None = None
+    """Of one GPU of the kind that is asked for."""
     rates: EnergyRates
     command: str = ""
 
@@ -119,7 +121,12 @@ def _request_rows(proposal: Proposal, options: ProposalOptions) -> Iterator[tupl
     of_gpus = " of the GPUs" if has_gpus(proposal.job.configurations) else ""
     yield f"energy{of_gpus}, all trainings", _range(used, energy) if used is not None else "not known"
     if (cost := request.cost(options.price)) is not None:
-        yield f"cost at {options.price:g} per hour", _range(cost, money)
+        assert options.price is not None, "there is no cost without a price"
+        currency = options.price.currency or ""
+        yield (
+            f"cost at {price_text(options.price, p.gpu)}",
+            _range(cost, lambda value: f"{money(value)} {currency}".rstrip()),
+        )
     if used is not None and rates.electricity is not None:
         yield f"electricity at {rates.electricity:g} per kWh", _range(used.scaled(rates.electricity / 1000), money)
     if used is not None and rates.grid is not None:
@@ -127,6 +134,23 @@ def _request_rows(proposal: Proposal, options: ProposalOptions) -> Iterator[tupl
     if p.epochs_to_stable is not None and p.epochs_planned is not None:
         epochs = _range(p.epochs_to_stable, lambda value: f"{value:.0f}")
         yield "epochs to a stable accuracy", f"{epochs}; a training has {p.epochs_planned}"
+    yield "validation accuracy", _accuracy_asked_for(proposal)
+
+
+def _accuracy_asked_for(proposal: Proposal) -> str:
+    """Return the accuracy of so many workers, and how to measure it where nobody has."""
+    p = proposal.request.prediction
+    seen = [a for a in proposal.accuracies if a.workers == p.workers]
+    if seen:
+        # What was run goes before what was rehearsed, the kind that is asked for before others.
+        best = min(seen, key=lambda a: (a.kind != "measured", a.gpu != p.gpu))
+        how = "measured" if best.kind == "measured" else "rehearsed"
+        where = "" if best.gpu == p.gpu else f" on {best.gpu}"
+        return f"{_range(best.accuracy, accuracy)}, {how}{where}"
+    how = f"rehearse it with: turnaround train SOURCE --workers {p.workers} --processes 1"
+    if p.val_accuracy is None:
+        return f"not measured; {how}"
+    return f"{_range(p.val_accuracy, accuracy)}, forecast; not measured: {how}"
 
 
 def _range(value: Interval, show: Callable[[float], str]) -> str:
