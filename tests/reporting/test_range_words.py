@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.build import LAB, import_table
+from analysis.build import LAB, Plan, build, import_table
 from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import survey
 from turnaround.forecast.predict import fit_forecaster
@@ -42,6 +43,22 @@ def test_what_was_measured_is_said_as_measured_with_its_cost(tmp_path: Path) -> 
     assert said(tmp_path, (4, 8), prices=prices) == (
         "fastest to a stable accuracy 8 V100 (19 min 27 s, 8.00 EUR), cheapest 4 V100 (28 min 22 s, 5.80 EUR)."
     )
+
+
+def test_energy_stands_in_the_range_where_runs_have_measured_it(tmp_path: Path) -> None:
+    for workers, epoch_s in ((1, 40.0), (2, 21.0)):
+        build(tmp_path / f"w{workers}", Plan(workers=workers, epoch_time_s=epoch_s, watts=200.0))
+    question = Question(workers=4, electricity=30.0, grid=0.35)
+    forecaster = fit_forecaster(survey([tmp_path]), question)
+    rows = [
+        " ".join(line.split()) for line, _ in range_lines([forecaster.predict(n) for n in (1, 2, 4)], question, 300)
+    ]
+    assert any("energy elec- emissions" in row for row in rows)
+    assert any(re.match(r"2 run .* [0-9.]+ Wh 1\.[0-9]+ [0-9.]+ g ", row) for row in rows), rows
+    plain = Question(workers=4)
+    rows = [line for line, _ in range_lines([forecaster.predict(n) for n in (1, 2)], plain, 300)]
+    assert "energy" in rows[2]
+    assert not any("emissions" in row for row in rows[:6])
 
 
 def test_with_interruptions_the_ranking_is_that_of_interrupted_jobs(tmp_path: Path) -> None:

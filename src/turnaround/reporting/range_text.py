@@ -13,7 +13,7 @@ from turnaround.reporting.forecast_text import clean_lines, note_lines, ready_li
 from turnaround.reporting.forecast_words import queue_cells, range_text, time_text
 from turnaround.reporting.range_words import best_in_words
 from turnaround.reporting.text_layout import TextColumn
-from turnaround.words import UNKNOWN, interval, money
+from turnaround.words import UNKNOWN, emissions, energy, interval, money
 from turnaround.words import accuracy as accuracy_text
 
 
@@ -26,7 +26,9 @@ def range_lines(predictions: Sequence[Prediction], question: Question, width: in
     yield "", ""
     shown = [p for p in predictions if _is_shown(p, predictions, best)]
     names = TextColumn(heading="workers", cells=tuple(map(_name, shown)), is_left=True)
-    yield from table_lines(names, [_times(shown), [*_costs(shown, question), _end(shown, best)]], width)
+    yield from table_lines(
+        names, [_times(shown), [*_costs(shown, question), *_energies(shown, question), _end(shown, best)]], width
+    )
     if any(p.kind == "measured" for p in shown):
         yield from note_lines(
             "run: figures without an interval as measured, where they were; all else is forecast.", width
@@ -113,6 +115,18 @@ def _costs(shown: Sequence[Prediction], question: Question) -> list[TextColumn]:
             "interrupted\ncost to stable" if is_to_stable else "interrupted\ncost of job",
             [money(cost.value) if cost else "" for cost in interrupted],
         ),
+    ]
+
+
+def _energies(shown: Sequence[Prediction], question: Question) -> list[TextColumn]:
+    """Return the energy of the job where it is known, with its price and emissions at the rates that were given."""
+    known = [p.best_known("energy_wh") for p in shown]
+    paid = [None if wh is None else question.rates.price(wh) for wh in known]
+    emitted = [None if wh is None else question.rates.emissions_kg(wh) for wh in known]
+    return [
+        *_column("energy\nof job", ["" if wh is None else energy(wh) for wh in known]),
+        *_column("elec-\ntricity", ["" if price is None else money(price) for price in paid]),
+        *_column("emissions\nCO2e", ["" if kg is None else emissions(kg).removesuffix(" CO2e") for kg in emitted]),
     ]
 
 

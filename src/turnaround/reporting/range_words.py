@@ -60,7 +60,7 @@ def _choice(predictions: Sequence[Prediction], best: Best, workers: int, alike: 
     said = [duration(time_s.value) if is_measured else about(time_s.value)]
     if cost is not None:
         currency = p.interrupted.currency if best.is_interrupted and p.interrupted else p.currency
-        said.append(f"{money(cost)} {currency or ''}".rstrip())
+        said.append(f"{money(cost)} {currency}" if currency else f"cost {money(cost)}")
     noise = f"; {counts_in_words(alike)} within its interval" if alike else ""
     return f"{hardware(workers, p.gpu)} ({', '.join(said)}{noise})"
 
