@@ -95,9 +95,8 @@ def are_hopeless(predictions: Sequence[Prediction]) -> bool:
 
 def within_noise(predictions: Sequence[Prediction], best: Best) -> WithinNoise:
     """Return them; nothing is within the noise of what was measured."""
-    # Those that would share cores are compared too: what cannot be told apart is said of all that were asked about.
-    each = [_candidate(p, best.by, is_interrupted=best.is_interrupted) for p in predictions]
-    by_workers = {candidate.workers: candidate for candidate in each if candidate is not None}
+    each = _candidates(predictions, best.by, is_interrupted=best.is_interrupted)
+    by_workers = {candidate.workers: candidate for candidate in each}
     fastest, cheapest = by_workers[best.fastest], by_workers[best.cheapest]
 
     def others(chosen: RankedCount, limit: Interval, values: dict[int, float]) -> tuple[int, ...]:
@@ -152,9 +151,10 @@ def _ranked_by(predictions: Sequence[Prediction]) -> str | None:
 
 
 def _choices(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
-    """Processes that would share cores are no choice, unless all would."""
+    """Processes that would share cores are no choice, nor what a cluster would never start, unless all would."""
     own = [p for p in predictions if not any(isinstance(w, MoreProcessesThanCores) for w in p.remarks.warnings)]
-    return own or predictions
+    startable = [p for p in own or predictions if p.queue is None or p.queue.refused is None]
+    return startable or own or predictions
 
 
 def _are_interrupted(predictions: Sequence[Prediction]) -> bool:
