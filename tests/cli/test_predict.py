@@ -365,7 +365,8 @@ def test_on_spot_machines(
     asked = (lab, "--workers", "16", "--gpu", "V100", "--price", "2.48", "--interruptions", "12/day")
     said = words(predict(*asked).out)
     assert "With 0.5 interruptions of the job an hour: about " in said
-    assert "at the spot price, " in said
+    assert "EUR at the spot price; undisturbed, at the full price, " in said
+    assert "cost, interrupted, 0.74 EUR per GPU-hour (spot)" in said
     assert "job of 30 epochs, interrupted" in said
     found = json.loads(predict(*asked, "--json").out)
     assert found["interrupted"]["per_h"] == 0.5

@@ -201,8 +201,8 @@ def test_what_the_runs_tell(tmp_path: Path) -> None:
     assert p.interrupted.cost.value < p.cost.value
     text, notes = str(interruptions_text(p)), " ".join(interruptions_notes(p))
     assert text.startswith("With 2 interruptions of the job an hour: about ")
-    assert "saving every 84 s; the job costs about " in text
-    assert "at the spot price, " in text
+    assert "saving every 84 s. Interrupted, the job costs about " in text
+    assert "at the spot price; undisturbed, at the full price, " in text
     assert "2 s for a checkpoint" in notes
     assert "assumed" not in notes
     assert "about 2 min until another machine is there" in notes
@@ -226,7 +226,9 @@ def test_what_no_run_tells(tmp_path: Path) -> None:
     hopeless = asked(tmp_path / "slow", interruptions_per_h=600.0)
     assert hopeless.interrupted is not None
     assert hopeless.interrupted.job_time_s is None
-    assert "would hardly ever get anywhere: a start takes about 60 s" in str(interruptions_text(hopeless))
+    said = str(interruptions_text(hopeless))
+    assert "does not get done, however often it saves: a start takes about 60 s" in said
+    assert not any("--set" in note for note in interruptions_notes(hopeless))  # no way of saving helps
     with pytest.raises(InputError, match="Interruptions an hour must be from 0 to 3600, received -1"):
         Question(workers=1, interruptions_per_h=-1.0)
 

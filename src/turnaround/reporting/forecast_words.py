@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from turnaround.analysis.configurations import Spread
 from turnaround.findings.forecasts import next_run_text
@@ -108,7 +109,12 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
         ("queue_s", "in the queue", p.queue.wait_s if p.queue else None, about),
         ("ready_s", _ready_title(p), p.queue.ready_s if p.queue else None, about),
         ("interrupted_s", f"{job}, interrupted", p.interrupted.job_time_s if p.interrupted else None, about),
-        ("interrupted_cost", "cost, interrupted", p.interrupted.cost if p.interrupted else None, money),
+        (
+            "interrupted_cost",
+            f"cost, interrupted{_interrupted_price(p, question)}",
+            p.interrupted.cost if p.interrupted else None,
+            money,
+        ),
         ("cost", f"cost of the job{price}", p.cost, money),
         ("cost_to_stable", "cost to stable", p.cost_to_stable, money),
         ("energy_wh", "energy of the GPUs", p.energy_wh, energy),
@@ -127,6 +133,15 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
         for name, title, forecast, show in rows
         if forecast is not None
     ]
+
+
+def _interrupted_price(p: Prediction, question: Question) -> str:
+    """The price at which an interrupted job is paid: not that of the row beside it where a spot price is known."""
+    table = question.prices.get(p.gpu)
+    if p.interrupted is not None and p.interrupted.is_spot and table is not None and table.spot_per_hour is not None:
+        return f", {price_text(replace(table, per_hour=table.spot_per_hour), p.gpu)} (spot)"
+    paid = question.price_of(p.gpu)
+    return f", {price_text(paid, p.gpu)}" if paid else ""
 
 
 def _ready_title(p: Prediction) -> str:
