@@ -17,6 +17,7 @@ from turnaround.launch.automatic import (
     AutomaticChoice,
     decide,
     downloaded_networks,
+    rate_warning,
     scale_warning,
 )
 
@@ -168,3 +169,17 @@ def test_an_optimizer_that_is_not_known_to_stand_so_many_workers_warns() -> None
     assert warning("workers.count=64", "training.optimizer=muon") is None
     assert "None of those offered" in str(warning("workers.count=512", "training.optimizer=muon"))
     assert warning("workers.count=64", "training.batch_total=64") is None
+
+
+def test_a_rate_of_interruptions_that_nothing_follows_is_said() -> None:
+    def warning(*overrides: str) -> str | None:
+        recipe = recipes.find("fruitbowl", list(overrides)).resolved()
+        assert rate_warning(recipe) in (*AutomaticChoice(recipe=recipe).notes(), None)
+        return rate_warning(recipe)
+
+    assert warning() is None
+    assert warning("training.interruptions_per_h=30", "training.checkpoint_every_s=auto") is None
+    message = str(warning("training.interruptions_per_h=30"))
+    assert message.startswith("training.interruptions_per_h=30 has no effect: checkpoints are saved every 60 s, as ")
+    assert message.endswith("add --set training.checkpoint_every_s=auto.")
+    assert "after each epoch" in str(warning("training.interruptions_per_h=30", "training.checkpoint_every_s=0"))
