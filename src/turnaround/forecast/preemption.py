@@ -200,7 +200,7 @@ def work_time(laws: Laws, prediction: Prediction, epochs: Interval) -> Interval:
     overheads = [replace(each, checkpoint_s=0.0) for each in laws.times.overheads]
     work = TurnaroundParts(
         epoch_s=parts.epoch_s,
-        per_epoch_overhead_s=per_epoch_overhead(overheads, prediction.workers),
+        per_epoch_overhead_s=per_epoch_overhead(overheads, laws.evaluating(prediction.workers, prediction.hosts)),
         fixed_overhead_s=Interval.exact(0.0),
     )
     return job_time(work, epochs)
