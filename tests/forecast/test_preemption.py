@@ -210,6 +210,19 @@ def test_what_the_runs_tell(tmp_path: Path) -> None:
     assert "--set training.checkpoint_every_s=auto --set training.interruptions_per_h=2" in notes
 
 
+def test_an_interrupted_job_is_longer_than_the_same_job_was_measured_to_be(tmp_path: Path) -> None:
+    # Starts of one and two are far apart: the forecast has the median of them, and one took longer than that.
+    real(tmp_path / "slow", 1, time_s={"start_up": 400.0})
+    real(tmp_path / "quick", 2, time_s={"start_up": 20.0})
+    question = Question(workers=1, interruptions_per_h=1.0)
+    p = fit_forecaster(survey_of([tmp_path]), question).predict(1)
+    assert p.interrupted is not None
+    assert p.interrupted.job_time_s is not None
+    assert p.job_time_s is not None
+    assert p.measured["job_time_s"].value > p.job_time_s.value
+    assert p.interrupted.job_time_s.value > p.measured["job_time_s"].value
+
+
 def test_what_no_run_tells(tmp_path: Path) -> None:
     real(tmp_path / "a", 2)
     plain, p = asked(tmp_path), asked(tmp_path, interruptions_per_h=6.0)

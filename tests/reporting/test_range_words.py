@@ -65,7 +65,7 @@ def test_with_interruptions_the_ranking_is_that_of_interrupted_jobs(tmp_path: Pa
     prices = {"V100": Price(per_hour=2.48, spot_per_hour=0.74, currency="EUR")}
     counts = (1, 4, 32)
     told = said(tmp_path / "often", counts, gpus_per_host=4, interruptions_per_h=10.0, prices=prices)
-    assert told.startswith("fastest to a stable accuracy 4 V100 (36 min, ")
+    assert told.startswith("fastest to a stable accuracy 4 V100 (38 min, ")
     assert (
         "Each host is taken away 10 times an hour: these are times and costs (at the spot price) of the interr" in told
     )

@@ -31,13 +31,13 @@ def interruptions_text(p: Prediction) -> str | None:
             f"about {about(found.costs.start_s.value)}, and hardly any would last until the first checkpoint. {remedy}"
         )
     goal = goal or f"for {p.epochs_planned} epochs"
-    plain = p.time_to_stable_s if found.time_to_stable_s else p.job_time_s
-    instead = f" instead of {about(plain.value)}" if plain and about(plain.value) != about(time_s.value) else ""
+    plain_s = p.best_known("time_to_stable_s" if found.time_to_stable_s else "job_time_s")
+    instead = f" instead of {about(plain_s)}" if plain_s and about(plain_s) != about(time_s.value) else ""
     text = f"{rate}: about {_between(time_s)} {goal}{instead}"
     if found.checkpoint_every_s is not None:
         text += f", saving every {about(found.checkpoint_every_s)}"
     if found.cost is not None:
-        text += f". Interrupted, {_costs(p, found, found.cost)}"
+        text += f". Interrupted, {_costs(p, found, found.cost.value)}"
     return text + "."
 
 
@@ -50,15 +50,16 @@ def _figure(per_h: float) -> str:
     return f"{per_h:,.0f}" if per_h >= 100 else f"{per_h:.3g}"
 
 
-def _costs(p: Prediction, found: InterruptedForecast, cost: Interval) -> str:
+def _costs(p: Prediction, found: InterruptedForecast, cost: float) -> str:
     """Say which of the two costs is at which price."""
     kind = "at the spot price" if found.is_spot else "at the full price (no spot price is known)"
     text = f"the job costs about {_paid(cost, found.currency)} {kind}"
-    return text + (f"; undisturbed, at the full price, {_paid(p.cost, p.currency)}" if p.cost is not None else "")
+    undisturbed = p.best_known("cost")
+    return text + (f"; undisturbed, at the full price, {_paid(undisturbed, p.currency)}" if undisturbed else "")
 
 
-def _paid(cost: Interval, currency: str | None) -> str:
-    return f"{money(cost.value)} {currency or ''}".rstrip()
+def _paid(cost: float, currency: str | None) -> str:
+    return f"{money(cost)} {currency or ''}".rstrip()
 
 
 def interruptions_notes(p: Prediction, *, of_many: bool = False) -> Iterator[str]:

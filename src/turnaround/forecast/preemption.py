@@ -218,6 +218,9 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
         interrupted(work_time(laws, prediction, each), costs, every_s=interval_s, per_h=per_h) if each else None
         for each, interval_s in ((all_epochs, every_s), (epochs, every_s), (all_epochs, USUAL_EVERY_S))
     )
+    # Beside a row that was run, what interruptions add to a forecast is added to what it took.
+    job, usual = (_as_measured(each, prediction, "job_time_s") for each in (job, usual))
+    stable = _as_measured(stable, prediction, "time_to_stable_s")
     spot = _spot_price(question.prices.get(laws.gpu))
     price = spot or question.price_of(laws.gpu)
     paid_job_s, paid_to_stable_s = (each.paid_s if each else None for each in (job, stable))
@@ -239,6 +242,15 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
             costs=costs,
         ),
     )
+
+
+def _as_measured(found: Interrupted | None, prediction: Prediction, figure: str) -> Interrupted | None:
+    """Return the interrupted job longer or shorter as its undisturbed time was measured to be against the forecast."""
+    measured, forecast = prediction.measured.get(figure), getattr(prediction, figure)
+    if found is None or measured is None or forecast is None:
+        return found
+    ratio = measured.value / forecast.value
+    return Interrupted(time_s=found.time_s.scaled(ratio), paid_s=found.paid_s.scaled(ratio), count=found.count * ratio)
 
 
 def _spot_price(price: Price | None) -> Price | None:

@@ -222,8 +222,9 @@ def _price(payload: object) -> Price | None:
     if not isinstance(payload, dict):
         return None
     per_hour, billing_s = payload.get("per_hour"), payload.get("billing_s", 1.0)
-    are_numbers = isinstance(per_hour, int | float) and isinstance(billing_s, int | float)
-    if not are_numbers or not 0 < per_hour < math.inf or not 0 < billing_s < math.inf:
+    if not isinstance(per_hour, int | float) or not isinstance(billing_s, int | float):
+        return None
+    if not (0 < per_hour < math.inf and 0 < billing_s < math.inf):
         return None
     return Price(per_hour=per_hour, billing_s=billing_s)
 
