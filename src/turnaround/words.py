@@ -169,8 +169,10 @@ def emissions(kg: float) -> str:
 
 
 def money(value: float) -> str:
-    """Return a cost in the currency of the price that was given: "9.33"."""
-    return f"{value:,.2f}"
+    """Return a cost in the currency of the price that was given: "9.33"; at least two digits of what is less than a
+    tenth, which would read as free: "0.0021"."""
+    decimals = 1 - math.floor(math.log10(value)) if 0 < value < 0.0995 else 2
+    return f"{value:,.{decimals}f}"
 
 
 # --- counts and lists

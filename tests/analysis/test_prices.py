@@ -154,8 +154,11 @@ def catalog(offers: dict[str, list[dict[str, Any]]] | Exception) -> types.Module
     """A module with the interface of sky.catalog: SkyPilot itself is not installed here."""
     module = types.ModuleType("sky.catalog")
 
-    def list_accelerators(*, gpus_only: bool, clouds: str | None) -> dict[str, list[types.SimpleNamespace]]:
+    def list_accelerators(
+        *, gpus_only: bool, clouds: str | None, all_regions: bool
+    ) -> dict[str, list[types.SimpleNamespace]]:
         assert gpus_only
+        assert all_regions  # a cheaper spot price may be another region's
         if isinstance(offers, Exception):
             raise offers
         return {
@@ -191,9 +194,27 @@ def test_the_cheapest_of_skypilots_offers(monkeypatch: pytest.MonkeyPatch) -> No
         per_hour=2.48, spot_per_hour=0.74, currency="USD", source="SkyPilot's catalog: GCP gcp-1"
     )
     of_aws = skypilot_prices("aws").prices["V100"]
-    assert (of_aws.per_hour, of_aws.spot_per_hour) == (3.0, None)
+    assert (of_aws.per_hour, of_aws.spot_per_hour) == (3.0, 0.92)
     with pytest.raises(InputError, match="catalog of azure has no price"):
         skypilot_prices("azure")
+
+
+def test_the_cheapest_spot_price_may_be_another_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+    offers = {
+        "V100": [
+            offer("AWS", 1, 3.06, 0.60) | {"region": "us-east-1"},
+            offer("GCP", 1, 2.48, 0.74) | {"region": "europe-west4"},
+            offer("Azure", 4, float("nan"), 2.0),  # 0.5 for one, and never to keep
+        ]
+    }
+    monkeypatch.setitem(sys.modules, "sky.catalog", catalog(offers))
+    price = skypilot_prices().prices["V100"]
+    assert (price.per_hour, price.spot_per_hour) == (2.48, 0.5)
+    assert price.source == "SkyPilot's catalog: GCP gcp-1 in europe-west4, spot Azure azure-4"
+    two_names = {"V100-32GB": [offer("AWS", 1, 3.0, 0.4)], "V100": [offer("GCP", 1, 2.48, 0.74)]}
+    monkeypatch.setitem(sys.modules, "sky.catalog", catalog(two_names))
+    [(kind, price)] = skypilot_prices().prices.items()  # one kind of ours
+    assert (kind, price.per_hour, price.spot_per_hour) == ("V100", 2.48, 0.4)
 
 
 def test_skypilot_that_does_not_answer_or_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

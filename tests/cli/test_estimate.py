@@ -153,7 +153,8 @@ def test_the_queue_as_json(on_slurm: Console) -> None:
         assert ready["value"] == pytest.approx(wait["value"] + time["value"])
         assert ready["low"] < ready["value"] < ready["high"]
     assert by_case["V100", 32]["queue"]["refused"].startswith("8 hosts are asked for")
-    assert by_case["V100", 3]["queue"] is by_case["T4", 4]["queue"] is by_case["CPU", 1]["queue"] is None
+    assert by_case["V100", 3]["queue"]["estimated_wait_s"] == 0  # each of them is asked about
+    assert by_case["T4", 4]["queue"] is by_case["CPU", 1]["queue"] is None
     assert (found["queue"]["cluster"], found["queue"]["ready_first"]) == ("Slurm", {"gpu": "V100", "workers": 4})
     assert found["queue"]["why_left_out"] is None
     assert "Slurm has no T4: times without a queue" in found["queue"]["notes"]

@@ -17,6 +17,7 @@ from forecast.conftest import real, rehearsal
 from turnaround.launch.clusters.contract import NoAnswerError
 from turnaround.launch.clusters.slurm.cluster import Slurm
 from turnaround.launch.clusters.slurm.inventory import parse
+from turnaround.launch.clusters.slurm.script import SlurmJob
 
 
 @pytest.fixture
@@ -280,12 +281,20 @@ def test_few_gpus_now_are_ready_before_many_tonight(predict: Callable[..., Done]
     assert said.startswith("4 V100, which would start at once, are ready before ")
     assert "in the ready" in said  # two columns more
     assert "no job here has shown how rough" in said
-    assert "no start of 32 workers on Slurm: 8 hosts are asked for, but partition gpu has 4 that fit" in said
+    assert (
+        "no start of 5, 7, 10, 11 and 19 more workers on Slurm: with 5, 5 hosts are asked for, but partition gpu has 4"
+        in said
+    )
+    assert "fastest to a stable accuracy 16 V100" in said  # 32 would never start
     by_count = {p["workers"]: p for p in json.loads(predict(*asked, "--json").out)["predictions"]}
     assert by_count[4]["queue"]["estimated_wait_s"] == 0
     assert by_count[16]["queue"]["ready_s"]["value"] > 10_000
     assert by_count[32]["queue"]["refused"].startswith("8 hosts are asked for")
-    assert by_count[3]["queue"] is None  # of a long range, powers of two are asked about
+    assert by_count[3]["queue"]["ready_s"]["value"] > 0  # each of them is asked about
+    measured = by_count[4]  # 4 V100 were run: from now on it takes what it took
+    assert measured["queue"]["ready_s"]["value"] == pytest.approx(
+        measured["queue"]["wait_s"]["value"] + measured["measured"]["time_to_stable_s"]["value"]
+    )
 
 
 def test_the_queue_of_one_number_of_workers(predict: Callable[..., Done], lab: str, v100s: None) -> None:
@@ -298,11 +307,51 @@ def test_the_queue_of_one_number_of_workers(predict: Callable[..., Done], lab: s
 def test_a_cluster_that_does_not_answer(
     predict: Callable[..., Done], lab: str, v100s: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(self: Slurm, job: object) -> float:
+    def silent(self: Slurm, *about: object) -> float:
         raise NoAnswerError("Slurm does not answer.")
 
-    monkeypatch.setattr(Slurm, "start_estimate_s", silent)
-    refused(predict(lab, "--workers", "1-32", "--gpu", "V100", "--on", "slurm"), "Slurm does not answer.")
+    asked = (lab, "--workers", "1-32", "--gpu", "V100", "--on", "slurm")
+    for question in ("start_estimate_s", "inventory"):
+        monkeypatch.setattr(Slurm, question, silent)
+        done = predict(*asked)
+        assert done.code == 0
+        assert words(done.err) == "Without the queue: Slurm does not answer."
+        assert words(done.out).startswith("caltech256, frozen: fastest to a stable accuracy 32 V100")
+        found = json.loads(predict(*asked, "--json").out)
+        assert {p["queue"] for p in found["predictions"]} == {None}
+
+
+def test_no_slurm_here_says_what_to_do(
+    predict: Callable[..., Done], lab: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused(
+        predict(lab, "--workers", "8", "--gpu", "V100", "--on", "slurm"),
+        "There is no Slurm here",
+        "or leave out --on slurm to go on without a cluster.",
+    )
+
+
+def test_a_very_long_range_asks_first_what_the_answer_names(
+    predict: Callable[..., Done], lab: str, v100s: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def estimate(self: Slurm, job: SlurmJob) -> float:
+        asked.append(job.processes)
+        return 0.0
+
+    monkeypatch.setattr(Slurm, "start_estimate_s", estimate)
+    monkeypatch.setattr("turnaround.study.cluster_queue.MAX_ASKED", 8)
+    said = words(predict(lab, "--workers", "1-16", "--gpu", "V100", "--on", "slurm").out)
+    # The ends, what was run and what is best; powers of two; the others (5 need more hosts than there are: not asked).
+    assert asked == [1, 4, 12, 16, 2, 8, 3]
+    assert "Slurm was not asked about " in said
+    assert "none after 60 s. Ask for fewer numbers of workers" in said
+    monkeypatch.setattr("turnaround.study.cluster_queue.MAX_ASKING_S", 0.0)
+    asked.clear()
+    predict(lab, "--workers", "1-16", "--gpu", "V100", "--on", "slurm")
+    assert not asked
 
 
 # --- machines that are taken away
@@ -316,7 +365,8 @@ def test_on_spot_machines(
     asked = (lab, "--workers", "16", "--gpu", "V100", "--price", "2.48", "--interruptions", "12/day")
     said = words(predict(*asked).out)
     assert "With 0.5 interruptions of the job an hour: about " in said
-    assert "at the spot price, " in said
+    assert "EUR at the spot price; undisturbed, at the full price, " in said
+    assert "cost, interrupted, 0.74 EUR per GPU-hour (spot)" in said
     assert "job of 30 epochs, interrupted" in said
     found = json.loads(predict(*asked, "--json").out)
     assert found["interrupted"]["per_h"] == 0.5
@@ -325,7 +375,7 @@ def test_on_spot_machines(
     assert found["interrupted"]["job_time_s"]["value"] > found["job_time_s"]["value"]
     several = words(predict(lab, "--workers", "4-16", "--gpu", "V100", "--interruptions", "2/h").out)
     assert "interrupted" in several
-    assert "to save so often: --set training.checkpoint_every_s=auto" in several
+    assert "to save as often as 16 V100 should: --set training.checkpoint_every_s=auto" in several
     refused(predict(lab, "--workers", "4", "--interruptions", "often"), "--interruptions takes a rate with its unit")
 
 

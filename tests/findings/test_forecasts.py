@@ -142,6 +142,10 @@ def test_every_warning_has_words(configuration: ConfigurationRuns) -> None:
         ),
         r.Missing: (r.Missing(what="fixed overhead"), "start-up is missing from the job time."),
         r.MoreProcessesThanCores: (r.MoreProcessesThanCores(cores=2), "has 2 cores: more processes than cores"),
+        r.CoresInUse: (
+            r.CoresInUse(cores=2, measured=1, workers=2),
+            "Only 1 CPU process was timed, with threads on all 2 cores of the host: 2 CPU processes would share them",
+        ),
         r.OneCountTimed: (r.OneCountTimed(workers=1), "Only 1 worker was timed: "),
         r.NotMeasuredGpu: (r.NotMeasuredGpu(gpu="T4"), "No T4 was measured: "),
         r.NoStableEpoch: (r.NoStableEpoch(at_least=20.0), "(one takes at least 20 epochs)"),

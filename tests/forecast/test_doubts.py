@@ -14,8 +14,9 @@ from turnaround.analysis.workloads import survey_of
 from turnaround.errors import InputError
 from turnaround.findings.forecasts import Answer
 from turnaround.forecast.doubts import doubts_of
-from turnaround.forecast.predict import best_of_range, fit_forecaster
+from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Question
+from turnaround.forecast.ranking import best_of_range
 from turnaround.forecast.step_time import StepObservation
 from turnaround.forecast.trend import CountTime
 

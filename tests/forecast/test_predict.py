@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, without_checksums
-from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
+from forecast.conftest import BATCH, IMAGES, curve, epochs_to_stable, real, rehearsal, step_s
 from turnaround.analysis.workloads import survey
 from turnaround.errors import InputError
 from turnaround.findings.forecasts import Answer, next_run_text
 from turnaround.forecast.next_run import next_run
 from turnaround.forecast.predict import Forecaster, fit_forecaster
 from turnaround.forecast.question import Prediction, Question
+from turnaround.forecast.ranking import best_of_range
 from turnaround.record.layout import RunDirectory
 
 
@@ -371,6 +372,36 @@ def test_more_processes_than_cores_are_warned_about(tmp_path: Path) -> None:
     assert not any("core" in warning for warning in answer(tmp_path, 2).warnings)
     assert any("has 2 cores: more processes than cores share them" in w for w in answer(tmp_path, 4).warnings)
     assert answer(tmp_path, 4).gpu == "CPU"
+
+
+def test_one_cpu_process_has_used_all_cores_so_more_gain_little(tmp_path: Path) -> None:
+    real(tmp_path / "one", 1, gpu=None, machine={"cores": 2})
+    alone, two = answer(tmp_path, 1), answer(tmp_path, 2)
+    assert alone.epoch_time_s is not None
+    assert two.epoch_time_s is not None
+    assert two.epoch_time_s.value == pytest.approx(alone.epoch_time_s.value, rel=0.02)  # rounding of the last step
+    assert two.epoch_time_s.low < 0.6 * alone.epoch_time_s.value  # as if each had cores of its own
+    assert two.epoch_time_s.high > 1.2 * alone.epoch_time_s.value
+    [said] = [warning for warning in two.warnings if "share" in warning]
+    assert said.startswith(
+        "Only 1 CPU process was timed, with threads on all 2 cores of the host: 2 CPU processes would"
+    )
+    assert not any("published series, and the interval is wide" in warning for warning in two.warnings)
+    assert not any("would share" in warning for warning in alone.warnings)
+    best = best_of_range([ask(tmp_path, 2).predict(n) for n in (1, 2)])
+    assert best is not None
+    assert best.fastest == 1
+    elsewhere = answer(tmp_path, 2, hosts=2)  # cores of its own on another host
+    assert not any("would share" in warning for warning in elsewhere.warnings)
+
+
+def test_where_two_cpu_counts_were_timed_they_show_what_more_are_worth(tmp_path: Path) -> None:
+    for n in (1, 2):
+        real(tmp_path / f"n{n}", n, gpu=None, machine={"cores": 8})
+    four = answer(tmp_path, 4)
+    assert four.epoch_time_s is not None
+    assert four.epoch_time_s.value < 0.6 * step_s(2) * (IMAGES // (2 * BATCH))
+    assert not any("would share" in warning for warning in four.warnings)
 
 
 def test_the_better_of_two_recipes_is_taken_and_said(tmp_path: Path) -> None:

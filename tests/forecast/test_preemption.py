@@ -201,13 +201,26 @@ def test_what_the_runs_tell(tmp_path: Path) -> None:
     assert p.interrupted.cost.value < p.cost.value
     text, notes = str(interruptions_text(p)), " ".join(interruptions_notes(p))
     assert text.startswith("With 2 interruptions of the job an hour: about ")
-    assert "saving every 84 s; the job costs about " in text
-    assert "at the spot price, " in text
+    assert "saving every 84 s. Interrupted, the job costs about " in text
+    assert "at the spot price; undisturbed, at the full price, " in text
     assert "2 s for a checkpoint" in notes
     assert "assumed" not in notes
     assert "about 2 min until another machine is there" in notes
     assert "2 interruptions of these runs lost about 45 s of work each" in notes
     assert "--set training.checkpoint_every_s=auto --set training.interruptions_per_h=2" in notes
+
+
+def test_an_interrupted_job_is_longer_than_the_same_job_was_measured_to_be(tmp_path: Path) -> None:
+    # Starts of one and two are far apart: the forecast has the median of them, and one took longer than that.
+    real(tmp_path / "slow", 1, time_s={"start_up": 400.0})
+    real(tmp_path / "quick", 2, time_s={"start_up": 20.0})
+    question = Question(workers=1, interruptions_per_h=1.0)
+    p = fit_forecaster(survey_of([tmp_path]), question).predict(1)
+    assert p.interrupted is not None
+    assert p.interrupted.job_time_s is not None
+    assert p.job_time_s is not None
+    assert p.measured["job_time_s"].value > p.job_time_s.value
+    assert p.interrupted.job_time_s.value > p.measured["job_time_s"].value
 
 
 def test_what_no_run_tells(tmp_path: Path) -> None:
@@ -226,7 +239,9 @@ def test_what_no_run_tells(tmp_path: Path) -> None:
     hopeless = asked(tmp_path / "slow", interruptions_per_h=600.0)
     assert hopeless.interrupted is not None
     assert hopeless.interrupted.job_time_s is None
-    assert "would hardly ever get anywhere: a start takes about 60 s" in str(interruptions_text(hopeless))
+    said = str(interruptions_text(hopeless))
+    assert "does not get done, however often it saves: a start takes about 60 s" in said
+    assert not any("--set" in note for note in interruptions_notes(hopeless))  # no way of saving helps
     with pytest.raises(InputError, match="Interruptions an hour must be from 0 to 3600, received -1"):
         Question(workers=1, interruptions_per_h=-1.0)
 

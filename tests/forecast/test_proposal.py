@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.build import LAB, Plan, build, import_table, rising
+from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import survey
 from turnaround.errors import InputError
 from turnaround.forecast.proposal import Proposal, make_proposal, median_interval
@@ -54,7 +55,11 @@ def test_the_request_is_measured_where_it_was_run_else_forecast(tmp_path: Path) 
     assert seen.gpu_hours.value == pytest.approx(10 * 4 * job_s / 3600)
     assert seen.energy_wh is not None
     assert seen.energy_wh.value == pytest.approx(10 * 4 * 200 * job_s / 3600)
-    assert seen.cost(2.0) == seen.gpu_hours.scaled(2.0)
+    paid, hourly = seen.cost(Price(per_hour=2.0)), seen.cost(Price(per_hour=2.0, billing_s=3600.0))
+    assert paid is not None
+    assert paid.value == pytest.approx(2 * seen.gpu_hours.value)
+    assert hourly is not None
+    assert hourly.value == 10 * 4 * 2.0  # each training is a job of minutes, which pays its begun hour
     ahead = proposal(tmp_path, workers=8).request
     assert not ahead.is_measured
     assert ahead.gpu_hours.low < ahead.gpu_hours.value < ahead.gpu_hours.high

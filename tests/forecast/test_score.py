@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
+from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import survey
 from turnaround.errors import StorageError
 from turnaround.findings.forecasts import Answer, track_record_text
@@ -16,7 +17,7 @@ from turnaround.forecast import score
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.score import Score, save, saved_in, scores
+from turnaround.forecast.score import Score, keep_estimates, save, saved_in, scores
 from turnaround.record.layout import StudyDirectory
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "record-format.md").read_text("utf-8")
@@ -48,6 +49,41 @@ def test_a_later_run_scores_the_forecast(study: Path) -> None:
         r"saved forecasts against later runs: 6 figures, median error \d+ %, 6 of 6 inside the 80 % interval",
         track_record_text(scores([study])) or "",
     )
+
+
+def test_the_cost_is_scored_with_the_whole_price_of_the_table(study: Path) -> None:
+    hourly = {"H200": Price(per_hour=2.0, billing_s=3600.0, currency="EUR")}
+    save_for(study, 8, prices=hourly)
+    real(study / "real-8", 8)
+    [cost] = [score for score in scores([study]) if score.figure == "cost"]
+    assert cost.measured % (8 * 2.0) == 0  # whole hours of eight GPUs
+    assert cost.is_inside
+
+
+def test_an_estimate_keeps_its_price_and_old_lines_still_read(study: Path) -> None:
+    known = survey([study])
+    real(study / "real-8", 8)
+    asked = fit_forecaster(known, Question(workers=8, prices={"H200": Price(per_hour=6.0, billing_s=3600.0)})).predict(
+        8
+    )
+    file = keep_estimates(study, [Answer.of(asked).as_json()], source="photos", prices={"H200": Price(per_hour=6.0)})
+    line = json.loads(file.read_text())
+    assert line["question"]["prices"]["H200"]["billing_s"] == 1.0
+    costs = []
+    # Another unit, a line of old, and prices that are none.
+    for prices in (
+        {"H200": {"per_hour": 6.0, "billing_s": 3600.0}},
+        {},
+        {"H200": {"per_hour": "6", "billing_s": 0}},
+        6,
+    ):
+        line["question"]["prices"] = prices
+        line.pop("crc", None)
+        file.write_text(json.dumps(line) + "\n")
+        costs += [score.measured for score in scores([study]) if score.figure == "cost"]
+    assert costs[0] % (8 * 6.0) == 0
+    assert len(set(costs[1:])) == 1
+    assert costs[1] < costs[0]
 
 
 def test_a_rehearsal_or_another_configuration_scores_nothing(study: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from turnaround.forecast.interval import Interval
 from turnaround.forecast.observations import Overheads
 from turnaround.forecast.turnaround import (
     TurnaroundParts,
-    best_of,
     fixed_overhead,
     job_time,
     per_epoch_overhead,
@@ -107,24 +105,3 @@ def test_starts_that_scatter_from_run_to_run_are_a_wider_interval() -> None:
     )  # one more beside the five
     other = Overheads(processes=4, fixed_s=20.0, fixed_runs_s=(20.0,))
     assert fixed_overhead([apart, other]).high > found.high
-
-
-def test_the_best_number_of_gpus() -> None:
-    times = {n: 10 + 288 / n for n in (1, 2, 4, 8, 16, 32)} | {64: 20.0}
-    best = best_of(times, by="job time")
-    assert best is not None
-    assert (best.fastest, best.cheapest, best.enough) == (32, 1, 32)
-    flat = best_of({1: 100.0, 2: 52.0, 4: 50.0, 8: 49.9}, by="time to stable")
-    assert flat is not None
-    assert (flat.fastest, flat.cheapest, flat.enough) == (8, 1, 2)
-    assert best_of({}, by="job time") is None
-
-
-@settings(max_examples=50, deadline=None)
-@given(times=st.dictionaries(st.integers(1, 100), st.floats(0.1, 1e4), min_size=1, max_size=8))
-def test_enough_is_never_more_than_the_fastest_needs(times: dict[int, float]) -> None:
-    best = best_of(times, by="job time")
-    assert best is not None
-    assert best.enough <= best.fastest
-    assert times[best.enough] * 0.95 <= times[best.fastest] + 1e-9
-    assert np.isclose(min(times.values()), times[best.fastest])

@@ -18,6 +18,7 @@ from turnaround.launch.automatic import (
     AutomaticChoice,
     decide,
     downloaded_networks,
+    rate_warning,
     scale_warning,
 )
 from turnaround.recipe import AugmentRecipe
@@ -248,3 +249,17 @@ def test_images_of_a_step_count_and_not_the_workers() -> None:
     assert not warns(64, 32, "training.batch_total=128", optimizer="sgd")
     assert warns(64, 32, "training.batch_total=8192", optimizer="sgd")
     assert not warns(64, 2_048, "model.weights=imagenet", "model.name=resnet18", optimizer="sgd")
+
+
+def test_a_rate_of_interruptions_that_nothing_follows_is_said() -> None:
+    def warning(*overrides: str) -> str | None:
+        recipe = recipes.find("fruitbowl", list(overrides)).resolved()
+        assert rate_warning(recipe) in (*AutomaticChoice(recipe=recipe).notes(), None)
+        return rate_warning(recipe)
+
+    assert warning() is None
+    assert warning("training.interruptions_per_h=30", "training.checkpoint_every_s=auto") is None
+    message = str(warning("training.interruptions_per_h=30"))
+    assert message.startswith("training.interruptions_per_h=30 has no effect: checkpoints are saved every 60 s, as ")
+    assert message.endswith("add --set training.checkpoint_every_s=auto.")
+    assert "after each epoch" in str(warning("training.interruptions_per_h=30", "training.checkpoint_every_s=0"))

@@ -41,7 +41,7 @@ def test_the_page_asks_shows_and_says_how_it_was_measured(turnaround: Turnaround
     for words in (
         "GPU-hours",
         "20 trainings on 8 T4",
-        "cost at 2 per hour",
+        "cost at 2 per GPU-hour",
         "electricity at 0.3 per kWh",
         "emissions at 0.35 kg CO2e per kWh",
         "rehearsed, 1 run",
@@ -84,6 +84,38 @@ def test_the_lab_has_no_energy_which_is_said(turnaround: Turnaround, tmp_path: P
     assert "not known" in page
     assert "All figures were imported from a table" in page
     assert "these runs measured the input pipeline" in page
+
+
+def test_the_cost_is_that_of_the_price_table_in_whole_billing_units(
+    turnaround: Turnaround, runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "p.csv").write_text("kind,price,billing unit,currency\nT4,2,hour,EUR\n")
+    asked = ("report", runs, "--for", "proposal", "--out", "p.html", "--workers", "4", "--trainings", "3")
+    assert turnaround(*asked, "--prices", "p.csv").code == 0
+    page = (tmp_path / "p.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "cost at 2 EUR per GPU-hour, billed by the hour" in page
+    assert "<td>24.00 EUR</td>" in page  # a training of minutes is a begun hour of 4 GPUs: 3 x 4 x 2
+    (tmp_path / "other.csv").write_text("kind,price\nV100,2\n")
+    done = turnaround(*asked, "--prices", "other.csv")
+    assert "No cost: the price table has no T4, only V100." in done.err
+    page = (tmp_path / "p.html").read_text()
+    assert "price table has no" not in page
+    assert "cost at" not in page
+
+
+def test_reviewers_see_no_flags_and_how_sure_the_accuracy_is(
+    turnaround: Turnaround, runs: Path, tmp_path: Path
+) -> None:
+    def page(workers: int) -> str:
+        asked = ("--for", "proposal", "--out", "p.html", "--workers", str(workers))
+        assert turnaround("report", runs, *asked).code == 0
+        return (tmp_path / "p.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+
+    assert "one host; the runs had at most 4 workers on one." in page(8)
+    assert "not measured: rehearse it with: turnaround train SOURCE --workers 8 --processes 1" in page(8)
+    assert "--hosts" not in page(8)
+    assert ", rehearsed</td>" in page(16)
+    assert ", measured</td>" in page(4)
 
 
 def test_names_of_others_are_text(turnaround: Turnaround, tmp_path: Path) -> None:

@@ -336,7 +336,8 @@ SKYPILOT_CATALOGS = ("sky.catalog", "sky.clouds.service_catalog")
 
 
 def skypilot_prices(cloud: str | None = None) -> PriceTable:
-    """Return the cheapest offer of each kind with a data sheet in SkyPilot's catalog, of one cloud or of all.
+    """Return the cheapest offers of each kind with a data sheet in SkyPilot's catalog, of one cloud or of all: the
+    cheapest to keep, and the cheapest that may be taken away, which may be another cloud's or another region's.
 
     The catalog has prices of whole machines; their processors and memory are in them, so they are what is paid.
     """
@@ -344,31 +345,54 @@ def skypilot_prices(cloud: str | None = None) -> PriceTable:
     for name, offers in _skypilot_offers(cloud).items():
         if data_sheet(name) is None:
             continue  # TPUs, and kinds of which no time could be forecast
-        for offer in offers:
-            count = float(getattr(offer, "accelerator_count", 0) or 0)
-            price = getattr(offer, "price", None)
-            # Some clouds sell parts of a GPU: a part has neither the memory nor the pace of the whole one.
-            if count < 1 or price is None or wrong_price(float(price)):
-                continue
-            found = _skypilot_price(offer, count)
-            known = table.of(name)
-            if known is None or found.per_hour < known.per_hour:
-                table = table.with_price(kind_of(name), found)
+        kept, taken_away = (_cheapest(offers, field) for field in ("price", "spot_price"))
+        if kept is None:
+            continue
+        found = _skypilot_price(kept, taken_away)
+        known = table.of(name)  # two names of the catalog may be one kind of ours
+        table = table.with_price(kind_of(name), found if known is None else _cheaper(known, found))
     if not table.prices:
         where = f" of {cloud}" if cloud else ""
         raise InputError(f"SkyPilot's catalog{where} has no price of a GPU that is known here. Try: sky show-gpus.")
     return table
 
 
-def _skypilot_price(offer: Any, count: float) -> Price:
-    spot = getattr(offer, "spot_price", None)
-    spot = None if spot is None or wrong_price(float(spot)) else float(spot)
+@dataclass(frozen=True, kw_only=True)
+class _Offer:
+    """What one GPU of an offer costs, and whose offer it is."""
+
+    per_hour: float
+    place: str
+
+
+def _cheapest(offers: Sequence[Any], field: str) -> _Offer | None:
+    """Return the cheapest offer for one GPU by one of its prices; None where none has it."""
+    found = []
+    for offer in offers:
+        count, price = float(getattr(offer, "accelerator_count", 0) or 0), getattr(offer, field, None)
+        if count >= 1 and price is not None and not wrong_price(float(price)):
+            place = " ".join(filter(None, (offer.cloud, offer.instance_type or offer.accelerator_name)))
+            region = getattr(offer, "region", None)
+            place += f" in {region}" if isinstance(region, str) and region else ""
+            found.append(_Offer(per_hour=round(float(price) / count, 6), place=place))
+    return min(found, key=lambda offer: offer.per_hour, default=None)
+
+
+def _skypilot_price(kept: _Offer, taken_away: _Offer | None) -> Price:
+    elsewhere = taken_away is not None and taken_away.place != kept.place
     return Price(
-        per_hour=round(float(offer.price) / count, 6),
-        spot_per_hour=None if spot is None else round(spot / count, 6),
+        per_hour=kept.per_hour,
+        spot_per_hour=taken_away.per_hour if taken_away else None,
         currency="USD",
-        source=f"SkyPilot's catalog: {offer.cloud} {offer.instance_type or offer.accelerator_name}",
+        source=f"SkyPilot's catalog: {kept.place}" + (f", spot {taken_away.place}" if taken_away and elsewhere else ""),
     )
+
+
+def _cheaper(one: Price, other: Price) -> Price:
+    """Return the cheaper price, with the lower spot price of the two."""
+    best = min(one, other, key=lambda price: price.per_hour)
+    spots = [price.spot_per_hour for price in (one, other) if price.spot_per_hour is not None]
+    return replace(best, spot_per_hour=min(spots, default=None))
 
 
 def _skypilot_offers(cloud: str | None) -> Mapping[str, Sequence[Any]]:
@@ -378,7 +402,9 @@ def _skypilot_offers(cloud: str | None) -> Mapping[str, Sequence[Any]]:
         except ImportError:
             continue
         try:
-            offers: Mapping[str, Sequence[Any]] = catalog.list_accelerators(gpus_only=True, clouds=cloud)
+            offers: Mapping[str, Sequence[Any]] = catalog.list_accelerators(
+                gpus_only=True, clouds=cloud, all_regions=True
+            )
         except Exception as error:  # its own errors, and those of the network it may ask for a newer catalog
             raise InputError(f"SkyPilot's catalog does not answer: {error}. Try: sky show-gpus --all.") from error
         return offers

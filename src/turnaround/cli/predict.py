@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from turnaround.analysis.workloads import Survey
     from turnaround.forecast.predict import Forecaster
     from turnaround.forecast.question import Prediction, Question
-    from turnaround.study.cluster_queue import ClusterQueue
+    from turnaround.study.estimate import AskedCluster
 
 MAX_SINGLE_STEPS = 128
 """A longer range is looked at in powers of two."""
@@ -116,32 +117,48 @@ def predict(
     flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     found = survey_of(directories)
     forecaster = fit_forecaster(found, question)  # before a cluster is asked: runs that teach nothing end it here
-    forecaster, predictions = _answered(forecaster, _queue(flags), counts, found)
+    answered = _answered(forecaster, _queue(flags), counts, found)
     if json_:
-        _print_json(predictions)
+        _print_json(answered.predictions)
     else:
-        _print_text(predictions, forecaster.question)
+        _print_text(answered.predictions, answered.forecaster.question)
         _print_scores(directories, found)
     if save:
-        _save(directories[0], forecaster.question, [p for p in predictions if p.workers in counts], found)
+        _save(directories[0], answered, counts, found)
 
 
-def _queue(flags: ClusterFlags) -> ClusterQueue | None:
-    """Return the cluster to ask; None for this machine, which has no queue."""
-    from turnaround.study.cluster_queue import ClusterQueue
+def _queue(flags: ClusterFlags) -> AskedCluster | None:
+    """Return the cluster to ask, or why it does not answer; None for this machine, which has no queue."""
+    from turnaround.study.estimate import AskedCluster
 
     cluster = flags.cluster()
-    return None if cluster is None else ClusterQueue.ask(cluster, flags.wishes)
+    return None if cluster is None else AskedCluster.ask(cluster, flags.wishes)
 
 
-def _answered(
-    forecaster: Forecaster, queue: ClusterQueue | None, counts: Sequence[int], found: Survey
-) -> tuple[Forecaster, list[Prediction]]:
-    """Return the forecaster as the cluster places its workers, and its predictions, with the queue if there is one."""
+@dataclass(frozen=True, kw_only=True)
+class _Answered:
+    """The forecaster as the cluster places its workers, and its predictions, with the queue if there is one."""
+
+    forecaster: Forecaster
+    predictions: list[Prediction]
+
+
+def _answered(forecaster: Forecaster, asked: AskedCluster | None, counts: Sequence[int], found: Survey) -> _Answered:
+    """A cluster that does not answer is named, and the forecast stands without it."""
+    from turnaround.launch.clusters.contract import NoAnswerError
+
+    queue = asked.queue if asked else None
     forecaster = queue.placed(forecaster) if queue else forecaster
     _tell(found)
-    predictions = _predictions(forecaster, counts)
-    return forecaster, queue.with_queue(predictions, found) if queue else predictions
+    predictions, why_silent = _predictions(forecaster, counts), asked.why_silent if asked else None
+    if queue is not None:
+        try:
+            predictions = queue.with_queue(predictions, found)
+        except NoAnswerError as error:  # a job that would be refused is an error all the same
+            why_silent = str(error)
+    if why_silent is not None:
+        _print_silence(why_silent)
+    return _Answered(forecaster=forecaster, predictions=predictions)
 
 
 def _predictions(forecaster: Forecaster, counts: Sequence[int]) -> list[Prediction]:
@@ -203,11 +220,22 @@ def _tell(found: Survey) -> None:
         err().print(Text(clean(f"still running, with what they have: {', '.join(found.running)}"), style="yellow"))
 
 
+def _print_silence(why: str) -> None:
+    """Say on stderr that the cluster has not answered: stdout has the forecast, which may go into a pipe."""
+    from rich.text import Text
+
+    from turnaround.findings.queue import silence_text
+    from turnaround.reporting.terminal import err
+    from turnaround.reporting.text_layout import clean
+
+    err().print(Text(clean(silence_text(why)), style="yellow"))
+
+
 def _print_json(predictions: Sequence[Prediction]) -> None:
     from dataclasses import asdict
 
     from turnaround.findings.forecasts import Answer
-    from turnaround.forecast.predict import best_of_range
+    from turnaround.forecast.ranking import best_of_range
     from turnaround.reporting.terminal import print_json
 
     answers = [Answer.of(prediction).as_json() for prediction in predictions]
@@ -221,7 +249,8 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
 def _print_text(predictions: Sequence[Prediction], question: Question) -> None:
     from rich.text import Text
 
-    from turnaround.reporting.forecast_text import answer_lines, range_lines
+    from turnaround.reporting.forecast_text import answer_lines
+    from turnaround.reporting.range_text import range_lines
     from turnaround.reporting.terminal import out, print_lines
 
     console = out()
@@ -248,7 +277,8 @@ def _print_scores(directories: Sequence[Path], found: Survey) -> None:
     print_lines(out(), score_lines(scores, min(out().width, 100)))
 
 
-def _save(folder: Path, question: Question, predictions: Sequence[Prediction], found: Survey) -> None:
+def _save(folder: Path, answered: _Answered, counts: Sequence[int], found: Survey) -> None:
+    """Keep the forecasts of the counts that were asked for."""
     from dataclasses import replace
 
     from rich.text import Text
@@ -257,6 +287,7 @@ def _save(folder: Path, question: Question, predictions: Sequence[Prediction], f
     from turnaround.forecast.score import save
     from turnaround.reporting.terminal import err
 
-    for prediction in predictions:
+    question = answered.forecaster.question
+    for prediction in (p for p in answered.predictions if p.workers in counts):
         path = save(folder, replace(question, workers=prediction.workers), Answer.of(prediction).as_json(), found)
     err().print(Text(f"saved in {path}: later runs of the same configuration will score it"))

@@ -32,12 +32,15 @@ Out = Annotated[
     typer.Option("--out", metavar="PAGE.html", help="Write one page with pictures, which needs nothing else."),
 ]
 Price = Annotated[
-    float | None, typer.Option(help="Of one GPU for one hour, in any currency: for the costs on the page.")
+    float | None,
+    typer.Option(help="Of one GPU for one hour, in any currency: for the costs on the page or in the proposal."),
 ]
 
 Prices = Annotated[
     Path | None,
-    typer.Option("--prices", metavar="FILE", help="A price table for the page. Default: turnaround prices."),
+    typer.Option(
+        "--prices", metavar="FILE", help="A price table for the page or the proposal. Default: turnaround prices."
+    ),
 ]
 
 if TYPE_CHECKING:
@@ -106,7 +109,7 @@ def report(
     if for_ is not None:
         _check_for(for_, out, has_json=json_)
         assert out is not None, "checked just before"
-        _write_proposal(directories, out, asked, job=job, price=price, rates=rates)
+        _write_proposal(directories, out, asked, job=job, price=price, prices=prices, rates=rates)
         return
     asked.refuse()
     if out is not None:
@@ -161,29 +164,42 @@ def _write_proposal(
     *,
     job: str | None,
     price: float | None,
+    prices: Path | None,
     rates: EnergyRates,
 ) -> None:
     import shlex
     import sys
 
+    from turnaround.analysis.prices import price_table
     from turnaround.analysis.workloads import survey_of
     from turnaround.findings import find_all
+    from turnaround.findings.forecast_warnings import warning_text
     from turnaround.forecast.proposal import make_proposal
     from turnaround.forecast.question import Question
+    from turnaround.forecast.remarks import NotPriced
     from turnaround.record.files import replace_file
     from turnaround.reporting.page.build import refuse_target
     from turnaround.reporting.proposal import ProposalOptions, proposal_page, write_figures
     from turnaround.reporting.terminal import err
 
     # Before the survey of what may be hundreds of runs: a wrong number and a target that may not be replaced.
-    question = Question(workers=1 if asked.workers is None else asked.workers, gpu=asked.gpu, job=job, price=price)
+    question = Question(
+        workers=1 if asked.workers is None else asked.workers,
+        gpu=asked.gpu,
+        job=job,
+        price=price,
+        prices=price_table(prices).prices,
+    )
     refuse_target(out)
     survey = survey_of(directories)
     trainings = 1 if asked.trainings is None else asked.trainings
     proposal = make_proposal(survey, question, workers=asked.workers, trainings=trainings)
-    options = ProposalOptions(price=price, rates=rates, command=shlex.join(["turnaround", *sys.argv[1:]]))
+    paid = question.price_of(proposal.request.prediction.gpu)
+    options = ProposalOptions(price=paid, rates=rates, command=shlex.join(["turnaround", *sys.argv[1:]]))
     replace_file(out, proposal_page(proposal, find_all(survey), options).encode("utf-8", "replace"))
     err().print(f"proposal: {out}", markup=False)
+    for missing in (w for w in proposal.request.prediction.remarks.warnings if isinstance(w, NotPriced)):
+        err().print(warning_text(missing), markup=False)
     if asked.figures is not None:
         written = write_figures(proposal, asked.figures)
         err().print(f"figures: {', '.join(str(path) for path in written)}", markup=False)

@@ -75,7 +75,7 @@ def _best(
     figures = tuple(Evidence(run=who(c), what=f"{goal} {what}", value=v, unit=unit) for c, v in values)
     advice = {
         "speed": "Take it when the deadline decides; turnaround predict tells what more GPUs would bring.",
-        "cost": "Take it when the budget decides; multiply by your own prices (turnaround predict --price).",
+        "cost": "Take it when the budget decides; page and predict tell the money (turnaround prices set).",
     }[goal]
     evidence = (*figures, *final_accuracies(best))
     return Draft(text=text, evidence=evidence, advice=advice)

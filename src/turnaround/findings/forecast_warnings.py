@@ -16,7 +16,7 @@ from turnaround.findings.labels import facts_label, hardware_label, hardware_lab
 from turnaround.findings.runs import together_text
 from turnaround.findings.times import impossible_speed_text
 from turnaround.forecast import remarks as r
-from turnaround.words import counted, duration, durations, factor, percent
+from turnaround.words import counted, duration, durations, factor, hardware, percent
 
 MAX_CASES, MAX_FACTS = 4, 3
 """Number of configurations set aside that are named, and of settings they differ in: more would bury the reason."""
@@ -242,7 +242,17 @@ def _(warning: r.InputLimitBeaten) -> str:
 def _(warning: r.MoreProcessesThanCores) -> str:
     return (
         f"The host that was measured has {counted(warning.cores, 'core')}: more processes than cores "
-        "share them and are slower than this forecast, which gives each its own."
+        "share them and are slower than this forecast."
+    )
+
+
+@warning_text.register
+def _(warning: r.CoresInUse) -> str:
+    timed, asked = hardware(warning.measured, "CPU"), hardware(warning.workers, "CPU")
+    cores = counted(warning.cores, "core")
+    return (
+        f"Only {timed} {'was' if warning.measured == 1 else 'were'} timed, with threads on all {cores} of the host: "
+        f"{asked} would share them, so an epoch is forecast to take about as long. The interval has room for less."
     )
 
 

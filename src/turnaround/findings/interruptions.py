@@ -20,30 +20,50 @@ def interruptions_text(p: Prediction) -> str | None:
     found = p.interrupted
     if found is None:
         return None
-    rate = f"With {found.per_h:.3g} interruption{'s' * (found.per_h != 1)} of the job an hour"
+    rate = f"With {_figure(found.per_h)} interruption{'s' * (found.per_h != 1)} of the job an hour"
     time_s, goal = (
         (found.time_to_stable_s, "to a stable accuracy") if found.time_to_stable_s else (found.job_time_s, "")
     )
     if time_s is None:
+        remedy = "Fewer hosts are lost less often." if p.hosts > 1 else "It needs machines that stay longer."
         return (
-            f"{rate} {hardware(p.workers, p.gpu)} would hardly ever get anywhere: a start takes about "
-            f"{about(found.costs.start_s.value)}, and few would last so long."
+            f"{rate} the job of {hardware(p.workers, p.gpu)} does not get done, however often it saves: a start takes "
+            f"about {about(found.costs.start_s.value)}, and hardly any would last until the first checkpoint. {remedy}"
         )
     goal = goal or f"for {p.epochs_planned} epochs"
-    plain = p.time_to_stable_s if found.time_to_stable_s else p.job_time_s
-    instead = f" instead of {about(plain.value)}" if plain and about(plain.value) != about(time_s.value) else ""
+    plain_s = p.best_known("time_to_stable_s" if found.time_to_stable_s else "job_time_s")
+    instead = f" instead of {about(plain_s)}" if plain_s and about(plain_s) != about(time_s.value) else ""
     text = f"{rate}: about {_between(time_s)} {goal}{instead}"
     if found.checkpoint_every_s is not None:
         text += f", saving every {about(found.checkpoint_every_s)}"
     if found.cost is not None:
-        kind = "at the spot price" if found.is_spot else "at the same price"
-        against = f", {money(p.cost.value)} without" if p.cost else ""
-        text += f"; the job costs about {money(found.cost.value)} {kind}{against}"
+        text += f". Interrupted, {_costs(p, found, found.cost.value)}"
     return text + "."
 
 
-def interruptions_notes(p: Prediction) -> Iterator[str]:
-    """Yield what the figures rest on, and what to set."""
+def rate_text(per_h: float) -> str:
+    """Return how often, in words: "once an hour", "10 times an hour"."""
+    return "once an hour" if per_h == 1 else f"{_figure(per_h)} times an hour"
+
+
+def _figure(per_h: float) -> str:
+    return f"{per_h:,.0f}" if per_h >= 100 else f"{per_h:.3g}"
+
+
+def _costs(p: Prediction, found: InterruptedForecast, cost: float) -> str:
+    """Say which of the two costs is at which price."""
+    kind = "at the spot price" if found.is_spot else "at the full price (no spot price is known)"
+    text = f"the job costs about {_paid(cost, found.currency)} {kind}"
+    undisturbed = p.best_known("cost")
+    return text + (f"; undisturbed, at the full price, {_paid(undisturbed, p.currency)}" if undisturbed else "")
+
+
+def _paid(cost: float, currency: str | None) -> str:
+    return f"{money(cost)} {currency or ''}".rstrip()
+
+
+def interruptions_notes(p: Prediction, *, of_many: bool = False) -> Iterator[str]:
+    """Yield what the figures rest on, and what to set; `of_many`: other numbers of workers are told beside it."""
     found = p.interrupted
     if found is None:
         return
@@ -58,9 +78,11 @@ def interruptions_notes(p: Prediction) -> Iterator[str]:
     if costs.lost_s is not None:
         seen = counted(costs.interruptions_seen, "interruption")
         yield f"{seen} of these runs lost about {about(costs.lost_s)} of work each"
-    if found.checkpoint_every_s is not None:
+    is_done = found.job_time_s is not None or found.time_to_stable_s is not None
+    if found.checkpoint_every_s is not None and is_done:
         keys = f"training.checkpoint_every_s=auto --set training.interruptions_per_h={found.per_h:g}"
-        yield f"to save so often: --set {keys}{_gain(found)}"
+        which = f"to save as often as {hardware(p.workers, p.gpu)} should" if of_many else "to save so often"
+        yield f"{which}: --set {keys}{_gain(found)}"
 
 
 def _gain(found: InterruptedForecast) -> str:

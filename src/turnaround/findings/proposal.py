@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.findings.energy import energy_text
 from turnaround.findings.finding import Finding
-from turnaround.findings.forecasts import Answer
+from turnaround.findings.forecast_warnings import warning_text
+from turnaround.findings.forecasts import Answer, assumption_text
 from turnaround.findings.labels import label_of
 from turnaround.forecast.proposal import Proposal
+from turnaround.forecast.remarks import NotPriced
 from turnaround.words import counted, hardware, listed
 
 MAX_WARNINGS = 4
@@ -98,14 +100,18 @@ def _energy(proposal: Proposal) -> str:
 def _forecast(proposal: Proposal) -> Iterator[str]:
     answer = Answer.of(proposal.request.prediction)
     if not proposal.request.is_measured:
-        assumed = f" Assumed: {'; '.join(answer.assumed[:2])}." if answer.assumed else ""
+        # Reviewers have no command line: the flags that say otherwise are not for them.
+        texts = [assumption_text(assumption, flags=False) for assumption in answer.remarks.assumed[:2]]
+        assumed = f" Assumed: {'; '.join(texts)}." if texts else ""
         yield _cut(f"The request is a forecast from {'; '.join(answer.basis)}.{assumed}")
 
 
 def to_mind(proposal: Proposal, findings: Sequence[Finding]) -> list[str]:
     """Return the findings about this job that bear on its scaling, then the warnings of the forecast: a few of them."""
     found = [f.text for f in findings if f.job == proposal.job.name and f.id in ON_SCALING]
-    said = [*found, *Answer.of(proposal.request.prediction).warnings]
+    # That a price is missing is said to the applicant, who can set it, not to the reviewer.
+    warnings = [w for w in proposal.request.prediction.remarks.warnings if not isinstance(w, NotPriced)]
+    said = [*found, *map(warning_text, warnings)]
     return [_cut(text) for text in dict.fromkeys(said)][:MAX_WARNINGS]
 
 

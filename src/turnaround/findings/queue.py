@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.question import Prediction, QueueForecast
-from turnaround.forecast.queue import CYCLE_S, PRIOR_RATIO, ready_first
+from turnaround.forecast.queue import CYCLE_S, MAX_ASKED, MAX_ASKING_S, PRIOR_RATIO, ready_first
 from turnaround.words import about, clock, counted, hardware, listed
 
 
@@ -49,8 +49,25 @@ def queue_notes(predictions: Sequence[Prediction], cluster: str) -> Iterator[str
     for gpu in dict.fromkeys(p.gpu for p in refused):
         of_kind = [p for p in refused if p.gpu == gpu]
         assert of_kind[0].queue is not None, "only queues refuse"
-        counts = f"{listed([p.workers for p in of_kind])} {'workers' if is_one_kind else gpu}"
-        yield f"no start of {counts} on {cluster}: {of_kind[0].queue.refused}"
+        counts = f"{_counts(of_kind, predictions)} {'workers' if is_one_kind else gpu}"
+        # Each number has its own reason: that of the first stands for all.
+        first = f"with {of_kind[0].workers}, " if len(of_kind) > 1 else ""
+        yield f"no start of {counts} on {cluster}: {first}{of_kind[0].queue.refused}"
+    yield from _not_asked(predictions, cluster)
+
+
+def _not_asked(predictions: Sequence[Prediction], cluster: str) -> Iterator[str]:
+    """Yield of which numbers of workers the cluster was not asked, of the kinds of which it was, and why."""
+    asked = {p.gpu for p in predictions if p.queue is not None}
+    left = [p for p in predictions if p.queue is None and p.gpu in asked]
+    if left:
+        shown = [
+            f"{_counts([p for p in left if p.gpu == gpu], left)} {gpu}" for gpu in dict.fromkeys(p.gpu for p in left)
+        ]
+        yield (
+            f"{cluster} was not asked about {listed(shown)}: each question makes it plan anew, so there are at most "
+            f"{MAX_ASKED}, and none after {about(MAX_ASKING_S)}. Ask for fewer numbers of workers"
+        )
 
 
 def absent_kinds(gpus: Sequence[str], cluster: str) -> Iterator[str]:
@@ -62,6 +79,13 @@ def absent_kinds(gpus: Sequence[str], cluster: str) -> Iterator[str]:
 def silence_text(why: str) -> str:
     """Return the message of a cluster that has not answered a question which has an answer without it."""
     return f"Without the queue: {why}"
+
+
+def _counts(some: Sequence[Prediction], predictions: Sequence[Prediction]) -> str:
+    """Return their numbers of workers; of many that follow one another in the predictions, the ends."""
+    counts = [p.workers for p in some]
+    between = [p.workers for p in predictions if p.gpu == some[0].gpu and counts[0] <= p.workers <= counts[-1]]
+    return f"{counts[0]} to {counts[-1]}" if len(counts) > 3 and between == counts else listed(counts)
 
 
 def _error_text(queue: QueueForecast, ratio: Interval, cluster: str) -> str:

@@ -16,13 +16,14 @@ their figures; turnaround.findings.forecasts has the words.
     hardware.py      a time carried over to another kind of GPU, from data sheets
     observations.py  the runs of a job -> what the laws learn from
     laws.py          the laws of one job, fitted for one kind of GPU; the registry of laws of time
-    turnaround.py    both laws together: time to stable, job time, cost; the best number of GPUs
+    turnaround.py    both laws together: time to stable, job time, cost
     queue.py         how long a job waits in a cluster's queue, and when its result is there
     energy.py        the energy of that time, from the power that runs measured
     preemption.py    the time and the money that interruptions cost; how often to save
     question.py      the question and its answer, as values
     caveats.py       what a reader must mind in one forecast
     predict.py       from the question to the answer
+    ranking.py       the best numbers of workers of a range, by time and by cost
     sweep.py         the laws over a range of workers, for pictures
     proposal.py      strong and weak scaling, accuracy at scale and the request of a compute-time proposal
     next_run.py      the single run that would make the answer surest

@@ -17,6 +17,7 @@ from turnaround.forecast.doubts import doubts_of
 from turnaround.forecast.laws import InputLimit, Laws
 from turnaround.forecast.observations import Times
 from turnaround.forecast.remarks import (
+    CoresInUse,
     FasterGpuNoFaster,
     ImpossibleTimes,
     InputLimitReached,
@@ -84,7 +85,10 @@ class Caveats:
         most = max((c for c in cores if isinstance(c, int)), default=None)
         if times.gpu == "CPU" and most is not None and workers > most * hosts:
             yield MoreProcessesThanCores(cores=most)
-        if len(times.counts) == 1:
+        shared = self.laws.core_sharing(workers, hosts)
+        if shared is not None:
+            yield CoresInUse(cores=shared.cores, measured=shared.measured, workers=workers)
+        elif len(times.counts) == 1:
             yield OneCountTimed(workers=times.counts[0])
         if self.laws.is_carried_over:
             is_other_kind = kind_of(self.laws.gpu) != times.gpu

@@ -30,6 +30,9 @@ INPUT_BOUND = 1.5
 BEATEN = 1.02
 """Factor by which a run must have read more than an input limit to contradict it: the last step of an epoch is smaller,
 and tables are rounded."""
+SHARED_CORES_HALF_WIDTH = 0.25
+"""80 % half-width of the logarithm of a time on another number of processes that share the cores of the measured ones,
+as estimates have it (forecast/estimate.py). A judgement: processes may hinder each other more than threads do."""
 BATCH_DOUBT = 0.1
 """Relative, for each doubling of the batch per worker away from the one that was timed, either way: a GPU is filled
 better by a larger batch, and worse by a smaller one."""
@@ -54,6 +57,15 @@ class InputLimit:
     source: InputLimitSource
     beaten: InputLimitBeaten | None = None
     """The run that read more than what was told or measured alone: its images/s were taken instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreSharing:
+    """Processes on CPUs that share cores with one another: the threads of the measured ones have used them all."""
+
+    measured: int
+    """Processes of the runs."""
+    cores: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +116,21 @@ class Laws:
         """Return the steps of an epoch for our own runs, a whole one where a table told it; on the kind asked for."""
         if self.time is None or self.times is None:
             return None
-        deployment = self.deployment(workers, hosts)
-        # The input limit first, then the batch, both of one step; the steps of an epoch are known and only multiply.
-        time_s = self._at_batch(self._below_input(self.time, deployment), deployment, self.time)
-        time_s = self.time.epoch_s(time_s, steps=self.steps(workers))
+        # The steps of an epoch are known and only multiply.
+        time_s = self._in_steps(workers, hosts)
+        time_s = self._on_cores(self.time.epoch_s(time_s, steps=self.steps(workers)), workers, hosts)
         # In this order: a least width, the doubt of an input-bound run, then the ratio of data sheets on top of both.
         time_s = time_s.reaching(low=time_s.value * (1 - MIN_WIDTH), high=time_s.value * (1 + MIN_WIDTH))
         if self.times.input_bound:
             time_s = time_s.widened(INPUT_BOUND)
         return self._carried_over(time_s, self.times, hosts) if self.is_carried_over else time_s
+
+    def _in_steps(self, workers: int, hosts: int) -> Interval:
+        """Return the time of what the law is about, a step or an epoch of a table."""
+        assert self.time is not None, "asked only where there are times"
+        deployment = self.deployment(workers, hosts)
+        # The input limit first, then the batch, both of one step.
+        return self._at_batch(self._below_input(self.time, deployment), deployment, self.time)
 
     def _below_input(self, law: ScalingLaw[Any], deployment: Deployment) -> Interval:
         """Return the law's time; where an input limit was seen, the value is at least its time, and the lower end that
@@ -123,6 +141,36 @@ class Laws:
         # Runs that read equally fast may share an input path, or each be held up by its own: hence both laws.
         capped = law.predict(replace(deployment, input_images_per_s=seen))
         return Interval(value=capped.value, low=plain.low, high=capped.high)
+
+    def core_sharing(self, workers: int, hosts: int) -> CoreSharing | None:
+        """Return whose cores so many processes would share; None where each has its own, or nobody knows.
+
+        Processes on CPUs have a thread for each core that is free for them, so a single measured count has used them
+        all, and more processes are more threads for nothing. Several counts show by themselves what more are worth.
+        """
+        times = self.times
+        if times is None or times.gpu != "CPU" or self.is_carried_over or len(times.counts) != 1:
+            return None
+        cores = [run.machine.get("cores") for c in times.configurations for _, run in c.members]
+        known = [each for each in cores if isinstance(each, int)]
+        is_same_host = all(c.hosts == hosts for c in times.configurations)
+        if not known or not is_same_host or workers == times.counts[0]:
+            return None
+        return CoreSharing(measured=times.counts[0], cores=max(known))
+
+    def _on_cores(self, time_s: Interval, workers: int, hosts: int) -> Interval:
+        """Return the time of an epoch where the processes share the cores of the measured ones: about as long as there,
+        with room for what the law of devices of their own says."""
+        shared = self.core_sharing(workers, hosts)
+        if shared is None or self.time is None:
+            return time_s
+        steps, steps_there = self.steps(workers), self.steps(shared.measured)
+        there = self.time.epoch_s(self._in_steps(shared.measured, hosts), steps=steps_there)
+        # The last, smaller step of an epoch counts as one: the images computed, N x steps(N), differ by it.
+        images = (steps * workers) / (steps_there * shared.measured) if steps and steps_there else 1.0
+        value, doubt = there.value * images, math.exp(SHARED_CORES_HALF_WIDTH)
+        low, high = min(time_s.low, there.low * images / doubt), max(time_s.high, there.high * images * doubt)
+        return Interval(value=value, low=low, high=high)
 
     @property
     def seen_input_images_per_s(self) -> float | None:
@@ -196,9 +244,15 @@ class Laws:
         # Evaluation, checkpoint and start-up stay those of the measured kind: data sheets carry over the steps alone.
         return TurnaroundParts(
             epoch_s=epoch_s,
-            per_epoch_overhead_s=per_epoch_overhead(overheads, workers),
+            per_epoch_overhead_s=per_epoch_overhead(overheads, self.evaluating(workers, hosts)),
             fixed_overhead_s=fixed_overhead(overheads),
         )
+
+    def evaluating(self, workers: int, hosts: int) -> int:
+        """Return the processes that share an evaluation: those that share cores are no quicker at it than the measured
+        ones were."""
+        shared = self.core_sharing(workers, hosts)
+        return workers if shared is None else shared.measured
 
     def at_batch(self, law: EpochsToStable | PlateauAccuracy | None, workers: int) -> Interval | None:
         # Epochs and accuracy depend on the workers only through the global batch: where that is fixed, all counts of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,7 +29,6 @@ from turnaround.forecast.remarks import (
     HostsAsTold,
     HostsOfUsualSize,
     Missing,
-    MoreProcessesThanCores,
     MostMeasuredKind,
     NotPriced,
     OneHost,
@@ -40,9 +39,7 @@ from turnaround.forecast.remarks import (
     Warning_,
 )
 from turnaround.forecast.turnaround import (
-    Best,
     TurnaroundParts,
-    best_of,
     job_time,
     measured_time_to_stable,
     price_interval,
@@ -304,47 +301,6 @@ def _measured_on(seen: Observations, question: Question) -> tuple[str | None, tu
 
 def _any_gpu(job: Workload) -> str:
     return job.configurations[0].gpu if job.configurations else "unknown"
-
-
-def best_of_range(predictions: Sequence[Prediction]) -> Best | None:
-    """Rank by time to stable where all have it, else by job time; None where neither is known.
-
-    Processes that would share cores are no choice, unless all would.
-    """
-    own = [p for p in predictions if not any(isinstance(w, MoreProcessesThanCores) for w in p.remarks.warnings)]
-    predictions = own or predictions
-    for by, name in (("time to stable", "time_to_stable_s"), ("job time", "job_time_s")):
-        times = {p.workers: time for p in predictions if (time := p.best_known(name)) is not None}
-        # All or none: a count whose time is unknown would silently lose against the others.
-        if times and len(times) == len(predictions):
-            return best_of(times, by=by)
-    return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithinNoise:
-    """Numbers of workers whose value lies inside the interval of the fastest, or of the cheapest: no worse, as far as
-    anybody can tell."""
-
-    fastest: tuple[int, ...] = ()
-    cheapest: tuple[int, ...] = ()
-
-
-def within_noise(predictions: Sequence[Prediction], best: Best) -> WithinNoise:
-    """Return them; nothing is within the noise of what was measured."""
-    name = "time_to_stable_s" if best.by == "time to stable" else "job_time_s"
-    by_workers = {p.workers: p for p in predictions}
-
-    def others(chosen: int, weight: Callable[[int], float]) -> tuple[int, ...]:
-        known = None if name in by_workers[chosen].measured else getattr(by_workers[chosen], name)
-        if known is None:
-            return ()
-        limit = known.high * weight(chosen)
-        values = {n: p.best_known(name) for n, p in by_workers.items() if n != chosen}
-        return tuple(n for n, value in values.items() if value is not None and value * weight(n) <= limit)
-
-    # Weight 1 compares times, weight n GPU-seconds: n x time.
-    return WithinNoise(fastest=others(best.fastest, lambda n: 1.0), cheapest=others(best.cheapest, float))
 
 
 def measured_configuration(laws: Laws, workers: int, hosts: int | None) -> ConfigurationRuns | None:

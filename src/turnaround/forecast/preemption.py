@@ -200,7 +200,7 @@ def work_time(laws: Laws, prediction: Prediction, epochs: Interval) -> Interval:
     overheads = [replace(each, checkpoint_s=0.0) for each in laws.times.overheads]
     work = TurnaroundParts(
         epoch_s=parts.epoch_s,
-        per_epoch_overhead_s=per_epoch_overhead(overheads, prediction.workers),
+        per_epoch_overhead_s=per_epoch_overhead(overheads, laws.evaluating(prediction.workers, prediction.hosts)),
         fixed_overhead_s=Interval.exact(0.0),
     )
     return job_time(work, epochs)
@@ -218,8 +218,12 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
         interrupted(work_time(laws, prediction, each), costs, every_s=interval_s, per_h=per_h) if each else None
         for each, interval_s in ((all_epochs, every_s), (epochs, every_s), (all_epochs, USUAL_EVERY_S))
     )
+    # Beside a row that was run, what interruptions add to a forecast is added to what it took.
+    job, usual = (_as_measured(each, prediction, "job_time_s") for each in (job, usual))
+    stable = _as_measured(stable, prediction, "time_to_stable_s")
     spot = _spot_price(question.prices.get(laws.gpu))
-    paid = price_interval(job.paid_s, spot or question.price_of(laws.gpu), workers=prediction.workers) if job else None
+    price = spot or question.price_of(laws.gpu)
+    paid_job_s, paid_to_stable_s = (each.paid_s if each else None for each in (job, stable))
     return replace(
         prediction,
         interrupted=InterruptedForecast(
@@ -229,11 +233,24 @@ def with_interruptions(prediction: Prediction, laws: Laws, question: Question) -
             job_time_s=job.time_s if job else None,
             time_to_stable_s=stable.time_s if stable else None,
             usual_job_time_s=usual.time_s if usual else None,
-            cost=paid,
+            paid_job_s=paid_job_s,
+            paid_to_stable_s=paid_to_stable_s,
+            cost=price_interval(paid_job_s, price, workers=prediction.workers),
+            cost_to_stable=price_interval(paid_to_stable_s, price, workers=prediction.workers),
+            currency=price.currency if price else None,
             is_spot=spot is not None,
             costs=costs,
         ),
     )
+
+
+def _as_measured(found: Interrupted | None, prediction: Prediction, figure: str) -> Interrupted | None:
+    """Return the interrupted job longer or shorter as its undisturbed time was measured to be against the forecast."""
+    measured, forecast = prediction.measured.get(figure), getattr(prediction, figure)
+    if found is None or measured is None or forecast is None:
+        return found
+    ratio = measured.value / forecast.value
+    return Interrupted(time_s=found.time_s.scaled(ratio), paid_s=found.paid_s.scaled(ratio), count=found.count * ratio)
 
 
 def _spot_price(price: Price | None) -> Price | None:

@@ -15,15 +15,17 @@ from typing import Literal
 
 from turnaround.analysis.configurations import ConfigurationRuns, Spread, Workload
 from turnaround.analysis.guessing import wilson_interval
+from turnaround.analysis.prices import Price
 from turnaround.analysis.speed import comparable_in_time
 from turnaround.analysis.summary import steady_epochs
 from turnaround.analysis.workloads import Survey
 from turnaround.errors import InputError
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.predict import Forecaster, best_of_range, fit_forecaster
+from turnaround.forecast.predict import Forecaster, fit_forecaster
 from turnaround.forecast.question import Prediction, Question
+from turnaround.forecast.ranking import best_of_range
 from turnaround.forecast.sweep import sweep
-from turnaround.forecast.turnaround import gpu_hours
+from turnaround.forecast.turnaround import gpu_hours, price_interval
 
 MIN_COVERAGE = 0.8
 """Coverage of the interval of a median, at least: that of the forecasts."""
@@ -82,8 +84,10 @@ class ResourceRequest:
         known = _known(self.prediction, "energy_wh")
         return None if known is None else known.scaled(self.trainings)
 
-    def cost(self, price: float | None) -> Interval | None:
-        return None if price is None else self.gpu_hours.scaled(price)
+    def cost(self, price: Price | None) -> Interval | None:
+        """Return what all trainings cost; each is a job of its own, which pays its begun billing unit."""
+        one = price_interval(self.time_s, price, workers=self.prediction.workers)
+        return None if one is None else one.scaled(self.trainings)
 
 
 @dataclass(frozen=True, kw_only=True)

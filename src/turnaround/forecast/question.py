@@ -200,8 +200,14 @@ class InterruptedForecast:
     time_to_stable_s: Interval | None
     usual_job_time_s: Interval | None
     """Saving every 60 s instead."""
+    paid_job_s: Interval | None
+    """Time on machines: waits for them are not paid."""
+    paid_to_stable_s: Interval | None
     cost: Interval | None
-    """Cost of the job, at the spot price where one is known, else at the price; waits for machines are not paid."""
+    """Cost of the job, at the spot price where one is known, else at the price."""
+    cost_to_stable: Interval | None
+    currency: str | None
+    """Currency of both costs; None where the user has named none."""
     is_spot: bool
     costs: InterruptionCosts
 

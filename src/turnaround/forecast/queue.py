@@ -37,6 +37,10 @@ ALONE_SPREAD = 1.5
 SIMILAR = 2.0
 """Waits of so many times more or fewer GPUs are taken first, where there are MIN_SIMILAR of them."""
 MIN_SIMILAR = 3
+MAX_ASKED = 64
+"""Numbers of workers that a cluster is asked about at most: each question makes its controller plan anew."""
+MAX_ASKING_S = 60.0
+"""No further question after so long: a busy controller takes seconds for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +160,9 @@ def with_queue(prediction: Prediction, law: WaitLaw, *, estimated_s: float | Non
     """Return the prediction with its time in the queue, and with the time from now until its result is there."""
     gpu = None if prediction.gpu == "CPU" else prediction.gpu
     wait_s = law.predict(gpus=prediction.workers, gpu=gpu, estimated_s=estimated_s)
-    times = prediction.interrupted or prediction  # with interruptions, where they were asked about
-    is_to_stable = times.time_to_stable_s is not None
-    time_s = times.time_to_stable_s or times.job_time_s
+    to_stable_s, job_s = _times(prediction)
+    is_to_stable = to_stable_s is not None
+    time_s = to_stable_s or job_s
     queue = QueueForecast(
         wait_s=wait_s,
         estimated_wait_s=estimated_s,
@@ -168,6 +172,24 @@ def with_queue(prediction: Prediction, law: WaitLaw, *, estimated_s: float | Non
         learned_from=law.num_estimated_ if estimated_s is not None else len(law.similar(prediction.workers, gpu)),
     )
     return replace(prediction, queue=queue)
+
+
+def _times(prediction: Prediction) -> tuple[Interval | None, Interval | None]:
+    """Return the times to stable and of the job: with interruptions, where they were asked about; as measured, where
+    they were."""
+    if prediction.interrupted is not None:
+        return prediction.interrupted.time_to_stable_s, prediction.interrupted.job_time_s
+    to_stable_s, job_s = (_around_measured(prediction, name) for name in ("time_to_stable_s", "job_time_s"))
+    return to_stable_s, job_s
+
+
+def _around_measured(prediction: Prediction, figure: str) -> Interval | None:
+    """Return the forecast, moved to the measurement where there is one: beside it, it would contradict it."""
+    forecast: Interval | None = getattr(prediction, figure)
+    measured = prediction.measured.get(figure)
+    if measured is None or forecast is None:
+        return forecast if measured is None else Interval.exact(measured.value)
+    return forecast.scaled(measured.value / forecast.value)  # the next job scatters as the forecast says
 
 
 def plus_wait(wait_s: Interval, time_s: Interval) -> Interval:

@@ -236,6 +236,16 @@ class MoreProcessesThanCores:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoresInUse:
+    """Processes on CPUs would share the cores that the threads of the measured ones have used."""
+
+    cores: int
+    measured: int
+    """Processes of the runs."""
+    workers: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class OneCountTimed:
     """The growth of times comes from published series alone (the prior)."""
 
@@ -283,6 +293,7 @@ Warning_ = (
     | Missing
     | NotPriced
     | MoreProcessesThanCores
+    | CoresInUse
     | OneCountTimed
     | NotMeasuredGpu
     | NoStableEpoch

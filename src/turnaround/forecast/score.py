@@ -7,6 +7,7 @@ then, the forecast is scored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,7 +90,7 @@ ESTIMATE = "estimate"
 
 
 def keep_estimates(
-    folder: Path, estimates: Sequence[dict[str, Any]], *, source: str, prices: Mapping[str, float | None]
+    folder: Path, estimates: Sequence[dict[str, Any]], *, source: str, prices: Mapping[str, Price | None]
 ) -> Path:
     """Append estimates from zero runs, as `estimate --json` prints them, to the file of a folder of runs to come."""
     path = StudyDirectory(folder).forecasts
@@ -99,7 +100,13 @@ def keep_estimates(
         raise storage_error("write", path, error) from error
     with Lines(path, sync=True) as lines:
         for prediction in estimates:
-            question = {"origin": ESTIMATE, "source": source, "price": prices.get(prediction["gpu"])}
+            price = prices.get(prediction["gpu"])
+            question = {
+                "origin": ESTIMATE,
+                "source": source,
+                "price": price.per_hour if price else None,
+                "prices": {prediction["gpu"]: asdict(price)} if price else {},
+            }
             line = {"format": FORMAT_VERSION, "at": utc_now(), "question": question, "prediction": prediction}
             lines.write({**line, "runs": []})
     return path
@@ -196,11 +203,10 @@ def track_record(each: Sequence[Score]) -> TrackRecord | None:
 
 
 def _score(saved: Saved, job: Workload, configuration: ConfigurationRuns) -> Iterator[Score]:
-    line, prediction, price = saved.line, saved.prediction, saved.line["question"].get("price")
+    line, prediction = saved.line, saved.prediction
     times = times_by_kind(job).get(configuration.gpu) if saved.is_estimate else None
     # At the price of the question: with today's, a change of price would be an error of the forecast.
-    paid = Price(per_hour=price) if isinstance(price, int | float) and price > 0 else None
-    found = measured_figures(configuration, paid, times)
+    found = measured_figures(configuration, _price_of(saved), times)
     for figure in FIGURES:
         forecast = _interval(prediction.get(figure))
         # An error is relative, and to 0 there is none.
@@ -216,6 +222,28 @@ def _score(saved: Saved, job: Workload, configuration: ConfigurationRuns) -> Ite
                 measured=found[figure].value,
                 runs=found[figure].count,
             )
+
+
+def _price_of(saved: Saved) -> Price | None:
+    """Return the price that the forecast was made with; lines of old have no billing unit of an estimate's."""
+    question = saved.line["question"]
+    plain = _price({"per_hour": question.get("price")})
+    prices = question.get("prices")
+    whole = _price(prices.get(saved.prediction["gpu"])) if isinstance(prices, dict) else None
+    # Of an estimate both are one price; of a prediction `price` is what --price said, which goes before the table.
+    return whole or plain if saved.is_estimate else plain or whole
+
+
+def _price(payload: object) -> Price | None:
+    """Return the price of a saved line; None for what is none."""
+    if not isinstance(payload, dict):
+        return None
+    per_hour, billing_s = payload.get("per_hour"), payload.get("billing_s", 1.0)
+    if not isinstance(per_hour, int | float) or not isinstance(billing_s, int | float):
+        return None
+    if not (0 < per_hour < math.inf and 0 < billing_s < math.inf):
+        return None
+    return Price(per_hour=per_hour, billing_s=billing_s)
 
 
 def _configurations(saved: Saved, known: Survey) -> Iterator[tuple[Workload, ConfigurationRuns]]:

@@ -1,4 +1,4 @@
-"""Both laws together: time to stable, job time and cost, with 80 % intervals by simulation; the best number of GPUs.
+"""Both laws together: time to stable, job time and cost, with 80 % intervals by simulation.
 
     time = fixed overhead + epochs x (epoch + evaluation and checkpoint after it)
 
@@ -26,8 +26,6 @@ from turnaround.interruptions import HOUR_S
 
 Quantity = TypeVar("Quantity", float, Array)
 
-WORTH_IT = 0.05
-"""Gain in time below which more GPUs buy nothing."""
 NEAR_FASTEST = 1.10
 """Times within a tenth of the fastest are as good for most people: the cheapest of them is the one to take."""
 FIXED_SCATTER = 0.2
@@ -165,35 +163,3 @@ def fixed_overhead(measured: Sequence[Overheads]) -> Interval:
     repeated = [o for o in measured if o.fixed_s and len(o.fixed_runs_s) > 1]
     factor = 1 + one_more([(stdev(o.fixed_runs_s) / (o.fixed_s or 1.0), len(o.fixed_runs_s)) for o in repeated])
     return scatter.reaching(low=min(known[0], low, value / factor), high=max(known[-1], high, value * factor))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Best:
-    """The best numbers of workers of a range, by the values of the forecasts."""
-
-    fastest: int
-    cheapest: int
-    """Fewest GPU-hours."""
-    enough: int
-    """The fewest workers beyond which the time falls by less than 5 %."""
-    near_fastest: int
-    """Fewest GPU-hours within a tenth of the fastest."""
-    by: str
-    """The time that was compared: "time to stable" or "job time"."""
-
-
-def best_of(times_s: dict[int, float], *, by: str) -> Best | None:
-    """Return the best numbers of workers; `times_s` is by number of workers; None for an empty range."""
-    if not times_s:
-        return None
-    fastest = min(times_s, key=lambda n: (times_s[n], n))
-    return Best(
-        fastest=fastest,
-        cheapest=min(times_s, key=lambda n: (n * times_s[n], n)),
-        near_fastest=min(
-            (n for n in times_s if times_s[n] <= NEAR_FASTEST * times_s[fastest]), key=lambda n: (n * times_s[n], n)
-        ),
-        # The fewest from which even the fastest gains less than WORTH_IT.
-        enough=min(n for n in times_s if n <= fastest and times_s[n] * (1 - WORTH_IT) <= times_s[fastest]),
-        by=by,
-    )

@@ -112,7 +112,7 @@ class AutomaticChoice:
     def notes(self) -> tuple[str, ...]:
         """Return what the user is told before a resolved recipe is trained."""
         chosen = (f"{key} = {_value(self.recipe, key)} was chosen: {reason}." for key, reason in self.reasons.items())
-        return tuple(filter(None, (*chosen, self.hint, scale_warning(self.recipe))))
+        return tuple(filter(None, (*chosen, self.hint, scale_warning(self.recipe), rate_warning(self.recipe))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,6 +379,19 @@ def _known_instead(images: int, *, mixes: bool) -> str:
         if row.known_batch(mixes=False) >= images:
             return f"--set training.optimizer={name} is, without mixed images (--set augment.preset=light)."
     return "None of those offered is."
+
+
+def rate_warning(recipe: Recipe) -> str | None:
+    """Return a sentence where a rate of interruptions is given and nothing follows it."""
+    training = recipe.training
+    if training.interruptions_per_h is None or training.checkpoint_every_s == AUTO:
+        return None
+    every = f"every {training.checkpoint_every_s:g} s" if training.checkpoint_every_s else "after each epoch"
+    return (
+        f"training.interruptions_per_h={training.interruptions_per_h:g} has no effect: checkpoints are saved {every}, "
+        "as training.checkpoint_every_s says. To save as often as such a rate asks for, add --set "
+        "training.checkpoint_every_s=auto."
+    )
 
 
 # --- how large a batch pays

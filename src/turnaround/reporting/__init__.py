@@ -14,6 +14,8 @@ Enters: recorded runs and findings. Leaves: text, tables, pages.
     estimate_text.py  an estimate from zero runs for the terminal
     forecast_text.py    a forecast for the terminal
     forecast_words.py   its figures and sentences
+    range_text.py   forecasts of a range of workers for the terminal
+    range_words.py  the best of the range in sentences, on the page too
     progress.py     a training while it runs
     study_text.py   a study while it runs
     survey_text.py  what all runs say, for the terminal: jobs, findings, what was left out

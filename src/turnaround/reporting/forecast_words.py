@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from turnaround.analysis.configurations import Spread
 from turnaround.findings.forecasts import interval_text, next_run_text
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.predict import best_of_range, within_noise
 from turnaround.forecast.question import Against, Prediction, Question
+from turnaround.reporting.prices_text import price_text
 from turnaround.words import (
     UNKNOWN,
     about,
@@ -17,13 +18,9 @@ from turnaround.words import (
     emissions,
     energy,
     hardware,
-    listed,
     money,
     number,
 )
-
-MAX_COUNTS = 3
-"""Counts that are named one by one."""
 
 
 def headline(p: Prediction, question: Question) -> str:
@@ -97,7 +94,7 @@ def _target_sentence(p: Prediction, target: float) -> str:
 def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, str]]:
     """Return name, value, interval, and what was measured."""
     paid = question.price_of(p.gpu)
-    price = f", {paid.per_hour:g} {paid.currency or ''} per GPU-hour".replace("  ", " ") if paid else ""
+    price = f", {price_text(paid, p.gpu)}" if paid else ""
     job = f"job of {p.epochs_planned} epochs"
     rows: list[tuple[str, str, Interval | None, Callable[[float], str]]] = [
         ("epoch_time_s", "an epoch", p.epoch_time_s, about),
@@ -110,7 +107,12 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
         ("queue_s", "in the queue", p.queue.wait_s if p.queue else None, about),
         ("ready_s", _ready_title(p), p.queue.ready_s if p.queue else None, about),
         ("interrupted_s", f"{job}, interrupted", p.interrupted.job_time_s if p.interrupted else None, about),
-        ("interrupted_cost", "cost, interrupted", p.interrupted.cost if p.interrupted else None, money),
+        (
+            "interrupted_cost",
+            f"cost, interrupted{_interrupted_price(p, question)}",
+            p.interrupted.cost if p.interrupted else None,
+            money,
+        ),
         ("cost", f"cost of the job{price}", p.cost, money),
         ("cost_to_stable", "cost to stable", p.cost_to_stable, money),
         ("energy_wh", "energy of the GPUs", p.energy_wh, energy),
@@ -129,6 +131,15 @@ def figure_rows(p: Prediction, question: Question) -> list[tuple[str, str, str, 
         for name, title, forecast, show in rows
         if forecast is not None
     ]
+
+
+def _interrupted_price(p: Prediction, question: Question) -> str:
+    """The price at which an interrupted job is paid: not that of the row beside it where a spot price is known."""
+    table = question.prices.get(p.gpu)
+    if p.interrupted is not None and p.interrupted.is_spot and table is not None and table.spot_per_hour is not None:
+        return f", {price_text(replace(table, per_hour=table.spot_per_hour), p.gpu)} (spot)"
+    paid = question.price_of(p.gpu)
+    return f", {price_text(paid, p.gpu)}" if paid else ""
 
 
 def _ready_title(p: Prediction) -> str:
@@ -155,28 +166,6 @@ def range_text(p: Prediction, name: str) -> str:
     if name in p.measured or forecast is None:
         return time_text(p, name)
     return interval_text(forecast)
-
-
-def best_in_range(predictions: Sequence[Prediction]) -> str | None:
-    """Return the fastest and the cheapest number of workers, and which others may be as good."""
-    best = best_of_range(predictions)
-    if best is None:
-        return None
-    alike = within_noise(predictions, best)
-    unit = "process" if predictions[0].gpu in ("CPU", "unknown") else "GPU"
-    fastest, cheapest = (
-        f"{chosen} ({counts_in_words(others)} within its interval)" if others else str(chosen)
-        for chosen, others in ((best.fastest, alike.fastest), (best.cheapest, alike.cheapest))
-    )
-    beyond = f"; beyond {best.enough} more workers gain less than 5 %" if best.enough < best.fastest else ""
-    return f"By {best.by}: fastest {fastest}, fewest {unit}-hours {cheapest}{beyond}."
-
-
-def counts_in_words(counts: Sequence[int]) -> str:
-    """Name a few counts one by one, of many the ends."""
-    if len(counts) > MAX_COUNTS:
-        return f"{len(counts)} others from {min(counts)} to {max(counts)}"
-    return listed([str(count) for count in counts])
 
 
 def next_in_words(p: Prediction) -> tuple[str, str] | None:

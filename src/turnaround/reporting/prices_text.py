@@ -61,5 +61,12 @@ def billing_unit(price: Price) -> str:
     return next(name for name, seconds in BILLING_UNITS_S.items() if seconds == price.billing_s)
 
 
+def price_text(price: Price, gpu: str) -> str:
+    """Return what is paid: "2.48 EUR per GPU-hour, billed by the hour"."""
+    amount = f"{price.per_hour:g} {price.currency or ''}".rstrip()
+    unit = "" if price.billing_s == 1 else f", billed by the {billing_unit(price)}"
+    return f"{amount} per {'process' if gpu == 'CPU' else 'GPU'}-hour{unit}"
+
+
 def _amount(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:g}"

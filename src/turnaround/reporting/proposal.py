@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 
 from turnaround.analysis.energy import EnergyRates
+from turnaround.analysis.prices import Price
 from turnaround.errors import StorageError
 from turnaround.findings import Finding
 from turnaround.findings.proposal import has_gpus, how_measured, to_mind
@@ -23,6 +24,7 @@ from turnaround.record.machine import installed_version
 from turnaround.reporting.page.fig_common import tone_of_kind
 from turnaround.reporting.page.render import GENERATOR
 from turnaround.reporting.page.templates import asset, environment
+from turnaround.reporting.prices_text import price_text
 from turnaround.reporting.svg_chart import Chart, ChartPoint, ChartSeries, Look, chart_svg
 from turnaround.reporting.text_layout import clean
 from turnaround.web.pages import content_hash
@@ -48,8 +50,8 @@ class ProposalFigure:
 class ProposalOptions:
     """What the user adds to the figures."""
 
-    price: float | None = None
-    """Price of one GPU for one hour."""
+    price: Price | None = None
+    """Price of one GPU of the kind that is asked for."""
     rates: EnergyRates
     command: str = ""
 
@@ -121,7 +123,12 @@ def _request_rows(proposal: Proposal, options: ProposalOptions) -> Iterator[tupl
     of_gpus = " of the GPUs" if has_gpus(proposal.job.configurations) else ""
     yield f"energy{of_gpus}, all trainings", _range(used, energy) if used is not None else "not known"
     if (cost := request.cost(options.price)) is not None:
-        yield f"cost at {options.price:g} per hour", _range(cost, money)
+        assert options.price is not None, "there is no cost without a price"
+        currency = options.price.currency or ""
+        yield (
+            f"cost at {price_text(options.price, p.gpu)}",
+            _range(cost, lambda value: f"{money(value)} {currency}".rstrip()),
+        )
     if (paid := electricity_cost(used, rates)) is not None:
         yield f"electricity at {rates.electricity:g} per kWh", _range(paid, money)
     if (emitted := emissions_kg(used, rates)) is not None:
@@ -129,6 +136,23 @@ def _request_rows(proposal: Proposal, options: ProposalOptions) -> Iterator[tupl
     if p.epochs_to_stable is not None and p.epochs_planned is not None:
         epochs = _range(p.epochs_to_stable, lambda value: f"{value:.0f}")
         yield "epochs to a stable accuracy", f"{epochs}; a training has {p.epochs_planned}"
+    yield "validation accuracy", _accuracy_asked_for(proposal)
+
+
+def _accuracy_asked_for(proposal: Proposal) -> str:
+    """Return the accuracy of so many workers, and how to measure it where nobody has."""
+    p = proposal.request.prediction
+    seen = [a for a in proposal.accuracies if a.workers == p.workers]
+    if seen:
+        # What was run goes before what was rehearsed, the kind that is asked for before others.
+        best = min(seen, key=lambda a: (a.kind != "measured", a.gpu != p.gpu))
+        how = "measured" if best.kind == "measured" else "rehearsed"
+        where = "" if best.gpu == p.gpu else f" on {best.gpu}"
+        return f"{_range(best.accuracy, accuracy)}, {how}{where}"
+    how = f"rehearse it with: turnaround train SOURCE --workers {p.workers} --processes 1"
+    if p.val_accuracy is None:
+        return f"not measured; {how}"
+    return f"{_range(p.val_accuracy, accuracy)}, forecast; not measured: {how}"
 
 
 def _range(value: Interval, show: Callable[[float], str]) -> str:

@@ -6,6 +6,7 @@ cluster's GPUs of a host, and with the queue.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +18,10 @@ from turnaround.errors import InputError
 from turnaround.forecast.estimate import EstimateQuestion
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction, QueueForecast
-from turnaround.forecast.queue import Wait, WaitLaw, waits_in, with_queue
+from turnaround.forecast.queue import MAX_ASKED, MAX_ASKING_S, Wait, WaitLaw, waits_in, with_queue
+from turnaround.forecast.ranking import best_of_range
 from turnaround.launch.clusters.contract import Cluster, ClusterJob, NoAnswerError, TrainingJob, Wishes
 
-MAX_ASKED = 20
-"""Numbers of workers that the cluster is asked about: each question makes its controller plan anew."""
 ANY_KIND = "gpu"
 """A cluster may have GPUs of kinds that it does not name: these may be any."""
 PROCESSORS = "CPU"
@@ -74,8 +74,10 @@ class ClusterQueue:
     def with_queue(self, predictions: Sequence[Prediction], known: Survey | None) -> list[Prediction]:
         """Return the predictions with their queue; InputError where the cluster would start none of them."""
         law = WaitLaw().fit([*(waits_in(known) if known else ()), *self._accounts()])
-        counts = _asked(predictions)
-        answered = [self._with_wait(p, law) if p.workers in counts else p for p in predictions]
+        answered, until_s = list(predictions), time.monotonic() + MAX_ASKING_S
+        for number in by_importance(predictions)[:MAX_ASKED]:
+            if time.monotonic() < until_s:
+                answered[number] = self._with_wait(predictions[number], law)
         asked = [p.queue for p in answered if p.queue is not None]
         refused = [queue.refused for queue in asked if queue.refused is not None]
         if refused and len(refused) == len(asked):
@@ -129,9 +131,21 @@ class ClusterQueue:
             yield Wait(gpus=past.gpus, gpu=kind_of(past.gpu) if past.gpu else None, wait_s=past.wait_s)
 
 
-def _asked(predictions: Sequence[Prediction]) -> set[int]:
-    """Return the numbers of workers to ask about: all of a short range; of a long one the ends and powers of two."""
-    counts = sorted({p.workers for p in predictions})
-    if len(predictions) <= MAX_ASKED:
-        return set(counts)
-    return {n for n in counts if n & (n - 1) == 0} | {counts[0], counts[-1]}
+def by_importance(predictions: Sequence[Prediction]) -> list[int]:
+    """Return the positions of the predictions in the order in which the cluster is asked: what a headline may name
+    first (fastest, cheapest, enough, measured, the ends), then powers of two, then all others."""
+    named: set[tuple[str, int]] = set()
+    for gpu in dict.fromkeys(p.gpu for p in predictions):
+        of_kind = [p for p in predictions if p.gpu == gpu]
+        best = best_of_range(of_kind)
+        counts = [] if best is None else [best.fastest, best.cheapest, best.near_fastest, best.enough]
+        counts += [min(p.workers for p in of_kind), max(p.workers for p in of_kind)]
+        named |= {(gpu, count) for count in counts}
+
+    def rank(p: Prediction) -> int:
+        if (p.gpu, p.workers) in named or p.kind == "measured":
+            return 0
+        return 1 if p.workers & (p.workers - 1) == 0 else 2
+
+    # Sorting is stable: within a rank they are asked in their own order.
+    return sorted(range(len(predictions)), key=lambda number: rank(predictions[number]))

@@ -353,5 +353,5 @@ def keep(report: EstimateReport, folder: Path) -> Path:
     """Keep the estimates of powers of two in the folder of the runs that will score them; return the file."""
     # Numbers that people run: a range of 1-64 on five kinds would be 320 lines, and hardly one of them be scored.
     kept = [e for e in report.estimates if e.prediction.workers & (e.prediction.workers - 1) == 0]
-    prices = {e.prediction.gpu: None if e.price is None else e.price.per_hour for e in kept}
+    prices = {e.prediction.gpu: e.price for e in kept}
     return keep_estimates(folder, [estimate_json(one) for one in kept], source=report.source, prices=prices)

@@ -87,6 +87,7 @@ def test_forecasts_are_told_from_what_was_measured(lab: Workload, tmp_path: Path
     (_, priced) = forecasters_of(found.workloads[0], price=3.6)
     costs = column(forecasts([priced.predict(8)]), "cost of the job")
     assert costs == [("11.10 measured", pytest.approx(8 * 1387 * 3.6 / 3600))]
+    assert column(forecasts([priced.predict(8)]), "cost to stable")[0][0] == "9.34 measured"
     assert [text for text, _ in column(table, "workers")] == ["1 V100", "2 V100", "4 V100", "8 V100", "16 V100"]
 
 

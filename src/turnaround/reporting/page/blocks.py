@@ -18,8 +18,8 @@ from turnaround.findings.energy import rated_lines
 from turnaround.findings.forecasts import Answer, track_record_text
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.forecast.predict import Forecaster
+from turnaround.forecast.question import Prediction, Question
 from turnaround.forecast.score import Score
-from turnaround.reporting.forecast_words import best_in_range
 from turnaround.reporting.page.answer import Headline, answer_of
 from turnaround.reporting.page.fig_common import Figure
 from turnaround.reporting.page.figures import SECTIONS, figures_of, key_figures
@@ -27,6 +27,7 @@ from turnaround.reporting.page.questions import missing_curves, missing_usage, q
 from turnaround.reporting.page.runs import run_cards
 from turnaround.reporting.page.tables import asked_counts, class_table, comparison, forecasts, leaderboard
 from turnaround.reporting.page.templates import piece
+from turnaround.reporting.range_words import best_in_words
 from turnaround.reporting.survey_text import evidence_text
 from turnaround.words import counted
 
@@ -276,10 +277,15 @@ def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
             "Assumed": [*last.assumed, *last.left_open],
             "Caveats": list(last.warnings),
         }
-        by_gpu.append((forecaster.laws.gpu, forecasts(predictions), best_in_range(predictions), grounds))
+        by_gpu.append((forecaster.laws.gpu, forecasts(predictions), _best(predictions, forecaster.question), grounds))
     if by_gpu:
         scored = track_record_text([score for score in view.scores if score.job == job.name])
         yield Block(id=f"{key}/forecast", html=piece("forecast", by_gpu=by_gpu, scored=scored, key=key, job=job.name))
+
+
+def _best(predictions: Sequence[Prediction], question: Question) -> str:
+    said = best_in_words(predictions, question)
+    return f"{said[0].upper()}{said[1:]}"
 
 
 def _rest(view: PageView) -> Iterator[Block]:

@@ -15,7 +15,7 @@ from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction
 from turnaround.record.schema import ClassResult, Evaluation
 from turnaround.reporting.comparison_table import COLUMNS, SortKey, accuracy_text, filled_columns, meanings, table_rows
-from turnaround.words import UNKNOWN, about, accuracy, duration, hardware, money
+from turnaround.words import UNKNOWN, about, accuracy, duration, energy, hardware, money
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,12 +183,15 @@ def asked_counts(forecaster: Forecaster) -> list[int]:
 
 def forecasts(predictions: Sequence[Prediction]) -> HtmlTable:
     """Forecasts for other numbers of workers, in each cell the value and its 80 % interval; what was run is marked."""
+    paid = f" ({currency})" if (currency := predictions[0].currency) else ""
     shown: list[tuple[str, str, Callable[[float], str]]] = [
         ("an epoch", "epoch_time_s", about),
         ("epochs to stable", "epochs_to_stable", lambda value: f"{value:.0f}"),
         ("time to stable", "time_to_stable_s", about),
         (f"job of {predictions[0].epochs_planned} epochs", "job_time_s", about),
-        ("cost of the job", "cost", money),
+        (f"cost of the job{paid}", "cost", money),
+        (f"cost to stable{paid}", "cost_to_stable", money),
+        ("energy of the GPUs", "energy_wh", energy),
         ("validation accuracy", "val_accuracy", accuracy),
     ]
     known = [column for column in shown if any(getattr(p, column[1]) is not None for p in predictions)]

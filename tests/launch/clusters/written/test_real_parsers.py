@@ -96,6 +96,45 @@ def test_skypilot_without_a_cloud_says_why(tmp_path: Path, monkeypatch: pytest.M
     assert not any("Traceback" in line for line in said)
 
 
+def prices_from_skypilot(home: Path) -> subprocess.CompletedProcess[str]:
+    """Read SkyPilot's own catalog of one cloud in a process of its own, as it looks at the home folder when it is
+    imported; whatever it wants from the Internet is refused at once."""
+    code = "from turnaround.analysis.prices import prices_text, skypilot_prices\n"
+    code += "print(prices_text(skypilot_prices('lambda')))"
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    environment = {**os.environ, **nowhere, "HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_the_prices_of_skypilots_own_catalog(tmp_path: Path) -> None:
+    from sky.skylet import constants
+
+    columns = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice"
+    info = "\"{'Gpus': [{'Name': 'V100', 'MemoryInfo': {'SizeInMiB': 16384}}]}\""
+    rows = [
+        f"gpu_8x_v100,V100,8.0,92.0,448.0,4.4,us-east-1,{info},",
+        f"gpu_1x_v100,V100,1.0,30.0,200.0,0.79,us-west-1,{info},0.5",
+        f"gpu_1x_v100,V100,1.0,30.0,200.0,0.89,us-east-1,{info},0.4",
+        "cpu_4x,,,4.0,16.0,0.1,us-east-1,,",
+    ]
+    catalog = tmp_path / ".sky" / "catalogs" / constants.CATALOG_SCHEMA_VERSION / "lambda" / "vms.csv"
+    catalog.parent.mkdir(parents=True)
+    catalog.write_text("\n".join([columns, *rows]) + "\n")
+    done = prices_from_skypilot(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "price = 0.55\n" in done.stdout  # an eighth of the large machine
+    assert "spot_price = 0.4\n" in done.stdout  # of a region that is not the cheapest to keep
+    assert "gpu_8x_v100 in us-east-1, spot Lambda gpu_1x_v100 in us-east-1" in done.stdout
+
+
+def test_skypilots_catalog_that_cannot_be_fetched(tmp_path: Path) -> None:
+    done = prices_from_skypilot(tmp_path)
+    assert done.returncode != 0
+    assert "InputError: SkyPilot's catalog does not answer: " in done.stderr
+
+
 @pytest.mark.parametrize("gpu", ["NVIDIA-A100-SXM4-80GB", "any", None])
 def test_the_schema_of_kubernetes(gpu: str | None) -> None:
     import kubernetes_validate

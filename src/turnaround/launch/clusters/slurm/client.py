@@ -126,7 +126,7 @@ def require() -> None:
     if shutil.which("sbatch") is None:
         raise MissingPartError(
             "There is no Slurm here: sbatch is not installed, or not in PATH. Run this on a login node of your cluster "
-            "(`module load slurm` where it has modules), or leave out --on slurm to train on this machine."
+            "(`module load slurm` where it has modules), or leave out --on slurm to go on without a cluster."
         )
 
 
