@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from turnaround.forecast import prior
-from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, NarrowingRun, TrialFacts
+from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, TrialFacts
+from turnaround.forecast.narrowing import NarrowingRun
 from turnaround.forecast.score import Score
 from turnaround.words import about, counted, duration, hardware, interval, listed, money, number, percent
 

@@ -7,22 +7,20 @@
     more workers             the law of published series from one count (forecast/scaling.py)
     epochs                   a share of those planned, and the law of the global batch (forecast/epochs.py)
 
-Enters: a `TrialFacts` measurement and an `EstimateQuestion`. Leaves: an `Estimate` for each kind and count, the choices
-among them, and the one run that would narrow them most.
+Enters: a `TrialFacts` measurement and an `EstimateQuestion`. Leaves: an `Estimate` for each kind and count, and the
+choices among them; narrowing.py has the one run that would narrow them most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from turnaround.analysis.gpu_kinds import data_sheet, kind_of
 from turnaround.analysis.prices import Price, PriceTable
 from turnaround.errors import InputError
 from turnaround.forecast import prior
-from turnaround.forecast.epochs import INSIDE
 from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.prior import MemoryNeed, NetworkCount
@@ -30,7 +28,6 @@ from turnaround.forecast.question import Prediction
 from turnaround.forecast.step_time import StepObservation, StepTime
 from turnaround.forecast.time_law import Deployment
 from turnaround.forecast.turnaround import (
-    FIXED_SCATTER,
     NEAR_FASTEST,
     TurnaroundParts,
     gpu_hours,
@@ -50,8 +47,6 @@ SHARED_HALF_WIDTH = 1.0
 3.0, 2.5 and 1.1: other work comes and goes between a trial and a run (docs/LOG.md)."""
 MORE_PROCESSES_HALF_WIDTH = 0.25
 """The same for several processes on the cores where one was measured."""
-MEASURED_HALF_WIDTH = 0.05
-"""The same after a run on the very kind: what is left is the scaling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,25 +137,6 @@ class Choices:
     is_priced: bool
 
 
-NarrowingKind = Literal["train there", "rehearse here"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NarrowingRun:
-    """The one run that would narrow the estimate of a configuration most."""
-
-    kind: NarrowingKind
-    workers: int
-    gpu: str
-    """Where it runs."""
-    time_s: Interval
-    cost: float | None
-    width_before: float
-    """Upper over lower end of the time to stable, now and after that run."""
-    width_after: float
-    about: Estimate
-
-
 def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estimate]:
     """Return an estimate for each kind and count that the images allow; InputError where they allow none."""
     # An epoch needs one full step of all workers at least: n x batch <= images.
@@ -173,21 +149,21 @@ def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estim
             f"Ask for at most {max(most, 1):,}, or for fewer images a step (--batch)."
         )
     return [
-        _estimate(measured, question, kind, n)
+        estimate_one(measured, question, kind, n)
         for kind in dict.fromkeys(map(kind_of, question.gpus))
         for n in counts
         if kind != CPU or n <= measured.cores  # more would share the cores
     ]
 
 
-def _estimate(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int) -> Estimate:
+def estimate_one(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int) -> Estimate:
     sheet = None if kind == CPU else sheet_of(kind)
     hosts = question.hosts(kind, workers)
     batch, planned = measured.batch, Interval.exact(float(measured.epochs))
     global_batch = batch * workers
     epochs = prior.epochs_to_stable(planned=measured.epochs, batch=batch, global_batch=global_batch)
     # More workers shorten an epoch and need more of them, for their larger global batch: both meet in `job_time`.
-    parts = _parts(measured, question, kind, workers, hosts)
+    parts = parts_of(measured, question, kind, workers, hosts)
     price = question.prices.of(kind)
     to_stable_s, job_s = job_time(parts, epochs), job_time(parts, planned)
     prediction = Prediction(
@@ -217,7 +193,7 @@ def _estimate(measured: TrialFacts, question: EstimateQuestion, kind: str, worke
     )
 
 
-def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int, hosts: int) -> TurnaroundParts:
+def parts_of(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int, hosts: int) -> TurnaroundParts:
     """Return the parts of the turnaround; start-up and decoding are those of a first run."""
     steps = math.ceil(measured.num_train / (measured.batch * workers))
     image_s = _image_s(measured, kind)
@@ -342,92 +318,3 @@ def _time_s(one: Estimate) -> float:
 
 def _price_key(one: Estimate) -> tuple[float, float]:
     return (math.inf if one.paid is None else one.paid), _time_s(one)
-
-
-# --- what to run
-
-
-def narrowing_run(measured: TrialFacts, question: EstimateQuestion, about: Estimate) -> NarrowingRun | None:
-    """Return the run that narrows the time to stable of one estimate most; None where none does."""
-    now = about.prediction.time_to_stable_s
-    if now is None or now.low <= 0:
-        return None
-    # Ratios of the ends: errors are relative, so the widths of short and of long times compare.
-    before = now.high / now.low
-    tried = list(_candidates(measured, question, about, before))
-    best = min(tried, key=lambda run: run.width_after, default=None)
-    return best if best is not None and best.width_after < before else None
-
-
-def _candidates(
-    measured: TrialFacts, question: EstimateQuestion, about: Estimate, before: float
-) -> Iterator[NarrowingRun]:
-    """Yield a training on one device of the kind, and a rehearsal of all workers on this machine."""
-    p = about.prediction
-    assert p.epochs_to_stable is not None
-    parts = _parts(measured, question, p.gpu, p.workers, p.hosts)
-    planned = Interval.exact(float(measured.epochs))
-    # What a training on one GPU of that kind would tell: its rate, taken to be the estimate's own value, and its
-    # start-up, to within FIXED_SCATTER. How well more GPUs scale stays as unsure as it is.
-    alone = _estimate(measured, question, p.gpu, 1)
-    timed = _parts(_as_measured(measured, p.gpu, alone), question, p.gpu, p.workers, p.hosts)
-    start_s = timed.fixed_overhead_s.value
-    known = Interval(value=start_s, low=start_s * (1 - FIXED_SCATTER), high=start_s * (1 + FIXED_SCATTER))
-    timed = replace(timed, fixed_overhead_s=known)
-    # Its stable epoch is that of one worker: to more it goes by the law of the batch.
-    share = prior.STABLE_SHARE.value * measured.epochs
-    own = Interval(value=share, low=share * (1 - INSIDE), high=share * (1 + INSIDE))
-    ratio = prior.epochs_to_stable(planned=measured.epochs, batch=measured.batch, global_batch=p.global_batch or 1)
-    epochs = own if p.workers == 1 else _like(ratio, own)
-    there = job_time(timed, epochs)
-    assert alone.prediction.job_time_s is not None
-    yield NarrowingRun(
-        kind="train there",
-        workers=1,
-        gpu=p.gpu,
-        time_s=alone.prediction.job_time_s,
-        cost=None if alone.prediction.cost is None else alone.prediction.cost.value,
-        width_before=before,
-        width_after=there.high / there.low,
-        about=about,
-    )
-    if p.gpu == measured.device and p.workers == 1:
-        return  # a rehearsal of one worker here is that very run
-    # A rehearsal tells when so many workers become stable, to within INSIDE, and nothing of their times. It costs what
-    # a plain run costs (docs/architecture.md), so its own time is that of one worker here.
-    value = p.epochs_to_stable.value
-    rehearsed = job_time(parts, Interval(value=value, low=value * (1 - INSIDE), high=value * (1 + INSIDE)))
-    own_parts = _parts(measured, question, measured.device, 1, 1)
-    yield NarrowingRun(
-        kind="rehearse here",
-        workers=p.workers,
-        gpu=measured.device,
-        time_s=job_time(own_parts, planned),
-        cost=None,
-        width_before=before,
-        width_after=rehearsed.high / rehearsed.low,
-        about=about,
-    )
-
-
-def _as_measured(measured: TrialFacts, kind: str, alone: Estimate) -> TrialFacts:
-    """Return the measurement as if a run on one device of the kind had found the estimate's own value."""
-    rate = alone.prediction.images_per_s
-    assert rate is not None, "every estimate has a rate"
-    found = replace(measured, images_per_s=Interval.exact(rate.value), half_width=MEASURED_HALF_WIDTH)
-    if kind == measured.device:
-        return found
-    # Of another device: what this one takes for a backbone's pass and to start says nothing there.
-    return replace(found, device=kind, backbone_images_per_s=None, start_up_s=None)
-
-
-def _like(known: Interval, own: Interval) -> Interval:
-    """Return the interval of a law from one batch with the width of what was measured there instead of the prior's."""
-    alone = prior.STABLE_SHARE
-    # Independent errors add up in squares of logarithms: the prior's share is taken out, what was measured comes in.
-    # Where the lower end was cut off at one epoch (prior.epochs_to_stable) the rest may be negative: 0 then.
-    less = math.log(known.value / known.low) ** 2 - math.log(alone.value / alone.low) ** 2
-    more = math.log(known.high / known.value) ** 2 - math.log(alone.high / alone.value) ** 2
-    low = math.hypot(math.sqrt(max(less, 0.0)), math.log(own.value / own.low))
-    high = math.hypot(math.sqrt(max(more, 0.0)), math.log(own.high / own.value))
-    return Interval(value=known.value, low=known.value * math.exp(-low), high=known.value * math.exp(high))

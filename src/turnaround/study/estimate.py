@@ -27,13 +27,12 @@ from turnaround.forecast.estimate import (
     Choices,
     Estimate,
     EstimateQuestion,
-    NarrowingRun,
     TrialFacts,
     choices,
     estimate_all,
-    narrowing_run,
 )
 from turnaround.forecast.interval import Interval
+from turnaround.forecast.narrowing import NarrowingRun, narrowing_run
 from turnaround.forecast.prior import NetworkCount
 from turnaround.forecast.question import Prediction
 from turnaround.forecast.queue import ready_first
