@@ -101,6 +101,40 @@ def test_bad_input_is_one_message(
     assert [path.name for path in tmp_path.iterdir()] == ["bad.csv"]
 
 
+@pytest.fixture
+def tried(
+    fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Console:
+    """`estimate` of a trial that was one of ResNet-50 on processors; prices are none of the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TURNAROUND_CONFIG", str(tmp_path / "no-settings"))
+    monkeypatch.setattr("turnaround.study.estimate.try_here", lambda recipe, **asked: HERE)
+    return Console(monkeypatch, capsys, always=("estimate", str(fruit_folder)))
+
+
+def test_energy_its_price_and_its_emissions(tried: Console) -> None:
+    asked = ("--gpu", "t4,rtx6000", "--workers", "1", "--no-keep")
+    said = words((done := tried(*asked)).out)
+    assert "energy of job" in said
+    assert "electricity" not in said
+    assert "energy: 20 % to 100 % of the power of its board while a GPU trains, by its data sheet" in said
+    assert "of the GPUs alone; not known for processors and RTX 6000" in said
+    rows = [line for line in done.out.splitlines() if line.endswith("not known")]
+    assert [row.split()[1] for row in rows] == ["CPU", "RTX"]
+    said = words(tried(*asked, "--electricity", "0.3", "--grid", "0.4").out)
+    assert "electricity" in said
+    assert "CO2e of job" in said
+    found = json.loads(tried(*asked, "--electricity", "0.3", "--grid", "0.4", "--json").out)
+    cpu, t4, rtx = found["estimates"]
+    assert [one["energy_wh"] is None for one in (cpu, t4, rtx)] == [True, False, True]
+    assert t4["electricity_cost"]["value"] == pytest.approx(0.3 * t4["energy_wh"]["value"] / 1000)
+    assert t4["emissions_kg"]["high"] == pytest.approx(0.4 * t4["energy_wh"]["high"] / 1000)
+    refused = tried(*asked, "--grid", "-1")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--grid must be 0 or more (kg of CO2e for one kWh), received -1" in words(refused.err)
+
+
 def test_a_folder_without_runs_names_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

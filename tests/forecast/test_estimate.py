@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from forecast.test_prior import RESNET50
+from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.prices import Price, PriceTable
 from turnaround.errors import InputError
 from turnaround.forecast.estimate import Estimate, EstimateQuestion, TrialFacts, choices, estimate_all
@@ -169,3 +170,54 @@ def test_the_start_up_is_that_of_the_trial_on_this_machine_and_a_guess_elsewhere
     assert difference == pytest.approx(45.0)
     assert here.low > 0.6 * 50
     assert there == one(quick, "A100", 1).prediction.job_time_s
+
+
+# --- energy
+
+
+def test_energy_is_a_share_of_the_boards_power_over_the_time() -> None:
+    rates = EnergyRates(electricity=0.3, grid=0.4)
+    found = estimate_all(HERE, replace(asked("cpu", "t4", "h100", "rtx 6000", workers=(1, 4)), rates=rates))
+    assert one(found, "CPU", 1).prediction.energy_wh is None
+    assert one(found, "RTX 6000", 1).prediction.energy_wh is None  # its board's power is in no sheet that is sure
+    for kind, watts in (("T4", 70), ("H100", 700)):
+        p, four = (one(found, kind, n).prediction for n in (1, 4))
+        assert p.energy_wh is not None
+        assert p.energy_to_stable_wh is not None
+        assert p.job_time_s is not None
+        assert p.electricity_cost is not None
+        assert p.emissions_kg is not None
+        # The start is a small part of the job here: half of the board's power over the whole job.
+        assert p.energy_wh.value == pytest.approx(0.5 * watts * p.job_time_s.value / 3600, rel=0.1)
+        assert p.energy_wh.high <= 1.05 * watts * p.job_time_s.high / 3600
+        assert p.energy_wh.high / p.energy_wh.low > p.job_time_s.high / p.job_time_s.low
+        assert p.energy_to_stable_wh.value < p.energy_wh.value
+        assert p.electricity_cost.value == pytest.approx(0.3 * p.energy_wh.value / 1000)
+        assert p.emissions_kg.high == pytest.approx(0.4 * p.energy_wh.high / 1000)
+        assert four.energy_wh is not None
+        assert p.energy_wh.value < four.energy_wh.value < 1.5 * p.energy_wh.value
+
+
+@pytest.mark.parametrize(
+    ("epoch_s", "epochs", "wh"),
+    # An H200: an epoch as measured, epochs, and what its counter told from the first step to the end (docs/LOG.md).
+    [(0.20, 10, 0.200), (0.59, 10, 0.697), (0.177, 12, 0.253), (0.108, 12, 0.176), (0.765, 6, 0.731)],
+)
+def test_the_interval_holds_what_short_trainings_on_an_h200_used(epoch_s: float, epochs: int, wh: float) -> None:
+    rate = Interval.exact(24_000 / epoch_s)
+    decoded = replace(HERE, decode_images_per_s=1e6, start_up_s=6.0)
+    here = replace(decoded, device="H200", precision="bf16", images_per_s=rate, epochs=epochs)
+    used = one(estimate_all(here, asked("h200", workers=(1,))), "H200", 1).prediction.energy_wh
+    assert used is not None
+    assert used.low <= wh <= used.high
+
+
+def test_a_counter_of_the_trial_tells_its_own_kind_alone() -> None:
+    here = replace(HERE, device="H200", precision="bf16", images_per_s=Interval.exact(4700.0))
+    counted = replace(here, training_watts=500.0)
+    unknown, known = (estimate_all(facts, asked("h200", "t4", workers=(1,))) for facts in (here, counted))
+    own, guessed = (one(found, "H200", 1).prediction.energy_wh for found in (known, unknown))
+    assert own is not None
+    assert guessed is not None
+    assert own.high / own.low < 0.7 * guessed.high / guessed.low
+    assert one(known, "T4", 1) == one(unknown, "T4", 1)

@@ -1,4 +1,4 @@
-"""`turnaround estimate`: time, memory and cost of a training from zero runs."""
+"""`turnaround estimate`: time, memory, cost and energy of a training from zero runs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from turnaround.cli.options import (
     Time,
     overrides_of,
 )
+from turnaround.cli.predict import Electricity, Grid
 
 EXIT_CTRL_C = 130
 
@@ -71,6 +72,8 @@ def estimate(
     time: Time = None,
     slurm: More = None,
     network: Network = None,
+    electricity: Electricity = None,
+    grid: Grid = None,
     out: Folder = Path("runs"),
     keep: Annotated[bool, typer.Option(help="Keep the estimate, to be scored by later runs.")] = True,
     device: Device = "auto",
@@ -85,8 +88,8 @@ def estimate(
 ) -> None:
     """Answer from zero runs: which GPUs, how long, how much.
 
-    Measures some seconds of the training on this machine, trains nothing, and tells time, memory and cost elsewhere
-    with wide, honest intervals; then the one run that would narrow them most.
+    Measures some seconds of the training on this machine, trains nothing, and tells time, memory, cost and energy
+    elsewhere with wide, honest intervals; then the one run that would narrow them most.
 
     [bold]turnaround estimate photos/ --gpu t4,a100 --workers 1-16[/bold]
     [bold]turnaround estimate photos/ --workers 1-16 --on slurm[/bold]    with the queue
@@ -94,6 +97,7 @@ def estimate(
     from dataclasses import replace
 
     from turnaround import recipes
+    from turnaround.analysis.energy import EnergyRates
     from turnaround.analysis.prices import price_table
     from turnaround.cli.predict import asked_workers
     from turnaround.errors import InputError
@@ -111,6 +115,7 @@ def estimate(
         gpus=usual_kinds(cluster) if gpu is None else _kinds(gpu),
         workers=tuple(asked_workers(workers)),
         prices=price_table(prices),
+        rates=EnergyRates(electricity=electricity, grid=grid),
         gpus_per_host=GPUS_PER_HOST if gpus_per_host is None else gpus_per_host,
         network=network,
     )

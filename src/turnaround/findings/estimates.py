@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from turnaround.forecast import prior
+from turnaround.forecast.energy import BOARD_SHARE
 from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, TrialFacts
 from turnaround.forecast.narrowing import NarrowingRun
 from turnaround.forecast.score import Score
-from turnaround.words import about, counted, duration, hardware, interval, listed, money, number, percent
+from turnaround.words import about, counted, duration, energy, hardware, interval, listed, money, number, percent
 
 FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "epoch_time_s": ("an epoch", about),
@@ -19,6 +20,7 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "images_per_s": ("images/s", number),
     "cost": ("cost of the job", money),
     "cost_to_stable": ("cost to stable", money),
+    "energy_wh": ("energy of the job", energy),
 }
 """Figures of an estimate that a run scores, and how each is told."""
 
@@ -94,6 +96,25 @@ def memory_sentences(estimates: Sequence[Estimate], batch: int) -> Iterator[str]
         instead = f"{counted(most, 'image')} surely fit" if most else "not even one image surely fits"
         verb = "may not fit" if memory.fits == "perhaps" else "does not fit"
         yield f"{kind}: a step of {batch} images {verb} ({low:.0f} to {high:.0f} GB); {instead}"
+
+
+def energy_sentence(estimates: Sequence[Estimate], trial: TrialFacts) -> str:
+    """Return what the energy rests on, and of which kinds it is not known."""
+    found = {e.prediction.gpu: e.prediction.energy_wh is not None for e in estimates}
+    known = [kind for kind, is_known in found.items() if is_known]
+    drawn = None if trial.device not in known else trial.training_watts
+    told = []
+    if drawn is not None:
+        told.append(f"the {number(drawn)} W that this {trial.device} drew in the trial, by its counter")
+    if [kind for kind in known if drawn is None or kind != trial.device]:
+        low, high = (percent(end) for end in (BOARD_SHARE.low, BOARD_SHARE.high))
+        told.append(
+            f"{low} to {high} of the power of its board while a GPU trains, by its data sheet (short trainings on an "
+            "H200 drew 30 to 52 %)"
+        )
+    unknown = ["processors" if kind == CPU else kind for kind, is_known in found.items() if not is_known]
+    without = f"not known for {listed(unknown)}" if unknown else ""
+    return f"energy: {'; '.join(filter(None, (' and '.join(told), 'of the GPUs alone' if told else '', without)))}"
 
 
 def narrowing_text(run: NarrowingRun) -> str:

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.gpu_kinds import data_sheet, kind_of
 from turnaround.analysis.prices import Price, PriceTable
 from turnaround.errors import InputError
 from turnaround.forecast import prior
+from turnaround.forecast.energy import START_POWER, board_watts, energy_wh
 from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.prior import MemoryNeed, NetworkCount
@@ -75,6 +77,8 @@ class TrialFacts:
     cores: int
     half_width: float | None = None
     """80 % half-width of the logarithm of that rate, besides its extremes; None: that of a trial."""
+    training_watts: float | None = None
+    """Power of the GPU that was measured, while it trained; None where it has no counter, and for processors."""
     start_up_s: float | None = None
     """From the command to the first step, without the images; None where nobody has measured it."""
 
@@ -86,6 +90,8 @@ class EstimateQuestion:
     gpus: tuple[str, ...]
     workers: tuple[int, ...]
     prices: PriceTable = field(default_factory=PriceTable)
+    rates: EnergyRates = field(default_factory=EnergyRates)
+    """What was said of the electricity."""
     gpus_per_host: int = GPUS_PER_HOST
     network: float | None = None
     """GB/s that an all-reduce gets between hosts; None: not known."""
@@ -187,14 +193,48 @@ def estimate_one(measured: TrialFacts, question: EstimateQuestion, kind: str, wo
     )
     precision = measured.precision if kind == CPU else measured.gpu_precision
     return Estimate(
-        prediction=prediction,
+        prediction=_with_energy(prediction, measured, question),
         memory=prior.memory_need(measured.network, sheet, batch=batch, precision=precision),
         price=price,
     )
 
 
-def parts_of(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int, hosts: int) -> TurnaroundParts:
-    """Return the parts of the turnaround; start-up and decoding are those of a first run."""
+def _with_energy(p: Prediction, measured: TrialFacts, question: EstimateQuestion) -> Prediction:
+    """Return the prediction with the energy of its GPUs, its price and its emissions; as it is for processors, whose
+    energy nobody measures."""
+    if p.gpu == CPU or p.epochs_to_stable is None:
+        return p
+    # Other kinds are not told by the GPU that is here: what leaves half of a large one idle fills a small one.
+    drawn = measured.training_watts if p.gpu == measured.device else None
+    watts = board_watts(sheet_of(p.gpu), while_training=drawn)
+    # The start counts for less than its time: the GPU waits.
+    parts = parts_of(measured, question, p.gpu, p.workers, p.hosts, start_power=START_POWER)
+    epochs = Interval.exact(float(measured.epochs)), p.epochs_to_stable
+    job, stable = (energy_wh(job_time(parts, each), watts, workers=p.workers) for each in epochs)
+    rates = question.rates
+    return replace(
+        p,
+        energy_wh=job,
+        energy_to_stable_wh=stable,
+        # Both rates are for a kWh.
+        electricity_cost=None if job is None or rates.electricity is None else job.scaled(rates.electricity / 1000),
+        emissions_kg=None if job is None or rates.grid is None else job.scaled(rates.grid / 1000),
+    )
+
+
+def parts_of(
+    measured: TrialFacts,
+    question: EstimateQuestion,
+    kind: str,
+    workers: int,
+    hosts: int,
+    *,
+    start_power: Interval | None = None,
+) -> TurnaroundParts:
+    """Return the parts of the turnaround; start-up and decoding are those of a first run.
+
+    With `start_power`, the power of a start over that of training, they are the seconds at the power of training.
+    """
     steps = math.ceil(measured.num_train / (measured.batch * workers))
     image_s = _image_s(measured, kind)
     alone = _step_alone_s(measured, kind, image_s)
@@ -210,6 +250,7 @@ def parts_of(measured: TrialFacts, question: EstimateQuestion, kind: str, worker
     # of it, the value half, and the upper end twice the time at the measured rate.
     decode_s = num_images / measured.decode_images_per_s
     fixed = Interval(value=fixed.value + decode_s / 2, low=fixed.low, high=fixed.high + 2 * decode_s)
+    fixed = fixed if start_power is None else fixed.multiplied_by(start_power)
     if measured.network.keeps_features:
         # Training and validation images alike pass the backbone once; after that an epoch is the last layer alone.
         once = _pass_s(measured, kind, image_s).scaled(num_images / (1 if kind == CPU else workers))

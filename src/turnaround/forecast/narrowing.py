@@ -109,8 +109,8 @@ def _as_measured(measured: TrialFacts, kind: str, alone: Estimate) -> TrialFacts
     found = replace(measured, images_per_s=Interval.exact(rate.value), half_width=MEASURED_HALF_WIDTH)
     if kind == measured.device:
         return found
-    # Of another device: what this one takes for a backbone's pass and to start says nothing there.
-    return replace(found, device=kind, backbone_images_per_s=None, start_up_s=None)
+    # Of another device: what this one takes for a backbone's pass, to start and in watts says nothing there.
+    return replace(found, device=kind, backbone_images_per_s=None, start_up_s=None, training_watts=None)
 
 
 def _like(known: Interval, own: Interval) -> Interval:

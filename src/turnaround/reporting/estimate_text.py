@@ -16,7 +16,7 @@ from turnaround.forecast.turnaround import gpu_hours
 from turnaround.reporting.forecast_words import queue_cells
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
 from turnaround.study.estimate import EstimateReport
-from turnaround.words import UNKNOWN, about, energy, interval, money, number
+from turnaround.words import UNKNOWN, about, interval, money, number
 
 MAX_ROWS = 20
 """A screen. Of more estimates the powers of two are shown; --json has all."""
@@ -33,9 +33,13 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("cost to stable\n(80 %)", lambda e: _money(e.prediction.cost_to_stable)),
     ("cost\nof job", lambda e: None if e.prediction.cost is None else money(e.prediction.cost.value)),
     ("GPU-h\nof job", lambda e: _hours(e)),
-    ("energy\nof job", lambda e: None if e.prediction.energy_wh is None else energy(e.prediction.energy_wh.value)),
+    ("energy of job\n(80 %)", lambda e: _between(e.prediction.energy_wh, ("Wh", "kWh"))),
+    ("electricity\nof job (80 %)", lambda e: _money(e.prediction.electricity_cost)),
+    ("CO2e of job\n(80 %)", lambda e: _between(_grams(e.prediction.emissions_kg), ("g", "kg"))),
 )
 """A column without a single value is left out: a new figure is a row here."""
+NO_VALUE = {"\nfits": "", "energy of job\n(80 %)": "not known"}
+"""Instead of a dash, where other rows have a value."""
 
 
 def estimate_lines(report: EstimateReport, width: int) -> Iterator[Text]:
@@ -80,7 +84,7 @@ def _table(shown: Sequence[Estimate], width: int) -> Iterator[Text]:
     for heading, cell in COLUMNS:
         cells = [cell(e) for e in shown]
         if any(one is not None for one in cells):
-            other = "" if cell is COLUMNS[0][1] else UNKNOWN
+            other = NO_VALUE.get(heading, UNKNOWN)
             columns.append(TextColumn(heading=heading, cells=tuple(one or other for one in cells)))
     for part, table in enumerate(tables(names, [columns], width - 2)):
         if part:
@@ -100,6 +104,23 @@ def _time(forecast: Interval | None) -> str | None:
 
 def _count(forecast: Interval | None) -> str | None:
     return None if forecast is None else f"{forecast.value:.0f} ({forecast.low:.0f}-{forecast.high:.0f})"
+
+
+def _between(forecast: Interval | None, units: tuple[str, str]) -> str | None:
+    """Return a value with its interval, all three in one unit, or in the one that is a thousand times as large."""
+    if forecast is None:
+        return None
+    is_large = forecast.value >= 999.5
+    value, low, high = (number(each / (1000 if is_large else 1), 2) for each in _ends(forecast))
+    return f"{value} {units[is_large]} ({low}-{high})"
+
+
+def _grams(emissions_kg: Interval | None) -> Interval | None:
+    return None if emissions_kg is None else emissions_kg.scaled(1000)
+
+
+def _ends(forecast: Interval) -> tuple[float, float, float]:
+    return forecast.value, forecast.low, forecast.high
 
 
 def _money(forecast: Interval | None) -> str | None:

@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from turnaround import recipes
+from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.prices import PriceTable, price_table
 from turnaround.analysis.summary import job_of_recipe
 from turnaround.analysis.workloads import Survey, survey_of
 from turnaround.errors import InputError, RunDirectoryError
-from turnaround.findings.estimates import memory_sentences, narrowing_command, narrowing_text, trial_sentences
+from turnaround.findings.estimates import (
+    energy_sentence,
+    memory_sentences,
+    narrowing_command,
+    narrowing_text,
+    trial_sentences,
+)
 from turnaround.findings.forecasts import Answer
 from turnaround.findings.queue import absent_kinds, queue_notes
 from turnaround.forecast.estimate import (
@@ -110,7 +117,8 @@ class EstimateReport:
     def notes(self) -> list[str]:
         """What the figures rest on, and what to mind."""
         cluster = self.cluster.title if self.cluster is not None and self.queued else None
-        return [*trial_sentences(self.trial, cluster), *memory_sentences(self.estimates, self.trial.batch)]
+        told = [*trial_sentences(self.trial, cluster), *memory_sentences(self.estimates, self.trial.batch)]
+        return [*told, energy_sentence(self.estimates, self.trial)]
 
     def of(self, gpu: str, workers: int) -> Estimate | None:
         """Return one estimate by its kind, in any spelling, and its number of workers."""
@@ -181,6 +189,10 @@ class EstimateAsked(TypedDict, total=False):
     """Keys of the recipe."""
     prices: PriceTable | str | os.PathLike[str]
     """A table or its file. Default: the user's own."""
+    electricity: float
+    """Price of one kWh."""
+    grid: float
+    """Kilograms of CO2 equivalents emitted for one kWh."""
     device: str
     out: str | os.PathLike[str]
     """The folder of the runs to come: the estimate is kept there and scored by them."""
@@ -201,6 +213,7 @@ def estimate(source: str | os.PathLike[str], **asked: Unpack[EstimateAsked]) -> 
         gpus=tuple(asked.get("gpus") or usual_kinds(cluster)),
         workers=tuple(sorted(set(asked.get("workers", USUAL_COUNTS)))),
         prices=table,
+        rates=EnergyRates(electricity=asked.get("electricity"), grid=asked.get("grid")),
     )
     overrides = [f"{key}={_as_text(value)}" for key, value in asked.get("settings", {}).items()]
     recipe = recipes.find(str(source), [*overrides, "workers.count=1"])
@@ -326,6 +339,7 @@ def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, A
         backbone_images_per_s=_rate(rates["backbone"]) if "backbone" in rates else None,
         decode_images_per_s=facts["decode"]["images_per_s"],
         start_up_s=facts["start_up_s"],
+        training_watts=facts["training_watts"],
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
 

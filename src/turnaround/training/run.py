@@ -22,6 +22,7 @@ from turnaround.choice import recorded
 from turnaround.data.pixels import Pixels, open_pixels
 from turnaround.errors import InputError, RunDirectoryError, TrainingError, TurnaroundError
 from turnaround.recipe import Recipe
+from turnaround.record.energy import OwnGpuEnergy
 from turnaround.record.files import read_json
 from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
 from turnaround.record.host import host_name
@@ -35,7 +36,7 @@ from turnaround.record.writer import truncate_epochs, write_json
 from turnaround.training import best, checkpoint, faults
 from turnaround.training.agreement import Agreement
 from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
-from turnaround.training.bench import measure
+from turnaround.training.bench import TrainingPower, measure
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, StartUp, with_lost
@@ -188,12 +189,14 @@ def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
     start_up.ended("build network and optimizer")
     assembly = warm_up(core, start_up=start_up)
     warm_up_s = time.perf_counter() - begun_s
+    power = TrainingPower(OwnGpuEnergy(gpu_of(workers.device) or "").used_energy_j)
     with watched_neighbours():
-        rates = {name: asdict(rate) for name, rate in measure(assembly, part_s=part_s).items()}
+        rates = {name: asdict(rate) for name, rate in measure(assembly, part_s=part_s, power=power).items()}
     if workers.rank == 0:
         choices = recorded(assembly.choices())
         facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": choices, "cost": core.cost}
         facts |= {"footprint": asdict(footprint), "device": _device_name(workers.device)}
+        facts["training_watts"] = power.watts  # of the one GPU of this process
         # Without the images, which a bench decodes several times.
         facts["start_up_s"] = sum(s for part, s in start_up.parts_s.items() if part != "wait for images")
         write_json(assignment.directory.bench, facts)
