@@ -12,10 +12,14 @@ import turnaround
 from console import Console
 from forecast.test_estimate import HERE
 from forking import ForkingParent
+from launch.test_automatic import folder as linked_photos
 from turnaround.errors import InputError
+from turnaround.launch import automatic
+from turnaround.launch.automatic import MANY_IMAGES
 from turnaround.launch.clusters.contract import NoAnswerError
 from turnaround.launch.clusters.slurm.cluster import Slurm
 from turnaround.launch.clusters.slurm.inventory import parse
+from turnaround.recipe import Recipe
 
 QUICK = ("--device", "cpu", "--seconds", "0.05", "--size", "32", "--batch", "16", "--model", "small", "--epochs", "2")
 
@@ -133,6 +137,32 @@ def test_energy_its_price_and_its_emissions(tried: Console) -> None:
     refused = tried(*asked, "--grid", "-1")
     assert (refused.code, refused.out) == (2, "")
     assert "--grid must be 0 or more (kg of CO2e for one kWh), received -1" in words(refused.err)
+
+
+def test_what_is_chosen_is_what_a_machine_with_a_gpu_trains(
+    tried: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop estimated a small network for a GPU that would train a large one; no run could ever score it."""
+    photos = linked_photos(tmp_path / "photos", images=MANY_IMAGES, side_px=200)
+    asked: list[Recipe] = []
+    monkeypatch.setattr(automatic, "describe_gpus", list)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("turnaround.study.estimate.try_here", lambda recipe, **more: asked.append(recipe) or HERE)
+    estimate = Console(tried.monkeypatch, tried.capture, always=("estimate", str(photos), "--no-keep"))
+    said = words((done := estimate("--gpu", "t4", "--workers", "1", "--epochs", "3", "--set", "model.name=auto")).out)
+    assert done.code == 0, done.err
+    assert (asked[-1].model.name, asked[-1].size_px) == ("resnet18", 128)
+    assert "model.name = resnet18 was chosen: 5,000 training images of about 200 px, and no trained weights" in said
+    assert "That is what a machine with a GPU chooses; without one, train may choose otherwise." in said
+    command = done.out.strip().splitlines()[-1]
+    assert command.startswith(f"    turnaround train {photos} --workers 1 ")
+    for key in ("training.epochs=3", "model.name=resnet18", "data.size_px=128", "augment.preset=light"):
+        assert f" --set {key}" in command
+    assert "model.name=auto" not in command
+    assert json.loads(estimate("--gpu", "t4", "--workers", "1", "--json").out)["notes"][0].startswith("model.name =")
+    said = words(estimate("--gpu", "cpu", "--workers", "1").out)  # nobody asks for a GPU
+    assert asked[-1].model.name == "small"
+    assert "That is what a machine with a GPU chooses" not in said
 
 
 def test_a_folder_without_runs_names_the_estimate(

@@ -125,7 +125,7 @@ def estimate(
     recipe = recipes.find(source, settings)
     where = checked_device(device)
     with preparation(err(), quiet=json_) as show, _nothing_to_go_on_with():
-        report = estimate_recipe(source, recipe, question, device=where, trial_s=seconds, show=show)
+        report = estimate_recipe(source, recipe, question, device=where, trial_s=seconds, show=show, runs=out)
     report = replace(with_queue(report, cluster, question, out), settings=tuple(settings))
     path = keep_estimate(report, out) if keep else None
     if json_:

@@ -97,17 +97,20 @@ class ImageFacts:
         return f"{self.num_train:,} training images of about {self.side_px:.0f} px"
 
 
-def decide(recipe: Recipe, *, cache: Path, device: str, runs: Path | None = None) -> AutomaticChoice:
+def decide(
+    recipe: Recipe, *, cache: Path, device: str, runs: Path | None = None, has_gpu: bool | None = None
+) -> AutomaticChoice:
     """Fill in what the recipe leaves to us. Everything that it says stays.
 
-    `runs` is the folder with earlier runs, whose noise scale says how large a batch pays.
+    `runs` is the folder with earlier runs, whose noise scale says how large a batch pays. `has_gpu` chooses for a
+    machine with a GPU or without one; None: for this machine, on the device.
     """
     if AUTO not in (recipe.model.name, recipe.training.batch_per_worker):
         return AutomaticChoice(recipe=recipe)
     facts = _image_facts(recipe, cache=cache)
     is_asked = recipe.training.batch_per_worker == AUTO
     plain = recipe.replace("training", batch_per_worker=None) if is_asked else recipe
-    decision = _with_network(plain, facts, device=device)
+    decision = _with_network(plain, facts, has_gpu=sees_gpu(device) if has_gpu is None else has_gpu)
     return _with_batch(decision, facts, runs=runs) if is_asked else decision
 
 
@@ -119,13 +122,17 @@ def _with_batch(decision: AutomaticChoice, facts: ImageFacts | None, *, runs: Pa
     return replace(decision, recipe=recipe, reasons=reasons, tries_memory=True)
 
 
-def _with_network(recipe: Recipe, facts: ImageFacts | None, *, device: str) -> AutomaticChoice:
+def sees_gpu(device: str) -> bool:
+    """Tell whether a training on this device of this machine is one on a GPU."""
+    return device != "cpu" and (device == "mps" or bool(describe_gpus()))
+
+
+def _with_network(recipe: Recipe, facts: ImageFacts | None, *, has_gpu: bool) -> AutomaticChoice:
     if recipe.model.name != AUTO:
         return AutomaticChoice(recipe=recipe)
     if facts is None:
         reason = "the images are drawn for it, or not here yet"
         return AutomaticChoice(recipe=_filled(recipe, {"model.name": SMALL_NETWORK}), reasons={"model.name": reason})
-    has_gpu = device != "cpu" and (device == "mps" or bool(describe_gpus()))
     if recipe.model.weights not in (AUTO, "none"):
         name, reason = _network_of(recipe.model.weights), "the network of the weights given"
         return _trained(recipe, facts, name=name, reason=reason, has_gpu=has_gpu)

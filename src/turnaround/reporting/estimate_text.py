@@ -58,7 +58,8 @@ def estimate_lines(report: EstimateReport, width: int) -> Iterator[Text]:
     if len(shown) < len(report.estimates):
         yield Text(f"  {len(report.estimates)} configurations were estimated; --json has them all")
     yield Text()
-    for name, notes in (("queue", report.queue_notes), ("rests on", report.notes)):
+    sections = ("what would be trained", report.chosen), ("queue", report.queue_notes), ("rests on", report.basis)
+    for name, notes in sections:
         if notes:
             yield Text(name, style="bold")
         for note in notes:

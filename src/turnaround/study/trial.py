@@ -1,0 +1,125 @@
+"""The trial of an estimate: what would be trained, and some seconds of it on this machine. Nothing is kept.
+
+Enters: a recipe of one worker. Leaves: the choices that were left to us, as a machine with a GPU makes them where GPUs
+are asked about, and a `TrialFacts`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from turnaround.analysis.gpu_kinds import kind_of
+from turnaround.analysis.summary import job_of_recipe
+from turnaround.forecast.estimate import CPU, EstimateQuestion, TrialFacts
+from turnaround.forecast.interval import Interval
+from turnaround.forecast.prior import NetworkCount
+from turnaround.launch.automatic import decide, sees_gpu
+from turnaround.launch.contract import checked_device
+from turnaround.launch.lifecycle import Request, measure
+from turnaround.launch.prepare import Prepared, Show, cache_root, image_facts
+from turnaround.recipe import AUTO, Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingChosen:
+    """What an estimate is about: a recipe that leaves nothing to the machine where it is trained."""
+
+    recipe: Recipe
+    pinned: tuple[str, ...] = ()
+    """Keys that were chosen here, each as SECTION.KEY=VALUE: another machine might choose others."""
+    notes: tuple[str, ...] = ()
+    """What was chosen and why, as `turnaround train` says it."""
+
+
+def choose(recipe: Recipe, question: EstimateQuestion, *, device: str, runs: Path | None) -> TrainingChosen:
+    """Return what would be trained on the kinds that are asked about."""
+    asks_for_gpus = any(kind_of(gpu) != CPU for gpu in question.gpus)
+    cache = cache_root(recipe, temporary=Path(tempfile.gettempdir()))
+    decision = decide(recipe, cache=cache, device=device, runs=runs, has_gpu=True if asks_for_gpus else None)
+    notes = replace(decision, recipe=decision.recipe.resolved()).notes()
+    if recipe.model.name == AUTO and asks_for_gpus and not sees_gpu(device):
+        notes = (*notes, "That is what a machine with a GPU chooses; without one, train may choose otherwise.")
+    return TrainingChosen(recipe=decision.recipe, pinned=tuple(_changed(recipe, decision.recipe)), notes=notes)
+
+
+def _changed(before: Recipe, after: Recipe) -> list[str]:
+    """Return the keys that differ, as the command line sets them."""
+    old, new = before.to_dict(), after.to_dict()
+    sections = [name for name, keys in new.items() if isinstance(keys, dict)]
+    return [
+        f"{section}.{key}={as_text(value)}"
+        for section in sections
+        for key, value in new[section].items()
+        if value != old[section][key]
+    ]
+
+
+def as_text(value: object) -> str:
+    """Return a value of a recipe as the command line takes it."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def try_here(recipe: Recipe, *, device: str, trial_s: float, show: Show) -> TrialFacts:
+    """Measure each part of the training for some seconds, on one process of this machine; nothing is kept."""
+    found: dict[str, Any] = {}
+
+    def note(recipe: Recipe, prepared: Prepared, processes: int) -> None:
+        found.update(recipe=recipe, images=image_facts(prepared))
+
+    with tempfile.TemporaryDirectory(prefix="turnaround-estimate-") as folder:
+        request = Request(
+            out=Path(folder) / "trial",
+            show=show,
+            processes=1,
+            device=checked_device(device),
+            shows_progress=False,
+            announce=note,
+        )
+        facts = measure(recipe, request, part_s=trial_s)
+    return trial_facts(found["recipe"], found["images"], facts)
+
+
+def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, Any]) -> TrialFacts:
+    """Return what the trial has told, from the resolved recipe, the images and the figures of the bench."""
+    rates, counted, precision = facts["rates"], facts["footprint"], recipe.training.precision
+    is_frozen = not recipe.model.fine_tune
+    device = kind_of(facts["device"])
+    network = NetworkCount(
+        **counted,
+        forward_flops_per_image=facts["cost"]["forward_flops_per_image"],
+        is_frozen=is_frozen,
+        keeps_features="backbone" in rates,
+    )
+    return TrialFacts(
+        job=job_of_recipe(recipe.to_dict()),
+        network=network,
+        num_train=images["num_train"],
+        num_validation=images["num_validation"],
+        batch=recipe.batch_per_worker,
+        epochs=recipe.training.num_epochs,
+        gradient_bytes=facts["cost"]["gradient_bytes"],
+        device=CPU if device in ("cpu", "mps") else device,
+        precision=_gpu_precision(facts["choices"]["precision"]["value"]),
+        gpu_precision=_gpu_precision(precision),
+        images_per_s=_rate(rates["training"]),
+        backbone_images_per_s=_rate(rates["backbone"]) if "backbone" in rates else None,
+        decode_images_per_s=facts["decode"]["images_per_s"],
+        start_up_s=facts["start_up_s"],
+        training_watts=facts["training_watts"],
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    )
+
+
+def _rate(rate: Mapping[str, float]) -> Interval:
+    return Interval(value=rate["images_per_s"], low=rate["low"], high=rate["high"])
+
+
+def _gpu_precision(name: str) -> str:
+    """Return the precision by a name of data sheets: a GPU left to itself computes in half precision; fp64 has no
+    figures, and is at least as slow as fp32."""
+    return {"auto": "amp", "fp64": "fp32"}.get(name, name)
