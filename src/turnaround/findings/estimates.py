@@ -25,11 +25,17 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 """Figures of an estimate that a run scores, and how each is told."""
 
 
-def choice_sentences(best: Choices | None, currency: str | None) -> list[str]:
-    """Return the answer: the fastest, the cheapest, and the cheapest within a tenth of the fastest."""
+def choice_sentences(
+    best: Choices | None, estimates: Sequence[Estimate], trial: TrialFacts, *, currency: str | None
+) -> list[str]:
+    """Return the answer: the fastest, the cheapest, and the cheapest within a tenth of the fastest; without a GPU that
+    has the memory for a step, that and the batch that fits."""
     if best is None:
-        return ["No kind that was asked about has the memory for a step: take fewer images a step (--batch)."]
-    told = [f"Fastest to a stable accuracy: {_priced(best.fastest, currency)}."]
+        return list(_too_large(estimates, trial.batch))
+    among = "" if best.fastest.prediction.gpu == CPU else " of the GPUs asked for"
+    among += "" if not among or trial.device == CPU else " and of this machine's"
+    told = [f"Fastest to a stable accuracy{among}: {_priced(best.fastest, currency)}."]
+    told += _this_machine(best.fastest, estimates)
     if best.near_fastest is not best.fastest:
         what = "Cheapest" if best.is_priced else "Fewest hours"
         told.append(f"{what} within 10 % of that: {_priced(best.near_fastest, currency)}.")
@@ -38,6 +44,42 @@ def choice_sentences(best: Choices | None, currency: str | None) -> list[str]:
     elif best.cheapest not in (best.fastest, best.near_fastest):
         told.append(f"Cheapest: {_priced(best.cheapest, currency)}.")
     return told
+
+
+def _this_machine(fastest: Estimate, estimates: Sequence[Estimate]) -> Iterator[str]:
+    """Say so where the processors that are here are there as soon as the fastest GPUs."""
+    here = [(e.prediction.time_to_stable_s, e.prediction.workers) for e in estimates if e.prediction.gpu == CPU]
+    known = [(time, workers) for time, workers in here if time is not None]
+    there = fastest.prediction.time_to_stable_s
+    if fastest.prediction.gpu == CPU or not known or there is None:
+        return
+    time, workers = min(known, key=lambda each: (each[0].value, each[1]))
+    if time.value <= there.value:
+        told = interval(time.value, time.low, time.high)
+        yield f"This machine is as fast or faster: {hardware(workers, CPU)}, {told}."
+
+
+def _too_large(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:
+    """Say that no GPU has the memory for a step, and the largest batch for which one has."""
+    gpus = {e.prediction.gpu: e.memory for e in estimates if e.prediction.gpu != CPU}
+    least = min((memory.need_bytes.low for memory in gpus.values()), default=0.0)
+    yield (
+        f"No GPU asked for ({listed(list(gpus), 5)}) has the memory for a step of {counted(batch, 'image')}: it needs "
+        f"{_gigabytes(least)} GB or more."
+    )
+    fitting = {kind: memory.largest_batch for kind, memory in gpus.items() if memory.largest_batch}
+    if not fitting:
+        yield "Not even one image surely fits: take smaller images (--size) or a smaller network."
+        return
+    largest = max(fitting.values())
+    most = [kind for kind, each in fitting.items() if each == largest]
+    others = [f"{each} on {kind}" for kind, each in fitting.items() if each != largest]
+    beside = f" ({listed(others)})" if others else ""
+    yield f"Ask again with --batch {largest}, which surely fits on {listed(most, 5)}{beside}."
+
+
+def _gigabytes(num_bytes: float) -> str:
+    return number(num_bytes / 1e9, 2)
 
 
 def _priced(one: Estimate, currency: str | None) -> str:

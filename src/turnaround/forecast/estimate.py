@@ -333,11 +333,11 @@ def _on_more(measured: TrialFacts, question: EstimateQuestion, alone: Interval, 
 
 def choices(estimates: Sequence[Estimate]) -> Choices | None:
     """Return the fastest, the cheapest, and the cheapest within a tenth of the fastest; None where nothing fits."""
-    able = [e for e in estimates if e.memory.fits != "no" and e.prediction.time_to_stable_s is not None]
-    if not able:
+    # Processors are a choice only where no GPU is asked about: nobody who asks for GPUs waits for days on this machine.
+    gpus = [e for e in estimates if e.prediction.gpu != CPU] or estimates
+    gpus = [e for e in gpus if e.memory.fits != "no" and e.prediction.time_to_stable_s is not None]
+    if not gpus:
         return None
-    # Processors are a choice only where no GPU fits.
-    gpus = [e for e in able if e.prediction.gpu != CPU] or able
     fastest = min(gpus, key=lambda e: (_time_s(e), e.prediction.workers))
     # Hours of one kind can be compared without a price, those of two kinds cannot: then the cheapest near the fastest
     # is sought among its own kind, and nobody is called the cheapest of all.

@@ -50,7 +50,9 @@ def estimate_lines(report: EstimateReport, width: int) -> Iterator[Text]:
         yield from (Text(line, style="yellow") for line in wrapped(clean(silent), width))
     if (ready := ready_text(report.queued, datetime.now())) is not None:
         yield from (Text(line, style="bold") for line in wrapped(clean(ready), width))
-    headline = f"{trial.job}, estimated from zero runs. " + " ".join(choice_sentences(report.choices, report.currency))
+    headline = f"{trial.job}, estimated from zero runs. " + " ".join(
+        choice_sentences(report.choices, report.estimates, trial, currency=report.currency)
+    )
     yield from (Text(line, style="bold") for line in wrapped(clean(headline), width))
     yield Text()
     shown = _shown(report.estimates)

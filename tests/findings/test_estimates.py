@@ -1,0 +1,49 @@
+"""The words of an estimate from zero runs: the answer first, and whom it is about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forecast.test_estimate import HERE, asked
+from turnaround.findings.estimates import choice_sentences
+from turnaround.forecast.estimate import TrialFacts, choices, estimate_all
+from turnaround.forecast.interval import Interval
+
+QUICK = replace(HERE, num_train=320, num_validation=80, epochs=5, start_up_s=1.0)
+"""A job of which a GPU would do little but start."""
+
+
+def answer(trial: TrialFacts, *gpus: str, workers: tuple[int, ...] = (1, 2, 4)) -> str:
+    estimates = estimate_all(trial, asked(*gpus, workers=workers))
+    return " ".join(choice_sentences(choices(estimates), estimates, trial, currency=None))
+
+
+def test_the_fastest_is_one_of_the_gpus_asked_for() -> None:
+    said = answer(HERE, "cpu", "t4", "h100")
+    assert said.startswith("Fastest to a stable accuracy of the GPUs asked for: 4 H100, ")
+    assert "This machine" not in said  # whose processors would take hours
+    own = replace(HERE, device="H200", precision="bf16", images_per_s=Interval.exact(4700.0))
+    assert answer(own, "h200", "t4").startswith(
+        "Fastest to a stable accuracy of the GPUs asked for and of this machine's: 4 H200, "
+    )
+
+
+def test_a_machine_that_is_as_fast_is_not_left_out() -> None:
+    quick = replace(QUICK, images_per_s=Interval.exact(5000.0))
+    said = answer(quick, "cpu", "t4", workers=(1,))
+    assert "of the GPUs asked for: 1 T4, " in said
+    assert " This machine is as fast or faster: 1 CPU process, " in said
+    assert "This machine" not in answer(QUICK, "cpu", "t4", workers=(1,))
+    assert answer(quick, "cpu", workers=(1,)).startswith("Fastest to a stable accuracy: 1 CPU process, ")
+
+
+def test_where_no_gpu_has_the_memory_that_comes_first_with_the_batch_that_fits() -> None:
+    large = replace(HERE, batch=4096, num_train=10**6)
+    said = answer(large, "cpu", "t4", "a100", workers=(1,))
+    assert said.startswith("No GPU asked for (T4 and A100) has the memory for a step of 4,096 images: it needs 178 GB")
+    assert said.endswith("Ask again with --batch 256, which surely fits on A100 (128 on T4).")
+    assert "CPU" not in said
+    huge = replace(large, network=replace(HERE.network, activation_bytes_per_image=1e12))
+    assert answer(huge, "t4", workers=(1,)).endswith(
+        "Not even one image surely fits: take smaller images (--size) or a smaller network."
+    )
