@@ -166,6 +166,21 @@ def test_what_is_chosen_is_what_a_machine_with_a_gpu_trains(
     assert "That is what a machine with a GPU chooses" not in said
 
 
+def test_the_answer_is_told_where_it_cannot_be_kept(tried: Console, fruit_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file in the way")
+    done = tried("--gpu", "t4", "--workers", "1")
+    assert done.code == 2
+    assert "Fastest to a stable accuracy of the GPUs asked for: 1 T4" in words(done.out)
+    assert words(done.err).startswith("error: The estimate is not kept, so no run will score it. Cannot write runs/")
+    assert "Choose another directory with --out." in words(done.err)
+    done = tried("--gpu", "t4", "--workers", "1", "--json")
+    assert (done.code, json.loads(done.out)["best"]["fastest"]) == (2, {"gpu": "T4", "workers": 1})
+    assert tried("--gpu", "t4", "--workers", "1", "--no-keep").code == 0
+    with pytest.warns(UserWarning, match="The estimate is not kept, so no run will score it. Cannot write runs/"):
+        report = turnaround.estimate(fruit_folder, gpus=["t4"], workers=[1], out="runs")
+    assert report.of("t4", 1) is not None
+
+
 def test_a_folder_without_runs_names_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

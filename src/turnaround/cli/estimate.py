@@ -31,7 +31,7 @@ EXIT_CTRL_C = 130
 
 
 if TYPE_CHECKING:
-    from turnaround.study.estimate import AskedCluster, EstimateReport
+    from turnaround.study.estimate import AskedCluster
 
 Kinds = Annotated[
     str | None,
@@ -103,7 +103,9 @@ def estimate(
     from turnaround.errors import InputError
     from turnaround.forecast.estimate import GPUS_PER_HOST, EstimateQuestion
     from turnaround.launch.contract import checked_device
-    from turnaround.reporting.terminal import err, preparation, print_json
+    from turnaround.reporting.estimate_text import estimate_lines
+    from turnaround.reporting.terminal import err, preparation, print_json, print_lines
+    from turnaround.reporting.terminal import out as console
     from turnaround.study.estimate import estimate_recipe, placed, usual_kinds, with_queue
     from turnaround.study.estimate import keep as keep_estimate
 
@@ -127,11 +129,14 @@ def estimate(
     with preparation(err(), quiet=json_) as show, _nothing_to_go_on_with():
         report = estimate_recipe(source, recipe, question, device=where, trial_s=seconds, show=show, runs=out)
     report = replace(with_queue(report, cluster, question, out), settings=tuple(settings))
-    path = keep_estimate(report, out) if keep else None
     if json_:
         print_json(report.as_json())
     else:
-        _print(report, path)
+        print_lines(console(), estimate_lines(report, min(console().width, 120)))
+    if keep:  # after the answer, which a full disk must not take along
+        path = keep_estimate(report, out)
+        if not json_:
+            err().print(f"kept in {path}: later runs beside it will score it", markup=False)
 
 
 @contextmanager
@@ -162,12 +167,3 @@ def _asked(flags: ClusterFlags) -> AskedCluster | None:
 
     cluster = flags.cluster()
     return None if cluster is None else AskedCluster.ask(cluster, flags.wishes)
-
-
-def _print(report: EstimateReport, path: Path | None) -> None:
-    from turnaround.reporting.estimate_text import estimate_lines
-    from turnaround.reporting.terminal import err, out, print_lines
-
-    print_lines(out(), estimate_lines(report, min(out().width, 120)))
-    if path is not None:
-        err().print(f"kept in {path}: later runs beside it will score it", markup=False)

@@ -7,6 +7,7 @@ what it says may be kept beside the runs that will score it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.prices import PriceTable, price_table
 from turnaround.analysis.workloads import Survey, survey_of
-from turnaround.errors import InputError, RunDirectoryError
+from turnaround.errors import InputError, RunDirectoryError, StorageError
 from turnaround.findings.estimates import (
     energy_sentence,
     memory_sentences,
@@ -227,7 +228,10 @@ def estimate(source: str | os.PathLike[str], **asked: Unpack[EstimateAsked]) -> 
     report = estimate_recipe(str(source), recipe, question, device=asked.get("device", "auto"), runs=runs)
     report = replace(with_queue(report, cluster, question, asked.get("out")), settings=tuple(overrides))
     if "out" in asked:
-        keep(report, Path(asked["out"]))
+        try:
+            keep(report, Path(asked["out"]))
+        except StorageError as error:  # the answer of the trial is not lost with it
+            warnings.warn(str(error), stacklevel=2)
     return report
 
 
@@ -307,7 +311,13 @@ def _runs_in(folder: str | os.PathLike[str] | None) -> Survey | None:
 
 
 def keep(report: EstimateReport, folder: Path) -> Path:
-    """Keep the estimates of powers of two in the folder of the runs that will score them; return the file."""
+    """Keep the estimates of powers of two in the folder of the runs that will score them; return the file.
+
+    StorageError where it cannot be written: whoever has the report has the answer all the same.
+    """
     kept = [e for e in report.estimates if e.prediction.workers & (e.prediction.workers - 1) == 0]
     prices = {e.prediction.gpu: None if e.price is None else e.price.per_hour for e in kept}
-    return keep_estimates(folder, [estimate_json(one) for one in kept], source=report.source, prices=prices)
+    try:
+        return keep_estimates(folder, [estimate_json(one) for one in kept], source=report.source, prices=prices)
+    except StorageError as error:
+        raise StorageError(f"The estimate is not kept, so no run will score it. {error}") from error
