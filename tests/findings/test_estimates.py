@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forecast.test_estimate import HERE, asked
-from turnaround.findings.estimates import choice_sentences
+from turnaround.findings.estimates import choice_sentences, memory_sentences, trial_sentences
 from turnaround.forecast.estimate import TrialFacts, choices, estimate_all
 from turnaround.forecast.interval import Interval
 
@@ -46,4 +46,39 @@ def test_where_no_gpu_has_the_memory_that_comes_first_with_the_batch_that_fits()
     huge = replace(large, network=replace(HERE.network, activation_bytes_per_image=1e12))
     assert answer(huge, "t4", workers=(1,)).endswith(
         "Not even one image surely fits: take smaller images (--size) or a smaller network."
+    )
+
+
+# --- memory
+
+
+def memory(trial: TrialFacts, *gpus: str) -> list[str]:
+    return list(memory_sentences(estimate_all(trial, asked("cpu", *gpus, workers=(1,))), trial))
+
+
+def test_what_a_step_needs_is_said_where_it_fits_too() -> None:
+    assert memory(HERE, "t4", "a100", "a100-80gb") == [
+        "memory: a step of 32 images needs 2.9 to 4.2 GB: surely fits on all of them; the most images that surely fit: "
+        "128 on T4, 256 on A100, 512 on A100-80GB"
+    ]
+    assert memory(HERE) == []  # of a processor's memory nothing is known
+
+
+def test_what_does_not_fit_is_named() -> None:
+    said = memory(replace(HERE, batch=300), "t4", "a100", "h100")
+    assert said[0].startswith("memory: a step of 300 images needs 14 to 27 GB: surely fits on A100 and H100; the most")
+    assert said[1:] == ["a step of 300 images may not fit on T4"]
+    assert memory(replace(HERE, batch=600), "t4", "l4")[1:] == ["a step of 600 images does not fit on T4 and L4"]
+
+
+def test_a_trial_of_fewer_images_says_so() -> None:
+    small = replace(HERE, batch=512, trial_batch=128)
+    assert memory(small, "a100")[-1] == "CPU: a step of 512 images does not fit here; 128 images do"
+    (said, *_) = trial_sentences(small)
+    assert "5 images/s of training with 128 images a step (the 512 asked about do not fit into this machine's" in said
+    cpu, gpu = estimate_all(small, asked("cpu", "a100", workers=(1,)))
+    assert (cpu.memory.fits, cpu.memory.largest_batch) == ("no", 128)
+    assert gpu.memory == estimate_all(replace(HERE, batch=512), asked("a100", workers=(1,)))[0].memory
+    assert answer(small, "cpu", workers=(1,)) == (
+        "This machine has not the memory for a step of 512 images: ask again with --batch 128."
     )

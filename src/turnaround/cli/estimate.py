@@ -31,7 +31,7 @@ EXIT_CTRL_C = 130
 
 
 if TYPE_CHECKING:
-    from turnaround.study.estimate import AskedCluster
+    from turnaround.study.estimate import AskedCluster, EstimateReport
 
 Kinds = Annotated[
     str | None,
@@ -103,17 +103,13 @@ def estimate(
     from turnaround.errors import InputError
     from turnaround.forecast.estimate import GPUS_PER_HOST, EstimateQuestion
     from turnaround.launch.contract import checked_device
-    from turnaround.reporting.estimate_text import estimate_lines
-    from turnaround.reporting.terminal import err, preparation, print_json, print_lines
-    from turnaround.reporting.terminal import out as console
+    from turnaround.reporting.terminal import err, preparation
     from turnaround.study.estimate import estimate_recipe, placed, usual_kinds, with_queue
-    from turnaround.study.estimate import keep as keep_estimate
 
-    flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     if on != LOCAL and gpus_per_host is not None:
         raise InputError(f"--on {on} asks the cluster what --gpus-per-host tells: give one of the two.")
-    cluster = _asked(flags)
-    question = EstimateQuestion(
+    cluster = _asked(ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ())))
+    asked = EstimateQuestion(
         gpus=usual_kinds(cluster) if gpu is None else _kinds(gpu),
         workers=tuple(asked_workers(workers)),
         prices=price_table(prices),
@@ -121,22 +117,16 @@ def estimate(
         gpus_per_host=GPUS_PER_HOST if gpus_per_host is None else gpus_per_host,
         network=network,
     )
-    question = placed(question, cluster)
-    keys = {"workers": 1, "epochs": epochs, "batch": batch, "model": model, "size": size}
-    settings = overrides_of(set_, keys, pretrained=pretrained)
-    recipe = recipes.find(source, settings)
-    where = checked_device(device)
+    question = placed(asked, cluster)
+    keys = {"workers": 1, "epochs": epochs, "batch": batch, "model": model}
+    settings = overrides_of(set_, keys | {"size": size}, pretrained=pretrained)
+    recipe, where = recipes.find(source, settings), checked_device(device)
     with preparation(err(), quiet=json_) as show, _nothing_to_go_on_with():
         report = estimate_recipe(source, recipe, question, device=where, trial_s=seconds, show=show, runs=out)
     report = replace(with_queue(report, cluster, question, out), settings=tuple(settings))
-    if json_:
-        print_json(report.as_json())
-    else:
-        print_lines(console(), estimate_lines(report, min(console().width, 120)))
-    if keep:  # after the answer, which a full disk must not take along
-        path = keep_estimate(report, out)
-        if not json_:
-            err().print(f"kept in {path}: later runs beside it will score it", markup=False)
+    _print(report, as_json=json_)
+    if keep:
+        _keep(report, out, is_quiet=json_)
 
 
 @contextmanager
@@ -167,3 +157,23 @@ def _asked(flags: ClusterFlags) -> AskedCluster | None:
 
     cluster = flags.cluster()
     return None if cluster is None else AskedCluster.ask(cluster, flags.wishes)
+
+
+def _print(report: EstimateReport, *, as_json: bool) -> None:
+    from turnaround.reporting.estimate_text import estimate_lines
+    from turnaround.reporting.terminal import out, print_json, print_lines
+
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print_lines(out(), estimate_lines(report, min(out().width, 120)))
+
+
+def _keep(report: EstimateReport, folder: Path, *, is_quiet: bool) -> None:
+    """Keep the estimate: after the answer, which a full disk must not take along."""
+    from turnaround.reporting.terminal import err
+    from turnaround.study.estimate import keep
+
+    path = keep(report, folder)
+    if not is_quiet:
+        err().print(f"kept in {path}: later runs beside it will score it", markup=False)

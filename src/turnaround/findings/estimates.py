@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from turnaround.forecast import prior
 from turnaround.forecast.energy import BOARD_SHARE
 from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, TrialFacts
 from turnaround.forecast.narrowing import NarrowingRun
+from turnaround.forecast.prior import MemoryNeed
 from turnaround.forecast.score import Score
 from turnaround.words import about, counted, duration, energy, hardware, interval, listed, money, number, percent
 
@@ -62,6 +63,10 @@ def _this_machine(fastest: Estimate, estimates: Sequence[Estimate]) -> Iterator[
 def _too_large(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:
     """Say that no GPU has the memory for a step, and the largest batch for which one has."""
     gpus = {e.prediction.gpu: e.memory for e in estimates if e.prediction.gpu != CPU}
+    if not gpus:
+        most = estimates[0].memory.largest_batch or 1
+        yield f"This machine has not the memory for a step of {counted(batch, 'image')}: ask again with --batch {most}."
+        return
     least = min((memory.need_bytes.low for memory in gpus.values()), default=0.0)
     yield (
         f"No GPU asked for ({listed(list(gpus), 5)}) has the memory for a step of {counted(batch, 'image')}: it needs "
@@ -99,8 +104,12 @@ def trial_sentences(trial: TrialFacts, cluster: str | None = None) -> Iterator[s
     """Yield what the figures rest on; `cluster`: who told the queue and the GPUs of a host."""
     rate = number(trial.images_per_s.value)
     start = "" if trial.start_up_s is None else f"; {duration(trial.start_up_s)} from the command to the first step"
+    smaller = ""
+    if trial.is_smaller:
+        smaller = f" (the {trial.batch:,} asked about do not fit into this machine's memory: the rate is that of fewer)"
     yield (
-        f"measured here ({trial.device}): {rate} images/s of training with {trial.batch} images a step; decoding "
+        f"measured here ({trial.device}): {rate} images/s of training with "
+        f"{counted(trial.trial_batch or trial.batch, 'image')} a step{smaller}; decoding "
         f"{number(trial.decode_images_per_s)} images/s; {trial.num_train:,} training and {trial.num_validation:,} "
         f"validation images, {trial.epochs} epochs{start}"
     )
@@ -127,17 +136,35 @@ def trial_sentences(trial: TrialFacts, cluster: str | None = None) -> Iterator[s
     yield f"{queue}the input path of another machine is taken as no slower than its GPUs"
 
 
-def memory_sentences(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:
-    """Yield the kinds on which the batch does not surely fit, with the one that does."""
-    by_kind = {e.prediction.gpu: e.memory for e in estimates}
+def memory_sentences(estimates: Sequence[Estimate], trial: TrialFacts) -> Iterator[str]:
+    """Yield what a step needs and which batch surely fits on each kind; then the kinds on which that asked about does
+    not surely fit."""
+    by_kind = {e.prediction.gpu: e.memory for e in estimates if e.prediction.gpu != CPU}
+    told = {kind: memory for kind, memory in by_kind.items() if memory.largest_batch is not None}
+    step = f"a step of {counted(trial.batch, 'image')}"
+    if told:
+        need = next(iter(told.values())).need_bytes  # of the same precision on all kinds
+        fitting = [kind for kind, memory in told.items() if memory.fits == "yes"]
+        where = "all of them" if fitting == list(by_kind) and len(by_kind) > 1 else listed(fitting, 6)
+        fits = f": surely fits on {where}" if fitting else ""
+        yield f"memory: {step} needs {_gigabytes(need.low)} to {_gigabytes(need.high)} GB{fits}; {_largest(told)}"
+    for fits, verb in (("perhaps", "may not fit"), ("no", "does not fit")):
+        if kinds := [kind for kind, memory in told.items() if memory.fits == fits]:
+            yield f"{step} {verb} on {listed(kinds, 6)}"
+    if trial.is_smaller and trial.device == CPU:
+        yield f"CPU: {step} does not fit here; {counted(trial.trial_batch or 1, 'image')} do"
+    unknown = [kind for kind in by_kind if kind not in told]
+    if unknown:
+        yield f"the memory of {listed(unknown)} is not known"
+
+
+def _largest(by_kind: Mapping[str, MemoryNeed]) -> str:
+    """Return the largest batch that surely fits, kinds with the same one together."""
+    kinds: dict[int, list[str]] = {}
     for kind, memory in by_kind.items():
-        if memory.fits in ("yes", "not known"):
-            continue
-        low, high = memory.need_bytes.low / 1e9, memory.need_bytes.high / 1e9
-        most = memory.largest_batch
-        instead = f"{counted(most, 'image')} surely fit" if most else "not even one image surely fits"
-        verb = "may not fit" if memory.fits == "perhaps" else "does not fit"
-        yield f"{kind}: a step of {batch} images {verb} ({low:.0f} to {high:.0f} GB); {instead}"
+        kinds.setdefault(memory.largest_batch or 0, []).append(kind)
+    sizes = [f"{most:,} on {listed(each, 6)}" for most, each in kinds.items()]
+    return f"the most images that surely fit: {', '.join(sizes)}"
 
 
 def energy_sentence(estimates: Sequence[Estimate], trial: TrialFacts) -> str:

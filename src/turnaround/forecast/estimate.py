@@ -61,6 +61,8 @@ class TrialFacts:
     num_validation: int
     batch: int
     """Images of a worker in each step."""
+    trial_batch: int | None = None
+    """Those of the trial, where this machine has not the memory for as many; None: as many."""
     epochs: int
     gradient_bytes: float
     device: str
@@ -81,6 +83,11 @@ class TrialFacts:
     """Power of the GPU that was measured, while it trained; None where it has no counter, and for processors."""
     start_up_s: float | None = None
     """From the command to the first step, without the images; None where nobody has measured it."""
+
+    @property
+    def is_smaller(self) -> bool:
+        """True where the trial had fewer images in a step than are asked about."""
+        return self.trial_batch is not None and self.trial_batch < self.batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +199,10 @@ def estimate_one(measured: TrialFacts, question: EstimateQuestion, kind: str, wo
         kind="forecast" if kind == measured.device else "estimate from data sheets",
     )
     precision = measured.precision if kind == CPU else measured.gpu_precision
-    return Estimate(
-        prediction=_with_energy(prediction, measured, question),
-        memory=prior.memory_need(measured.network, sheet, batch=batch, precision=precision),
-        price=price,
-    )
+    memory = prior.memory_need(measured.network, sheet, batch=batch, precision=precision)
+    if kind == CPU and measured.is_smaller:  # it was tried
+        memory = replace(memory, fits="no", largest_batch=measured.trial_batch)
+    return Estimate(prediction=_with_energy(prediction, measured, question), memory=memory, price=price)
 
 
 def _with_energy(p: Prediction, measured: TrialFacts, question: EstimateQuestion) -> Prediction:

@@ -123,7 +123,7 @@ class EstimateReport:
     def basis(self) -> list[str]:
         """What the figures rest on, and what to mind."""
         cluster = self.cluster.title if self.cluster is not None and self.queued else None
-        told = [*trial_sentences(self.trial, cluster), *memory_sentences(self.estimates, self.trial.batch)]
+        told = [*trial_sentences(self.trial, cluster), *memory_sentences(self.estimates, self.trial)]
         return [*told, energy_sentence(self.estimates, self.trial)]
 
     def of(self, gpu: str, workers: int) -> Estimate | None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.summary import job_of_recipe
+from turnaround.errors import ProcessFailedError
 from turnaround.forecast.estimate import CPU, EstimateQuestion, TrialFacts
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.prior import NetworkCount
@@ -23,6 +25,19 @@ from turnaround.launch.contract import checked_device
 from turnaround.launch.lifecycle import Request, measure
 from turnaround.launch.prepare import Prepared, Show, cache_root, image_facts
 from turnaround.recipe import AUTO, Recipe
+from turnaround.record.files import remove_folder
+
+OUT_OF_MEMORY = (
+    "alloc_cpu",
+    "not enough memory",
+    "Cannot allocate memory",
+    "bad_alloc",
+    "MemoryError",
+    "CUDA out of memory",
+    "(signal 9)",
+)
+"""Words of torch, C++, Python and the system when memory has run out, and of the launcher for a process that the kernel
+has killed for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,23 +80,49 @@ def as_text(value: object) -> str:
 
 
 def try_here(recipe: Recipe, *, device: str, trial_s: float, show: Show) -> TrialFacts:
-    """Measure each part of the training for some seconds, on one process of this machine; nothing is kept."""
+    """Measure each part of the training for some seconds, on one process of this machine; nothing is kept.
+
+    At the batch of the recipe, or at the largest half, quarter, ... of it that this machine has the memory for.
+    """
     found: dict[str, Any] = {}
 
-    def note(recipe: Recipe, prepared: Prepared, processes: int) -> None:
-        found.update(recipe=recipe, images=image_facts(prepared))
+    def note(tried: Recipe, prepared: Prepared, processes: int) -> None:
+        found.setdefault("recipe", tried)  # the first one has the batch that is asked about
+        found.update(images=image_facts(prepared))
 
-    with tempfile.TemporaryDirectory(prefix="turnaround-estimate-") as folder:
-        request = Request(
-            out=Path(folder) / "trial",
-            show=show,
-            processes=1,
-            device=checked_device(device),
-            shows_progress=False,
-            announce=note,
-        )
-        facts = measure(recipe, request, part_s=trial_s)
-    return trial_facts(found["recipe"], found["images"], facts)
+    request = Request(
+        out=Path(), show=show, processes=1, device=checked_device(device), shows_progress=False, announce=note
+    )
+    tried = recipe.resolved()
+    while True:
+        try:
+            with _folder() as folder:
+                facts = measure(tried, replace(request, out=folder / "trial"), part_s=trial_s, fits_batch=True)
+            return trial_facts(found["recipe"], found["images"], facts)
+        except ProcessFailedError as error:
+            if tried.batch_per_worker == 1 or not _is_out_of_memory(error):
+                raise
+            # A limit that no file of the system tells of: what is free was judged too well.
+            tried = tried.replace("training", batch_per_worker=tried.batch_per_worker // 2, batch_total=None)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Yield a folder for the time being; after a failure that is told it stays, since the error names its log."""
+    folder = Path(tempfile.mkdtemp(prefix="turnaround-estimate-"))
+    is_named = False
+    try:
+        yield folder
+    except ProcessFailedError as error:
+        is_named = not _is_out_of_memory(error)
+        raise
+    finally:
+        if not is_named:
+            remove_folder(folder)
+
+
+def _is_out_of_memory(error: ProcessFailedError) -> bool:
+    return any(word in str(error) for word in OUT_OF_MEMORY)
 
 
 def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, Any]) -> TrialFacts:
@@ -101,6 +142,7 @@ def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, A
         num_train=images["num_train"],
         num_validation=images["num_validation"],
         batch=recipe.batch_per_worker,
+        trial_batch=facts["batch_per_worker"],
         epochs=recipe.training.num_epochs,
         gradient_bytes=facts["cost"]["gradient_bytes"],
         device=CPU if device in ("cpu", "mps") else device,

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from turnaround.choice import recorded
 from turnaround.data.pixels import Pixels, open_pixels
 from turnaround.errors import InputError, RunDirectoryError, TrainingError, TurnaroundError
 from turnaround.recipe import Recipe
-from turnaround.record.energy import OwnGpuEnergy
 from turnaround.record.files import read_json
 from turnaround.record.heartbeat import Heartbeat, HeartbeatFile
 from turnaround.record.host import host_name
@@ -36,14 +34,12 @@ from turnaround.record.writer import truncate_epochs, write_json
 from turnaround.training import best, checkpoint, faults
 from turnaround.training.agreement import Agreement
 from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
-from turnaround.training.bench import TrainingPower, measure
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, StartUp, with_lost
 from turnaround.training.energy import GPU, EpochEnergy, gpu_of
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.fitting import Place, fitting_alone, fitting_batch
-from turnaround.training.footprint import count_footprint
 from turnaround.training.loop import Loop
 from turnaround.training.neighbours import watched_neighbours
 from turnaround.training.plan import EpochPlan
@@ -113,14 +109,14 @@ def train(
     recipe = Recipe.from_record(record)
     device = choose_device(assignment.device, place)
     with ExitStack() as open_parts:
-        workers = _connected(recipe, place, device.value)
+        workers = connected(recipe, place, device.value)
         workers.share_out(shares_of(assignment.share, workers=workers.count, processes=workers.size))
         start_up.ended("connect")
         telemetry = Telemetry(directory.telemetry(host_name())) if place.local_rank == 0 else None
         if telemetry is not None:
             open_parts.enter_context(telemetry)
         pixels = open_pixels(assignment.pixels_dir)
-        _agree(workers, recipe, pixels)  # before anything is computed that would only differ later
+        agree(workers, recipe, pixels)  # before anything is computed that would only differ later
         start_up.ended("open pixels")
         there = Place(workers=workers, pixels=pixels, rank=place, device=device)
         if BATCH_TO_FIT in record:
@@ -177,38 +173,7 @@ def _fitted(
     return recipe
 
 
-def bench(assignment: Assignment, place: RankInfo, *, part_s: float) -> None:
-    """Measure the parts of this training on this machine; process 0 leaves the rates in bench.json."""
-    recipe = Recipe.from_record(restored(read_json(assignment.directory.recipe)))
-    device = choose_device(assignment.device, place)
-    workers, pixels = _connected(recipe, place, device.value), open_pixels(assignment.pixels_dir)
-    _agree(workers, recipe, pixels)
-    core = build_core(recipe, workers, pixels, place=place, device=device)
-    footprint = count_footprint(core.network.module, size_px=recipe.size_px)  # before anything is compiled or captured
-    begun_s, start_up = time.perf_counter(), assignment.start_up
-    start_up.ended("build network and optimizer")
-    assembly = warm_up(core, start_up=start_up)
-    warm_up_s = time.perf_counter() - begun_s
-    power = TrainingPower(OwnGpuEnergy(gpu_of(workers.device) or "").used_energy_j)
-    with watched_neighbours():
-        rates = {name: asdict(rate) for name, rate in measure(assembly, part_s=part_s, power=power).items()}
-    if workers.rank == 0:
-        choices = recorded(assembly.choices())
-        facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": choices, "cost": core.cost}
-        facts |= {"footprint": asdict(footprint), "device": _device_name(workers.device)}
-        facts["training_watts"] = power.watts  # of the one GPU of this process
-        # Without the images, which a bench decodes several times.
-        facts["start_up_s"] = sum(s for part, s in start_up.parts_s.items() if part != "wait for images")
-        write_json(assignment.directory.bench, facts)
-    workers.close()
-
-
-def _device_name(device: torch.device) -> str:
-    """Return the GPU's name, or the kind of device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _connected(recipe: Recipe, place: RankInfo, device: ProcessDevice) -> Workers:
+def connected(recipe: Recipe, place: RankInfo, device: ProcessDevice) -> Workers:
     return connect(
         recipe.workers.engine,
         place=place,
@@ -218,7 +183,7 @@ def _connected(recipe: Recipe, place: RankInfo, device: ProcessDevice) -> Worker
     )
 
 
-def _agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:
+def agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:
     """Refuse to train unless all processes have the same recipe and the same images; both values are named."""
     mine = {"recipe": json.dumps(recipe.to_dict(), sort_keys=True), "images": pixels.fingerprint}
     everyone = [json.loads(text) for text in workers.gather(json.dumps(mine))]
