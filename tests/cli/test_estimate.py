@@ -166,6 +166,18 @@ def test_what_is_chosen_is_what_a_machine_with_a_gpu_trains(
     assert "That is what a machine with a GPU chooses" not in said
 
 
+def test_workers_without_images_are_named(tried: Console) -> None:
+    """24,000 images of 32 a step are 750 workers."""
+    asked = ("--gpu", "t4", "--no-keep", "--workers")
+    left = "1,000 and 2,000 workers are left out: with 32 images a step each, the 24,000 training images are a full"
+    assert left.replace("1,000 and 2,000", "1000 and 2000") in words(tried(*asked, "1,1000,2000").out)
+    assert "748 to 760 workers" not in words(tried(*asked, "748-760").out)
+    assert "751 to 760 workers are left out" in words(tried(*asked, "748-760").out)
+    assert "left out" not in words(tried(*asked, "1,750").out)
+    notes = json.loads(tried(*asked, "1,1000", "--json").out)["notes"]
+    assert any(note.startswith("1000 workers are left out") for note in notes)
+
+
 def test_the_answer_is_told_where_it_cannot_be_kept(tried: Console, fruit_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file in the way")
     done = tried("--gpu", "t4", "--workers", "1")

@@ -45,10 +45,12 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tried(monkeypatch: pytest.MonkeyPatch, measured: Measured, batch: int = 64) -> TrialFacts:
+def tried(
+    monkeypatch: pytest.MonkeyPatch, measured: Measured, batch: int = 64, workers: tuple[int, ...] = (1,)
+) -> TrialFacts:
     monkeypatch.setattr(trial, "measure", measured)
     recipe = recipes.find("fruitbowl", [f"training.batch_per_worker={batch}", "workers.count=1"])
-    return try_here(recipe, device="cpu", trial_s=0.1, show=lambda what, done, total: None)
+    return try_here(recipe, workers=workers, device="cpu", trial_s=0.1, show=lambda what, done, total: None)
 
 
 def machine_with_room_for(most: int, words: str, asked: list[int]) -> Measured:
@@ -101,6 +103,16 @@ def test_another_failure_leaves_the_log_that_it_names(folders: Path, monkeypatch
     assert asked == [64]
     (kept,) = folders.iterdir()
     assert str(kept) in str(failed.value)
+
+
+def test_too_few_images_are_refused_before_the_trial(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(recipe: Recipe, request: Request, **asked: object) -> dict[str, Any]:
+        request.announce(recipe, SimpleNamespace(), 1)  # type: ignore[arg-type]
+        raise AssertionError("nothing is measured for it")
+
+    with pytest.raises(InputError, match="100 workers of 64 images a step are more than the 6,000 training images"):
+        tried(monkeypatch, measure, workers=(100, 200))
+    assert list(folders.iterdir()) == []
 
 
 def test_bad_input_leaves_nothing(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from turnaround.forecast import prior
 from turnaround.forecast.energy import BOARD_SHARE
-from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, TrialFacts
+from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, TrialFacts, most_workers
 from turnaround.forecast.narrowing import NarrowingRun
 from turnaround.forecast.prior import MemoryNeed
 from turnaround.forecast.score import Score
@@ -134,6 +134,18 @@ def trial_sentences(trial: TrialFacts, cluster: str | None = None) -> Iterator[s
         yield f"the backbone is frozen: {prior.FROZEN_SPEEDUP.low:g} to {prior.FROZEN_SPEEDUP.high:g} times as fast"
     queue = "" if cluster else "without the queue; "
     yield f"{queue}the input path of another machine is taken as no slower than its GPUs"
+
+
+def left_out_sentences(workers: Sequence[int], trial: TrialFacts) -> Iterator[str]:
+    """Yield the numbers of workers that were asked about and for which there are too few images."""
+    most = most_workers(num_train=trial.num_train, batch=trial.batch)
+    left = [n for n in workers if n > most]
+    if left:
+        named = listed(left) if len(left) <= 4 else f"{left[0]:,} to {left[-1]:,}"
+        yield (
+            f"{named} workers are left out: with {counted(trial.batch, 'image')} a step each, the "
+            f"{trial.num_train:,} training images are a full step of {most:,} at most"
+        )
 
 
 def memory_sentences(estimates: Sequence[Estimate], trial: TrialFacts) -> Iterator[str]:

@@ -150,17 +150,26 @@ class Choices:
     is_priced: bool
 
 
-def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estimate]:
-    """Return an estimate for each kind and count that the images allow; InputError where they allow none."""
-    # An epoch needs one full step of all workers at least: n x batch <= images.
-    most = measured.num_train // measured.batch
-    counts = [n for n in question.workers if n <= max(most, 1)]
+def most_workers(*, num_train: int, batch: int) -> int:
+    """Return the most workers that the images allow: an epoch has one full step of all of them at least."""
+    return max(num_train // batch, 1)
+
+
+def counts_allowed(workers: Sequence[int], *, num_train: int, batch: int) -> list[int]:
+    """Return the numbers of workers that the images allow; InputError where they allow none."""
+    most = most_workers(num_train=num_train, batch=batch)
+    counts = [n for n in workers if n <= most]
     if not counts:
         raise InputError(
-            f"{question.workers[0]:,} workers of {measured.batch} images a step are more than the "
-            f"{measured.num_train:,} training images: an epoch would not have a single step. "
-            f"Ask for at most {max(most, 1):,}, or for fewer images a step (--batch)."
+            f"{workers[0]:,} workers of {batch} images a step are more than the {num_train:,} training images: an "
+            f"epoch would not have a single step. Ask for at most {most:,}, or for fewer images a step (--batch)."
         )
+    return counts
+
+
+def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estimate]:
+    """Return an estimate for each kind and count that the images allow; InputError where they allow none."""
+    counts = counts_allowed(question.workers, num_train=measured.num_train, batch=measured.batch)
     return [
         estimate_one(measured, question, kind, n)
         for kind in dict.fromkeys(map(kind_of, question.gpus))

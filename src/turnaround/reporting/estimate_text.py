@@ -59,6 +59,8 @@ def estimate_lines(report: EstimateReport, width: int) -> Iterator[Text]:
     yield from _table(shown, width)
     if len(shown) < len(report.estimates):
         yield Text(f"  {len(report.estimates)} configurations were estimated; --json has them all")
+    for sentence in report.left_out:
+        yield from map(Text, wrapped(clean(sentence), width, first="  "))
     yield Text()
     sections = ("what would be trained", report.chosen), ("queue", report.queue_notes), ("rests on", report.basis)
     for name, notes in sections:

@@ -21,6 +21,7 @@ from turnaround.analysis.workloads import Survey, survey_of
 from turnaround.errors import InputError, RunDirectoryError, StorageError
 from turnaround.findings.estimates import (
     energy_sentence,
+    left_out_sentences,
     memory_sentences,
     narrowing_command,
     narrowing_text,
@@ -87,6 +88,8 @@ class EstimateReport:
     """Those that were chosen here, and that another machine might choose otherwise."""
     chosen: tuple[str, ...] = ()
     """What was chosen, with its reason."""
+    workers: tuple[int, ...] = ()
+    """The numbers of workers that were asked about, also those for which there are too few images."""
     cluster: AskedCluster | None = None
     """None where no cluster was asked for its queue."""
 
@@ -117,7 +120,12 @@ class EstimateReport:
     @property
     def notes(self) -> list[str]:
         """What was chosen, what the figures rest on, and what to mind."""
-        return [*self.chosen, *self.basis]
+        return [*self.chosen, *self.left_out, *self.basis]
+
+    @property
+    def left_out(self) -> list[str]:
+        """What was asked about and has no estimate."""
+        return list(left_out_sentences(self.workers, self.trial))
 
     @property
     def basis(self) -> list[str]:
@@ -250,7 +258,7 @@ def estimate_recipe(
     `runs` is the folder with earlier runs, from which the batch is chosen where that is left to us.
     """
     training = choose(recipe, question, device=device, runs=runs)
-    trial = try_here(training.recipe, device=device, trial_s=trial_s, show=show)
+    trial = try_here(training.recipe, workers=question.workers, device=device, trial_s=trial_s, show=show)
     here = replace(question, gpus=tuple(dict.fromkeys([trial.device, *map(kind_of, question.gpus)])))
     estimates = estimate_all(trial, here)
     best = choices(estimates)
@@ -262,6 +270,7 @@ def estimate_recipe(
         choices=best,
         next_run=None if about is None else narrowing_run(trial, here, about),
         currency=question.prices.currency,
+        workers=question.workers,
         pinned=training.pinned,
         chosen=training.notes,
     )

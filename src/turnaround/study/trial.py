@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.summary import job_of_recipe
 from turnaround.errors import ProcessFailedError
-from turnaround.forecast.estimate import CPU, EstimateQuestion, TrialFacts
+from turnaround.forecast.estimate import CPU, EstimateQuestion, TrialFacts, counts_allowed
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.prior import NetworkCount
 from turnaround.launch.automatic import decide, sees_gpu
@@ -79,16 +79,19 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
-def try_here(recipe: Recipe, *, device: str, trial_s: float, show: Show) -> TrialFacts:
+def try_here(recipe: Recipe, *, workers: Sequence[int], device: str, trial_s: float, show: Show) -> TrialFacts:
     """Measure each part of the training for some seconds, on one process of this machine; nothing is kept.
 
-    At the batch of the recipe, or at the largest half, quarter, ... of it that this machine has the memory for.
+    At the batch of the recipe, or at the largest half, quarter, ... of it that this machine has the memory for. The
+    numbers of workers that are asked about are refused before it where there are too few images for all of them.
     """
     found: dict[str, Any] = {}
 
     def note(tried: Recipe, prepared: Prepared, processes: int) -> None:
         found.setdefault("recipe", tried)  # the first one has the batch that is asked about
         found.update(images=image_facts(prepared))
+        num_train = found["images"]["num_train"]
+        counts_allowed(workers, num_train=num_train, batch=found["recipe"].batch_per_worker)
 
     request = Request(
         out=Path(), show=show, processes=1, device=checked_device(device), shows_progress=False, announce=note
