@@ -118,6 +118,10 @@ def test_times_that_are_compared_share_a_unit_and_differ(times_s: tuple[float, .
         (number(0.0), "0"),
         (number(float("nan")), UNKNOWN),
         (money(1234.5), "1,234.50"),
+        (money(0.1), "0.10"),
+        (money(0.0996), "0.10"),
+        (money(0.0042), "0.0042"),  # two digits: nobody pays 0.00
+        (money(0.0), "0.00"),
         (counted(1, "class"), "1 class"),
         (counted(2, "class"), "2 classes"),
         (counted(1200, "image"), "1,200 images"),

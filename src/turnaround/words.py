@@ -167,8 +167,8 @@ def emissions(kg: float) -> str:
 
 
 def money(value: float) -> str:
-    """Return a cost in the currency of the price that was given: "9.33"."""
-    return f"{value:,.2f}"
+    """Return a cost in the currency of the price that was given: "9.33"; of less than 0.1 two digits: "0.0042"."""
+    return number(value, 2) if 0 < value < 0.0995 else f"{value:,.2f}"
 
 
 # --- counts and lists
