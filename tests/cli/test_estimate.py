@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,26 @@ def test_what_is_chosen_is_what_a_machine_with_a_gpu_trains(
     said = words(estimate("--gpu", "cpu", "--workers", "1").out)  # nobody asks for a GPU
     assert asked[-1].model.name == "small"
     assert "That is what a machine with a GPU chooses" not in said
+
+
+def test_every_figure_has_its_interval_on_a_narrow_screen(tried: Console, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("kind,price,currency\nT4,0.35,EUR\nH100,4.2,EUR\n")
+    asked = ("--gpu", "t4,h100", "--workers", "1-24", "--no-keep")
+    done = tried(*asked, "--prices", "p.csv")
+    assert max(map(len, done.out.split("\n  turnaround")[0].splitlines()[:-1])) <= 80
+    between = r"[0-9.,]+(?: (?:ms|s|min|h|Wh|kWh))? \([0-9.,]+-[0-9.,]+\)"
+    rows = [line for line in done.out.splitlines() if re.match(r"  [0-9]+ (T4|H100) ", line)]
+    told = Counter(row[2:9] for row in rows for _ in re.findall(between, row))
+    assert set(told.values()) == {7}  # an epoch, epochs, to stable, the job, two costs, energy
+    assert "cost to stable cost of job" in words(done.out)
+    assert done.out.count("(EUR, 80 %)") == 2
+    (fastest, *_) = re.findall(r"Fastest .*?: ([0-9]+ H100)", words(done.out))
+    assert any(row.startswith(f"  {fastest} ") for row in rows)  # 24, which is no power of two
+    said = words(tried(*asked).out)
+    assert "GPU-h of job" in said
+    hours = re.findall(r"  1 CPU +([0-9]+ \([0-9-]+\) CPU-h)", tried(*asked).out)
+    assert len(hours) == 1
+    assert " EUR) measures step and epochs" in words(done.out)
 
 
 def test_workers_without_images_are_named(tried: Console) -> None:

@@ -206,7 +206,7 @@ def narrowing_text(run: NarrowingRun) -> str:
     time = interval(run.time_s.value, run.time_s.low, run.time_s.high)
     if run.kind == "train there":
         where = "here" if run.gpu == CPU else f"on a machine with one {run.gpu}"
-        cost = "" if run.cost is None else f", {money(run.cost)}"
+        cost = "" if run.cost is None else f", {money(run.cost)} {p.currency or ''}".rstrip()
         return f"a run of one worker {where} ({time}{cost}) measures step and epochs: it narrows {narrower}"
     return f"a rehearsal of {counted(run.workers, 'worker')} here ({time}) measures the epochs: it narrows {narrower}"
 
