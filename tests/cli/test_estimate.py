@@ -222,6 +222,20 @@ def test_a_folder_without_runs_names_the_estimate(
     assert "`turnaround estimate SOURCE` answers without any" in words(done.err)
 
 
+@pytest.mark.parametrize("verb", [("predict", "runs", "--workers", "4"), ("report", "runs")])
+def test_a_folder_with_an_estimate_alone_names_the_run_that_narrows_it(
+    verb: tuple[str, ...], tried: Console, fruit_folder: Path
+) -> None:
+    assert tried("--gpu", "t4", "--workers", "1,4", "--model", "resnet50").code == 0
+    done = Console(tried.monkeypatch, tried.capture)(*verb)
+    assert (done.code, done.out) == (2, "")
+    assert words(done.err).startswith(
+        f"error: runs has an estimate of {HERE.job} and no run yet. Make one there: what narrows the estimate most is "
+        f"`turnaround train {fruit_folder} --workers "
+    )
+    assert words(done.err).endswith(" --set model.name=resnet50`.")
+
+
 # --- with the queue of a cluster
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from forecast.test_estimate import HERE, asked, one
 from forecast.test_prior import RESNET50
+from turnaround.findings.estimates import narrowing_text
 from turnaround.forecast.epochs import INSIDE
 from turnaround.forecast.estimate import choices, estimate_all
 from turnaround.forecast.interval import Interval
@@ -54,3 +55,13 @@ def test_a_run_on_a_gpu_tells_nothing_by_the_processors_of_the_trial() -> None:
         assert run.kind == "train there"
         widths.append(run.width_after)
     assert widths[0] == widths[1]
+
+
+def test_a_rehearsal_of_one_worker_is_a_plain_run() -> None:
+    question = asked("h100", workers=(1,))
+    (about,) = estimate_all(HERE, question)
+    run = narrowing_run(HERE, question, about)
+    assert run is not None
+    said = narrowing_text(replace(run, kind="rehearse here", workers=1, gpu="CPU"))
+    assert said.startswith("a run of one worker here (")
+    assert narrowing_text(replace(run, kind="rehearse here", workers=4)).startswith("a rehearsal of 4 workers here (")

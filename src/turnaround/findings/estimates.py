@@ -10,7 +10,7 @@ from turnaround.forecast.energy import BOARD_SHARE
 from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, TrialFacts, most_workers
 from turnaround.forecast.narrowing import NarrowingRun
 from turnaround.forecast.prior import MemoryNeed
-from turnaround.forecast.score import Score
+from turnaround.forecast.score import OtherWork, Score
 from turnaround.words import about, counted, duration, energy, hardware, interval, listed, money, number, percent
 
 FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -208,7 +208,8 @@ def narrowing_text(run: NarrowingRun) -> str:
         where = "here" if run.gpu == CPU else f"on a machine with one {run.gpu}"
         cost = "" if run.cost is None else f", {money(run.cost)} {p.currency or ''}".rstrip()
         return f"a run of one worker {where} ({time}{cost}) measures step and epochs: it narrows {narrower}"
-    return f"a rehearsal of {counted(run.workers, 'worker')} here ({time}) measures the epochs: it narrows {narrower}"
+    what = f"a rehearsal of {counted(run.workers, 'worker')}" if run.workers > 1 else "a run of one worker"
+    return f"{what} here ({time}) measures the epochs: it narrows {narrower}"
 
 
 def narrowing_command(run: NarrowingRun, source: str, settings: Sequence[str] = ()) -> str:
@@ -232,6 +233,21 @@ def score_sentences(scores: Sequence[Score]) -> list[str]:
             f"({low} to {high}), measured {show(score.measured)}: {inside}"
         )
     return told
+
+
+def unscored_sentence(others: Sequence[OtherWork]) -> str | None:
+    """Return that estimates are not scored, and why, by the first of them; None without any."""
+    if not others:
+        return None
+    first = others[0]
+    more = f" (and {counted(len(others) - 1, 'other')})" if len(others) > 1 else ""
+    apart = []
+    if set(first.runs_epochs) != {first.epochs}:
+        apart.append(f"{listed(first.runs_epochs) or 'other'} epochs instead of {first.epochs}")
+    if first.runs_global_batch != first.global_batch:
+        apart.append(f"{first.runs_global_batch or 'other'} images a step instead of {first.global_batch}")
+    where = hardware(first.workers, first.gpu)
+    return f"not scored: the estimate of {first.job}, {where}{more}: the runs have {listed(apart)}"
 
 
 def score_headline(scores: Sequence[Score]) -> str | None:

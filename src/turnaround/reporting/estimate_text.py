@@ -7,11 +7,17 @@ from datetime import datetime
 
 from rich.text import Text
 
-from turnaround.findings.estimates import choice_sentences, narrowing_text, score_headline, score_sentences
+from turnaround.findings.estimates import (
+    choice_sentences,
+    narrowing_text,
+    score_headline,
+    score_sentences,
+    unscored_sentence,
+)
 from turnaround.findings.queue import ready_text, silence_text
 from turnaround.forecast.estimate import CPU, Estimate
 from turnaround.forecast.interval import Interval
-from turnaround.forecast.score import Score
+from turnaround.forecast.score import OtherWork, Score
 from turnaround.forecast.turnaround import gpu_hours
 from turnaround.reporting.forecast_words import queue_cells
 from turnaround.reporting.text_layout import TextColumn, clean, tables, wrapped
@@ -158,13 +164,17 @@ def _hours(e: Estimate) -> str | None:
     return "{} ({}-{})".format(*hours) + (" CPU-h" if e.prediction.gpu == CPU else "")
 
 
-def score_lines(scores: Sequence[Score], width: int) -> Iterator[Text]:
-    """Yield what was estimated before any run beside what was measured since; nothing without such scores."""
+def score_lines(scores: Sequence[Score], width: int, *, others: Sequence[OtherWork] = ()) -> Iterator[Text]:
+    """Yield what was estimated before any run beside what was measured since, and that runs were of other work than was
+    estimated; nothing where neither is there."""
     estimated = [score for score in scores if score.is_estimate]
-    headline = score_headline(estimated)
+    headline, left = score_headline(estimated), unscored_sentence(others)
+    if headline is not None or left is not None:
+        yield Text()
+    if left is not None:
+        yield from map(Text, wrapped(clean(left), width, rest="  "))
     if headline is None:
         return
-    yield Text()
     yield from (Text(line, style="bold") for line in wrapped(clean(headline), width))
     for sentence in score_sentences(estimated):
         yield from map(Text, wrapped(clean(sentence), width, first="  - "))

@@ -327,6 +327,7 @@ def keep(report: EstimateReport, folder: Path) -> Path:
     kept = [e for e in report.estimates if e.prediction.workers & (e.prediction.workers - 1) == 0]
     prices = {e.prediction.gpu: None if e.price is None else e.price.per_hour for e in kept}
     try:
-        return keep_estimates(folder, [estimate_json(one) for one in kept], source=report.source, prices=prices)
+        lines = [estimate_json(one) for one in kept]
+        return keep_estimates(folder, lines, source=report.source, prices=prices, next_run=report.command)
     except StorageError as error:
         raise StorageError(f"The estimate is not kept, so no run will score it. {error}") from error
