@@ -49,6 +49,17 @@ def test_where_no_gpu_has_the_memory_that_comes_first_with_the_batch_that_fits()
     )
 
 
+def test_of_a_backbone_whose_features_are_kept_both_rates_are_told() -> None:
+    """12,969 images/s on two cores were those of the last layer."""
+    network = replace(HERE.network, is_frozen=True, keeps_features=True)
+    rates = {"images_per_s": Interval.exact(13_000.0), "backbone_images_per_s": Interval.exact(109.0)}
+    (said, *_) = trial_sentences(replace(HERE, network=network, **rates))
+    assert said.startswith(
+        "measured here (CPU): 109 images/s of the backbone's one pass, then 13,000 images/s of training the last layer "
+        "on its features with 32 images a step; "
+    )
+
+
 # --- memory
 
 

@@ -107,8 +107,12 @@ def trial_sentences(trial: TrialFacts, cluster: str | None = None) -> Iterator[s
     smaller = ""
     if trial.is_smaller:
         smaller = f" (the {trial.batch:,} asked about do not fit into this machine's memory: the rate is that of fewer)"
+    what = "training"
+    if trial.backbone_images_per_s is not None:  # an epoch is the last layer alone, which says little of the network
+        rate = f"{number(trial.backbone_images_per_s.value)} images/s of the backbone's one pass, then {rate}"
+        what = "training the last layer on its features"
     yield (
-        f"measured here ({trial.device}): {rate} images/s of training with "
+        f"measured here ({trial.device}): {rate} images/s of {what} with "
         f"{counted(trial.trial_batch or trial.batch, 'image')} a step{smaller}; decoding "
         f"{number(trial.decode_images_per_s)} images/s; {trial.num_train:,} training and {trial.num_validation:,} "
         f"validation images, {trial.epochs} epochs{start}"
