@@ -77,10 +77,10 @@ def _too_large(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:
         yield "Not even one image surely fits: take smaller images (--size) or a smaller network."
         return
     largest = max(fitting.values())
-    most = [kind for kind, each in fitting.items() if each == largest]
-    others = [f"{each} on {kind}" for kind, each in fitting.items() if each != largest]
+    roomiest = [kind for kind, batch in fitting.items() if batch == largest]
+    others = [f"{batch} on {kind}" for kind, batch in fitting.items() if batch != largest]
     beside = f" ({listed(others)})" if others else ""
-    yield f"Ask again with --batch {largest}, which surely fits on {listed(most, 5)}{beside}."
+    yield f"Ask again with --batch {largest}, which surely fits on {listed(roomiest, 5)}{beside}."
 
 
 def _gigabytes(num_bytes: float) -> str:
