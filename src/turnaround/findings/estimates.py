@@ -49,7 +49,8 @@ def choice_sentences(
 
 def _this_machine(fastest: Estimate, estimates: Sequence[Estimate]) -> Iterator[str]:
     """Say so where the processors that are here are there as soon as the fastest GPUs."""
-    here = [(e.prediction.time_to_stable_s, e.prediction.workers) for e in estimates if e.prediction.gpu == CPU]
+    able = [e.prediction for e in estimates if e.prediction.gpu == CPU and e.memory.fits != "no"]
+    here = [(p.time_to_stable_s, p.workers) for p in able]
     known = [(time, workers) for time, workers in here if time is not None]
     there = fastest.prediction.time_to_stable_s
     if fastest.prediction.gpu == CPU or not known or there is None:
