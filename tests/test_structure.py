@@ -125,7 +125,12 @@ SHARED_WITH = ("recipe", "launch", "cli", "recorder", "worker", "worker_server")
 # The entry point of every training process, and the verbs that ask a trained network, stand on the reading side's
 # doorstep and open the GPU side's door: inside a function, so that nothing is loaded before it is needed.
 ENTRY_POINT = {
-    "worker.py": {"turnaround.training.run", "turnaround.training.clock", "turnaround.training.loading"},
+    "worker.py": {
+        "turnaround.training.bench_run",
+        "turnaround.training.run",
+        "turnaround.training.clock",
+        "turnaround.training.loading",
+    },
     "worker_server.py": {"turnaround.training.run", "turnaround.training.loading"},
     "cli/train.py": {"turnaround.training.preview"},
     "cli/check.py": {"turnaround.use.label_check", "turnaround.use.predictor"},

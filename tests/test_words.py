@@ -120,6 +120,7 @@ def test_times_that_are_compared_share_a_unit_and_differ(times_s: tuple[float, .
         (money(1234.5), "1,234.50"),
         (money(0.0021), "0.0021"),
         (money(0.012), "0.012"),
+        (money(0.1), "0.10"),
         (money(0.0996), "0.10"),
         (money(0.0), "0.00"),
         (counted(1, "class"), "1 class"),

@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     heartbeat = Heartbeat()
     try:
         with without_collections():
-            from turnaround.training.run import bench, train
+            from turnaround.training.run import train
 
         import_time_s = process_age_s() if preloaded is None else preloaded.import_time_s
         message = handshake.wait()
@@ -77,6 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
         if assignment is None:
             return 1
         if message.bench_part_s is not None:
+            from turnaround.training.bench_run import bench
+
             bench(assignment, here, part_s=message.bench_part_s)
             return 0
         shows = here.rank == 0 and message.shows_progress

@@ -73,6 +73,7 @@ def test_what_the_data_sheets_say() -> None:
     assert h100 is not None
     assert (t4.bandwidth_gb_s, t4.memory_gb, t4.fp16_tflops, t4.tf32_tflops, t4.fp32_tflops) == (320, 16, 65, None, 8.1)
     assert (v100.name, v100.bandwidth_gb_s) == ("V100", 900)
+    assert (t4.board_watts, v100.board_watts, h100.board_watts) == (70, 300, 700)
     assert (h100.fp16_tflops, h100.tf32_tflops, h100.source) == (
         989,
         495,
@@ -155,3 +156,14 @@ def test_a_bad_file_of_a_user_is_told(text: str, message: str) -> None:
 
 def test_devices_of_records_that_are_gpus() -> None:
     assert [is_cuda(device) for device in ("cuda", "cuda:3", "cpu", "mps", None, 3)] == [True, True, *4 * [False]]
+
+
+def test_a_board_draws_what_its_sheet_says_or_is_not_known() -> None:
+    """An energy is told by it: a slip of a digit would be ten times the electricity."""
+    watts = {kind: sheet.board_watts for kind in known_kinds() if (sheet := data_sheet(kind)) is not None}
+    assert [kind for kind, each in watts.items() if each is None] == ["RTX 6000"]  # its sources have 260 and 295 W
+    assert all(70 <= each <= 1000 for each in watts.values() if each is not None)
+    write_own("[V100]\nboard_watts = 250\n")
+    own = data_sheet("V100")
+    assert own is not None
+    assert (own.board_watts, own.memory_gb, own.source) == (250, 16, "given by the user")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,14 @@ import turnaround
 from console import Console
 from forecast.test_estimate import HERE
 from forking import ForkingParent
+from launch.test_automatic import folder as linked_photos
 from turnaround.errors import InputError
+from turnaround.launch import automatic
+from turnaround.launch.automatic import MANY_IMAGES
 from turnaround.launch.clusters.contract import NoAnswerError
 from turnaround.launch.clusters.slurm.cluster import Slurm
 from turnaround.launch.clusters.slurm.inventory import parse
+from turnaround.recipe import Recipe
 
 QUICK = ("--device", "cpu", "--seconds", "0.05", "--size", "32", "--batch", "16", "--model", "small", "--epochs", "2")
 
@@ -101,12 +107,133 @@ def test_bad_input_is_one_message(
     assert [path.name for path in tmp_path.iterdir()] == ["bad.csv"]
 
 
+@pytest.fixture
+def tried(
+    fruit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Console:
+    """`estimate` of a trial that was one of ResNet-50 on processors; prices are none of the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TURNAROUND_CONFIG", str(tmp_path / "no-settings"))
+    monkeypatch.setattr("turnaround.study.estimate.try_here", lambda recipe, **asked: HERE)
+    return Console(monkeypatch, capsys, always=("estimate", str(fruit_folder)))
+
+
+def test_energy_its_price_and_its_emissions(tried: Console) -> None:
+    asked = ("--gpu", "t4,rtx6000", "--workers", "1", "--no-keep")
+    said = words((done := tried(*asked)).out)
+    assert "energy of job" in said
+    assert "electricity" not in said
+    assert "energy: 20 % to 100 % of the power of its board while a GPU trains, by its data sheet" in said
+    assert "of the GPUs alone; not known for processors and RTX 6000" in said
+    rows = [line for line in done.out.splitlines() if line.endswith("not known")]
+    assert [row.split()[1] for row in rows] == ["CPU", "RTX"]
+    said = words(tried(*asked, "--electricity", "0.3", "--grid", "0.4").out)
+    assert "electricity" in said
+    assert "CO2e of job" in said
+    found = json.loads(tried(*asked, "--electricity", "0.3", "--grid", "0.4", "--json").out)
+    cpu, t4, rtx = found["estimates"]
+    assert [one["energy_wh"] is None for one in (cpu, t4, rtx)] == [True, False, True]
+    assert t4["electricity_cost"]["value"] == pytest.approx(0.3 * t4["energy_wh"]["value"] / 1000)
+    assert t4["emissions_kg"]["high"] == pytest.approx(0.4 * t4["energy_wh"]["high"] / 1000)
+    refused = tried(*asked, "--grid", "-1")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--grid must be 0 or more (kg of CO2e for one kWh), received -1" in words(refused.err)
+
+
+def test_what_is_chosen_is_what_a_machine_with_a_gpu_trains(
+    tried: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop estimated a small network for a GPU that would train a large one; no run could ever score it."""
+    photos = linked_photos(tmp_path / "photos", images=MANY_IMAGES, side_px=200)
+    asked: list[Recipe] = []
+    monkeypatch.setattr(automatic, "describe_gpus", list)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("turnaround.study.estimate.try_here", lambda recipe, **more: asked.append(recipe) or HERE)
+    estimate = Console(tried.monkeypatch, tried.capture, always=("estimate", str(photos), "--no-keep"))
+    said = words((done := estimate("--gpu", "t4", "--workers", "1", "--epochs", "3", "--set", "model.name=auto")).out)
+    assert done.code == 0, done.err
+    assert (asked[-1].model.name, asked[-1].size_px) == ("resnet18", 128)
+    assert "model.name = resnet18 was chosen: 5,000 training images of about 200 px, and no trained weights" in said
+    assert "That is what a machine with a GPU chooses; without one, train may choose otherwise." in said
+    command = done.out.strip().splitlines()[-1]
+    assert command.startswith(f"    turnaround train {photos} --workers 1 ")
+    for key in ("training.epochs=3", "model.name=resnet18", "data.size_px=128", "augment.preset=light"):
+        assert f" --set {key}" in command
+    assert "model.name=auto" not in command
+    assert json.loads(estimate("--gpu", "t4", "--workers", "1", "--json").out)["notes"][0].startswith("model.name =")
+    said = words(estimate("--gpu", "cpu", "--workers", "1").out)  # nobody asks for a GPU
+    assert asked[-1].model.name == "small"
+    assert "That is what a machine with a GPU chooses" not in said
+
+
+def test_every_figure_has_its_interval_on_a_narrow_screen(tried: Console, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("kind,price,currency\nT4,0.35,EUR\nH100,4.2,EUR\n")
+    asked = ("--gpu", "t4,h100", "--workers", "1-24", "--no-keep")
+    done = tried(*asked, "--prices", "p.csv")
+    assert max(map(len, done.out.split("\n  turnaround")[0].splitlines()[:-1])) <= 80
+    between = r"[0-9.,]+(?: (?:ms|s|min|h|Wh|kWh))? \([0-9.,]+-[0-9.,]+\)"
+    rows = [line for line in done.out.splitlines() if re.match(r"  [0-9]+ (T4|H100) ", line)]
+    told = Counter(row[2:9] for row in rows for _ in re.findall(between, row))
+    assert set(told.values()) == {7}  # an epoch, epochs, to stable, the job, two costs, energy
+    assert "cost to stable cost of job" in words(done.out)
+    assert done.out.count("(EUR, 80 %)") == 2
+    (fastest, *_) = re.findall(r"Fastest .*?: ([0-9]+ H100)", words(done.out))
+    assert any(row.startswith(f"  {fastest} ") for row in rows)  # 24, which is no power of two
+    said = words(tried(*asked).out)
+    assert "GPU-h of job" in said
+    hours = re.findall(r"  1 CPU +([0-9]+ \([0-9-]+\) CPU-h)", tried(*asked).out)
+    assert len(hours) == 1
+    assert " EUR) measures step and epochs" in words(done.out)
+
+
+def test_workers_without_images_are_named(tried: Console) -> None:
+    """24,000 images of 32 a step are 750 workers."""
+    asked = ("--gpu", "t4", "--no-keep", "--workers")
+    left = "1,000 and 2,000 workers are left out: with 32 images a step each, the 24,000 training images are a full"
+    assert left.replace("1,000 and 2,000", "1000 and 2000") in words(tried(*asked, "1,1000,2000").out)
+    assert "748 to 760 workers" not in words(tried(*asked, "748-760").out)
+    assert "751 to 760 workers are left out" in words(tried(*asked, "748-760").out)
+    assert "left out" not in words(tried(*asked, "1,750").out)
+    notes = json.loads(tried(*asked, "1,1000", "--json").out)["notes"]
+    assert any(note.startswith("1000 workers are left out") for note in notes)
+
+
+def test_the_answer_is_told_where_it_cannot_be_kept(tried: Console, fruit_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file in the way")
+    done = tried("--gpu", "t4", "--workers", "1")
+    assert done.code == 2
+    assert "Fastest to a stable accuracy of the GPUs asked for: 1 T4" in words(done.out)
+    assert words(done.err).startswith("error: The estimate is not kept, so no run will score it. Cannot write runs/")
+    assert "Choose another directory with --out." in words(done.err)
+    done = tried("--gpu", "t4", "--workers", "1", "--json")
+    assert (done.code, json.loads(done.out)["best"]["fastest"]) == (2, {"gpu": "T4", "workers": 1})
+    assert tried("--gpu", "t4", "--workers", "1", "--no-keep").code == 0
+    with pytest.warns(UserWarning, match="The estimate is not kept, so no run will score it. Cannot write runs/"):
+        report = turnaround.estimate(fruit_folder, gpus=["t4"], workers=[1], out="runs")
+    assert report.of("t4", 1) is not None
+
+
 def test_a_folder_without_runs_names_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Console(monkeypatch, capsys)("predict", str(tmp_path), "--workers", "4")
     assert (done.code, done.out) == (2, "")
     assert "`turnaround estimate SOURCE` answers without any" in words(done.err)
+
+
+@pytest.mark.parametrize("verb", [("predict", "runs", "--workers", "4"), ("report", "runs")])
+def test_a_folder_with_an_estimate_alone_names_the_run_that_narrows_it(
+    verb: tuple[str, ...], tried: Console, fruit_folder: Path
+) -> None:
+    assert tried("--gpu", "t4", "--workers", "1,4", "--model", "resnet50").code == 0
+    done = Console(tried.monkeypatch, tried.capture)(*verb)
+    assert (done.code, done.out) == (2, "")
+    assert words(done.err).startswith(
+        f"error: runs has an estimate of {HERE.job} and no run yet. Make one there: what narrows the estimate most is "
+        f"`turnaround train {fruit_folder} --workers "
+    )
+    assert words(done.err).endswith(" --set model.name=resnet50`.")
 
 
 # --- with the queue of a cluster
@@ -139,7 +266,7 @@ def test_few_gpus_now_are_ready_before_many_tonight(on_slurm: Console) -> None:
     assert "no start of 32 workers on Slurm: 8 hosts are asked for, but partition gpu has 4 that fit" in said
     assert "on hosts as Slurm has; " in said
     assert "without the queue" not in said
-    assert {line.split()[1] for line in done.out.splitlines() if line[2:3].isdigit()} == {"CPU", "V100"}  # its kinds
+    assert set(re.findall(r"^  [0-9]+ ([A-Z]\w+)", done.out, re.MULTILINE)) == {"CPU", "V100"}  # its kinds
 
 
 def test_the_queue_as_json(on_slurm: Console) -> None:
@@ -172,7 +299,7 @@ def test_a_cluster_that_does_not_answer_loses_no_estimate(
     said = words(done.out)
     assert done.code == 0, done.err
     assert said.startswith("Without the queue: Slurm does not answer: its controller may be down. Try again later.")
-    assert "Fastest to a stable accuracy: 4 V100" in said
+    assert "Fastest to a stable accuracy of the GPUs asked for: 4 V100" in said
     assert "ready in" not in said
     found = json.loads(on_slurm("--gpu", "v100", "--workers", "1,4", "--json").out)
     assert found["queue"]["why_left_out"].startswith("Slurm does not answer")

@@ -43,6 +43,15 @@ def refused(done: Done, *expected: str) -> None:
     assert [part for part in expected if part not in done.err] == []
 
 
+def test_one_worker_is_not_rehearsed(tmp_path: Path, predict: Callable[..., Done]) -> None:
+    """Two epochs on processors tell no stable accuracy; a rehearsal of one worker on one process was the advice."""
+    real(tmp_path / "runs" / "one", 1, gpu="cpu", accuracy=(0.2, 0.4))
+    done = predict(tmp_path / "runs", "--workers", "1")
+    assert done.code == 0, done.err
+    assert "rehearse" not in done.out
+    assert "turnaround train SOURCE --workers 1\n" in done.out
+
+
 # --- the lab's table
 
 

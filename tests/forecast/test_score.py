@@ -12,12 +12,13 @@ from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
 from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import survey
 from turnaround.errors import StorageError
+from turnaround.findings.estimates import unscored_sentence
 from turnaround.findings.forecasts import Answer, track_record_text
 from turnaround.forecast import score
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.predict import fit_forecaster
 from turnaround.forecast.question import Prediction, Question
-from turnaround.forecast.score import Score, keep_estimates, save, saved_in, scores
+from turnaround.forecast.score import Score, keep_estimates, save, saved_in, scores, unscored
 from turnaround.record.layout import StudyDirectory
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "record-format.md").read_text("utf-8")
@@ -150,7 +151,10 @@ def test_the_line_is_what_the_documentation_says(study: Path) -> None:
     section = DOCUMENT[DOCUMENT.index("## forecasts.jsonl") :]
     [example] = re.findall(r"```json\n(.*?)\n```", section)
     assert set(json.loads(example)) == set(line)
-    assert all(f"`{key}`" in section for key in line)
+    estimate_of(study, memory={"need_bytes": {}, "fits": "yes", "largest_batch": 64})
+    estimated = json.loads(StudyDirectory(study).forecasts.read_text().splitlines()[-1])
+    named = [*line, *line["question"], *estimated["question"], "memory", *estimated["prediction"]["memory"]]
+    assert [key for key in named if f"`{key}`" not in section] == []
     assert set(json.loads(example)["prediction"]) <= set(line["prediction"])
     assert line["format"] == 1
     assert line["runs"] == ["real-1", "real-2", "real-4", "rehearsed-16", "rehearsed-8"]
@@ -191,3 +195,35 @@ def test_the_figures_track_record_text() -> None:
 
 def test_the_curve_of_a_study_is_long_enough() -> None:
     assert max(curve(8)) == pytest.approx(0.8, abs=0.01)
+
+
+def estimate_of(folder: Path, **more: object) -> dict[str, object]:
+    """An estimate of the job of the study on 8 workers, kept in its folder."""
+    known = survey([folder])
+    prediction = Answer.of(fit_forecaster(known, Question(workers=8)).predict(8)).as_json() | more
+    keep_estimates(folder, [prediction], source="photos", prices={})
+    return prediction
+
+
+def not_scored(folder: Path) -> str | None:
+    return unscored_sentence(unscored(saved_in(folder), survey([folder])))
+
+
+def test_an_estimate_of_other_epochs_is_not_scored_and_says_so(study: Path) -> None:
+    job = estimate_of(study, epochs_planned=12)["job"]
+    assert not_scored(study) is None  # there is no run to score it
+    real(study / "real-8", 8)
+    assert [score for score in scores([study]) if score.is_estimate] == []
+    assert not_scored(study) == f"not scored: the estimate of {job}, 8 H200: the runs have 30 epochs instead of 12"
+    estimate_of(study, global_batch=512, epochs_planned=5)
+    assert (not_scored(study) or "").endswith(
+        "8 H200: the runs have 30 epochs instead of 5 and 256 images a step instead of 512"
+    )
+
+
+def test_an_estimate_that_is_scored_hides_those_of_other_epochs(study: Path) -> None:
+    for epochs in (12, 30, 5):
+        estimate_of(study, epochs_planned=epochs)
+    real(study / "real-8", 8)
+    assert [score for score in scores([study]) if score.is_estimate] != []
+    assert not_scored(study) is None

@@ -1,65 +1,40 @@
-"""What a step asks of any GPU, counted: against what torch's own layers keep, and nothing is changed by it."""
+"""What `turnaround bench` measures beside its rates."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
+
 import pytest
-import torch
-from torch import nn
 
-from turnaround.training.bench import Footprint, count_footprint
-
-SIZE = 8
+from turnaround.training import bench
+from turnaround.training.bench import TrainingPower
 
 
-def network() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(256, 5)
-    )
+def power_of(monkeypatch: pytest.MonkeyPatch, joules: Iterator[float | None]) -> float | None:
+    """Two rounds of 2 s with a second of something else before each."""
+    now_s = iter([1.0, 3.0, 4.0, 6.0])
+    monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=lambda: next(now_s)))
+    power = TrainingPower(lambda: next(joules))
+    for _ in range(2):
+        with power.counted():
+            pass
+    return power.watts
 
 
-def counted(module: nn.Module) -> Footprint:
-    return count_footprint(module, size_px=SIZE)
+def test_watts_are_those_of_the_rounds_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert power_of(monkeypatch, iter([100.0, 900.0, 5000.0, 5800.0])) == 400.0
 
 
-def test_what_a_forward_pass_keeps() -> None:
-    found = counted(network())
-    image, map_bytes = 4 * 3 * SIZE**2, 4 * 4 * SIZE**2
-    # The image for the convolution; its output for batch norm; the output of the ReLU, which the linear layer shares.
-    assert image + 2 * map_bytes <= found.activation_bytes_per_image <= image + 3 * map_bytes + 100
-    assert found.largest_activation_bytes == map_bytes
-    assert found.kept_tensors >= 3
-    weights = sum(weight.numel() for weight in network().parameters())
-    assert (found.weight_bytes, found.trained_bytes) == (4 * weights, 4 * weights)
+@pytest.mark.parametrize("joules", [[None, None, None, None], [100.0, 900.0, None, 5800.0], [7.0, 7.0, 7.0, 7.0]])
+def test_a_counter_that_does_not_answer_or_stands_still_tells_no_power(
+    joules: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert power_of(monkeypatch, iter(joules)) is None
 
 
-def test_a_frozen_network_keeps_the_same_and_learns_less() -> None:
-    module = network()
-    for weight in list(module.parameters())[:-2]:
-        weight.requires_grad_(False)
-    found, whole = counted(module), counted(network())
-    assert found.activation_bytes_per_image == whole.activation_bytes_per_image
-    assert found.trained_bytes == 4 * (256 * 5 + 5)
-    assert [weight.requires_grad for weight in module.parameters()] == [False] * 4 + [True] * 2
-
-
-def test_nothing_is_changed() -> None:
-    module = network().train()
-    module[1].eval()
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    random = torch.random.get_rng_state()
-    counted(module)
-    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
-    assert [child.training for child in module] == [True, False, True, True, True, True]
-    assert all(weight.grad is None for weight in module.parameters())
-    assert torch.equal(random, torch.random.get_rng_state())
-
-
-def test_double_precision_counts_as_single() -> None:
-    assert counted(network().double()) == counted(network())
-
-
-@pytest.mark.gpu
-def test_a_gpu_counts_the_same() -> None:
-    on_gpu, here = counted(network().cuda()), counted(network())
-    assert on_gpu.weight_bytes == here.weight_bytes
-    assert on_gpu.activation_bytes_per_image == pytest.approx(here.activation_bytes_per_image, rel=0.2)
+def test_without_a_counter_there_is_no_power() -> None:
+    power = TrainingPower()
+    with power.counted():
+        pass
+    assert power.watts is None

@@ -201,7 +201,7 @@ def disagreements(workers, recipe):
     said = {}
     for what, (mine, fingerprint) in cases.items():
         try:
-            run._agree(workers, mine, SimpleNamespace(fingerprint=fingerprint))
+            run.agree(workers, mine, SimpleNamespace(fingerprint=fingerprint))
             said[what] = None
         except InputError as error:
             said[what] = str(error)

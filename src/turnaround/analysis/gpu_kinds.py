@@ -44,13 +44,15 @@ class GpuKind:
     """fp16 or bf16 on tensor cores, sums in fp32."""
     tf32_tflops: float | None = None
     fp32_tflops: float | None = None
+    board_watts: float | None = None
+    """What the whole board may draw for long: the limit that its driver holds it to."""
     source: str = "given by the user"
     """Title of the vendor's data sheet or white paper."""
     matches: tuple[str, ...] = field(default=(), repr=False)
     """Regular expressions on the name as `_spelled` writes it."""
 
 
-_NUMBERS = tuple(f.name for f in fields(GpuKind) if f.name.endswith(("_gb", "_gb_s", "_tflops")))
+_NUMBERS = tuple(f.name for f in fields(GpuKind) if f.name.endswith(("_gb", "_gb_s", "_tflops", "_watts")))
 _KEYS = (*_NUMBERS, "source", "matches")
 
 

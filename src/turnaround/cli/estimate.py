@@ -1,4 +1,4 @@
-"""`turnaround estimate`: time, memory and cost of a training from zero runs."""
+"""`turnaround estimate`: time, memory, cost and energy of a training from zero runs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from turnaround.cli.options import (
     Time,
     overrides_of,
 )
+from turnaround.cli.predict import Electricity, Grid
 
 if TYPE_CHECKING:
     from turnaround.study.estimate import AskedCluster, EstimateReport
@@ -68,6 +69,8 @@ def estimate(
     time: Time = None,
     slurm: More = None,
     network: Network = None,
+    electricity: Electricity = None,
+    grid: Grid = None,
     out: Folder = Path("runs"),
     keep: Annotated[bool, typer.Option(help="Keep the estimate, to be scored by later runs.")] = True,
     device: Device = "auto",
@@ -82,8 +85,8 @@ def estimate(
 ) -> None:
     """Answer from zero runs: which GPUs, how long, how much.
 
-    Measures some seconds of the training on this machine, trains nothing, and tells time, memory and cost elsewhere
-    with wide, honest intervals; then the one run that would narrow them most.
+    Measures some seconds of the training on this machine, trains nothing, and tells time, memory, cost and energy
+    elsewhere with wide, honest intervals; then the one run that would narrow them most.
 
     [bold]turnaround estimate photos/ --gpu t4,a100 --workers 1-16[/bold]
     [bold]turnaround estimate photos/ --workers 1-16 --on slurm[/bold]    with the queue
@@ -91,39 +94,37 @@ def estimate(
     from dataclasses import replace
 
     from turnaround import recipes
+    from turnaround.analysis.energy import EnergyRates
     from turnaround.analysis.prices import price_table
     from turnaround.cli.predict import asked_workers
     from turnaround.errors import InputError
     from turnaround.forecast.estimate import GPUS_PER_HOST, EstimateQuestion
     from turnaround.launch.contract import checked_device
-    from turnaround.reporting.terminal import err, preparation, print_json
+    from turnaround.reporting.terminal import err, preparation
     from turnaround.study.estimate import estimate_recipe, placed, usual_kinds, with_queue
-    from turnaround.study.estimate import keep as keep_estimate
 
-    flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
     if on != LOCAL and gpus_per_host is not None:
         raise InputError(f"--on {on} asks the cluster what --gpus-per-host tells: give one of the two.")
-    cluster = _asked(flags)  # before the trial, which takes a minute; so with prices, recipe and device
-    question = EstimateQuestion(
+    # Before the trial, which takes a minute; so with prices, recipe and device.
+    cluster = _asked(ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ())))
+    asked = EstimateQuestion(
         gpus=usual_kinds(cluster) if gpu is None else _kinds(gpu),
         workers=tuple(asked_workers(workers)),
         prices=price_table(prices),
+        rates=EnergyRates(electricity=electricity, grid=grid),
         gpus_per_host=GPUS_PER_HOST if gpus_per_host is None else gpus_per_host,
         network=network,
     )
-    question = placed(question, cluster)
-    keys = {"workers": 1, "epochs": epochs, "batch": batch, "model": model, "size": size}
-    settings = overrides_of(set_, keys, pretrained=pretrained)
-    recipe = recipes.find(source, settings)
-    where = checked_device(device)
+    question = placed(asked, cluster)
+    keys = {"workers": 1, "epochs": epochs, "batch": batch, "model": model}
+    settings = overrides_of(set_, keys | {"size": size}, pretrained=pretrained)
+    recipe, where = recipes.find(source, settings), checked_device(device)
     with preparation(err(), quiet=json_) as show, _nothing_to_go_on_with():
-        report = estimate_recipe(source, recipe, question, device=where, trial_s=seconds, show=show)
+        report = estimate_recipe(source, recipe, question, device=where, trial_s=seconds, show=show, runs=out)
     report = replace(with_queue(report, cluster, question, out), settings=tuple(settings))
-    path = keep_estimate(report, out) if keep else None
-    if json_:
-        print_json(report.as_json())
-    else:
-        _print(report, path)
+    _print(report, as_json=json_)
+    if keep:
+        _keep(report, out, is_quiet=json_)
 
 
 @contextmanager
@@ -156,10 +157,21 @@ def _asked(flags: ClusterFlags) -> AskedCluster | None:
     return None if cluster is None else AskedCluster.ask(cluster, flags.wishes)
 
 
-def _print(report: EstimateReport, path: Path | None) -> None:
+def _print(report: EstimateReport, *, as_json: bool) -> None:
     from turnaround.reporting.estimate_text import estimate_lines
-    from turnaround.reporting.terminal import err, out, print_lines
+    from turnaround.reporting.terminal import out, print_json, print_lines
 
-    print_lines(out(), estimate_lines(report, min(out().width, 120)))
-    if path is not None:
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print_lines(out(), estimate_lines(report, min(out().width, 120)))
+
+
+def _keep(report: EstimateReport, folder: Path, *, is_quiet: bool) -> None:
+    """Keep the estimate: after the answer, which a full disk must not take along."""
+    from turnaround.reporting.terminal import err
+    from turnaround.study.estimate import keep
+
+    path = keep(report, folder)
+    if not is_quiet:
         err().print(f"kept in {path}: later runs beside it will score it", markup=False)

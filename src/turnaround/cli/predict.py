@@ -91,9 +91,9 @@ def predict(
     [bold]turnaround predict runs/ --workers 8 --interruptions 0.5/h[/bold]  on spot machines
     """
     from turnaround.analysis.prices import price_table
-    from turnaround.analysis.workloads import survey_of
     from turnaround.forecast.predict import fit_forecaster
     from turnaround.forecast.question import Question
+    from turnaround.forecast.score import runs_in
     from turnaround.interruptions import rate_per_h
 
     counts = asked_workers(workers)
@@ -115,7 +115,7 @@ def predict(
         grid=grid,
     )
     flags = ClusterFlags(on=on, partition=partition, account=account, time=time, more=tuple(slurm or ()))
-    found = survey_of(directories)
+    found = runs_in(directories)
     forecaster = fit_forecaster(found, question)  # before a cluster is asked: runs that teach nothing end it here
     answered = _answered(forecaster, _queue(flags), counts, found)
     if json_:

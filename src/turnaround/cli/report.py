@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from turnaround.analysis.energy import EnergyRates
     from turnaround.analysis.workloads import Survey
     from turnaround.findings import Finding
-    from turnaround.forecast.score import Score
+    from turnaround.forecast.score import OtherWork, Score
     from turnaround.reporting.page.build import PageOptions
 
 
@@ -99,9 +99,9 @@ def report(
     """
     from turnaround.analysis.energy import EnergyRates
     from turnaround.analysis.prices import price_table
-    from turnaround.analysis.workloads import filter_jobs, survey_of
+    from turnaround.analysis.workloads import filter_jobs
     from turnaround.findings import find_all
-    from turnaround.forecast.score import saved_in, scored
+    from turnaround.forecast.score import runs_in, saved_in, scored, unscored
     from turnaround.reporting.terminal import print_json
 
     rates = EnergyRates(electricity=electricity, grid=grid)
@@ -123,18 +123,19 @@ def report(
     elif price is not None or prices is not None or not pictures:
         given = "--price" if price is not None else "--prices" if prices is not None else "--no-pictures"
         _refuse_without_page(given)
-    survey = survey_of(directories)
+    survey = runs_in(directories)
     if job is not None:
         survey = filter_jobs(survey, job)
     findings = find_all(survey)
-    scores = scored([line for directory in directories for line in saved_in(directory)], survey)
+    saved = [line for directory in directories for line in saved_in(directory)]
+    scores = scored(saved, survey)
     if json_:
         from turnaround.reporting.survey_json import survey_payload
 
         print_json(survey_payload(survey, findings, scores))
     else:
         _print_text(survey, findings, rates)
-        _print_scores(scores)
+        _print_scores(scores, unscored(saved, survey))
 
 
 def _write_page(directories: Sequence[Path], out: Path, options: PageOptions) -> None:
@@ -221,9 +222,9 @@ def _print_text(survey: Survey, findings: Sequence[Finding], rates: EnergyRates)
     print_lines(console, survey_lines(survey, findings, screen, rates))
 
 
-def _print_scores(scores: Sequence[Score]) -> None:
-    """Print what was estimated before any run beside what was measured."""
+def _print_scores(scores: Sequence[Score], others: Sequence[OtherWork]) -> None:
+    """Print what was estimated before any run beside what was measured, or beside runs of other work."""
     from turnaround.reporting.estimate_text import score_lines
     from turnaround.reporting.terminal import out, print_lines
 
-    print_lines(out(), score_lines(scores, out().width))
+    print_lines(out(), score_lines(scores, out().width, others=others))

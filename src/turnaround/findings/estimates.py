@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from turnaround.findings.forecasts import interval_text
 from turnaround.forecast import prior
-from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, NarrowingRun, TrialFacts
-from turnaround.forecast.score import Score
-from turnaround.words import about, counted, duration, hardware, listed, money, number, percent
+from turnaround.forecast.energy import BOARD_SHARE
+from turnaround.forecast.estimate import CPU, GPUS_PER_HOST, Choices, Estimate, TrialFacts, most_workers
+from turnaround.forecast.narrowing import NarrowingRun
+from turnaround.forecast.prior import MemoryNeed
+from turnaround.forecast.score import OtherWork, Score
+from turnaround.words import about, counted, duration, energy, hardware, interval, listed, money, number, percent
 
 FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "epoch_time_s": ("an epoch", about),
@@ -19,15 +22,22 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "images_per_s": ("images/s", number),
     "cost": ("cost of the job", money),
     "cost_to_stable": ("cost to stable", money),
+    "energy_wh": ("energy of the job", energy),
 }
 """Figures of an estimate that a run scores, and how each is told."""
 
 
-def choice_sentences(best: Choices | None, currency: str | None) -> list[str]:
-    """Return the answer: the fastest, the cheapest, and the cheapest within a tenth of the fastest."""
+def choice_sentences(
+    best: Choices | None, estimates: Sequence[Estimate], trial: TrialFacts, *, currency: str | None
+) -> list[str]:
+    """Return the answer: the fastest, the cheapest, and the cheapest within a tenth of the fastest; without a GPU that
+    has the memory for a step, that and the batch that fits."""
     if best is None:
-        return ["No kind that was asked about has the memory for a step: take fewer images a step (--batch)."]
-    told = [f"Fastest to a stable accuracy: {_priced(best.fastest, currency)}."]
+        return list(_too_large(estimates, trial.batch))
+    among = "" if best.fastest.prediction.gpu == CPU else " of the GPUs asked for"
+    among += "" if not among or trial.device == CPU else " and of this machine's"
+    told = [f"Fastest to a stable accuracy{among}: {_priced(best.fastest, currency)}."]
+    told += _this_machine(best.fastest, estimates)
     if best.near_fastest is not best.fastest:
         what = "Cheapest" if best.is_priced else "Fewest hours"
         told.append(f"{what} within 10 % of that: {_priced(best.near_fastest, currency)}.")
@@ -36,6 +46,47 @@ def choice_sentences(best: Choices | None, currency: str | None) -> list[str]:
     elif best.cheapest not in (best.fastest, best.near_fastest):
         told.append(f"Cheapest: {_priced(best.cheapest, currency)}.")
     return told
+
+
+def _this_machine(fastest: Estimate, estimates: Sequence[Estimate]) -> Iterator[str]:
+    """Say so where the processors that are here are there as soon as the fastest GPUs."""
+    able = [e.prediction for e in estimates if e.prediction.gpu == CPU and e.memory.fits != "no"]
+    here = [(p.time_to_stable_s, p.workers) for p in able]
+    known = [(time, workers) for time, workers in here if time is not None]
+    there = fastest.prediction.time_to_stable_s
+    if fastest.prediction.gpu == CPU or not known or there is None:
+        return
+    time, workers = min(known, key=lambda each: (each[0].value, each[1]))
+    if time.value <= there.value:
+        told = interval(time.value, time.low, time.high)
+        yield f"This machine is as fast or faster: {hardware(workers, CPU)}, {told}."
+
+
+def _too_large(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:
+    """Say that no GPU has the memory for a step, and the largest batch for which one has."""
+    gpus = {e.prediction.gpu: e.memory for e in estimates if e.prediction.gpu != CPU}
+    if not gpus:
+        most = estimates[0].memory.largest_batch or 1
+        yield f"This machine has not the memory for a step of {counted(batch, 'image')}: ask again with --batch {most}."
+        return
+    least = min((memory.need_bytes.low for memory in gpus.values()), default=0.0)
+    yield (
+        f"No GPU asked for ({listed(list(gpus), 5)}) has the memory for a step of {counted(batch, 'image')}: it needs "
+        f"{_gigabytes(least)} GB or more."
+    )
+    fitting = {kind: memory.largest_batch for kind, memory in gpus.items() if memory.largest_batch}
+    if not fitting:
+        yield "Not even one image surely fits: take smaller images (--size) or a smaller network."
+        return
+    largest = max(fitting.values())
+    roomiest = [kind for kind, batch in fitting.items() if batch == largest]
+    others = [f"{batch} on {kind}" for kind, batch in fitting.items() if batch != largest]
+    beside = f" ({listed(others)})" if others else ""
+    yield f"Ask again with --batch {largest}, which surely fits on {listed(roomiest, 5)}{beside}."
+
+
+def _gigabytes(num_bytes: float) -> str:
+    return number(num_bytes / 1e9, 2)
 
 
 def _priced(one: Estimate, currency: str | None) -> str:
@@ -55,8 +106,16 @@ def trial_sentences(trial: TrialFacts, cluster: str | None = None) -> Iterator[s
     """Yield what the figures rest on; `cluster`: who told the queue and the GPUs of a host."""
     rate = number(trial.images_per_s.value)
     start = "" if trial.start_up_s is None else f"; {duration(trial.start_up_s)} from the command to the first step"
+    smaller = ""
+    if trial.is_smaller:
+        smaller = f" (the {trial.batch:,} asked about do not fit into this machine's memory: the rate is that of fewer)"
+    what = "training"
+    if trial.backbone_images_per_s is not None:  # an epoch is the last layer alone, which says little of the network
+        rate = f"{number(trial.backbone_images_per_s.value)} images/s of the backbone's one pass, then {rate}"
+        what = "training the last layer on its features"
     yield (
-        f"measured here ({trial.device}): {rate} images/s of training with {trial.batch} images a step; decoding "
+        f"measured here ({trial.device}): {rate} images/s of {what} with "
+        f"{counted(trial.trial_batch or trial.batch, 'image')} a step{smaller}; decoding "
         f"{number(trial.decode_images_per_s)} images/s; {trial.num_train:,} training and {trial.num_validation:,} "
         f"validation images, {trial.epochs} epochs{start}"
     )
@@ -83,17 +142,66 @@ def trial_sentences(trial: TrialFacts, cluster: str | None = None) -> Iterator[s
     yield f"{queue}the input path of another machine is taken as no slower than its GPUs"
 
 
-def memory_sentences(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:
-    """Yield the kinds on which the batch does not surely fit, with the one that does."""
-    by_kind = {e.prediction.gpu: e.memory for e in estimates}
+def left_out_sentences(workers: Sequence[int], trial: TrialFacts) -> Iterator[str]:
+    """Yield the numbers of workers that were asked about and for which there are too few images."""
+    most = most_workers(num_train=trial.num_train, batch=trial.batch)
+    left = [n for n in workers if n > most]
+    if left:
+        named = listed(left) if len(left) <= 4 else f"{left[0]:,} to {left[-1]:,}"
+        yield (
+            f"{named} workers are left out: with {counted(trial.batch, 'image')} a step each, the "
+            f"{trial.num_train:,} training images are a full step of {most:,} at most"
+        )
+
+
+def memory_sentences(estimates: Sequence[Estimate], trial: TrialFacts) -> Iterator[str]:
+    """Yield what a step needs and which batch surely fits on each kind; then the kinds on which that asked about does
+    not surely fit."""
+    by_kind = {e.prediction.gpu: e.memory for e in estimates if e.prediction.gpu != CPU}
+    told = {kind: memory for kind, memory in by_kind.items() if memory.largest_batch is not None}
+    step = f"a step of {counted(trial.batch, 'image')}"
+    if told:
+        need = next(iter(told.values())).need_bytes  # of the same precision on all kinds
+        fitting = [kind for kind, memory in told.items() if memory.fits == "yes"]
+        where = "all of them" if fitting == list(by_kind) and len(by_kind) > 1 else listed(fitting, 6)
+        fits = f": surely fits on {where}" if fitting else ""
+        yield f"memory: {step} needs {_gigabytes(need.low)} to {_gigabytes(need.high)} GB{fits}; {_largest(told)}"
+    for fits, verb in (("perhaps", "may not fit"), ("no", "does not fit")):
+        if kinds := [kind for kind, memory in told.items() if memory.fits == fits]:
+            yield f"{step} {verb} on {listed(kinds, 6)}"
+    if trial.is_smaller and trial.device == CPU:
+        yield f"CPU: {step} does not fit here; {counted(trial.trial_batch or 1, 'image')} do"
+    unknown = [kind for kind in by_kind if kind not in told]
+    if unknown:
+        yield f"the memory of {listed(unknown)} is not known"
+
+
+def _largest(by_kind: Mapping[str, MemoryNeed]) -> str:
+    """Return the largest batch that surely fits, kinds with the same one together."""
+    kinds: dict[int, list[str]] = {}
     for kind, memory in by_kind.items():
-        if memory.fits in ("yes", "not known"):
-            continue
-        low, high = memory.need_bytes.low / 1e9, memory.need_bytes.high / 1e9
-        most = memory.largest_batch
-        instead = f"{counted(most, 'image')} surely fit" if most else "not even one image surely fits"
-        verb = "may not fit" if memory.fits == "perhaps" else "does not fit"
-        yield f"{kind}: a step of {batch} images {verb} ({low:.0f} to {high:.0f} GB); {instead}"
+        kinds.setdefault(memory.largest_batch or 0, []).append(kind)
+    sizes = [f"{most:,} on {listed(each, 6)}" for most, each in kinds.items()]
+    return f"the most images that surely fit: {', '.join(sizes)}"
+
+
+def energy_sentence(estimates: Sequence[Estimate], trial: TrialFacts) -> str:
+    """Return what the energy rests on, and of which kinds it is not known."""
+    found = {e.prediction.gpu: e.prediction.energy_wh is not None for e in estimates}
+    known = [kind for kind, is_known in found.items() if is_known]
+    drawn = None if trial.device not in known else trial.training_watts
+    told = []
+    if drawn is not None:
+        told.append(f"the {number(drawn)} W that this {trial.device} drew in the trial, by its counter")
+    if [kind for kind in known if drawn is None or kind != trial.device]:
+        low, high = (percent(end) for end in (BOARD_SHARE.low, BOARD_SHARE.high))
+        told.append(
+            f"{low} to {high} of the power of its board while a GPU trains, by its data sheet (short trainings on an "
+            "H200 drew 30 to 52 %)"
+        )
+    unknown = ["processors" if kind == CPU else kind for kind, is_known in found.items() if not is_known]
+    without = f"not known for {listed(unknown)}" if unknown else ""
+    return f"energy: {'; '.join(filter(None, (' and '.join(told), 'of the GPUs alone' if told else '', without)))}"
 
 
 def narrowing_text(run: NarrowingRun) -> str:
@@ -104,9 +212,10 @@ def narrowing_text(run: NarrowingRun) -> str:
     time = interval_text(run.time_s)
     if run.kind == "train there":
         where = "here" if run.gpu == CPU else f"on a machine with one {run.gpu}"
-        cost = "" if run.cost is None else f", {money(run.cost)}"
+        cost = "" if run.cost is None else f", {money(run.cost)} {p.currency or ''}".rstrip()
         return f"a run of one worker {where} ({time}{cost}) measures step and epochs: it narrows {narrower}"
-    return f"a rehearsal of {counted(run.workers, 'worker')} here ({time}) measures the epochs: it narrows {narrower}"
+    what = f"a rehearsal of {counted(run.workers, 'worker')}" if run.workers > 1 else "a run of one worker"
+    return f"{what} here ({time}) measures the epochs: it narrows {narrower}"
 
 
 def narrowing_command(run: NarrowingRun, source: str, settings: Sequence[str] = ()) -> str:
@@ -130,6 +239,21 @@ def score_sentences(scores: Sequence[Score]) -> list[str]:
             f"({low} to {high}), measured {show(score.measured)}: {inside}"
         )
     return told
+
+
+def unscored_sentence(others: Sequence[OtherWork]) -> str | None:
+    """Return that estimates are not scored, and why, by the first of them; None without any."""
+    if not others:
+        return None
+    first = others[0]
+    more = f" (and {counted(len(others) - 1, 'other')})" if len(others) > 1 else ""
+    apart = []
+    if set(first.runs_epochs) != {first.epochs}:
+        apart.append(f"{listed(first.runs_epochs) or 'other'} epochs instead of {first.epochs}")
+    if first.runs_global_batch != first.global_batch:
+        apart.append(f"{first.runs_global_batch or 'other'} images a step instead of {first.global_batch}")
+    where = hardware(first.workers, first.gpu)
+    return f"not scored: the estimate of {first.job}, {where}{more}: the runs have {listed(apart)}"
 
 
 def score_headline(scores: Sequence[Score]) -> str | None:

@@ -29,5 +29,6 @@ their figures; turnaround.findings.forecasts has the words.
     next_run.py      the single run that would make the answer surest
     prior.py         time, memory and epochs of a network that nobody has trained yet
     estimate.py      an answer from zero runs, from those
+    narrowing.py     the one run that would narrow that answer most
     score.py         forecasts that were saved, held against what was measured later
 """

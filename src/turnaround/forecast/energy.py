@@ -2,6 +2,8 @@
 
     energy = workers x watts of one GPU x time
 
+Where there is no run at all, a share of the power of its board (analysis/gpu_kinds.toml) stands for the watts.
+
 More GPUs each do less of the work in a second, and a GPU that waits uses less power. How much less is not known: at
 least the power it would have if all of it went with the images a second, at most that of the run it is taken from.
 """
@@ -13,12 +15,34 @@ from collections.abc import Sequence
 
 from turnaround.analysis.configurations import ConfigurationRuns
 from turnaround.analysis.energy import EnergyRates
+from turnaround.analysis.gpu_kinds import GpuKind
 from turnaround.forecast.interval import HalfWidths, Interval
 from turnaround.record.energy import JOULES_PER_WH
 
 POWER_SCATTER = 0.1
 """Least relative 80 % half-width of the mean power from run to run: boards of one kind differ, and so do their rooms. A
 judgement: no published series of trainings has the power of each of its runs."""
+
+# Five short trainings on an H200 (docs/LOG.md, "estimates from zero runs, scored on a GPU") used 0.18 to 0.73 Wh by its
+# counter. From the first step to the end, saving and the pauses between epochs among them, that is 211 to 362 W of
+# the 700 W of its board: shares of 0.30 to 0.52. Over the epochs alone it is 360 to 573 W: 0.51 to 0.82.
+BOARD_SHARE = Interval(value=0.5, low=0.2, high=1.0)
+"""Power of a GPU that trains, as a share of its board's. At most the whole, to which the driver holds it, and which a
+small board as a T4 reaches sooner; the lower end leaves room for steps too small for a large GPU."""
+POWER_OVER_A_RUN = Interval(value=0.8, low=0.5, high=1.1)
+"""Mean power from the first step to the end over that of the steps alone, which a trial measures: 0.43 to 0.77 in those
+runs of some seconds; in longer ones less of the time is between epochs."""
+START_POWER = Interval(value=0.2, low=0.05, high=0.6)
+"""Power from the command to the first step over that of training. A judgement: a GPU that nobody uses draws a tenth to
+a third of its board's power, and the record counts from the moment when its first sample was taken."""
+
+
+def board_watts(kind: GpuKind | None, *, while_training: float | None = None) -> Interval | None:
+    """Return the mean power of one GPU in a training that nobody has run: from what a trial on it drew while it
+    trained, else a share of its board's; None where neither is known."""
+    if while_training is not None:
+        return POWER_OVER_A_RUN.scaled(while_training)
+    return None if kind is None or kind.board_watts is None else BOARD_SHARE.scaled(kind.board_watts)
 
 
 def watts_of_gpu(

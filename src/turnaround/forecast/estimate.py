@@ -7,22 +7,22 @@
     more workers             the law of published series from one count (forecast/scaling.py)
     epochs                   a share of those planned, and the law of the global batch (forecast/epochs.py)
 
-Enters: a `TrialFacts` measurement and an `EstimateQuestion`. Leaves: an `Estimate` for each kind and count, the choices
-among them, and the one run that would narrow them most.
+Enters: a `TrialFacts` measurement and an `EstimateQuestion`. Leaves: an `Estimate` for each kind and count, and the
+choices among them; narrowing.py has the one run that would narrow them most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
+from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.gpu_kinds import data_sheet, kind_of
 from turnaround.analysis.prices import Price, PriceTable
 from turnaround.errors import InputError
 from turnaround.forecast import prior
-from turnaround.forecast.epochs import INSIDE
+from turnaround.forecast.energy import START_POWER, board_watts, energy_wh
 from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.prior import MemoryNeed, NetworkCount
@@ -30,7 +30,6 @@ from turnaround.forecast.question import Prediction
 from turnaround.forecast.step_time import StepObservation, StepTime
 from turnaround.forecast.time_law import Deployment
 from turnaround.forecast.turnaround import (
-    FIXED_SCATTER,
     NEAR_FASTEST,
     TurnaroundParts,
     gpu_hours,
@@ -50,8 +49,6 @@ SHARED_HALF_WIDTH = 1.0
 3.0, 2.5 and 1.1: other work comes and goes between a trial and a run (docs/LOG.md)."""
 MORE_PROCESSES_HALF_WIDTH = 0.25
 """The same for several processes on the cores where one was measured."""
-MEASURED_HALF_WIDTH = 0.05
-"""The same after a run on the very kind: what is left is the scaling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +61,8 @@ class TrialFacts:
     num_validation: int
     batch: int
     """Images of a worker in each step."""
+    trial_batch: int | None = None
+    """Those of the trial, where this machine has not the memory for as many; None: as many."""
     epochs: int
     gradient_bytes: float
     device: str
@@ -80,8 +79,15 @@ class TrialFacts:
     cores: int
     half_width: float | None = None
     """80 % half-width of the logarithm of that rate, besides its extremes; None: that of a trial."""
+    training_watts: float | None = None
+    """Power of the GPU that was measured, while it trained; None where it has no counter, and for processors."""
     start_up_s: float | None = None
     """From the command to the first step, without the images; None where nobody has measured it."""
+
+    @property
+    def is_smaller(self) -> bool:
+        """True where the trial had fewer images in a step than are asked about."""
+        return self.trial_batch is not None and self.trial_batch < self.batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +97,8 @@ class EstimateQuestion:
     gpus: tuple[str, ...]
     workers: tuple[int, ...]
     prices: PriceTable = field(default_factory=PriceTable)
+    rates: EnergyRates = field(default_factory=EnergyRates)
+    """What was said of the electricity."""
     gpus_per_host: int = GPUS_PER_HOST
     network: float | None = None
     """GB/s that an all-reduce gets between hosts; None: not known."""
@@ -142,52 +150,42 @@ class Choices:
     is_priced: bool
 
 
-NarrowingKind = Literal["train there", "rehearse here"]
+def most_workers(*, num_train: int, batch: int) -> int:
+    """Return the most workers that the images allow: an epoch has one full step of all of them at least."""
+    return max(num_train // batch, 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NarrowingRun:
-    """The one run that would narrow the estimate of a configuration most."""
-
-    kind: NarrowingKind
-    workers: int
-    gpu: str
-    """Where it runs."""
-    time_s: Interval
-    cost: float | None
-    width_before: float
-    """Upper over lower end of the time to stable, now and after that run."""
-    width_after: float
-    about: Estimate
+def counts_allowed(workers: Sequence[int], *, num_train: int, batch: int) -> list[int]:
+    """Return the numbers of workers that the images allow; InputError where they allow none."""
+    most = most_workers(num_train=num_train, batch=batch)
+    counts = [n for n in workers if n <= most]
+    if not counts:
+        raise InputError(
+            f"{workers[0]:,} workers of {batch} images a step are more than the {num_train:,} training images: an "
+            f"epoch would not have a single step. Ask for at most {most:,}, or for fewer images a step (--batch)."
+        )
+    return counts
 
 
 def estimate_all(measured: TrialFacts, question: EstimateQuestion) -> list[Estimate]:
     """Return an estimate for each kind and count that the images allow; InputError where they allow none."""
-    # An epoch needs one full step of all workers at least: n x batch <= images.
-    most = measured.num_train // measured.batch
-    counts = [n for n in question.workers if n <= max(most, 1)]
-    if not counts:
-        raise InputError(
-            f"{question.workers[0]:,} workers of {measured.batch} images a step are more than the "
-            f"{measured.num_train:,} training images: an epoch would not have a single step. "
-            f"Ask for at most {max(most, 1):,}, or for fewer images a step (--batch)."
-        )
+    counts = counts_allowed(question.workers, num_train=measured.num_train, batch=measured.batch)
     return [
-        _estimate(measured, question, kind, n)
+        estimate_one(measured, question, kind, n)
         for kind in dict.fromkeys(map(kind_of, question.gpus))
         for n in counts
         if kind != CPU or n <= measured.cores  # more would share the cores
     ]
 
 
-def _estimate(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int) -> Estimate:
+def estimate_one(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int) -> Estimate:
     sheet = None if kind == CPU else sheet_of(kind)
     hosts = question.hosts(kind, workers)
     batch, planned = measured.batch, Interval.exact(float(measured.epochs))
     global_batch = batch * workers
     epochs = prior.epochs_to_stable(planned=measured.epochs, batch=batch, global_batch=global_batch)
     # More workers shorten an epoch and need more of them, for their larger global batch: both meet in `job_time`.
-    parts = _parts(measured, question, kind, workers, hosts)
+    parts = parts_of(measured, question, kind, workers, hosts)
     price = question.prices.of(kind)
     to_stable_s, job_s = job_time(parts, epochs), job_time(parts, planned)
     prediction = Prediction(
@@ -210,15 +208,48 @@ def _estimate(measured: TrialFacts, question: EstimateQuestion, kind: str, worke
         kind="forecast" if kind == measured.device else "estimate from data sheets",
     )
     precision = measured.precision if kind == CPU else measured.gpu_precision
-    return Estimate(
-        prediction=prediction,
-        memory=prior.memory_need(measured.network, sheet, batch=batch, precision=precision),
-        price=price,
+    memory = prior.memory_need(measured.network, sheet, batch=batch, precision=precision)
+    if kind == CPU and measured.is_smaller:  # it was tried
+        memory = replace(memory, fits="no", largest_batch=measured.trial_batch)
+    return Estimate(prediction=_with_energy(prediction, measured, question), memory=memory, price=price)
+
+
+def _with_energy(p: Prediction, measured: TrialFacts, question: EstimateQuestion) -> Prediction:
+    """Return the prediction with the energy of its GPUs, its price and its emissions; as it is for processors, whose
+    energy nobody measures."""
+    if p.gpu == CPU or p.epochs_to_stable is None:
+        return p
+    # Other kinds are not told by the GPU that is here: what leaves half of a large one idle fills a small one.
+    drawn = measured.training_watts if p.gpu == measured.device else None
+    watts = board_watts(sheet_of(p.gpu), while_training=drawn)
+    # The start counts for less than its time: the GPU waits.
+    parts = parts_of(measured, question, p.gpu, p.workers, p.hosts, start_power=START_POWER)
+    epochs = Interval.exact(float(measured.epochs)), p.epochs_to_stable
+    job, stable = (energy_wh(job_time(parts, each), watts, workers=p.workers) for each in epochs)
+    rates = question.rates
+    return replace(
+        p,
+        energy_wh=job,
+        energy_to_stable_wh=stable,
+        # Both rates are for a kWh.
+        electricity_cost=None if job is None or rates.electricity is None else job.scaled(rates.electricity / 1000),
+        emissions_kg=None if job is None or rates.grid is None else job.scaled(rates.grid / 1000),
     )
 
 
-def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers: int, hosts: int) -> TurnaroundParts:
-    """Return the parts of the turnaround; start-up and decoding are those of a first run."""
+def parts_of(
+    measured: TrialFacts,
+    question: EstimateQuestion,
+    kind: str,
+    workers: int,
+    hosts: int,
+    *,
+    start_power: Interval | None = None,
+) -> TurnaroundParts:
+    """Return the parts of the turnaround; start-up and decoding are those of a first run.
+
+    With `start_power`, the power of a start over that of training, they are the seconds at the power of training.
+    """
     steps = math.ceil(measured.num_train / (measured.batch * workers))
     image_s = _image_s(measured, kind)
     alone = _step_alone_s(measured, kind, image_s)
@@ -234,6 +265,7 @@ def _parts(measured: TrialFacts, question: EstimateQuestion, kind: str, workers:
     # of it, the value half, and the upper end twice the time at the measured rate.
     decode_s = num_images / measured.decode_images_per_s
     fixed = Interval(value=fixed.value + decode_s / 2, low=fixed.low, high=fixed.high + 2 * decode_s)
+    fixed = fixed if start_power is None else fixed.multiplied_by(start_power)
     if measured.network.keeps_features:
         # Training and validation images alike pass the backbone once; after that an epoch is the last layer alone.
         once = _pass_s(measured, kind, image_s).scaled(num_images / (1 if kind == CPU else workers))
@@ -316,11 +348,11 @@ def _on_more(measured: TrialFacts, question: EstimateQuestion, alone: Interval, 
 
 def choices(estimates: Sequence[Estimate]) -> Choices | None:
     """Return the fastest, the cheapest, and the cheapest within a tenth of the fastest; None where nothing fits."""
-    able = [e for e in estimates if e.memory.fits != "no" and e.prediction.time_to_stable_s is not None]
-    if not able:
+    # Processors are a choice only where no GPU is asked about: nobody who asks for GPUs waits for days on this machine.
+    gpus = [e for e in estimates if e.prediction.gpu != CPU] or estimates
+    gpus = [e for e in gpus if e.memory.fits != "no" and e.prediction.time_to_stable_s is not None]
+    if not gpus:
         return None
-    # Processors are a choice only where no GPU fits.
-    gpus = [e for e in able if e.prediction.gpu != CPU] or able
     fastest = min(gpus, key=lambda e: (_time_s(e), e.prediction.workers))
     # Hours of one kind can be compared without a price, those of two kinds cannot: then the cheapest near the fastest
     # is sought among its own kind, and nobody is called the cheapest of all.
@@ -342,92 +374,3 @@ def _time_s(one: Estimate) -> float:
 
 def _price_key(one: Estimate) -> tuple[float, float]:
     return (math.inf if one.paid is None else one.paid), _time_s(one)
-
-
-# --- what to run
-
-
-def narrowing_run(measured: TrialFacts, question: EstimateQuestion, about: Estimate) -> NarrowingRun | None:
-    """Return the run that narrows the time to stable of one estimate most; None where none does."""
-    now = about.prediction.time_to_stable_s
-    if now is None or now.low <= 0:
-        return None
-    # Ratios of the ends: errors are relative, so the widths of short and of long times compare.
-    before = now.high / now.low
-    tried = list(_candidates(measured, question, about, before))
-    best = min(tried, key=lambda run: run.width_after, default=None)
-    return best if best is not None and best.width_after < before else None
-
-
-def _candidates(
-    measured: TrialFacts, question: EstimateQuestion, about: Estimate, before: float
-) -> Iterator[NarrowingRun]:
-    """Yield a training on one device of the kind, and a rehearsal of all workers on this machine."""
-    p = about.prediction
-    assert p.epochs_to_stable is not None
-    parts = _parts(measured, question, p.gpu, p.workers, p.hosts)
-    planned = Interval.exact(float(measured.epochs))
-    # What a training on one GPU of that kind would tell: its rate, taken to be the estimate's own value, and its
-    # start-up, to within FIXED_SCATTER. How well more GPUs scale stays as unsure as it is.
-    alone = _estimate(measured, question, p.gpu, 1)
-    timed = _parts(_as_measured(measured, p.gpu, alone), question, p.gpu, p.workers, p.hosts)
-    start_s = timed.fixed_overhead_s.value
-    known = Interval(value=start_s, low=start_s * (1 - FIXED_SCATTER), high=start_s * (1 + FIXED_SCATTER))
-    timed = replace(timed, fixed_overhead_s=known)
-    # Its stable epoch is that of one worker: to more it goes by the law of the batch.
-    share = prior.STABLE_SHARE.value * measured.epochs
-    own = Interval(value=share, low=share * (1 - INSIDE), high=share * (1 + INSIDE))
-    ratio = prior.epochs_to_stable(planned=measured.epochs, batch=measured.batch, global_batch=p.global_batch or 1)
-    epochs = own if p.workers == 1 else _like(ratio, own)
-    there = job_time(timed, epochs)
-    assert alone.prediction.job_time_s is not None
-    yield NarrowingRun(
-        kind="train there",
-        workers=1,
-        gpu=p.gpu,
-        time_s=alone.prediction.job_time_s,
-        cost=None if alone.prediction.cost is None else alone.prediction.cost.value,
-        width_before=before,
-        width_after=there.high / there.low,
-        about=about,
-    )
-    if p.gpu == measured.device and p.workers == 1:
-        return  # a rehearsal of one worker here is that very run
-    # A rehearsal tells when so many workers become stable, to within INSIDE, and nothing of their times. It costs what
-    # a plain run costs (docs/architecture.md), so its own time is that of one worker here.
-    value = p.epochs_to_stable.value
-    rehearsed = job_time(parts, Interval(value=value, low=value * (1 - INSIDE), high=value * (1 + INSIDE)))
-    own_parts = _parts(measured, question, measured.device, 1, 1)
-    yield NarrowingRun(
-        kind="rehearse here",
-        workers=p.workers,
-        gpu=measured.device,
-        time_s=job_time(own_parts, planned),
-        cost=None,
-        width_before=before,
-        width_after=rehearsed.high / rehearsed.low,
-        about=about,
-    )
-
-
-def _as_measured(measured: TrialFacts, kind: str, alone: Estimate) -> TrialFacts:
-    """Return the measurement as if a run on one device of the kind had found the estimate's own value."""
-    rate = alone.prediction.images_per_s
-    assert rate is not None, "every estimate has a rate"
-    found = replace(measured, images_per_s=Interval.exact(rate.value), half_width=MEASURED_HALF_WIDTH)
-    if kind == measured.device:
-        return found
-    # Of another device: what this one takes for a backbone's pass and to start says nothing there.
-    return replace(found, device=kind, backbone_images_per_s=None, start_up_s=None)
-
-
-def _like(known: Interval, own: Interval) -> Interval:
-    """Return the interval of a law from one batch with the width of what was measured there instead of the prior's."""
-    alone = prior.STABLE_SHARE
-    # Independent errors add up in squares of logarithms: the prior's share is taken out, what was measured comes in.
-    # Where the lower end was cut off at one epoch (prior.epochs_to_stable) the rest may be negative: 0 then.
-    less = math.log(known.value / known.low) ** 2 - math.log(alone.value / alone.low) ** 2
-    more = math.log(known.high / known.value) ** 2 - math.log(alone.high / alone.value) ** 2
-    low = math.hypot(math.sqrt(max(less, 0.0)), math.log(own.value / own.low))
-    high = math.hypot(math.sqrt(max(more, 0.0)), math.log(own.high / own.value))
-    return Interval(value=known.value, low=known.value * math.exp(-low), high=known.value * math.exp(high))

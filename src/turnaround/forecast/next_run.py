@@ -39,7 +39,9 @@ def next_run(forecaster: Forecaster, prediction: Prediction) -> NextRun | None:
     if laws.time is None:
         return _next_run(forecaster, Candidate(workers=1, is_rehearsal=False), "no times")
     if laws.epochs is None and laws.global_batch(prediction.workers) is not None:
-        return _next_run(forecaster, Candidate(workers=prediction.workers, is_rehearsal=True), "no stable epoch")
+        # Of one worker a rehearsal is a plain run.
+        alone = Candidate(workers=prediction.workers, is_rehearsal=prediction.workers > 1)
+        return _next_run(forecaster, alone, "no stable epoch")
     # Expected gain of a run: the interval's relative width after refitting with it, against the width now.
     before = _width(prediction)
     tried = [(_width(_with(forecaster, c).predict(prediction.workers)), c) for c in _candidates(laws, prediction)]

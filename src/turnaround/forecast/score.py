@@ -17,7 +17,7 @@ from typing import Any
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
 from turnaround.analysis.prices import Price
 from turnaround.analysis.summary import RunSummary
-from turnaround.analysis.workloads import Survey, survey
+from turnaround.analysis.workloads import Survey, survey, survey_of
 from turnaround.errors import RunDirectoryError
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.observations import times_by_kind
@@ -27,6 +27,7 @@ from turnaround.record.coding import check_format
 from turnaround.record.files import storage_error
 from turnaround.record.growing import read_lines
 from turnaround.record.layout import RunDirectory, StudyDirectory
+from turnaround.record.reader import find_runs
 from turnaround.record.schema import FORMAT_VERSION, utc_now
 from turnaround.record.writer import Lines
 
@@ -90,9 +91,17 @@ ESTIMATE = "estimate"
 
 
 def keep_estimates(
-    folder: Path, estimates: Sequence[dict[str, Any]], *, source: str, prices: Mapping[str, Price | None]
+    folder: Path,
+    estimates: Sequence[dict[str, Any]],
+    *,
+    source: str,
+    prices: Mapping[str, Price | None],
+    next_run: str | None = None,
 ) -> Path:
-    """Append estimates from zero runs, as `estimate --json` prints them, to the file of a folder of runs to come."""
+    """Append estimates from zero runs, as `estimate --json` prints them, to the file of a folder of runs to come.
+
+    `next_run` is the command of the run that would narrow them most.
+    """
     path = StudyDirectory(folder).forecasts
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,10 +115,29 @@ def keep_estimates(
                 "source": source,
                 "price": price.per_hour if price else None,
                 "prices": {prediction["gpu"]: asdict(price)} if price else {},
+                "next_run": next_run,
             }
             line = {"format": FORMAT_VERSION, "at": utc_now(), "question": question, "prediction": prediction}
             lines.write({**line, "runs": []})
     return path
+
+
+def runs_in(directories: Sequence[Path]) -> Survey:
+    """Return all runs at or below the directories; RunDirectoryError where there are none, which names the estimate
+    that was made there and the run that would narrow it most."""
+    try:
+        return survey_of(directories)
+    except RunDirectoryError as error:
+        folders = [folder for folder in directories if folder.is_dir()]
+        estimated = [(folder, line) for folder in folders for line in saved_in(folder) if line.is_estimate]
+        if not estimated or any(map(find_runs, folders)):
+            raise
+        folder, last = estimated[-1]
+        command = last.line["question"].get("next_run")
+        narrows = f": what narrows the estimate most is `{command}`" if isinstance(command, str) else ""
+        raise RunDirectoryError(
+            f"{folder} has an estimate of {last.prediction['job']} and no run yet. Make one there{narrows}."
+        ) from error
 
 
 def scores(paths: Sequence[Path]) -> list[Score]:
@@ -171,6 +199,48 @@ def scored(lines: Iterable[Saved], known: Survey) -> list[Score]:
                 at = (prediction["job"], prediction["workers"], prediction["gpu"], configuration.hosts, asked)
                 latest[at] = saved, job, configuration
     return [score for saved, job, configuration in latest.values() for score in _score(saved, job, configuration)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherWork:
+    """An estimate that no run scores, since those of its job and hardware were of other epochs or another batch."""
+
+    job: str
+    workers: int
+    gpu: str
+    epochs: int | None
+    """Those that were estimated."""
+    global_batch: int | None
+    runs_epochs: tuple[int, ...]
+    runs_global_batch: int | None
+
+
+def unscored(lines: Iterable[Saved], known: Survey) -> list[OtherWork]:
+    """Return the estimates for which there are later runs of the same job and hardware, but none of the same work."""
+    found: dict[tuple[Any, ...], OtherWork | None] = {}
+    for saved in lines:
+        prediction = saved.prediction
+        at = (prediction["job"], prediction["workers"], prediction["gpu"])
+        for job, c in [(one.name, c) for one in known.workloads for c in one.configurations]:
+            if not saved.is_estimate or (job, c.key.workers, c.key.gpu) != at or c.key.is_rehearsal or saved.knew(c):
+                continue
+            # A run of the very work scores it, whatever else was estimated or run there.
+            is_scored = _is_same_work(prediction, c) or (at in found and found[at] is None)
+            found[at] = None if is_scored else _other_work(prediction, c)
+    return [other for other in found.values() if other is not None]
+
+
+def _other_work(prediction: dict[str, Any], configuration: ConfigurationRuns) -> OtherWork:
+    planned = {run.epochs_planned for run in configuration.summaries if run.epochs_planned is not None}
+    return OtherWork(
+        job=prediction["job"],
+        workers=prediction["workers"],
+        gpu=prediction["gpu"],
+        epochs=prediction.get("epochs_planned"),
+        global_batch=prediction.get("global_batch"),
+        runs_epochs=tuple(sorted(planned)),
+        runs_global_batch=configuration.global_batch,
+    )
 
 
 def _places(runs: Iterable[RunSummary], folder: Path) -> set[str]:
@@ -264,8 +334,9 @@ def _configurations(saved: Saved, known: Survey) -> Iterator[tuple[Workload, Con
 
 def _is_same_work(prediction: dict[str, Any], configuration: ConfigurationRuns) -> bool:
     """Return whether runs had the batch and the epochs that an estimate was about: it knew of no others."""
+    is_same_batch = configuration.global_batch == prediction.get("global_batch")
     planned = {run.epochs_planned for run in configuration.summaries}
-    return configuration.global_batch == prediction.get("global_batch") and planned == {prediction["epochs_planned"]}
+    return is_same_batch and planned == {prediction.get("epochs_planned")}
 
 
 def _interval(payload: object) -> Interval | None:

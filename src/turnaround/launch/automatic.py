@@ -127,10 +127,13 @@ class ImageFacts:
         return f"{self.num_train:,} training images of about {self.side_px:.0f} px"
 
 
-def decide(recipe: Recipe, *, cache: Path, device: str, runs: Path | None = None) -> AutomaticChoice:
+def decide(
+    recipe: Recipe, *, cache: Path, device: str, runs: Path | None = None, has_gpu: bool | None = None
+) -> AutomaticChoice:
     """Fill in what the recipe leaves to us. Everything that it says stays.
 
-    `runs` is the folder with earlier runs, whose noise scale says how large a batch pays.
+    `runs` is the folder with earlier runs, whose noise scale says how large a batch pays. `has_gpu` chooses for a
+    machine with a GPU or without one; None: for this machine, on the device.
     """
 
     @functools.cache
@@ -140,10 +143,11 @@ def decide(recipe: Recipe, *, cache: Path, device: str, runs: Path | None = None
     is_asked = recipe.training.batch_per_worker == AUTO
     # The network first: how many images pay depends on the epochs that are chosen with it.
     plain = recipe.replace("training", batch_per_worker=None) if is_asked else recipe
+    on_gpu = sees_gpu(device) if has_gpu is None else has_gpu
     if recipe.model.name == AUTO:
-        decision = _with_network(plain, facts(), device=device)
+        decision = _with_network(plain, facts(), has_gpu=on_gpu)
     else:
-        decision = _with_preset(plain, facts, device=device)
+        decision = _with_preset(plain, facts, has_gpu=on_gpu)
     return _with_batch(decision, facts(), runs=runs) if is_asked else decision
 
 
@@ -155,7 +159,13 @@ def _with_batch(decision: AutomaticChoice, facts: ImageFacts | None, *, runs: Pa
     return replace(decision, recipe=recipe, reasons=reasons, tries_memory=True)
 
 
-def _with_preset(recipe: Recipe, facts: Callable[[], ImageFacts | None], *, device: str) -> AutomaticChoice:
+def sees_gpu(device: str) -> bool:
+    """Tell whether a training on this device of this machine is one on a GPU."""
+    # By NVML, since nothing here loads torch; an Apple GPU has to be asked for by its name.
+    return device != "cpu" and (device == "mps" or bool(describe_gpus()))
+
+
+def _with_preset(recipe: Recipe, facts: Callable[[], ImageFacts | None], *, has_gpu: bool) -> AutomaticChoice:
     """Return the decision for a network that was named, where its images are not drawn for it."""
     if recipe.augment.preset != AUTO or recipe.data.source in GENERATED:
         return AutomaticChoice(recipe=recipe)
@@ -166,7 +176,7 @@ def _with_preset(recipe: Recipe, facts: Callable[[], ImageFacts | None], *, devi
     else:
         epochs = recipe.training.num_epochs
         seen = facts() if epochs >= STRONG_FROM_EPOCHS else None
-        preset, reason = _preset_from_scratch(seen, epochs=epochs, has_gpu=_has_gpu(device))
+        preset, reason = _preset_from_scratch(seen, epochs=epochs, has_gpu=has_gpu)
     return _decision(recipe, {PRESET_KEY: preset}, {PRESET_KEY: reason})
 
 
@@ -183,15 +193,10 @@ def _preset_from_scratch(facts: ImageFacts | None, *, epochs: int, has_gpu: bool
     return "strong", "from scratch on many small images it was better than light (30 epochs of CIFAR-10)"
 
 
-def _has_gpu(device: str) -> bool:
-    return device != "cpu" and (device == "mps" or bool(describe_gpus()))
-
-
-def _with_network(recipe: Recipe, facts: ImageFacts | None, *, device: str) -> AutomaticChoice:
+def _with_network(recipe: Recipe, facts: ImageFacts | None, *, has_gpu: bool) -> AutomaticChoice:
     if facts is None:
         reason = "the images are drawn for it, or not here yet"
         return AutomaticChoice(recipe=_filled(recipe, {"model.name": SMALL_NETWORK}), reasons={"model.name": reason})
-    has_gpu = _has_gpu(device)
     if recipe.model.weights not in (AUTO, "none"):
         name, reason = _network_of(recipe.model.weights), "the network of the weights given"
         return _trained(recipe, facts, name=name, reason=reason, has_gpu=has_gpu)

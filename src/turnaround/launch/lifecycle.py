@@ -199,9 +199,10 @@ def _resume(run: Run, request: Request) -> Run:
     return Run.load(directory.path)
 
 
-def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any]:
+def measure(recipe: Recipe, request: Request, *, part_s: float, fits_batch: bool = False) -> dict[str, Any]:
     """Measure the parts of a training on this machine, each alone and all together, in images/s; nothing is kept.
 
+    With `fits_batch`, at the largest half, quarter, ... of the batch that this machine has the memory for.
     `request.out` is a folder for the time being, which the caller removes.
     """
     begun_at_s, recipe = time.monotonic(), _decided(recipe, request).recipe
@@ -209,7 +210,8 @@ def measure(recipe: Recipe, request: Request, *, part_s: float) -> dict[str, Any
     plan = replace(plan, message=replace(plan.message, bench_part_s=part_s))
     directory = RunDirectory.create(request.out)
     with request.launcher.started(plan) as processes, _images(recipe, request, directory) as prepared:
-        write_json(directory.recipe, {**recipe.to_dict(), "images": image_facts(prepared)})
+        more = {BATCH_TO_FIT: {"learning_rate": recipe.training.learning_rate}} if fits_batch else {}
+        write_json(directory.recipe, {**recipe.to_dict(), "images": image_facts(prepared), **more})
         write_status(directory, Status(state="queued"))
         request.announce(recipe, prepared, plan.processes)
         processes.run(_with_images(plan, prepared))

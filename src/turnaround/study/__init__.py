@@ -9,6 +9,7 @@ Enters: a recipe or a command, and the configurations to compare. Leaves: run di
     state.py     where the study stands, read from its run directories
     on_cluster.py  the same as jobs of a cluster, which go on whoever follows them
     cluster_queue.py  asks a cluster when jobs of several sizes would start
+    trial.py     what an estimate is about, and some seconds of it on this machine
     estimate.py  an answer from zero runs: a trial on this machine, and what it tells of others
     lifecycle.py runs what is missing, and only that
 """

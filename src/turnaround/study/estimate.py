@@ -7,45 +7,46 @@ what it says may be kept beside the runs that will score it.
 from __future__ import annotations
 
 import os
-import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from turnaround import recipes
+from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.gpu_kinds import kind_of
 from turnaround.analysis.prices import PriceTable, price_table
-from turnaround.analysis.summary import job_of_recipe
 from turnaround.analysis.workloads import Survey, survey_of
-from turnaround.cores import usable_cores
-from turnaround.errors import InputError, RunDirectoryError
-from turnaround.findings.estimates import memory_sentences, narrowing_command, narrowing_text, trial_sentences
+from turnaround.errors import InputError, RunDirectoryError, StorageError
+from turnaround.findings.estimates import (
+    energy_sentence,
+    left_out_sentences,
+    memory_sentences,
+    narrowing_command,
+    narrowing_text,
+    trial_sentences,
+)
 from turnaround.findings.forecasts import Answer
 from turnaround.findings.queue import absent_kinds, queue_notes
 from turnaround.forecast.estimate import (
-    CPU,
     Choices,
     Estimate,
     EstimateQuestion,
-    NarrowingRun,
     TrialFacts,
     choices,
     estimate_all,
-    narrowing_run,
 )
-from turnaround.forecast.interval import Interval
-from turnaround.forecast.prior import NetworkCount
+from turnaround.forecast.narrowing import NarrowingRun, narrowing_run
 from turnaround.forecast.question import Prediction
 from turnaround.forecast.queue import ready_first
 from turnaround.forecast.score import keep_estimates
 from turnaround.launch.clusters import cluster_named
 from turnaround.launch.clusters.contract import Cluster, Wishes
-from turnaround.launch.contract import checked_device
-from turnaround.launch.lifecycle import Request, measure
-from turnaround.launch.prepare import Prepared, Show, image_facts
+from turnaround.launch.prepare import Show
 from turnaround.recipe import Recipe
 from turnaround.study.cluster_queue import ClusterQueue
+from turnaround.study.trial import choose, try_here
 
 USUAL_KINDS = ("t4", "l4", "v100", "a100", "h100")
 USUAL_COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -84,6 +85,12 @@ class EstimateReport:
     currency: str | None = None
     settings: tuple[str, ...] = ()
     """Keys of the recipe that were set, each as SECTION.KEY=VALUE."""
+    pinned: tuple[str, ...] = ()
+    """Those that were chosen here, and that another machine might choose otherwise."""
+    chosen: tuple[str, ...] = ()
+    """What was chosen, with its reason."""
+    workers: tuple[int, ...] = ()
+    """The numbers of workers that were asked about, also those for which there are too few images."""
     cluster: AskedCluster | None = None
     """None where no cluster was asked for its queue."""
 
@@ -107,13 +114,26 @@ class EstimateReport:
     @property
     def command(self) -> str | None:
         """The command of the run that would narrow the estimate most."""
-        return None if self.next_run is None else narrowing_command(self.next_run, self.source, self.settings)
+        chosen = {each.partition("=")[0] for each in self.pinned}
+        asked = [each for each in self.settings if each.partition("=")[0] not in chosen]  # it was "auto"
+        return None if self.next_run is None else narrowing_command(self.next_run, self.source, [*asked, *self.pinned])
 
     @property
     def notes(self) -> list[str]:
+        """What was chosen, what the figures rest on, and what to mind."""
+        return [*self.chosen, *self.left_out, *self.basis]
+
+    @property
+    def left_out(self) -> list[str]:
+        """What was asked about and has no estimate."""
+        return list(left_out_sentences(self.workers, self.trial))
+
+    @property
+    def basis(self) -> list[str]:
         """What the figures rest on, and what to mind."""
         cluster = self.cluster.title if self.cluster is not None and self.queued else None
-        return [*trial_sentences(self.trial, cluster), *memory_sentences(self.estimates, self.trial.batch)]
+        told = [*trial_sentences(self.trial, cluster), *memory_sentences(self.estimates, self.trial)]
+        return [*told, energy_sentence(self.estimates, self.trial)]
 
     def of(self, gpu: str, workers: int) -> Estimate | None:
         """Return one estimate by its kind, in any spelling, and its number of workers."""
@@ -184,6 +204,10 @@ class EstimateAsked(TypedDict, total=False):
     """Keys of the recipe."""
     prices: PriceTable | str | os.PathLike[str]
     """A table or its file. Default: the user's own."""
+    electricity: float
+    """Price of one kWh."""
+    grid: float
+    """Kilograms of CO2 equivalents emitted for one kWh."""
     device: str
     out: str | os.PathLike[str]
     """The folder of the runs to come: the estimate is kept there and scored by them."""
@@ -204,16 +228,21 @@ def estimate(source: str | os.PathLike[str], **asked: Unpack[EstimateAsked]) -> 
         gpus=tuple(asked.get("gpus") or usual_kinds(cluster)),
         workers=tuple(sorted(set(asked.get("workers", USUAL_COUNTS)))),
         prices=table,
+        rates=EnergyRates(electricity=asked.get("electricity"), grid=asked.get("grid")),
     )
     overrides = recipes.overrides_of(asked.get("settings", {}))
     # Last, so that it counts: the trial is one worker's, and the laws tell what several would do.
     recipe = recipes.find(str(source), [*overrides, "workers.count=1"])
     # Before the trial: a cluster that would start none of these jobs is told at once, not after a minute.
     question = placed(question, cluster)
-    report = estimate_recipe(str(source), recipe, question, device=asked.get("device", "auto"))
+    runs = Path(asked["out"]) if "out" in asked else None
+    report = estimate_recipe(str(source), recipe, question, device=asked.get("device", "auto"), runs=runs)
     report = replace(with_queue(report, cluster, question, asked.get("out")), settings=tuple(overrides))
     if "out" in asked:
-        keep(report, Path(asked["out"]))
+        try:
+            keep(report, Path(asked["out"]))
+        except StorageError as error:  # the answer of the trial is not lost with it
+            warnings.warn(str(error), stacklevel=2)
     return report
 
 
@@ -225,9 +254,14 @@ def estimate_recipe(
     device: str = "auto",
     trial_s: float = TRIAL_S,
     show: Show = lambda what, done, total: None,
+    runs: Path | None = None,
 ) -> EstimateReport:
-    """Measure a recipe of one worker on this machine, and estimate the kinds and counts of the question."""
-    trial = try_here(recipe, device=device, trial_s=trial_s, show=show)
+    """Measure a recipe of one worker on this machine, and estimate the kinds and counts of the question.
+
+    `runs` is the folder with earlier runs, from which the batch is chosen where that is left to us.
+    """
+    training = choose(recipe, question, device=device, runs=runs)
+    trial = try_here(training.recipe, workers=question.workers, device=device, trial_s=trial_s, show=show)
     # This machine is always among them: its figures are measured, and show what the others are derived from.
     here = replace(question, gpus=tuple(dict.fromkeys([trial.device, *map(kind_of, question.gpus)])))
     estimates = estimate_all(trial, here)
@@ -241,6 +275,9 @@ def estimate_recipe(
         choices=best,
         next_run=None if about is None else narrowing_run(trial, here, about),
         currency=question.prices.currency,
+        workers=question.workers,
+        pinned=training.pinned,
+        chosen=training.notes,
     )
 
 
@@ -287,71 +324,16 @@ def _runs_in(folder: str | os.PathLike[str] | None) -> Survey | None:
         return None
 
 
-def try_here(recipe: Recipe, *, device: str, trial_s: float, show: Show) -> TrialFacts:
-    """Measure each part of the training for some seconds, on one process of this machine; nothing is kept."""
-    found: dict[str, Any] = {}
-
-    # `measure` returns figures alone; the recipe with all that was chosen, and the images, it only announces.
-    def note(recipe: Recipe, prepared: Prepared, processes: int) -> None:
-        found.update(recipe=recipe, images=image_facts(prepared))
-
-    with tempfile.TemporaryDirectory(prefix="turnaround-estimate-") as folder:
-        request = Request(
-            out=Path(folder) / "trial",
-            show=show,
-            processes=1,
-            device=checked_device(device),
-            shows_progress=False,
-            announce=note,
-        )
-        facts = measure(recipe, request, part_s=trial_s)
-    return trial_facts(found["recipe"], found["images"], facts)
-
-
-def trial_facts(recipe: Recipe, images: Mapping[str, Any], facts: Mapping[str, Any]) -> TrialFacts:
-    """Return what the trial has told, from the resolved recipe, the images and the figures of the bench."""
-    rates, counted, precision = facts["rates"], facts["footprint"], recipe.training.precision
-    is_frozen = not recipe.model.fine_tune
-    device = kind_of(facts["device"])
-    network = NetworkCount(
-        **counted,
-        forward_flops_per_image=facts["cost"]["forward_flops_per_image"],
-        is_frozen=is_frozen,
-        keeps_features="backbone" in rates,
-    )
-    return TrialFacts(
-        job=job_of_recipe(recipe.to_dict()),
-        network=network,
-        num_train=images["num_train"],
-        num_validation=images["num_validation"],
-        batch=recipe.batch_per_worker,
-        epochs=recipe.training.num_epochs,
-        gradient_bytes=facts["cost"]["gradient_bytes"],
-        # Not Apple's GPUs: we have no data sheet of theirs to scale from.
-        device=CPU if device in ("cpu", "mps") else device,
-        precision=_gpu_precision(facts["choices"]["precision"]["value"]),
-        gpu_precision=_gpu_precision(precision),
-        images_per_s=_rate(rates["training"]),
-        backbone_images_per_s=_rate(rates["backbone"]) if "backbone" in rates else None,
-        decode_images_per_s=facts["decode"]["images_per_s"],
-        start_up_s=facts["start_up_s"],
-        cores=usable_cores(),
-    )
-
-
-def _rate(rate: Mapping[str, float]) -> Interval:
-    return Interval(value=rate["images_per_s"], low=rate["low"], high=rate["high"])
-
-
-def _gpu_precision(name: str) -> str:
-    """Return the precision by a name of data sheets: a GPU left to itself computes in half precision; fp64 has no
-    figures, and is at least as slow as fp32."""
-    return {"auto": "amp", "fp64": "fp32"}.get(name, name)
-
-
 def keep(report: EstimateReport, folder: Path) -> Path:
-    """Keep the estimates of powers of two in the folder of the runs that will score them; return the file."""
+    """Keep the estimates of powers of two in the folder of the runs that will score them; return the file.
+
+    StorageError where it cannot be written: whoever has the report has the answer all the same.
+    """
     # Numbers that people run: a range of 1-64 on five kinds would be 320 lines, and hardly one of them be scored.
     kept = [e for e in report.estimates if e.prediction.workers & (e.prediction.workers - 1) == 0]
     prices = {e.prediction.gpu: e.price for e in kept}
-    return keep_estimates(folder, [estimate_json(one) for one in kept], source=report.source, prices=prices)
+    try:
+        lines = [estimate_json(one) for one in kept]
+        return keep_estimates(folder, lines, source=report.source, prices=prices, next_run=report.command)
+    except StorageError as error:
+        raise StorageError(f"The estimate is not kept, so no run will score it. {error}") from error

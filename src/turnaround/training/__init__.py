@@ -29,5 +29,6 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     clock.py       where the time goes: parts of the run, of its start-up, and of a step on the device's own timeline
     preview.py     the first training images, before and after their variation
     bench.py       each part of a training alone, and all together: ceilings; the bytes that a step asks of any GPU
+    bench_run.py   one start of a process that measures those
     faults.py      faults on purpose, for tests: TURNAROUND_FAULT
 """

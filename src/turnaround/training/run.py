@@ -6,14 +6,11 @@ Enters: an `Assignment`, as the launcher gives it to every process. Leaves: the 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from turnaround.choice import recorded
 from turnaround.data.pixels import Pixels, open_pixels
@@ -31,7 +28,6 @@ from turnaround.record.telemetry import Telemetry
 from turnaround.record.writer import truncate_epochs, write_json
 from turnaround.training import checkpoint, faults
 from turnaround.training.assembly import Assembly, TrainingCore, build_core, warm_up
-from turnaround.training.bench import count_footprint, measure
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, StartUp, with_lost
@@ -106,7 +102,7 @@ def train(
     recipe = Recipe.from_record(record)
     device = choose_device(assignment.device, rank_info)
     with ExitStack() as open_parts:
-        workers = _connected(recipe, rank_info, device.value)
+        workers = connected(recipe, rank_info, device.value)
         # Before anything is built: passes, slices and compiled shapes follow the number of hosted workers.
         workers.share_out(shares_of(assignment.share, workers=workers.count, processes=workers.size))
         start_up.ended("connect")
@@ -115,7 +111,7 @@ def train(
         if telemetry is not None:
             open_parts.enter_context(telemetry)
         pixels = open_pixels(assignment.pixels_dir)
-        _agree(workers, recipe, pixels)  # before anything is computed that would only differ later
+        agree(workers, recipe, pixels)  # before anything is computed that would only differ later
         start_up.ended("open pixels")
         site = TrialSite(workers=workers, pixels=pixels, rank_info=rank_info, device=device)
         if BATCH_TO_FIT in record:
@@ -173,36 +169,7 @@ def _fitted(
     return recipe
 
 
-def bench(assignment: Assignment, rank_info: RankInfo, *, part_s: float) -> None:
-    """Measure the parts of this training on this machine; process 0 leaves the rates in bench.json."""
-    recipe = Recipe.from_record(with_passed_paths(read_json(assignment.directory.recipe)))
-    device = choose_device(assignment.device, rank_info)
-    workers, pixels = _connected(recipe, rank_info, device.value), open_pixels(assignment.pixels_dir)
-    _agree(workers, recipe, pixels)
-    core = build_core(recipe, workers, pixels, rank_info=rank_info, device=device)
-    footprint = count_footprint(core.network.module, size_px=recipe.size_px)  # before anything is compiled or captured
-    begun_s, start_up = time.perf_counter(), assignment.start_up
-    start_up.ended("build network and optimizer")
-    assembly = warm_up(core, start_up=start_up)
-    warm_up_s = time.perf_counter() - begun_s
-    with watched_neighbours():
-        rates = {name: asdict(rate) for name, rate in measure(assembly, part_s=part_s).items()}
-    if workers.rank == 0:
-        choices = recorded(assembly.choices())
-        facts = {"rates": rates, "warm_up_s": warm_up_s, "choices": choices, "cost": core.cost}
-        facts |= {"footprint": asdict(footprint), "device": _device_name(workers.device)}
-        # Without the images, which a bench decodes several times.
-        facts["start_up_s"] = sum(s for part, s in start_up.parts_s.items() if part != "wait for images")
-        write_json(assignment.directory.bench, facts)
-    workers.close()
-
-
-def _device_name(device: torch.device) -> str:
-    """Return the GPU's name, or the kind of device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _connected(recipe: Recipe, rank_info: RankInfo, device: ProcessDevice) -> Workers:
+def connected(recipe: Recipe, rank_info: RankInfo, device: ProcessDevice) -> Workers:
     return connect(
         recipe.workers.engine,
         place=rank_info,
@@ -212,7 +179,7 @@ def _connected(recipe: Recipe, rank_info: RankInfo, device: ProcessDevice) -> Wo
     )
 
 
-def _agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:
+def agree(workers: Workers, recipe: Recipe, pixels: Pixels) -> None:
     """Refuse to train unless all processes have the same recipe and the same images; both values are named."""
     mine = {"recipe": json.dumps(recipe.to_dict(), sort_keys=True), "images": pixels.fingerprint}
     everyone = [json.loads(text) for text in workers.gather(json.dumps(mine))]
