@@ -233,7 +233,7 @@ def test_a_folder_with_an_estimate_alone_names_the_run_that_narrows_it(
         f"error: runs has an estimate of {HERE.job} and no run yet. Make one there: what narrows the estimate most is "
         f"`turnaround train {fruit_folder} --workers "
     )
-    assert words(done.err).endswith(" --set model.name=resnet50`.")
+    assert words(done.err).endswith(" --set model.name=resnet50 --set augment.preset=light`.")
 
 
 # --- with the queue of a cluster

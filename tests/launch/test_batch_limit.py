@@ -14,7 +14,8 @@ from running import request, train, weights
 from turnaround import fruitbowl, recipes
 from turnaround.errors import RecipeError
 from turnaround.launch import lifecycle
-from turnaround.launch.automatic import MAX_UNKNOWN, decide, known_noise_scale, paying_batch
+from turnaround.launch.automatic import decide
+from turnaround.launch.batch_limit import MAX_UNKNOWN, known_noise_scale, paying_batch
 from turnaround.recipe import Recipe
 from turnaround.record.layout import RunDirectory
 from turnaround.record.recipe_changes import BATCH_TO_FIT

@@ -22,7 +22,7 @@ from turnaround.analysis.gpu_kinds import data_sheet, kind_of
 from turnaround.analysis.prices import Price, PriceTable
 from turnaround.errors import InputError
 from turnaround.forecast import prior
-from turnaround.forecast.energy import START_POWER, board_watts, energy_wh
+from turnaround.forecast.energy import START_POWER, board_watts, electricity_cost, emissions_kg, energy_wh
 from turnaround.forecast.hardware import sheet_of, speed_ratio
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.prior import MemoryNeed, NetworkCount
@@ -226,14 +226,12 @@ def _with_energy(p: Prediction, measured: TrialFacts, question: EstimateQuestion
     parts = parts_of(measured, question, p.gpu, p.workers, p.hosts, start_power=START_POWER)
     epochs = Interval.exact(float(measured.epochs)), p.epochs_to_stable
     job, stable = (energy_wh(job_time(parts, each), watts, workers=p.workers) for each in epochs)
-    rates = question.rates
     return replace(
         p,
         energy_wh=job,
         energy_to_stable_wh=stable,
-        # Both rates are for a kWh.
-        electricity_cost=None if job is None or rates.electricity is None else job.scaled(rates.electricity / 1000),
-        emissions_kg=None if job is None or rates.grid is None else job.scaled(rates.grid / 1000),
+        electricity_cost=electricity_cost(job, question.rates),
+        emissions_kg=emissions_kg(job, question.rates),
     )
 
 

@@ -4,6 +4,7 @@ Enters: a recipe and a `Request`. Leaves: a finished run, or one error that name
 
     lifecycle.py   one run from its recipe to its end
     automatic.py   what a recipe leaves to us: network, weights, size, batch, optimizer, by the images
+    batch_limit.py   the largest batch that pays: by a noise scale that is known, or by the number of updates
     checks.py      what would stop a training later, said before; a resume with other images or code: refused or noted
     prepare.py     the images of a recipe, scanned, checked and decoded before anything is trained
     folds.py       one training for each fold of the images
