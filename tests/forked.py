@@ -29,10 +29,10 @@ def main(name: str, python: str, kind: str, *words: str) -> int:
     processes, program = 1, words[words[0] == "-u" :]  # as the agent starts its processes
     if kind == "without-agent" and program[0] == "-m" and program[1] in AGENTS:
         program = program[2:]
-        while program[0].startswith("--"):  # options of torch.distributed.run; all but one have a value
+        while program[0].startswith("--"):  # options of torch.distributed.run, each with its value
             if program[0] == "--nproc-per-node":
                 processes = int(program[1])
-            program = program[1 if program[0] == "--standalone" else 2 :]
+            program = program[2:]
     is_ours = (program[0] == "-c" and "turnaround" in program[1]) or (program[0] == "-m" and program[1] in MODULES)
     if not is_ours and not program[0].endswith(".py"):
         os.execv(sys.executable, [sys.executable, *words])
