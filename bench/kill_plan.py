@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnaround.launch.contract import WORKER_MODULE
+from turnaround.workers.engines import TORCH_AGENT
 
 STEPS_PER_EPOCH, EPOCHS = 8, 3
 STARTING = ("command", "directory", "processes", "decoding", "told", "heartbeat")
@@ -79,8 +80,8 @@ def planned(number: int, *, seed: int, most_processes: int, within_steps: bool) 
 
 
 def kind_of(words: Sequence[str]) -> str | None:
-    """The kind of victim that a command line belongs to; torch.distributed.run names the module of its workers too."""
-    if "torch.distributed.run" in words:
+    """The kind of victim that a command line belongs to; the agent names the module of its workers too."""
+    if TORCH_AGENT in words:
         return "agent"
     if WORKER_MODULE in words:
         return "worker"

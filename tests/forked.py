@@ -13,12 +13,11 @@ import signal
 import socket
 import sys
 
-AGENT = "torch.distributed.run"
+AGENTS = ("torch.distributed.run", "turnaround.workers.torch_agent")
 MODULES = (
     *("turnaround", "turnaround.worker", "turnaround.workers.probe", "traced_worker", "conformance_worker"),
-    AGENT,
+    *AGENTS,
 )
-SPREAD = ("-m", AGENT, "--standalone", "--nproc-per-node")
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 PR_SET_PDEATHSIG = 1
 
@@ -28,9 +27,11 @@ def main(name: str, python: str, kind: str, *words: str) -> int:
     # A worker asks for this itself (turnaround/children.py), but its parent is the process that forks, not ours.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     processes, program = 1, words[words[0] == "-u" :]  # as the agent starts its processes
-    if kind == "without-agent" and program[:4] == SPREAD:
-        processes, program = int(program[4]), program[5:]
+    if kind == "without-agent" and program[0] == "-m" and program[1] in AGENTS:
+        program = program[2:]
         while program[0].startswith("--"):  # options of torch.distributed.run, each with its value
+            if program[0] == "--nproc-per-node":
+                processes = int(program[1])
             program = program[2:]
     is_ours = (program[0] == "-c" and "turnaround" in program[1]) or (program[0] == "-m" and program[1] in MODULES)
     if not is_ours and not program[0].endswith(".py"):

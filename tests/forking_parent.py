@@ -36,6 +36,7 @@ from turnaround import children, cli, worker
 from turnaround.children import die_with_parent
 from turnaround.errors import TurnaroundError
 from turnaround.launch.local import GRACE_S
+from turnaround.workers import torch_agent
 
 LOOKS_EVERY_S = 0.02
 HUGE = 2**21
@@ -142,6 +143,8 @@ def program(words: list[str], python: str) -> Callable[[], object]:
     sys.executable = python
     if sys.argv[0] == "torch.distributed.run":
         return torch.distributed.run.main
+    if sys.argv[0] == "turnaround.workers.torch_agent":
+        return torch_agent.main
     if sys.argv[0] == "turnaround":
         return cli.main
     sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))

@@ -1,7 +1,7 @@
 """The entry point of every process of a training, whoever starts it:
 
     python -m turnaround.worker RUN
-    python -m torch.distributed.run --nproc-per-node 4 -m turnaround.worker RUN
+    python -m turnaround.workers.torch_agent --nproc-per-node 4 -m turnaround.worker RUN
     python -m turnaround.launch.horovod --processes 4 turnaround.worker RUN
     python -m turnaround.worker --preload WORDS     begins with the command, which says RUN later (launch/preload.py)
 

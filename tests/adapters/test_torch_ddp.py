@@ -6,6 +6,7 @@ from pathlib import Path
 
 from adapters.examples import example, run_script
 from forking import ForkingParent
+from http_client import free_port
 from turnaround.analysis.workloads import survey
 from turnaround.findings.labels import label_of
 from turnaround.record.reader import Run
@@ -20,7 +21,8 @@ def test_a_loop_of_ones_own(tmp_path: Path, forking_parent: ForkingParent) -> No
 
 
 def test_one_and_two_processes(tmp_path: Path, forking_parent: ForkingParent) -> None:
-    several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    meet = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    several = ("-m", "torch.distributed.run", "--nproc-per-node", "2", *meet)
     for name, launcher in (("one", ()), ("two", several)):
         code = example("ddp").replace("runs/mine", f"runs/{name}")
         python = forking_parent.python_with_agent

@@ -225,7 +225,7 @@ def test_a_dry_run_prints_and_starts_nothing(
     assert (values["training"]["epochs"], values["workers"]["count"], values["data"]["size_px"]) == (7, 2, 32)
     assert values["training"]["learning_rate"] == 0.002  # resolved
     assert "runs/fruit-2w-2" in done.stdout  # the next free one
-    assert "torch.distributed.run --standalone --nproc-per-node 2" in done.stdout
+    assert "turnaround.workers.torch_agent --nproc-per-node 2" in done.stdout
     assert "turnaround.worker" in done.stdout
     assert "workers of each process" not in done.stdout
     uneven = run("train", "fruit", "--workers", "16", "--share", "11,5", "--dry-run")  # looks at no data

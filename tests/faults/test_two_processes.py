@@ -96,9 +96,7 @@ def test_the_launcher_of_two_is_stopped(fruit_folder: Path, tmp_path: Path, monk
         return process
 
     monkeypatch.setattr(local, "_start", start)
-    with pytest.raises(
-        ProcessFailedError, match=r"torch\.distributed\.run, which starts the training processes \(pid "
-    ):
+    with pytest.raises(ProcessFailedError, match=r"workers\.torch_agent, which starts the training processes \(pid "):
         train(fruit_folder, out, *SETTINGS, processes=2)
     assert processes_of(out) == []
     assert "is stopped" in (Run.load(out).status.cause or "")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from forking import ForkingLauncher
+from http_client import free_port
 from running import largest_difference, request, train, weights
 from turnaround import recipes
 from turnaround.children import LAUNCHER_VARIABLE
@@ -225,7 +226,8 @@ QUICK = ("data.size_px=32", "training.epochs=1", "training.precision=fp64", "tra
 
 
 def under_torch(*arguments: str, python: str) -> subprocess.CompletedProcess[str]:
-    spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "turnaround"]
+    meet = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    spread = ["-m", "torch.distributed.run", "--nproc-per-node", "2", *meet, "-m", "turnaround"]
     environment = {**os.environ, **local.loopback(), "OMP_NUM_THREADS": "1"}
     command = [python, *spread, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -26,6 +26,7 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import Status, to_json
 from turnaround.record.writer import write_json
+from turnaround.workers.engines import TORCH_AGENT
 
 
 def plan(processes: int, directory: Path = Path("runs/my run")) -> LaunchPlan:
@@ -44,7 +45,7 @@ def test_one_process_is_started_directly() -> None:
 
 def test_several_processes_are_started_by_torch() -> None:
     command = local.command(plan(3))
-    assert command[:6] == [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    assert command[:5] == [sys.executable, "-m", TORCH_AGENT, "--nproc-per-node", "3"]
     at = command.index("turnaround.worker")
     assert command[at - 1] == "-m"
     assert command[at + 1 :] == plan(3).worker_arguments()

@@ -165,6 +165,24 @@ def test_no_program_of_a_repository_is_started(repository, tmp_path, monkeypatch
     assert canary.exists()  # the trap works
 
 
+@pytest.mark.parametrize("first", ["", ".", "./.", "below/.."])
+def test_a_git_in_the_repository_is_not_started(repository, tmp_path, monkeypatch, first):
+    """A relative entry of PATH means the folder where git runs; an empty one means the same."""
+    canary, trap = tmp_path / "canary", repository / "git"
+    trap.write_text(f"#!/bin/sh\n: >{canary}\n")
+    trap.chmod(0o755)
+    (repository / "below").mkdir()
+    monkeypatch.setenv("PATH", os.pathsep.join([first, os.environ["PATH"]]))
+    monkeypatch.chdir(repository)
+    assert git_state(repository)["dirty"] is False
+    assert is_tracked(repository / "file")
+    monkeypatch.setenv("PATH", first)
+    assert git_state(repository)["dirty"] is None  # no git at all is better than that one
+    assert not canary.exists()
+    subprocess.run(["git", "status"], cwd=repository, env={"PATH": first or "."}, check=False)
+    assert canary.exists()  # the trap works
+
+
 def test_a_filter_of_the_user_is_not_started_for_somebody_elses_repository(repository, tmp_path, monkeypatch):
     canary = tmp_path / "canary"
     (tmp_path / ".gitconfig").write_text(f'[filter "lfs"]\n clean = touch {canary} && cat\n')

@@ -14,6 +14,7 @@ from turnaround.launch.clusters.slurm import client
 from turnaround.launch.clusters.slurm.states import why_lost
 from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
+from turnaround.workers.engines import TORCH_AGENT
 
 pytestmark = pytest.mark.slurm
 
@@ -41,7 +42,7 @@ def test_one_host(submit: Submit, cluster: Cluster) -> None:
     assert int(said["variables"]["OMP_NUM_THREADS"]) >= 1
     assert said["ignores_usr2"]
     words = said["arguments"]
-    assert words[:2] == ["-m", "torch.distributed.run"]
+    assert words[:2] == ["-m", TORCH_AGENT]
     assert words[words.index("--nproc-per-node") + 1] == "2"
     assert (
         words[-11:]
@@ -64,9 +65,10 @@ def test_two_hosts_meet_at_the_first(submit: Submit, cluster: Cluster) -> None:
         assert variables["SLURM_NTASKS"] == "2"
         assert variables["CUDA_VISIBLE_DEVICES"] == "0"
         assert words[words.index("--nnodes") + 1] == "2"
-        assert words[words.index("--rdzv-endpoint") + 1] == f"n3:{port}"
-        assert words[words.index("--rdzv-conf") + 1] == f"is_host={int(node == 0)}"
-        assert words[words.index("--local-addr") + 1] == host
+        assert words[words.index("--rdzv-backend") + 1] == "static"
+        assert words[words.index("--node-rank") + 1] == str(node)
+        assert words[words.index("--master-addr") + 1] == "n3"
+        assert words[words.index("--master-port") + 1] == str(port)
         assert variables["GLOO_SOCKET_IFNAME"] == "eth0"
         assert "NCCL_SOCKET_IFNAME" not in variables
 

@@ -17,6 +17,7 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.schema import JobStatus, Status, to_json
 from turnaround.record.writer import write_json
+from turnaround.workers.engines import TORCH_AGENT
 
 pytestmark = pytest.mark.slurm
 
@@ -54,6 +55,17 @@ def test_two_hosts_from_submission_to_result(cluster: Cluster, tmp_path: Path) -
     again = turnaround("train", *asked, "--out", "run", cwd=tmp_path)
     assert again.returncode == 2
     assert "already holds a run" in again.stderr
+
+
+def test_one_host_with_two_processes(cluster: Cluster, tmp_path: Path) -> None:
+    """They meet on loopback: nothing waits at a port of the cluster's network."""
+    asked = (*TWO, "--gpu", "T4", "--hosts", "1", "--time", "10", *settings("training.epochs=2"))
+    done = turnaround("train", *asked, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr + printed(tmp_path / "run")
+    run = Run.load(tmp_path / "run")
+    assert (run.status.state, run.machine["processes"], run.machine["engine"]) == ("finished", 2, "torch gloo")
+    assert len({rank["host"] for rank in run.machine["ranks"]}) == 1
+    assert f"-m {TORCH_AGENT} --nproc-per-node 2 " in (tmp_path / "run" / "job.sh").read_text()
 
 
 def test_left_with_ctrl_c_rejoined_and_cancelled(

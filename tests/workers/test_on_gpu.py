@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from running import contract_told
+from turnaround.workers.engines import TORCH_AGENT
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +25,7 @@ def contract(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[d
     @functools.cache
     def of(backend: str) -> list[dict[str, Any]]:
         processes, engine = PROCESSES[backend], "nccl" if backend == "nccl" else "torch"
-        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+        start = ["-m", TORCH_AGENT, "--nproc-per-node", str(processes), "-m"]
         folder = tmp_path_factory.mktemp(backend)
         return contract_told(folder, engine, "cuda:0", start=start, processes=processes)
 

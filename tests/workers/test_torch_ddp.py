@@ -1,6 +1,6 @@
 """Processes through torch.distributed, beyond what test_conformance.py asks of every engine.
 
-This file is also the program that the processes run: python -m torch.distributed.run ... test_torch_ddp.py FOLDER
+This file is also the program that the processes run: ... -m turnaround.workers.torch_agent ... test_torch_ddp.py FOLDER
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 
 from forking import ForkingParent
 from turnaround.launch.local import loopback
+from turnaround.workers.engines import TORCH_AGENT
 from turnaround.workers.environment import place
 from turnaround.workers.torch_ddp import TorchDDP
 
@@ -68,7 +69,7 @@ def speak(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, forking_parent: ForkingParent) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ddp")
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, str(folder)]
+    start = ["-m", TORCH_AGENT, "--nproc-per-node", "2", __file__, str(folder)]
     environment = {**os.environ, **loopback(), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [forking_parent.python, *start], env=environment, capture_output=True, text=True, timeout=400, check=False

@@ -159,11 +159,12 @@ def _torch_facts() -> dict[str, Any]:
 def _all_reduce() -> dict[str, Any]:
     """Two real processes add up a tensor."""
     from turnaround.launch.local import loopback
+    from turnaround.workers.engines import TORCH_AGENT
 
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         module = ["-m", "turnaround.workers.probe", str(answer)]
-        spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        spread = ["-m", TORCH_AGENT, "--nproc-per-node", "2"]
         return _answer([sys.executable, *spread, *module], answer, settings=loopback())
 
 

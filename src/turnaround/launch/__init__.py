@@ -12,7 +12,7 @@ Enters: a recipe and a `Request`. Leaves: a finished run, or one error that name
     job_origin.py  what a run brings along from its time in the queue of a cluster
     preload.py     a process that begins with the command, and loads its code while that reads its flags
     process_settings.py  the environment of every training process
-    local.py       this machine: torch.distributed.run, nothing outlives the launcher
+    local.py       this machine: torch's agent (workers/torch_agent.py), nothing outlives the launcher
     forked.py      processes that are forked from one which has loaded the code already: the runs of a study
     watchdog.py    processes that are stopped or hang where no heartbeat tells: at the start, at the end, the launcher
     horovod.py     the same for Horovod's processes, as a process of its own

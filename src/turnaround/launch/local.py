@@ -1,4 +1,4 @@
-"""This machine: one process directly, several through torch.distributed.run or for Horovod through horovod.py.
+"""This machine: one process directly, several through the engine's launcher (torch_agent.py, horovod.py).
 
 Where the command itself was started once for each process, it starts one. Nothing outlives the launcher.
 """
@@ -296,7 +296,10 @@ def settings_for(plan: LaunchPlan, base: Mapping[str, str] = os.environ) -> dict
 
 
 def loopback() -> dict[str, str]:
-    """Return the settings for loopback: no question about which interface, and nobody outside can join."""
+    """Return the settings for loopback: no question about which interface, and nobody outside reaches the processes.
+
+    They are for messages alone; the store where the processes meet is bound by loopback_store.py.
+    """
     return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 

@@ -165,9 +165,22 @@ def _converts_content(repository: Repository) -> bool:
     )
 
 
+def _git_program() -> str | None:
+    """Return git's path; None where it is not installed.
+
+    Only absolute entries of PATH count: an empty one, or `.`, stands for the folder where git runs, and so for the
+    repository, which may bring a program of that name.
+    """
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return shutil.which("git", path=os.pathsep.join(folder for folder in folders if os.path.isabs(folder)))
+
+
 def _git(repository: Repository, commit: str | None, *arguments: str) -> str | None:
     """Return what git prints about the index and the work tree; None when it fails, hangs or is not installed."""
     _remove_leftovers()
+    program = _git_program()
+    if program is None:
+        return None
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         git_dir = Path(folder)
         try:
@@ -176,7 +189,7 @@ def _git(repository: Repository, commit: str | None, *arguments: str) -> str | N
             (git_dir / "refs").mkdir()
             (git_dir / "HEAD").write_text(f"{commit}\n" if commit else "ref: refs/heads/none\n", encoding="ascii")
             done = subprocess.run(
-                ["git", *arguments],
+                [program, *arguments],
                 cwd=repository.top,
                 env=_environment(repository, git_dir),
                 capture_output=True,

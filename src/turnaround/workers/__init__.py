@@ -12,6 +12,8 @@ Leaves: a `Workers`, the one object through which processes speak.
     engines.py       the table of engines: one row each (no torch)
     single.py        one process: every collective is the identity
     torch_ddp.py     several processes: NCCL on GPUs of their own, Gloo otherwise
+    loopback_store.py  where processes of this machine meet: out of reach for everybody else
+    torch_agent.py   torch.distributed.run that meets there, as a process of its own
     horovod.py       several processes through Horovod
     probe.py         do two processes reach each other here? for `turnaround doctor`
 """

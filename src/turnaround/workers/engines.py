@@ -30,6 +30,10 @@ HINT = (
 )
 
 
+TORCH_AGENT = "turnaround.workers.torch_agent"
+"""torch.distributed.run, with a meeting point that only this machine reaches."""
+
+
 def require(engine: str) -> None:
     """Raise `MissingPartError`, with the command that helps, when an engine's packages are not here or not compiled."""
     ENGINES[engine].require()
@@ -72,8 +76,7 @@ def _require_horovod() -> None:
 
 def _torch_run(processes: int) -> list[str]:
     # Without a log directory of its own it makes empty folders in /tmp, which stay for ever.
-    where = ["--standalone", "--nproc-per-node", str(processes), "--log-dir", os.devnull]
-    return ["torch.distributed.run", *where, "-m"]
+    return [TORCH_AGENT, "--nproc-per-node", str(processes), "--log-dir", os.devnull, "-m"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Do processes reach each other here, and how fast? Started by `turnaround doctor` through torch.distributed.run.
+"""Do processes reach each other here, and how fast? Started by `turnaround doctor` through torch_agent.py.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 -m turnaround.workers.probe FILE [MB]
+    python -m turnaround.workers.torch_agent --nproc-per-node 2 -m turnaround.workers.probe FILE [MB]
 
 Process 0 writes the answer into FILE.
 """

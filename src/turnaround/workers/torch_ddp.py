@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from turnaround.workers.contract import Workers
 from turnaround.workers.environment import RankInfo
+from turnaround.workers.loopback_store import HOST, loopback_store
 
 TIMEOUT = timedelta(minutes=10)
 """Time that a collective waits for a silent process."""
@@ -33,13 +34,10 @@ _KEEP_BUFFERS: dict[str, Any] = {_NAME: False}
 
 
 def host_meeting_point() -> tuple[TCPStore, dict[str, str]]:
-    """Host the store through which processes of this machine find each other, as torch.distributed.run does.
-
-    The port is one that the system has free: to choose one and open it later would leave it to others meanwhile.
-    """
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+    """Host the store through which processes of this machine find each other, as torch_agent.py does."""
+    store = loopback_store(TIMEOUT)
     return store, {
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": HOST,
         "MASTER_PORT": str(store.port),
         # Process 0 must not host a store of its own (torch/distributed/rendezvous.py); its keys carry the count.
         "TORCHELASTIC_USE_AGENT_STORE": str(True),

@@ -60,10 +60,9 @@ on_each_host() {
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}"
     export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=120 # time to save, when another process has ended
     exec "$python" -m torch.distributed.run \
-        --nnodes 2 --nproc-per-node 4 \
-        --rdzv-backend c10d --rdzv-endpoint "$first_host:$port" \
-        --rdzv-id "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}" --rdzv-conf "is_host=$((SLURM_NODEID == 0))" \
-        --local-addr "$SLURMD_NODENAME" "$@"
+        --nnodes 2 --nproc-per-node 4 --node-rank "$SLURM_NODEID" \
+        --rdzv-backend static --master-addr "$first_host" --master-port "$port" \
+        --rdzv-id "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}" "$@"
 }
 
 # TERM comes with scancel, to the processes too: they end by themselves, and this script waits for them.

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from turnaround.launch.clusters.slurm.probe import probe_script
 from turnaround.launch.clusters.slurm.script import SlurmJob, job_script, quote
 from turnaround.launch.clusters.slurm.settings import SlurmSettings
+from turnaround.workers.engines import TORCH_AGENT
 
 GOLDEN = Path(__file__).parent / "job.sh"
 # What a file system allows in a name: anything but / and NUL. Surrogates stand for bytes that are no UTF-8.
@@ -138,6 +139,17 @@ def test_what_the_gpus_decide() -> None:
     assert "#SBATCH --cpus-per-task=6\n" in job_script(shared)
     assert "--nproc-per-node 3" in job_script(shared)
     assert "--processes 3 --device mps" in job_script(shared)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_processes_meet_where_nothing_is_unpickled(hosts: int) -> None:
+    """What stands in the store of a c10d rendezvous is unpickled, and every user of the cluster can write it."""
+    text = job_script(job(gpus_per_host=2, hosts=hosts))
+    assert "c10d" not in text
+    assert "--standalone" not in text
+    meeting = {1: f"-m {TORCH_AGENT} --nproc-per-node 2 ", 2: '--rdzv-backend static --master-addr "$first_host" '}
+    assert meeting[hosts] in text
+    assert ("$port" in text) == (hosts > 1)  # on one host nothing waits at a port that can be guessed
 
 
 def test_a_program_of_others_has_a_task_for_each_worker() -> None:

@@ -3,7 +3,8 @@
 The script's life, on the first of the job's hosts:
 
     start     `train`, or `resume` where the directory holds a run: a requeued job goes on by itself
-    spread    srun starts torch.distributed.run once on each host; all meet at a port of the first host
+    spread    srun starts torch.distributed.run once on each host; all meet at a port of the first host (on one host:
+              on loopback, workers/torch_agent.py)
     USR2      comes from Slurm before the time limit (or a pre-emption) to the script, which passes it on through srun
               to every process of the job, again and again until it ends; whoever does not listen ignores it
     end       stopped, but resumable (75): back into the queue, while requeues are left; otherwise the exit status
@@ -24,6 +25,7 @@ from turnaround.errors import InterruptedRunError
 from turnaround.launch.clusters.slurm.settings import SlurmSettings, megabytes
 from turnaround.launch.job_origin import BEGUN_VARIABLE
 from turnaround.record.layout import RunDirectory, job_log
+from turnaround.workers.engines import TORCH_AGENT
 
 FIRST_PORT, NUM_PORTS = 20000, 10000
 """Below the ports that Linux gives to outgoing connections (32768 and up)."""
@@ -202,26 +204,32 @@ def _on_each_host(job: SlurmJob) -> str:
     if job.processes == 1:
         lines += ['exec "$python" "$@"']
     else:
-        is_single, wait_s = job.settings.hosts == 1, job.settings.signal_lead_s
-        host, own = ("127.0.0.1", "127.0.0.1") if is_single else ("$first_host", '"$SLURMD_NODENAME"')
-        lines += [
-            f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={wait_s} # time to save, when another process has ended",
-            'exec "$python" -m torch.distributed.run \\',
-            f"    --nnodes {job.settings.hosts} --nproc-per-node {job.processes_here} \\",
-            f'    --rdzv-backend c10d --rdzv-endpoint "{host}:$port" \\',
-            # The number of the restart: agents of a start that is being killed must not join the next one.
-            '    --rdzv-id "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}" --rdzv-conf "is_host=$((SLURM_NODEID == 0))" \\',
-            f'    --local-addr {own} "$@"',
-        ]
+        wait_s = job.settings.signal_lead_s
+        lines += [f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={wait_s} # time to save, when another process has ended"]
+        lines += _agent(job)
     meeting = [
         "# What each host runs. All processes meet at a port of the first host; it follows from the job's number.",
         f"export port=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))",
         'first_host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
         "export first_host",
     ]
-    comment = ["# What the host runs."] if job.processes == 1 else meeting[:2] if job.settings.hosts == 1 else meeting
+    comment = ["# What the host runs."] if job.settings.hosts == 1 else meeting
     body = "\n".join(f"    {line}" for line in lines)
     return "\n".join([*comment, "# shellcheck disable=SC2317", "on_each_host() {", body, "}"])
+
+
+def _agent(job: SlurmJob) -> list[str]:
+    """Return the command that starts the processes of a host."""
+    if job.settings.hosts == 1:
+        return [f'exec "$python" -m {TORCH_AGENT} --nproc-per-node {job.processes_here} "$@"']
+    return [
+        'exec "$python" -m torch.distributed.run \\',
+        f'    --nnodes {job.settings.hosts} --nproc-per-node {job.processes_here} --node-rank "$SLURM_NODEID" \\',
+        # A static rendezvous: c10d unpickles what stands in its store, which every user of the cluster can write.
+        '    --rdzv-backend static --master-addr "$first_host" --master-port "$port" \\',
+        # The number of the restart: agents of a start that is being killed must not join the next one.
+        '    --rdzv-id "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}" "$@"',
+    ]
 
 
 def _network(job: SlurmJob) -> list[str]:
