@@ -28,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from turnaround import safe_path
 from turnaround.children import die_with_parent
 from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.record.files import open_file, open_log, read_json
@@ -161,7 +162,7 @@ def _run(watched: ProgramRun, requests: _StopRequests) -> ProgramResult:
         try:
             process = subprocess.Popen(
                 watched.words,
-                env={**os.environ, **settings},
+                env={**safe_path.as_it_was(), **settings},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
