@@ -111,9 +111,14 @@ def _keep(known: Mapping[str, Any]) -> None:
     write_json(path, known)
 
 
-def _file(token: str) -> Path:
+def state_folder(name: str) -> Path:
+    """Return a folder of this user for what is nobody else's business; it may not be there yet."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "turnaround" / "private" / f"{token}.json"
+    return Path(state) / "turnaround" / name
+
+
+def _file(token: str) -> Path:
+    return state_folder("private") / f"{token}.json"
 
 
 def _with_values(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
