@@ -46,6 +46,7 @@ from turnaround.record.reader import Run
 from turnaround.record.recipe_changes import BATCH_TO_FIT, CHANGES, began_with, refuse_changes
 from turnaround.record.schema import State, Status, TimePart, utc_now
 from turnaround.record.writer import write_json, write_status
+from turnaround.words import harmless
 from turnaround.workers.engines import require
 from turnaround.workers.environment import LAUNCHERS, RankInfo
 from turnaround.workers.shares import EVEN, checked_share, shares_of
@@ -257,7 +258,9 @@ def _prepared(recipe: Recipe, request: Request, *, cache: Path) -> Prepared:
         try:
             return prepare_images(recipe, cache=cache, show=request.show)
         except ProcessFailedError as error:
-            sys.stderr.write(f"{error}\nPreparing the images again by itself: {num_left} more times at most.\n")
+            sys.stderr.write(
+                f"{harmless(str(error))}\nPreparing the images again by itself: {num_left} more times at most.\n"
+            )
     return prepare_images(recipe, cache=cache, show=request.show)
 
 
@@ -363,7 +366,7 @@ def _train(processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, re
             write_status(directory, replace(_next_segment(directory, status), restarts=restarts_so_far))
             # Read anew: a batch that was tried has been written into it by process 0.
             _write_recipe(directory, read_json(directory.recipe), plan)
-            sys.stderr.write(f"{cause}\nStarting again by itself{counted}\n")
+            sys.stderr.write(f"{harmless(cause)}\nStarting again by itself{counted}\n")
             # A new token: a process must not take the message of the start that failed for its own. Decoding takes 0 s
             # now: the first start has counted it.
             again = replace(plan.message, start=secrets.token_hex(8), begun_at_s=time.monotonic())

@@ -39,6 +39,7 @@ from turnaround.record.reader import Run, status_of
 from turnaround.record.schema import Status, utc_now
 from turnaround.record.writer import write_json, write_status
 from turnaround.study.program import environment
+from turnaround.words import harmless
 
 # Also the limit for ending what the program has left behind (`_end_all`).
 GRACE_S = 30.0
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ending = _run(watched, requests)
         _record(watched, ending, begins_at)
     except TurnaroundError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{harmless(str(error))}\n")
         return error.exit_code
     if ending.was_stopped:
         return STOPPED
