@@ -33,6 +33,7 @@ from turnaround.launch.automatic import AutomaticChoice, decide
 from turnaround.launch.checks import changed_images, refuse_early, refuse_other_code, with_epochs
 from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError, StartedProcesses, choose_processes
 from turnaround.launch.handshake import StartMessage, wait_for_directory
+from turnaround.launch.last_start import LAST_START, LastStart
 from turnaround.launch.local import LocalLauncher, clear_traces
 from turnaround.launch.prepare import Prepared, Show, cache_root, image_facts, prepare_images
 from turnaround.launch.restart import Restarts, grown, grown_sentence
@@ -52,8 +53,6 @@ from turnaround.workers.environment import LAUNCHERS, RankInfo
 from turnaround.workers.shares import EVEN, checked_share, shares_of
 
 DECODED_TO_MEASURE, DECODE_ROUNDS = 1000, 3
-LAUNCH = "launch"
-"""The key of recipe.json under which a resume finds how the run was started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +144,12 @@ def resume(request: Request) -> Run:
     With `request.epochs` also one that has finished: recipe.json keeps what it was before.
     """
     run = Run.load(RunDirectory.open(request.out).path)
-    with private(request.is_private or _launch_facts(run).get("private") is True):
-        return _resume(run, request)
+    last = LastStart.of(run.recipe)
+    with private(request.is_private or last.is_private):
+        return _resume(run, request, last)
 
 
-def _resume(run: Run, request: Request) -> Run:
+def _resume(run: Run, request: Request, last: LastStart) -> Run:
     begun_at_s, directory = job_origin.begun_at_s(request.command_s), run.directory
     if run.imported is not None:
         raise InputError(
@@ -167,12 +167,12 @@ def _resume(run: Run, request: Request) -> Run:
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
     recipe, changes = with_epochs(recipe, run, request.epochs)
     asked = request.processes if request.place.is_alone else request.place.size
-    device, share = contract.place_before(_launch_facts(run), processes=asked)
+    device, share = last.place(processes=asked)
     request = replace(request, device=request.device or device, share=request.share or share)
-    processes = _processes(recipe, request, before=_processes_before(run))
+    processes = _processes(recipe, request, before=last.processes or _processes_before(run))
     plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
-    if request.processes is None and request.place.is_alone and (wanted := _launch_facts(run).get("wanted")):
-        plan = replace(plan, wanted=int(wanted))
+    if request.processes is None and request.place.is_alone and last.wanted is not None:
+        plan = replace(plan, wanted=last.wanted)
         plan = grown(plan, workers=recipe.workers.count) or plan
     if request.place.rank > 0:
         return _follow(plan, request)
@@ -405,22 +405,15 @@ def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchP
     facts |= {} if plan.message.share == EVEN else {"share": plan.message.share}
     facts |= {} if plan.wanted is None else {"wanted": plan.wanted}
     facts |= {"private": True} if is_private() else {}
-    write_json(directory.recipe, places.without_paths({**recipe, LAUNCH: facts}))
-
-
-def _launch_facts(run: Run) -> dict[str, Any]:
-    """Return what `_write_recipe` has written of the last start; nothing for a run that is older than this key."""
-    facts = run.recipe.get(LAUNCH)
-    return facts if isinstance(facts, dict) else {}
+    write_json(directory.recipe, places.without_paths({**recipe, LAST_START: facts}))
 
 
 def _processes_before(run: Run) -> int | None:
-    for source in (_launch_facts, lambda run: run.machine):
-        try:
-            return int(source(run)["processes"])
-        except (RunDirectoryError, KeyError, TypeError, ValueError):
-            continue  # it stopped before it had described its machine
-    return None
+    """Return the processes of a run that is older than what recipe.json says of its start."""
+    try:
+        return int(run.machine["processes"])
+    except (RunDirectoryError, KeyError, TypeError, ValueError, OverflowError):
+        return None  # it stopped before it had described its machine
 
 
 def _remove_leftovers(directory: RunDirectory) -> None:
