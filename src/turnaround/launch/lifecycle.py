@@ -35,7 +35,7 @@ from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError,
 from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.last_start import LAST_START, LastStart
 from turnaround.launch.local import LocalLauncher, clear_traces
-from turnaround.launch.prepare import Prepared, Show, cache_root, image_facts, prepare_images
+from turnaround.launch.prepare import Prepared, Show, cache_of_record, cache_root, image_facts, prepare_images
 from turnaround.launch.restart import Restarts, grown, grown_sentence
 from turnaround.recipe import Recipe
 from turnaround.record import heartbeat, places
@@ -194,7 +194,7 @@ def _resume(run: Run, request: Request, last: LastStart) -> Run:
         _write_recipe(directory, {**run.recipe, **recipe.to_dict(), **facts}, plan)
         write_status(directory, _next_segment(directory, run.status))
         if changed is not None:
-            prepared = replace(prepared, notes=(f"Going on with other images: {changed['images']}.",))
+            prepared = replace(prepared, notes=(*prepared.notes, f"Going on with other images: {changed['images']}."))
         request.announce(recipe, prepared, plan.processes)
         _train(started, plan, prepared, request, recipe)
     return Run.load(directory.path)
@@ -246,8 +246,13 @@ def _decode_rate(prepared: Prepared) -> dict[str, float]:
 def _images(recipe: Recipe, request: Request, directory: RunDirectory) -> Iterator[Prepared]:
     """Yield the decoded images; with the cache off they live only as long as the run."""
     temporary = directory.pixels
+    remove_folder(temporary)  # what somebody has packed with the run, or a killed start has left
+    cache, notes = cache_root(recipe, temporary=temporary), tuple[str, ...]()
+    if directory.is_run():  # the recipe of a new run is this user's own, that of a record may be anybody's
+        cache, notes = cache_of_record(recipe, temporary=temporary)
     try:
-        yield _prepared(recipe, request, cache=cache_root(recipe, temporary=temporary))
+        prepared = _prepared(recipe, request, cache=cache)
+        yield replace(prepared, notes=(*prepared.notes, *notes))
     finally:
         remove_folder(temporary)
 
