@@ -235,3 +235,9 @@ def clean(text: str) -> str:
 def harmless(text: str) -> str:
     """Clean a text of several lines, which stay, as indentations do."""
     return "\n".join("\t".join(map(clean, line.split("\t"))) for line in text.split("\n"))
+
+
+def few(texts: Sequence[str], *, most: int = 3, most_letters: int = 100) -> str:
+    """Join the first of several texts, which may be somebody else's and long, and say how many more there are."""
+    told = [text if len(text) <= most_letters else f"{text[: most_letters - 3]}..." for text in texts[:most]]
+    return "; ".join([*told, *([f"and {len(texts) - most} more"] if len(texts) > most else [])])

@@ -30,7 +30,7 @@ from turnaround.errors import (
 )
 from turnaround.launch import contract, handshake, job_origin
 from turnaround.launch.automatic import AutomaticChoice, decide
-from turnaround.launch.checks import changed_images, refuse_early, refuse_other_code, with_epochs
+from turnaround.launch.checks import changed_images, code_notes, refuse_early, refuse_other_code, with_epochs
 from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError, StartedProcesses, choose_processes
 from turnaround.launch.handshake import StartMessage, wait_for_directory
 from turnaround.launch.last_start import LAST_START, LastStart
@@ -180,6 +180,7 @@ def _resume(run: Run, request: Request, last: LastStart) -> Run:
     directory.refuse_linked_folders()
     if request.is_strict:
         refuse_other_code(directory)
+    notes = code_notes(directory)  # before the start, which describes its machine anew
     refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path, changes=changes)
     with (
         RunLock(directory.lock),
@@ -194,7 +195,8 @@ def _resume(run: Run, request: Request, last: LastStart) -> Run:
         _write_recipe(directory, {**run.recipe, **recipe.to_dict(), **facts}, plan)
         write_status(directory, _next_segment(directory, run.status))
         if changed is not None:
-            prepared = replace(prepared, notes=(*prepared.notes, f"Going on with other images: {changed['images']}."))
+            notes = (*notes, f"Going on with other images: {changed['images']}.")
+        prepared = replace(prepared, notes=(*prepared.notes, *notes))
         request.announce(recipe, prepared, plan.processes)
         _train(started, plan, prepared, request, recipe)
     return Run.load(directory.path)
