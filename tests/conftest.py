@@ -113,10 +113,11 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)  # also while fixtures are made that several tests share
 def own_cache(session_folder: Path) -> Iterator[None]:
-    """No test touches the user's cache, prices and settings; within one session the decoded pixels are shared."""
+    """No test touches the user's cache, settings and state; within one session the decoded pixels are shared."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNAROUND_CACHE", str(session_folder / "cache"))
         patch.setenv("TURNAROUND_CONFIG", str(session_folder / "config"))
+        patch.setenv("XDG_STATE_HOME", str(session_folder / "state"))
         for name in (name for names in VARIABLES.values() for name in names):
             patch.delenv(name, raising=False)
         yield

@@ -18,6 +18,7 @@ from typing import Any
 
 from PIL import Image
 
+from turnaround.record.coding import own_digest
 from turnaround.record.layout import CheckpointFiles, RunDirectory
 
 ESCAPE = "\x1b]52;c;aGFjaw==\x07\x1b[2J\x9b31m\u202eevil\r\n<script>alert(1)</script>"
@@ -126,6 +127,33 @@ def files_elsewhere(run: RunDirectory, outside: Path) -> None:
     run.recipe.write_text(json.dumps(recipe))
 
 
+def one_wrong_value(section: str, name: str, value: Any, run: RunDirectory, outside: Path) -> None:
+    """One value of the recipe alone: among others that are wrong too it would be refused for another's sake."""
+    recipe = json.loads(run.recipe.read_text())
+    recipe[section] = {**recipe.get(section, {}), name: value}
+    run.recipe.write_text(json.dumps(recipe))
+
+
+def one_wrong_in_manifest(name: str, value: Any, run: RunDirectory, outside: Path) -> None:
+    """One value of the newest checkpoint's manifest, whose digest is right: whoever changes the one can change both."""
+    path = run.checkpoints()[-1].manifest
+    manifest = {**json.loads(path.read_text()), name: value}
+    manifest = {key: inner for key, inner in manifest.items() if key not in ("crc", "digest")}
+    path.write_text(json.dumps({**manifest, "digest": own_digest(manifest)}))
+
+
+def linked_pixels(run: RunDirectory, outside: Path) -> None:
+    """The images would be decoded into a folder outside."""
+    one_wrong_value("data", "cache", "off", run, outside)
+    run.pixels.symlink_to(outside.parent)
+
+
+ONE_WRONG = {
+    **{("launch", name): ("x", 7, [1], {"x": 1}, "9" * 5000) for name in ("wanted", "device", "share", "processes")},
+    ("data", "cache"): ("\0", "9" * 5000, 7, "~nobody-of-that-name"),
+}
+
+
 def many_lines(run: RunDirectory, outside: Path) -> None:
     lines = run.epochs.read_bytes().splitlines()
     run.epochs.write_bytes(b"\n".join([lines[0]] * 20_000))
@@ -152,6 +180,17 @@ RUNS: dict[str, Change] = {
         for kind, value in WRONG.items()
     },
     **{f"{name} is a list": partial(wrong_at_the_top, name, [7]) for name in FILES if name != "weights"},
+    **{
+        f"{section}.{name} is {repr(value)[:12]}": partial(one_wrong_value, section, name, value)
+        for (section, name), values in ONE_WRONG.items()
+        for value in values
+    },
+    **{
+        f"manifest.{name} is {repr(value)[:12]}": partial(one_wrong_in_manifest, name, value)
+        for name in ("epoch", "update", "step", "plan", "shares", "totals", "optimizer", "sha256", "recipe")
+        for value in ([[1, "x"]], 10**30, ESCAPE)
+    },
+    ".pixels is a link": linked_pixels,
     "escapes in names": escapes_in_names,
     "files elsewhere": files_elsewhere,
     "20,000 lines": many_lines,

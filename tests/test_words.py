@@ -12,6 +12,7 @@ from turnaround.words import (
     duration,
     durations,
     factor,
+    few,
     hardware,
     interval,
     listed,
@@ -166,3 +167,9 @@ def test_settings() -> None:
         "adam",
     ]
     assert (setting((("flip", True), ("zoom", 0.1))), setting(())) == ("flip yes, zoom 0.1", "off")
+
+
+def test_a_few_of_many_texts() -> None:
+    assert few(["a", "b"]) == "a; b"
+    assert few(["a", "b", "c", "d", "e"]) == "a; b; c; and 2 more"
+    assert few(["x" * 200]) == "x" * 97 + "..."

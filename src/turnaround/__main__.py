@@ -1,10 +1,12 @@
 """The command `turnaround`, which `python -m turnaround` is too."""
 
 import _thread
+import os
 import signal
 import sys
 import threading
 
+from turnaround import safe_path
 from turnaround.errors import end_on_ctrl_c
 
 
@@ -14,6 +16,7 @@ def main() -> None:
     if is_usual:
         # Loading takes up to a second; Python's own handler comes back when the verb begins (cli/verbs.py).
         signal.signal(signal.SIGINT, end_on_ctrl_c)
+    os.environ.update(safe_path.settings())  # for whatever is started from here on
     from turnaround.launch import preload
 
     preload.begin(sys.argv[1:])  # before the verbs are loaded: its own imports take longer

@@ -27,13 +27,14 @@ from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
 from typing import Any, Generic, TypeVar
 
+from turnaround import safe_path
 from turnaround.cores import usable_cores
 from turnaround.errors import ProcessFailedError
 
 LAUNCHER_VARIABLE = "TURNAROUND_LAUNCHER_PID"
 """Says who started it all, to a process whose parent may be gone before it can look."""
 SPAWN = multiprocessing.get_context("spawn")
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -294,15 +295,16 @@ def _starting() -> Iterator[None]:
     """
     with _STARTING:
         main = sys.modules["__main__"]
-        threads = {name: os.environ.get(name) for name in _THREADS}
+        settings = {**_ONE_THREAD, **safe_path.settings()}  # a program that only imports us has no such path yet
+        variables = {name: os.environ.get(name) for name in settings}
+        os.environ.update(settings)
         resource_tracker.ensure_running()  # its start unblocks Ctrl-C: not in the midst of ours
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         sys.modules["__main__"] = types.ModuleType("__main__")
-        os.environ.update(dict.fromkeys(_THREADS, "1"))
         try:
             yield
         finally:
-            for name, value in threads.items():
+            for name, value in variables.items():
                 if value is None:
                     os.environ.pop(name, None)
                 else:

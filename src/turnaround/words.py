@@ -15,6 +15,7 @@ compared in one sentence (`durations`) share a unit, and get a digit more as lon
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -220,3 +221,23 @@ def _devices(count: int, gpu: str, *, unknown: str) -> str:
     if gpu not in ("CPU", "unknown"):
         return f"{count} {gpu}"
     return counted(count, "CPU process" if gpu == "CPU" else unknown)
+
+
+# Control, format (bidirectional overrides), surrogate (bytes that are no UTF-8), line and paragraph separators.
+_UNSHOWN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def clean(text: str) -> str:
+    """Replace by ? what would move the cursor, colour the screen or turn the text: names come from files of others."""
+    return "".join("?" if unicodedata.category(letter) in _UNSHOWN else letter for letter in text)
+
+
+def harmless(text: str) -> str:
+    """Clean a text of several lines, which stay, as indentations do."""
+    return "\n".join("\t".join(map(clean, line.split("\t"))) for line in text.split("\n"))
+
+
+def few(texts: Sequence[str], *, most: int = 3, most_letters: int = 100) -> str:
+    """Join the first of several texts, which may be somebody else's and long, and say how many more there are."""
+    told = [text if len(text) <= most_letters else f"{text[: most_letters - 3]}..." for text in texts[:most]]
+    return "; ".join([*told, *([f"and {len(texts) - most} more"] if len(texts) > most else [])])

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -245,3 +246,66 @@ def test_a_hostile_cache(file: str, kind: str, fruit_folder: Path, trained_run: 
     with limited(), suppress(TurnaroundError):  # as `train`, `bench` and `resume` do it
         assert prepare_images(recipe, cache=cache, show=lambda *_: None).pixels.labels.max() < 6
     assert victim.outside.read_bytes() == MINE
+
+
+# --- the folder that a verb is called in
+
+SHADOWS = ("json", "numpy", "torch", "multiprocessing", "subprocess", "typing", "timm", "PIL", "safetensors")
+SMALL = ("--model", "small", "--size", "32", "--device", "cpu")
+IN_TWO = ("--processes", "2", "--workers", "2")
+
+
+@pytest.fixture
+def packed(fruit_folder: Path, tmp_path: Path) -> Path:
+    """A data set with code beside the images, under the names of what every program imports."""
+    folder = Path(shutil.copytree(fruit_folder, tmp_path / "packed"))
+    trap = "import os\nos.close(os.open(os.environ['TRAP'], os.O_CREAT))\nraise SystemExit(99)\n"
+    for name in SHADOWS:
+        (folder / f"{name}.py").write_text(trap)
+    (folder / "turnaround").mkdir()
+    for name in ("__init__", "__main__", "worker"):
+        (folder / "turnaround" / f"{name}.py").write_text(trap)
+    return folder
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", ".", "--epochs", "1", *SMALL, "--out", "OUT"],
+        ["train", ".", "--epochs", "1", *SMALL, "--out", "OUT", *IN_TWO],
+        ["resume", "TRAINED", "--device", "cpu"],
+        ["resume", "STOPPED", "--device", "cpu"],
+        ["doctor"],
+        ["check", "."],
+        ["bench", ".", *SMALL, "--workers", "2"],
+        ["estimate", ".", "--gpu", "t4", *SMALL],
+        ["study", ".", "--workers", "1", "--epochs", "1", *SMALL, "--out", "OUT"],
+        ["classify", "TRAINED", "IMAGE", "--device", "cpu"],
+        ["evaluate", "TRAINED", ".", "--device", "cpu"],
+        ["report", "TRAINED"],
+        ["verify", "TRAINED"],
+        ["export", "TRAINED", "--to", "safetensors", "--out", "OUT"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_code_in_the_folder_is_not_run(
+    words: list[str], packed: Path, trained_run: Path, stopped: Path, tmp_path: Path
+) -> None:
+    """`python -m` and `python -c` look for modules in the current folder first."""
+    command, trap = tmp_path / "bin" / "turnaround", tmp_path / "trapped"
+    command.parent.mkdir()
+    command.write_text("from turnaround.__main__ import main\n\nmain()\n")  # as pip writes it: a script, elsewhere
+    ours = {"TRAINED": trained_run, "STOPPED": stopped}
+    places = {name: shutil.copytree(run, tmp_path / name) for name, run in ours.items() if name in words}
+    places |= {"OUT": tmp_path / "out", "IMAGE": validation_images(trained_run)[0][0]}
+    done = subprocess.run(
+        [sys.executable, str(command), *(str(places.get(word, word)) for word in words)],
+        cwd=packed,
+        env={**os.environ, "TRAP": str(trap), "TURNAROUND_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert not trap.exists(), done.stderr
+    assert done.returncode in ((0, 1) if words[0] == "doctor" else (0,)), done.stderr

@@ -1,5 +1,6 @@
 """Many files at once go to their places; a file that a decoder dies of is named, and the others are decoded."""
 
+import errno
 import hashlib
 import io
 import resource
@@ -7,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import psutil
@@ -14,12 +16,19 @@ import pytest
 from PIL import Image
 
 from struck import decoders_below
-from turnaround import children
+from turnaround import children, patience
 from turnaround.children import ChildPool, Death
-from turnaround.data import decoders
-from turnaround.data.decode import MAX_DECODE_BYTES, MAX_FILE_BYTES, UnreadableImage, decode_bytes
-from turnaround.data.decoders import DecodeTarget, GuardedDecoder, blame, decode_into
-from turnaround.errors import ProcessFailedError
+from turnaround.data import decode, decoders
+from turnaround.data.decode import (
+    MAX_DECODE_BYTES,
+    MAX_FILE_BYTES,
+    MemoryShortImage,
+    UnansweredImage,
+    UnreadableImage,
+    decode_bytes,
+)
+from turnaround.data.decoders import DecoderLimits, DecodeTarget, GuardedDecoder, blame, decode_into
+from turnaround.errors import PassingStorageError, ProcessFailedError
 
 
 @pytest.fixture
@@ -185,3 +194,47 @@ def test_the_promised_memory_is_enough(kind: str) -> None:
     with ChildPool(decode_and_peak, 1) as pool:
         pool.submit(content.getvalue())
         assert pool.take().result <= MAX_DECODE_BYTES
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """What the next reads of 5.png raise, the last one first."""
+    failures: list[Exception] = []
+
+    def flaky(path: Path, *how: str) -> IO[bytes]:
+        if path == tmp_path / "5.png" and failures:
+            raise failures.pop()
+        return Path.open(path, *how)
+
+    monkeypatch.setattr(decode, "open", flaky, raising=False)
+    monkeypatch.setattr(patience, "PAUSES_S", (0.0, 0.0, 0.0))
+    return failures
+
+
+@pytest.mark.fault(26, "a file server fails for a moment while an image is read: read again, and never left out for it")
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_an_image_that_cannot_be_read_for_a_moment(
+    tmp_path: Path, twenty: tuple[str, ...], failing: list[Exception], number: int
+) -> None:
+    target = DecodeTarget(path=None, offset_bytes=0, root=tmp_path, size_px=8)
+    failing += [OSError(number, "for a moment")] * 3
+    assert decode_into(target, twenty).bad == {3: "empty file"}
+    assert failing == []
+    failing += [OSError(number, "for a moment")] * 4
+    with pytest.raises(PassingStorageError, match=r"5\.png' cannot be read now: for a moment, 4 times"):
+        decode_into(target, twenty)
+
+
+@pytest.mark.fault(26, "too little memory for an image is the machine's failure, not the image's")
+def test_without_memory_no_image_is_bad(tmp_path: Path, twenty: tuple[str, ...], failing: list[Exception]) -> None:
+    failing.append(MemoryError())
+    with pytest.raises(ProcessFailedError, match="not enough memory to read it"):
+        decode_into(DecodeTarget(path=None, offset_bytes=0, root=tmp_path, size_px=8), twenty)
+
+
+def test_a_picture_that_takes_more_than_any_may_is_to_blame() -> None:
+    limits = DecoderLimits.__new__(DecoderLimits)
+    for limits.has_room in (True, False):
+        assert decoders._is_own_fault(MemoryShortImage(Path("x"), "no memory"), limits) == limits.has_room
+        assert not decoders._is_own_fault(UnansweredImage(Path("x"), "no answer"), limits)
+    assert not decoders._is_own_fault(MemoryShortImage(Path("x"), "no memory"), None)

@@ -80,13 +80,3 @@ def test_a_worker_is_told_where_and_nothing_else() -> None:
     message = StartMessage(device="cpu", network="-odd name", begun_at_s=12.3)
     plan = LaunchPlan(directory=RunDirectory(Path("runs/a b")), message=message, processes=1)
     assert plan.worker_arguments() == ["runs/a b"]
-
-
-def test_what_was_asked_for_each_process_is_given_up_with_another_number_of_them() -> None:
-    launch = {"processes": 2, "device": "cuda,cpu", "share": "11,5"}
-    assert contract.place_before(launch, processes=None) == ("cuda,cpu", "11,5")
-    assert contract.place_before(launch, processes=2) == ("cuda,cpu", "11,5")
-    assert contract.place_before(launch, processes=4) == (None, None)
-    kept = {"processes": 2, "device": "cpu", "share": "auto"}
-    assert contract.place_before(kept, processes=4) == ("cpu", "auto")
-    assert contract.place_before({}, processes=4) == (None, None)

@@ -17,7 +17,7 @@ import pytest
 
 from forking import ForkingLauncher
 from running import largest_difference, train, weights
-from turnaround import worker, worker_server
+from turnaround import safe_path, worker, worker_server
 from turnaround.children import LAUNCHER_VARIABLE
 from turnaround.errors import ProcessFailedError
 from turnaround.launch import forked
@@ -131,7 +131,7 @@ def has_ended(pid: int) -> bool:
 def waiting(server: psutil.Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forked.ForkedProcess:
     """Two training processes, which wait for a start message that never comes."""
     monkeypatch.setenv(PYTEST_VARIABLE, "forked")
-    environment = {**os.environ, **process_settings(2), LAUNCHER_VARIABLE: str(os.getpid())}
+    environment = {**os.environ, **safe_path.settings(), **process_settings(2), LAUNCHER_VARIABLE: str(os.getpid())}
     directory = RunDirectory.create(tmp_path / "run")
     with (tmp_path / "log").open("wb") as log:
         pending = forked.ask_for_fork(directory.path, network=None, environment=environment, log=log, processes=2)

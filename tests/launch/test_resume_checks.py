@@ -22,10 +22,12 @@ from turnaround.errors import InputError, ProcessFailedError, RunDirectoryError
 from turnaround.launch import lifecycle
 from turnaround.launch.checks import refuse_other_code
 from turnaround.record import machine
+from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
 from turnaround.record.writer import write_json
 from turnaround.reporting.page.build import write_page
+from turnaround.reporting.run_text import changed_sentence
 
 
 @pytest.mark.fault(30, "`resume --accept-data-change`: goes on with other images, and the record keeps what changed")
@@ -90,6 +92,22 @@ def test_other_code_is_refused_when_strict(tmp_path: Path, monkeypatch: pytest.M
     state |= {"commit": "a" * 40, "dirty": True}
     with pytest.raises(InputError, match="turnaround has uncommitted changes"):
         refuse_other_code(directory)
+
+
+def test_other_code_is_said_at_a_resume_and_at_the_end(
+    trained_run: Path, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    directory = RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "run")))
+    facts = read_json(directory.machine)
+    write_json(directory.machine, {**facts, "versions": {**facts["versions"], "torch": "1.0"}})
+    said: list[str] = []
+    asked = replace(request(directory.path, launcher=forking), epochs=4)
+    run = lifecycle.resume(replace(asked, announce=lambda recipe, prepared, processes: said.extend(prepared.notes)))
+    assert [note.partition(" -> ")[0] for note in said if "code" in note] == [
+        "The code is not that of the last start (versions.torch 1.0"
+    ]
+    assert "start 2: versions.torch 1.0 -> " in str(changed_sentence(run))
+    assert changed_sentence(Run.load(trained_run)) is None
 
 
 def texts(value: Any) -> Iterator[str]:

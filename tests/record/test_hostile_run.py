@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,66 @@ def test_resume_changes_nothing_outside(
             lifecycle.resume(request(copied.path, launcher=forking))
     assert victim.read_bytes() == MINE
     assert {file: file.stat().st_mtime_ns for file in outside.rglob("*")} == before
+
+
+def changed(directory: RunDirectory, section: str, **values: object) -> None:
+    recipe = json.loads(directory.recipe.read_text())
+    recipe[section] = {**recipe.get(section, {}), **values}
+    directory.recipe.write_text(json.dumps(recipe))
+
+
+@pytest.mark.parametrize("kind", ["linked", "filled with links"])
+def test_images_are_not_decoded_through_a_link(
+    kind: str, copied: RunDirectory, victim: Path, forking: ForkingLauncher
+) -> None:
+    """With data.cache=off the folder of decoded images lies in the run."""
+    changed(copied, "data", cache="off")
+    if kind == "linked":
+        linked(copied.pixels, victim.parent)
+        with pytest.raises(StorageError, match=r"written through links: \.pixels is a symbolic link"):
+            lifecycle.resume(request(copied.path, launcher=forking))
+    else:
+        copied.pixels.mkdir()
+        linked(copied.pixels / "pixels-x", victim.parent)
+        lifecycle.resume(request(copied.path, launcher=forking))
+        assert not copied.pixels.exists()
+    assert os.listdir(victim.parent) == [victim.name]
+    assert victim.read_bytes() == MINE
+
+
+@pytest.mark.parametrize("cache", ["FOLDER", "FOLDER/new", "\0", "~nobody-of-that-name/x"])
+def test_a_record_names_no_folder_to_write_to(
+    cache: str, copied: RunDirectory, victim: Path, forking: ForkingLauncher
+) -> None:
+    changed(copied, "data", cache=cache.replace("FOLDER", str(victim.parent)))
+    said: list[str] = []
+    asked = request(copied.path, launcher=forking)
+    lifecycle.resume(replace(asked, announce=lambda recipe, prepared, processes: said.extend(prepared.notes)))
+    assert [note for note in said if "as the cache, where there is none" in note]
+    assert os.listdir(victim.parent) == [victim.name]
+
+
+def test_a_cache_that_this_user_has_used_goes_on_being_used(
+    copied: RunDirectory, tmp_path: Path, forking: ForkingLauncher
+) -> None:
+    own = Path(shutil.copytree(os.environ["TURNAROUND_CACHE"], tmp_path / "own"))
+    changed(copied, "data", cache=str(own))
+    said: list[str] = []
+    asked = request(copied.path, launcher=forking)
+    lifecycle.resume(replace(asked, announce=lambda recipe, prepared, processes: said.extend(prepared.notes)))
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("wanted", "x"), ("wanted", [1]), ("device", 7), ("device", {}), ("share", [1]), ("share", "9" * 5000)],
+)
+def test_one_wrong_value_of_the_last_start_is_named(
+    name: str, value: object, copied: RunDirectory, forking: ForkingLauncher
+) -> None:
+    changed(copied, "launch", **{name: value})
+    with pytest.raises(RunDirectoryError, match=rf"recipe.json is damaged: launch.{name} must be"):
+        lifecycle.resume(request(copied.path, launcher=forking))
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "device"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from turnaround import safe_path
 from turnaround.errors import InputError
 from turnaround.record import notify
 from turnaround.record.host import without_secrets
@@ -185,6 +186,14 @@ def test_variables_are_read_from_the_environment(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HEARD", str(tmp_path / "heard"))
     Notifier(saving(tmp_path / "heard").rpartition(" ")[0] + " ${HEARD}").send(NOTICE, pytest.fail)
     assert len(heard(tmp_path / "heard")) == 1
+
+
+def test_the_command_has_the_users_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in safe_path.settings({}).items():
+        monkeypatch.setenv(name, value)
+    shows = f"sh -c 'env > {tmp_path / 'environment'}'"
+    Notifier(shows).send(NOTICE, pytest.fail)
+    assert "SAFE" not in (tmp_path / "environment").read_text()
 
 
 @pytest.mark.parametrize(

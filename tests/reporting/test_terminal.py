@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
+import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -140,3 +145,36 @@ def test_notes_and_warnings_of_a_training(capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().err + stream.getvalue()
     assert printed.count(SHOWN) == 2
     assert is_harmless(printed)
+
+
+ON_A_TERMINAL = """
+import sys
+from turnaround.reporting import terminal
+text = "a\\x7f\\x9b31m\\u2028\\u202e\\u2066\\x1b[2J\\u6f22"
+terminal.print_json({text: [text]})
+terminal.print_script("x=" + text + "\\n\\tgo on\\n")
+"""
+
+
+def test_json_and_scripts_do_not_act_on_a_terminal() -> None:
+    """On a real one, whose encoding has all of it: without an encoding, JSON is ASCII anyway."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+    done = subprocess.run([sys.executable, "-c", ON_A_TERMINAL], stdout=theirs, env=environment, timeout=60)
+    os.close(theirs)
+    said, part = b"", b"."
+    while part:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:  # what Linux says when the other end is closed
+            part = b""
+        said += part
+    os.close(ours)
+    text = said.decode().replace("\r\n", "\n")
+    assert done.returncode == 0
+    assert is_harmless(text.replace("\n", "").replace("\t", ""))
+    document, end, script = text.partition("\n}\n")
+    told = "a\x7f\x9b31m\u2028\u202e\u2066\x1b[2J\u6f22"
+    assert json.loads(document + end) == {told: [told]}
+    assert "\\u007f\\u009b31m\\u2028\\u202e\\u2066\\u001b[2J\u6f22" in document
+    assert script == "x=a??31m????[2J\u6f22\n\tgo on\n"

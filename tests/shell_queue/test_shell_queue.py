@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from struck import waits_for
 from turnaround.launch.clusters import CLUSTERS, cluster_named
 from turnaround.record.layout import RunDirectory, job_log
 from turnaround.record.reader import Run, status_of
+from turnaround.record.schema import JobStatus
+from turnaround.record.writer import write_status
 
 QUICK = ("--device", "cpu", "--set", "data.size_px=32", "--set", "training.batch_per_worker=48")
 
@@ -114,6 +119,49 @@ def test_requeued_cancelled_and_submitted_again(
     assert run.status.job is not None
     assert (run.status.state, run.status.segments, run.status.job.job_id) == ("finished", 3, "2")
     assert [epoch.epoch for epoch in run.epochs] == list(range(1, 13))
+
+
+@pytest.fixture
+def handed_over(trained_run: Path, tmp_path: Path) -> RunDirectory:
+    """A run of a cluster that somebody else has stopped, with a script of theirs."""
+    directory = RunDirectory(Path(shutil.copytree(trained_run, tmp_path / "run")))
+    status = status_of(directory)
+    assert status is not None
+    job = JobStatus(job_id="7", cluster="shell", state="CANCELLED")
+    write_status(directory, replace(status, state="interrupted", job=job))
+    directory.job_script.write_text(
+        f"#!/bin/bash\ntouch {tmp_path / 'TRAPPED'}\nexit 3\n"
+    )  # or its end would be waited for
+    return directory
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "pipe", "folder"])
+def test_a_script_of_somebody_else_is_not_submitted(
+    kind: str, turnaround: Console, queue: ShellQueue, handed_over: RunDirectory, tmp_path: Path
+) -> None:
+    script = handed_over.job_script
+    if kind != "file":
+        script.rename(tmp_path / "theirs.sh")
+        make = {"link": lambda: script.symlink_to(tmp_path / "theirs.sh"), "pipe": lambda: os.mkfifo(script)}
+        make.get(kind, script.mkdir)()
+    done = turnaround("resume", "run", "--on", "shell")
+    assert done.code == 2
+    assert ("is not as you have submitted it" if kind == "file" else "job.sh is ") in done.err
+    assert queue.states() == {}
+    assert not (tmp_path / "TRAPPED").exists()
+
+
+def test_a_script_that_was_changed_on_purpose(
+    turnaround: Console, queue: ShellQueue, handed_over: RunDirectory, tmp_path: Path
+) -> None:
+    done = turnaround("resume", "run", "--on", "shell")
+    assert f"Look at it (less {handed_over.job_script})" in done.err
+    assert turnaround("resume", "run", "--accept-script").code == 2  # no job of a cluster
+    accepted = turnaround("resume", "run", "--on", "shell", "--accept-script")
+    assert "Job 1 goes on with" in accepted.err
+    assert (tmp_path / "TRAPPED").exists()
+    again = turnaround("resume", "run", "--on", "shell")  # the same script: it is known by now
+    assert "Job 2 goes on with" in again.err
 
 
 def test_what_it_does_not_have(turnaround: Console, fruit_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,8 @@ def test_slurm_has_forgotten_the_job_and_keeps_no_accounts(cluster: Cluster, tmp
     forgotten = Status(state="running", job=JobStatus(job_id="99999", state="RUNNING"))
     write_json(directory.status, to_json(forgotten))
     done = turnaround("resume", "run", "--on", "slurm", cwd=tmp_path)
+    assert (done.returncode, "--accept-script" in done.stderr) == (2, True)  # nobody has submitted this script
+    done = turnaround("resume", "run", "--on", "slurm", "--accept-script", cwd=tmp_path)
     assert "goes on with" in done.stderr  # not the old one: a new job
     assert done.returncode == 1
     assert "failed with exit status 3 (NonZeroExitCode)" in done.stderr

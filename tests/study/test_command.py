@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from turnaround import safe_path
 from turnaround.analysis.speed import job_speedups
 from turnaround.analysis.summary import summarise
 from turnaround.analysis.workloads import survey
@@ -120,6 +121,15 @@ def test_a_program_that_knows_nothing_of_us(tmp_path: Path) -> None:
     assert (summary.workers, summary.is_recorded, summary.exit_code, summary.epochs) == (2, False, 0, 0)
     assert summary.job == f"{sys.executable} {tmp_path / 'a.py'} {{workers}}"
     assert summary.job_time_s == run.status.time_s["program"]
+
+
+def test_a_program_finds_its_own_folder_first_as_always(tmp_path: Path) -> None:
+    """What keeps our own processes from code in the current folder is not for a program of the user."""
+    script = "import os, sys; print(sys.flags.safe_path, os.environ.get('TURNAROUND_SAFE_PATH'))"
+    own = {**os.environ, **safe_path.settings({})}
+    done = subprocess.run(watched(tmp_path, script), env=own, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "2w-seed7.log").read_text() == "False None\n"
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def main() -> None:
     try:
         app()
     except TurnaroundError as error:
-        from turnaround.reporting.text_layout import clean
+        from turnaround.words import harmless
 
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-        typer.echo("\n".join(map(clean, str(error).split("\n"))), err=True)  # it may quote what others have written
+        typer.echo(harmless(str(error)), err=True)  # it may quote what others have written
         sys.exit(error.exit_code)

@@ -175,8 +175,10 @@ def _answer(
     import json
     import os
 
+    from turnaround import safe_path
+
     # One thread: the probes are small, and where cores are few more threads only wait for each other.
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, **(settings or {})}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **safe_path.settings(), **(settings or {})}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment)
     except subprocess.TimeoutExpired:

@@ -22,6 +22,7 @@ from turnaround.workers.engines import ENGINES
 
 if TYPE_CHECKING:
     from turnaround.launch.clusters.contract import Cluster
+    from turnaround.record.layout import RunDirectory
     from turnaround.record.notify import Notifier
 
 OtherProcesses = Annotated[int | None, typer.Option(help="Another number of processes. Default: as many as before.")]
@@ -46,6 +47,9 @@ AcceptDataChange = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict", help="Refuse to go on with another version of turnaround or of a library.")
 ]
+AcceptScript = Annotated[
+    bool, typer.Option("--accept-script", help="Submit job.sh though it is not as you submitted it: you have read it.")
+]
 
 
 def resume(
@@ -57,6 +61,7 @@ def resume(
     restarts: Restarts = 0,
     device: OtherDevice = None,
     accept_data_change: AcceptDataChange = False,
+    accept_script: AcceptScript = False,
     strict: Strict = False,
     log: Log = None,
     notify: Notify = None,
@@ -70,7 +75,6 @@ def resume(
     [bold]turnaround resume runs/x --epochs 40[/bold]    more epochs than the recipe asked for
     [bold]turnaround resume runs/x --on slurm[/bold]     follow its job, or submit it again
     """
-    from turnaround.launch.clusters.submission import refuse_if_queued
     from turnaround.launch.contract import checked_device
     from turnaround.launch.lifecycle import Request
     from turnaround.launch.lifecycle import resume as go_on
@@ -85,8 +89,8 @@ def resume(
         flags = {"processes": processes, "share": share, "engine": engine, "epochs": epochs, "restarts": restarts}
         checks = {"accept-data-change": accept_data_change, "strict": strict, "log": ",".join(viewers)}
         _refuse_other_flags(**flags, **checks)
-        return _rejoin(directory, cluster, notifier, as_json=json_)
-    refuse_if_queued(RunDirectory(directory))
+        return _rejoin(directory, cluster, notifier, as_json=json_, accepts_script=accept_script)
+    _refuse_elsewhere(RunDirectory(directory), accepts_script=accept_script)
     # Read before: that no segment was added is how a run shows that there was nothing to go on with.
     here, before = place(), Run.load(directory).status
     with run_display(directory, viewers, here=here, is_quiet=json_, notifier=notifier) as (show, announced):
@@ -123,7 +127,9 @@ def _say_finished(directory: Path) -> None:
     )
 
 
-def _rejoin(directory: Path, cluster: Cluster, notifier: Notifier | None, *, as_json: bool) -> None:
+def _rejoin(
+    directory: Path, cluster: Cluster, notifier: Notifier | None, *, as_json: bool, accepts_script: bool
+) -> None:
     from turnaround.launch.clusters.follow import rejoin
     from turnaround.record.notify import notified
     from turnaround.record.reader import Run
@@ -134,8 +140,18 @@ def _rejoin(directory: Path, cluster: Cluster, notifier: Notifier | None, *, as_
     tell = (lambda line: None) if as_json else lambda line: console.print(line, markup=False)
     with notified(directory, notifier, tell=tell) as begin:
         begin()
-        rejoin(directory, cluster, tell)
+        rejoin(directory, cluster, tell, accepts_script=accepts_script)
     return print_result(Run.load(directory), as_json=as_json)
+
+
+def _refuse_elsewhere(directory: RunDirectory, *, accepts_script: bool) -> None:
+    """Raise InputError where a job trains the run, or a flag speaks of one."""
+    from turnaround.errors import InputError
+    from turnaround.launch.clusters.submission import refuse_if_queued
+
+    if accepts_script:
+        raise InputError("--accept-script is for a job of a cluster. Add --on slurm, or leave it out.")
+    refuse_if_queued(directory)
 
 
 def _refuse_other_flags(**flags: object) -> None:

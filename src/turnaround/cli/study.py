@@ -184,11 +184,13 @@ def _study_there(
 
 def _print_scripts(conductor: ClusterConductor, inventory: object | None) -> None:
     """Print every script, under its run's name."""
+    from turnaround.reporting.terminal import print_script
+
     for state in conductor.states():
         job = conductor.jobs[state.planned]
         if inventory is not None:
             conductor.cluster.check(job, inventory)
-        typer.echo(f"# {state.planned.label}: {state.standing}\n{conductor.cluster.script(job)}")
+        print_script(f"# {state.planned.label}: {state.standing}\n{conductor.cluster.script(job)}\n")
 
 
 def _print_plan(conductor: Conductor) -> None:

@@ -286,7 +286,7 @@ def _train_there(
     from turnaround.record.layout import RunDirectory
     from turnaround.record.notify import notified
     from turnaround.record.reader import Run
-    from turnaround.reporting.terminal import err, print_json
+    from turnaround.reporting.terminal import err, print_json, print_script
     from turnaround.reporting.training_display import print_result
 
     if isinstance(cluster, FileWriter):
@@ -296,7 +296,7 @@ def _train_there(
     if is_dry:
         if inventory is not None:
             cluster.check(job, inventory)
-        return typer.echo(cluster.script(job), nl=False)
+        return print_script(cluster.script(job))
     console = err()
     tell = (lambda line: None) if as_json else lambda line: console.print(line, markup=False)
     if notifier is not None and flags.no_wait:
@@ -322,13 +322,13 @@ def _write_file(
     """Print the file of a training for a cluster that others submit to, or hand it to the cluster's own client."""
     from turnaround.errors import InputError
     from turnaround.launch.clusters.written.task import job_name
-    from turnaround.reporting.terminal import err, print_json
+    from turnaround.reporting.terminal import err, print_json, print_script
 
     if notifier is not None:
         raise InputError(f"--notify: export TURNAROUND_NOTIFY where {cluster.title} runs it, not in its file.")
     text = cluster.text(training, flags.wishes)
     if is_dry or not flags.submit or cluster.submit is None:
-        return typer.echo(text, nl=False)
+        return print_script(text)
     console, name = err(), job_name(training.out.name)
     cluster.submit(text, (lambda line: None) if as_json else lambda line: console.print(line, markup=False))
     if as_json:

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, JpegImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
-from turnaround.errors import DataError
+from turnaround.errors import DataError, PassingStorageError, ProcessFailedError, TurnaroundError
+from turnaround.patience import PASSING, PAUSES_S, patiently
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # an allow-list: Pillow would run Ghostscript for EPS
 MAX_PIXELS = 50_000_000  # 50 Mpx: larger than any camera's photo
@@ -74,6 +75,34 @@ class UnreadableImage(DataError):  # noqa: N818  (named for what it is: it is li
         return type(self), (self.path, self.reason)  # it crosses process borders
 
 
+class MachineFailedImage(UnreadableImage):
+    """The machine has failed over a picture that may be good: whoever leaves pictures out keeps this one."""
+
+    def of_the_machine(self) -> TurnaroundError:
+        """Return the error for whoever cannot go on without the picture."""
+        raise NotImplementedError
+
+
+class UnansweredImage(MachineFailedImage):
+    """The file system does not answer, however often it is asked."""
+
+    def of_the_machine(self) -> TurnaroundError:
+        return PassingStorageError(
+            f"{str(self.path)!r} cannot be read now: {self.reason}, {len(PAUSES_S) + 1} times within "
+            f"{sum(PAUSES_S):.1f} s. Look at the disk or the network file system; the image may be good."
+        )
+
+
+class MemoryShortImage(MachineFailedImage):
+    """There is too little memory for it."""
+
+    def of_the_machine(self) -> TurnaroundError:
+        return ProcessFailedError(
+            f"{str(self.path)!r}: {self.reason}. Ask for more memory, or use fewer cores (taskset -c 0-3 turnaround "
+            "...); the image may be good."
+        )
+
+
 def decode(path: Path, *, size_px: int) -> tuple[NDArray[np.uint8], bytes]:
     """Return the (size_px, size_px, 3) pixels of the whole image and the blake2b digest of the file's bytes.
 
@@ -111,7 +140,7 @@ def decode_bytes(data: bytes, *, size_px: int, path: Path) -> NDArray[np.uint8]:
     except Image.DecompressionBombError:
         raise UnreadableImage(path, _too_large("far more", MAX_PIXELS)) from None
     except MemoryError:
-        raise UnreadableImage(path, "not enough memory to decode it") from None
+        raise MemoryShortImage(path, "not enough memory to decode it") from None
     except Exception as error:  # a damaged file can raise anything: SyntaxError, struct.error, zlib.error ...
         raise UnreadableImage(path, _short(error)) from error
 
@@ -128,31 +157,30 @@ class _RefusedError(Exception):
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a file that is not larger than an image can be, or raise UnreadableImage."""
+    """Return the bytes of a file that is not larger than an image can be, or raise UnreadableImage.
+
+    Where the file system fails for a moment it is read again; after that, and without memory, MachineFailedImage.
+    """
+    try:
+        return patiently(lambda: _read(path))
+    except OSError as error:
+        kind = UnansweredImage if error.errno in PASSING else UnreadableImage
+        raise kind(path, (error.strerror or str(error)).lower()) from error
+    except MemoryError:
+        raise MemoryShortImage(path, "not enough memory to read it") from None
+
+
+def _read(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
             # Asked first: read(MAX_FILE_BYTES) would set that much memory aside for every file, and take three times
             # as long.
             _refuse_size(path, max(1, os.fstat(file.fileno()).st_size))  # 0 may be a pipe: reading tells
             return file.read()
-    except NotADirectoryError:
-        return _read_member(path)
-    except OSError as error:
-        raise UnreadableImage(path, (error.strerror or str(error)).lower()) from error
-    except MemoryError:
-        raise UnreadableImage(path, "not enough memory to read it") from None
+    except NotADirectoryError:  # the path leads into a container: a file where a folder would be
+        from turnaround.data.formats.members import read_member  # it imports this module
 
-
-def _read_member(path: Path) -> bytes:
-    """Return the bytes of an image whose path leads into a container: a file where a folder would be."""
-    from turnaround.data.formats.members import read_member  # it imports this module
-
-    try:
         return read_member(path)
-    except OSError as error:
-        raise UnreadableImage(path, (error.strerror or str(error)).lower()) from error
-    except MemoryError:
-        raise UnreadableImage(path, "not enough memory to read it") from None
 
 
 def _square(data: bytes, *, size_px: int) -> Image.Image:

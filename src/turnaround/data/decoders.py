@@ -30,6 +30,8 @@ from turnaround.data.decode import (
     DIGEST_BYTES,
     MAX_DECODE_BYTES,
     MAX_FILE_BYTES,
+    MachineFailedImage,
+    MemoryShortImage,
     UnreadableImage,
     decode_bytes,
     digest_of,
@@ -223,10 +225,21 @@ def decode_rows(
             data = read_file(root / name)
             out[index] = decode(data, size_px=len(out[index]), path=root / name)
             digests[index] = digest_of(data)
+        except MachineFailedImage as error:
+            # Left out, it would be so for good: what is decoded is kept.
+            if not _is_own_fault(error, limits):
+                raise error.of_the_machine() from error
+            bad[task.start + index] = error.reason
+            out[index] = 0
         except UnreadableImage as error:
             bad[task.start + index] = error.reason
             out[index] = 0
     return ChunkResult(task.start, digests, bad, time.perf_counter() - started_s)
+
+
+def _is_own_fault(error: MachineFailedImage, limits: DecoderLimits | None) -> bool:
+    """Return whether a picture has taken more memory than any may: this process had as much as that."""
+    return isinstance(error, MemoryShortImage) and limits is not None and limits.has_room
 
 
 def _decode_chunk(
@@ -325,6 +338,8 @@ class DecoderLimits:
     def __init__(self, cpu_limit_s: int) -> None:
         self._cpu_limit_s = cpu_limit_s
         self._renew_at_s = 0.0
+        self.has_room = False
+        """Whether this process may have all the memory that a picture is promised, and no more."""
         if resource is None:
             return
         _lower(resource.RLIMIT_CORE, 0)  # a decoder that is ended need not leave its memory on the disk
@@ -332,7 +347,7 @@ class DecoderLimits:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             # Some more than is promised: the heap has gaps, and the decoders' libraries are loaded when first needed.
             allowed = MAX_DECODE_BYTES + MAX_FILE_BYTES + (256 << 20)
-            _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + allowed)
+            self.has_room = _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + allowed)
 
     def begin_picture(self, index: int) -> None:
         """Mark which picture comes, for the parent to blame, and renew the CPU limit."""
@@ -346,11 +361,13 @@ class DecoderLimits:
             _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + self._cpu_limit_s + 1)
 
 
-def _lower(limit: int, value: int) -> None:
-    """Set the soft limit, which may rise again, to at most what the job itself has been given."""
+def _lower(limit: int, value: int) -> bool:
+    """Set the soft limit, which may rise again, to at most what the job itself has been given; true for all of it."""
     hard = resource.getrlimit(limit)[1]
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+        return hard == resource.RLIM_INFINITY or value <= hard
+    return False
 
 
 _own: list[tuple[DecodeTarget | None, DecoderLimits]] = []
@@ -369,4 +386,9 @@ def _decode_for_parent(task: DecodeTask) -> ChunkResult:
 
 def _decode_picture(picture: _Picture) -> NDArray[np.uint8]:
     _own[0][1].begin_picture(0)
-    return decode_bytes(picture.data, size_px=picture.size_px, path=picture.path)
+    try:
+        return decode_bytes(picture.data, size_px=picture.size_px, path=picture.path)
+    except MachineFailedImage as error:
+        if not _is_own_fault(error, _own[0][1]):
+            raise
+        raise UnreadableImage(picture.path, error.reason) from None

@@ -119,6 +119,16 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnaround"
 
 
+def is_cache(folder: Path) -> bool:
+    """Return whether a folder is the usual cache, or holds a finished entry."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # no such folder, no path, or ~ of nobody
+        folder = folder.expanduser().absolute()
+        return folder == default_cache().expanduser().absolute() or any(
+            entry.name.startswith(("pixels-", "files-")) and (entry / MANIFEST).is_file() for entry in folder.iterdir()
+        )
+    return False
+
+
 def prepare(
     table: ImageTable,
     *,

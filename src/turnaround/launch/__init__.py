@@ -9,6 +9,7 @@ Enters: a recipe and a `Request`. Leaves: a finished run, or one error that name
     prepare.py     the images of a recipe, scanned, checked and decoded before anything is trained
     folds.py       one training for each fold of the images
     contract.py    what a launcher must do
+    last_start.py  how a run was started last: what a resume believes of it
     job_origin.py  what a run brings along from its time in the queue of a cluster
     preload.py     a process that begins with the command, and loads its code while that reads its flags
     process_settings.py  the environment of every training process

@@ -28,6 +28,7 @@ from turnaround.record.layout import RunDirectory
 from turnaround.record.machine import other_code
 from turnaround.record.reader import Run
 from turnaround.record.recipe_changes import CHANGES, recorded_change
+from turnaround.words import few
 
 OWN_NETWORKS = tuple(OWN_SIZES_PX)
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
@@ -195,6 +196,17 @@ def refuse_other_code(directory: RunDirectory) -> None:
             f"--strict: the code is not that of the last start ({'; '.join(changed)}). Install what it was, or leave "
             "--strict out: the training stays the same, its last bits may not, and the record says what changed."
         )
+
+
+def code_notes(directory: RunDirectory) -> tuple[str, ...]:
+    """Return one sentence where a resume goes on with other code than the last start; nothing where it is the same."""
+    changed = other_code(directory.machine, with_uncommitted=False)
+    if not changed:
+        return ()
+    return (
+        f"The code is not that of the last start ({few(changed)}): the training stays the same, its last bits may not. "
+        "--strict refuses this.",
+    )
 
 
 def with_epochs(recipe: Recipe, run: Run, epochs: int | None) -> tuple[Recipe, list[Any]]:

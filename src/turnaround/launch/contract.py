@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from turnaround.cores import usable_cores
 from turnaround.errors import InputError, InterruptedRunError, one_of
@@ -115,18 +115,6 @@ def asked_processes(processes: int | None, share: str | None, *, workers: int) -
     if count is not None and processes is None:
         shares_of(share, workers=workers, processes=count)  # refused for their sum, not for the processes
     return count
-
-
-def place_before(launch: Mapping[str, Any], *, processes: int | None) -> tuple[str | None, str | None]:
-    """Return device and share of the last start, for a resume that may ask for another number of processes.
-
-    A device or a share for each of the processes before says nothing about other numbers of them.
-    """
-    device, share = launch.get("device"), launch.get("share")
-    if processes in (None, launch.get("processes")):
-        return device, share
-    is_for_each = share is not None and processes_of(checked_share(share)) is not None
-    return None if device is not None and "," in device else device, None if is_for_each else share
 
 
 def even_processes(*, workers: int, at_most: int) -> int:

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from turnaround import safe_path
 from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.workers.engines import ENGINES
 
@@ -88,7 +89,7 @@ def fork_server(settings: Mapping[str, str]) -> Iterator[dict[str, str]]:
             # (worker_server._become).
             process = subprocess.Popen(
                 [sys.executable, "-m", SERVER_MODULE, str(listening.fileno())],
-                env={**os.environ, **settings, LAUNCHER_VARIABLE: str(os.getpid())},
+                env={**os.environ, **safe_path.settings(), **settings, LAUNCHER_VARIABLE: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -30,11 +30,12 @@ from turnaround.errors import (
 )
 from turnaround.launch import contract, handshake, job_origin
 from turnaround.launch.automatic import AutomaticChoice, decide
-from turnaround.launch.checks import changed_images, refuse_early, refuse_other_code, with_epochs
+from turnaround.launch.checks import changed_images, code_notes, refuse_early, refuse_other_code, with_epochs
 from turnaround.launch.contract import Launcher, LaunchPlan, MoreProcessesError, StartedProcesses, choose_processes
 from turnaround.launch.handshake import StartMessage, wait_for_directory
+from turnaround.launch.last_start import LAST_START, LastStart
 from turnaround.launch.local import LocalLauncher, clear_traces
-from turnaround.launch.prepare import Prepared, Show, cache_root, image_facts, prepare_images
+from turnaround.launch.prepare import Prepared, Show, cache_of_record, cache_root, image_facts, prepare_images
 from turnaround.launch.restart import Restarts, grown, grown_sentence
 from turnaround.recipe import Recipe
 from turnaround.record import heartbeat, places
@@ -46,13 +47,12 @@ from turnaround.record.reader import Run
 from turnaround.record.recipe_changes import BATCH_TO_FIT, CHANGES, began_with, refuse_changes
 from turnaround.record.schema import State, Status, TimePart, utc_now
 from turnaround.record.writer import write_json, write_status
+from turnaround.words import harmless
 from turnaround.workers.engines import require
 from turnaround.workers.environment import LAUNCHERS, RankInfo
 from turnaround.workers.shares import EVEN, checked_share, shares_of
 
 DECODED_TO_MEASURE, DECODE_ROUNDS = 1000, 3
-LAUNCH = "launch"
-"""The key of recipe.json under which a resume finds how the run was started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +144,12 @@ def resume(request: Request) -> Run:
     With `request.epochs` also one that has finished: recipe.json keeps what it was before.
     """
     run = Run.load(RunDirectory.open(request.out).path)
-    with private(request.is_private or _launch_facts(run).get("private") is True):
-        return _resume(run, request)
+    last = LastStart.of(run.recipe)
+    with private(request.is_private or last.is_private):
+        return _resume(run, request, last)
 
 
-def _resume(run: Run, request: Request) -> Run:
+def _resume(run: Run, request: Request, last: LastStart) -> Run:
     begun_at_s, directory = job_origin.begun_at_s(request.command_s), run.directory
     if run.imported is not None:
         raise InputError(
@@ -166,12 +167,12 @@ def _resume(run: Run, request: Request) -> Run:
     recipe = recipe.replace("workers", engine=request.engine or recipe.workers.engine)
     recipe, changes = with_epochs(recipe, run, request.epochs)
     asked = request.processes if request.place.is_alone else request.place.size
-    device, share = contract.place_before(_launch_facts(run), processes=asked)
+    device, share = last.place(processes=asked)
     request = replace(request, device=request.device or device, share=request.share or share)
-    processes = _processes(recipe, request, before=_processes_before(run))
+    processes = _processes(recipe, request, before=last.processes or _processes_before(run))
     plan = _plan(recipe, request, processes=processes, begun_at_s=begun_at_s)
-    if request.processes is None and request.place.is_alone and (wanted := _launch_facts(run).get("wanted")):
-        plan = replace(plan, wanted=int(wanted))
+    if request.processes is None and request.place.is_alone and last.wanted is not None:
+        plan = replace(plan, wanted=last.wanted)
         plan = grown(plan, workers=recipe.workers.count) or plan
     if request.place.rank > 0:
         return _follow(plan, request)
@@ -179,6 +180,7 @@ def _resume(run: Run, request: Request) -> Run:
     directory.refuse_linked_folders()
     if request.is_strict:
         refuse_other_code(directory)
+    notes = code_notes(directory)  # before the start, which describes its machine anew
     refuse_changes(began_with(directory.checkpoint), recipe.to_dict(), directory.path, changes=changes)
     with (
         RunLock(directory.lock),
@@ -193,7 +195,8 @@ def _resume(run: Run, request: Request) -> Run:
         _write_recipe(directory, {**run.recipe, **recipe.to_dict(), **facts}, plan)
         write_status(directory, _next_segment(directory, run.status))
         if changed is not None:
-            prepared = replace(prepared, notes=(f"Going on with other images: {changed['images']}.",))
+            notes = (*notes, f"Going on with other images: {changed['images']}.")
+        prepared = replace(prepared, notes=(*prepared.notes, *notes))
         request.announce(recipe, prepared, plan.processes)
         _train(started, plan, prepared, request, recipe)
     return Run.load(directory.path)
@@ -245,8 +248,13 @@ def _decode_rate(prepared: Prepared) -> dict[str, float]:
 def _images(recipe: Recipe, request: Request, directory: RunDirectory) -> Iterator[Prepared]:
     """Yield the decoded images; with the cache off they live only as long as the run."""
     temporary = directory.pixels
+    remove_folder(temporary)  # what somebody has packed with the run, or a killed start has left
+    cache, notes = cache_root(recipe, temporary=temporary), tuple[str, ...]()
+    if directory.is_run():  # the recipe of a new run is this user's own, that of a record may be anybody's
+        cache, notes = cache_of_record(recipe, temporary=temporary)
     try:
-        yield _prepared(recipe, request, cache=cache_root(recipe, temporary=temporary))
+        prepared = _prepared(recipe, request, cache=cache)
+        yield replace(prepared, notes=(*prepared.notes, *notes))
     finally:
         remove_folder(temporary)
 
@@ -257,7 +265,9 @@ def _prepared(recipe: Recipe, request: Request, *, cache: Path) -> Prepared:
         try:
             return prepare_images(recipe, cache=cache, show=request.show)
         except ProcessFailedError as error:
-            sys.stderr.write(f"{error}\nPreparing the images again by itself: {num_left} more times at most.\n")
+            sys.stderr.write(
+                f"{harmless(str(error))}\nPreparing the images again by itself: {num_left} more times at most.\n"
+            )
     return prepare_images(recipe, cache=cache, show=request.show)
 
 
@@ -363,7 +373,7 @@ def _train(processes: StartedProcesses, plan: LaunchPlan, prepared: Prepared, re
             write_status(directory, replace(_next_segment(directory, status), restarts=restarts_so_far))
             # Read anew: a batch that was tried has been written into it by process 0.
             _write_recipe(directory, read_json(directory.recipe), plan)
-            sys.stderr.write(f"{cause}\nStarting again by itself{counted}\n")
+            sys.stderr.write(f"{harmless(cause)}\nStarting again by itself{counted}\n")
             # A new token: a process must not take the message of the start that failed for its own. Decoding takes 0 s
             # now: the first start has counted it.
             again = replace(plan.message, start=secrets.token_hex(8), begun_at_s=time.monotonic())
@@ -402,22 +412,15 @@ def _write_recipe(directory: RunDirectory, recipe: dict[str, Any], plan: LaunchP
     facts |= {} if plan.message.share == EVEN else {"share": plan.message.share}
     facts |= {} if plan.wanted is None else {"wanted": plan.wanted}
     facts |= {"private": True} if is_private() else {}
-    write_json(directory.recipe, places.without_paths({**recipe, LAUNCH: facts}))
-
-
-def _launch_facts(run: Run) -> dict[str, Any]:
-    """Return what `_write_recipe` has written of the last start; nothing for a run that is older than this key."""
-    facts = run.recipe.get(LAUNCH)
-    return facts if isinstance(facts, dict) else {}
+    write_json(directory.recipe, places.without_paths({**recipe, LAST_START: facts}))
 
 
 def _processes_before(run: Run) -> int | None:
-    for source in (_launch_facts, lambda run: run.machine):
-        try:
-            return int(source(run)["processes"])
-        except (RunDirectoryError, KeyError, TypeError, ValueError):
-            continue  # it stopped before it had described its machine
-    return None
+    """Return the processes of a run that is older than what recipe.json says of its start."""
+    try:
+        return int(run.machine["processes"])
+    except (RunDirectoryError, KeyError, TypeError, ValueError, OverflowError):
+        return None  # it stopped before it had described its machine
 
 
 def _remove_leftovers(directory: RunDirectory) -> None:

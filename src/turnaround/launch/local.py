@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from turnaround import safe_path
 from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.errors import InputError, InterruptedRunError, StorageError, TurnaroundError
 from turnaround.launch import failure, handshake, preload
@@ -305,7 +306,8 @@ def loopback() -> dict[str, str]:
 
 def _environment(plan: LaunchPlan) -> dict[str, str]:
     # The plan's own variables after the user's: the GPUs that are left after a failure, whatever was visible before.
-    environment = {**os.environ, **settings_for(plan), **plan.environment, LAUNCHER_VARIABLE: str(os.getpid())}
+    settings = {**safe_path.settings(), **settings_for(plan), **plan.environment}
+    environment = {**os.environ, **settings, LAUNCHER_VARIABLE: str(os.getpid())}
     return {**environment, handshake.START_VARIABLE: plan.message.start} if plan.place.is_alone else environment
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
+from turnaround import safe_path
 from turnaround.children import LAUNCHER_VARIABLE, die_with_parent
 from turnaround.launch.process_settings import process_settings
 from turnaround.workers.environment import is_run_by_others
@@ -45,7 +46,12 @@ def begin(words: Sequence[str], variables: Mapping[str, str] = os.environ) -> No
     with suppress(OSError):  # no memory, too many processes: the training will say so itself
         _preloaded = subprocess.Popen(
             [sys.executable, "-m", "turnaround.worker", "--preload", *words],
-            env={**variables, **process_settings(1, variables), LAUNCHER_VARIABLE: str(os.getpid())},
+            env={
+                **variables,
+                **safe_path.settings(variables),
+                **process_settings(1, variables),
+                LAUNCHER_VARIABLE: str(os.getpid()),
+            },
             stdin=subprocess.PIPE,
             stdout=sys.stderr,
             stderr=subprocess.DEVNULL,  # until it has a log: what does not import here is said by the next one

@@ -21,7 +21,7 @@ from turnaround.data.entry import remove_leftovers
 from turnaround.data.folder import ImageTable
 from turnaround.data.formats import scan
 from turnaround.data.order import step_bounds
-from turnaround.data.pixels import Pixels, default_cache, key_of, prepare, space_needed_bytes
+from turnaround.data.pixels import Pixels, default_cache, is_cache, key_of, prepare, space_needed_bytes
 from turnaround.data.source import folder_of
 from turnaround.data.split_file import read_split, write_split
 from turnaround.errors import DataError, StorageError
@@ -29,6 +29,8 @@ from turnaround.recipe import Recipe
 
 NOT_KEPT = "none"
 """The value of data.cache that keeps no pixels: every image is decoded each time; that it was checked is kept."""
+PLACES = ("on", "off", NOT_KEPT)
+"""The values of data.cache that name no folder."""
 AUTOMATIC = "auto"
 """The value of data.split_by_photo that compares the images before they are split."""
 
@@ -46,8 +48,22 @@ class Prepared:
 
 def cache_root(recipe: Recipe, *, temporary: Path) -> Path:
     """Return the cache directory; with the cache off, `temporary`, which the caller removes after the run."""
-    places = {"on": default_cache(), NOT_KEPT: default_cache(), "off": temporary}
-    return places.get(recipe.data.cache) or Path(recipe.data.cache)
+    if recipe.data.cache in PLACES:
+        return temporary if recipe.data.cache == "off" else default_cache()
+    return Path(recipe.data.cache)
+
+
+def cache_of_record(recipe: Recipe, *, temporary: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return the cache directory for a recipe that a record has, and a note where it is not the one that it names.
+
+    The record may be somebody else's: a folder that it names is written into only where it is a cache of images
+    already, as one is that this user has trained with.
+    """
+    cache = cache_root(recipe, temporary=temporary)
+    if recipe.data.cache in PLACES or is_cache(cache):
+        return cache, ()
+    note = f"The record names {recipe.data.cache} as the cache, where there is none: {default_cache()} is used instead."
+    return default_cache(), (note,)
 
 
 def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:

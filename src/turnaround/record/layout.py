@@ -336,7 +336,7 @@ class RunDirectory:
 
     def refuse_linked_folders(self) -> None:
         """Raise StorageError where a folder of the run is a link: before a resume has written anything."""
-        for folder in (self.logs, self.checkpoint, self.best):
+        for folder in (self.logs, self.checkpoint, self.best, self.pixels):
             try:
                 if folder == self.logs or os.path.lexists(folder):
                     make_folder(folder)  # a run that was copied without its logs gets them back

@@ -80,10 +80,10 @@ def changed_since(path: Path, now: Mapping[str, Any], *, start: int) -> list[str
     return [*(earlier if isinstance(earlier, list) else []), *new]
 
 
-def other_code(path: Path) -> list[str]:
+def other_code(path: Path, *, with_uncommitted: bool = True) -> list[str]:
     """Return what of the code differs from the last start, whose machine.json is at `path`; nothing before the first.
 
-    Of code with uncommitted changes nobody knows whether it is the same.
+    Of code with uncommitted changes nobody knows whether it is the same: `with_uncommitted` says so.
     """
     try:
         before = read_json(path)
@@ -96,7 +96,7 @@ def other_code(path: Path) -> list[str]:
     pairs = ((name, _fact(before, name), _fact(now, name)) for name in what)
     changed = [f"{name} {then} -> {today}" for name, then, today in pairs if then != today]
     is_dirty = "True" in (_fact(before, "turnaround_git.dirty"), _fact(now, "turnaround_git.dirty"))
-    return [*changed, *(["turnaround has uncommitted changes"] if is_dirty else [])]
+    return [*changed, *(["turnaround has uncommitted changes"] if is_dirty and with_uncommitted else [])]
 
 
 def _fact(machine: Mapping[str, Any], what: str) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from turnaround import safe_path
 from turnaround.errors import InputError, MissingPartError, RunDirectoryError
 from turnaround.record.files import folder_below
 from turnaround.record.growing import NUM_LATEST, LinesFile
@@ -111,7 +112,7 @@ class Notifier:
     def _run(self, body: bytes, notice: Notice) -> str | None:
         """Run the command with the JSON on stdin, and the most needed of it in variables."""
         variables = {"EVENT": notice.event, "TEXT": notice.text, "DIRECTORY": notice.directory}
-        environment = {**os.environ, **{f"{VARIABLE}_{name}": value for name, value in variables.items()}}
+        environment = {**safe_path.as_it_was(), **{f"{VARIABLE}_{name}": value for name, value in variables.items()}}
         try:
             done = subprocess.run(
                 self._words,

@@ -86,6 +86,19 @@ def redacted(text: str) -> str:
     return text
 
 
+def without_folders(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as a study keeps them: where the record is private, each path by its last name alone."""
+    return {key: _told(key, value) for key, value in settings.items()} if is_private() else settings
+
+
+def _told(key: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _told(name, inner) for name, inner in value.items()}
+    if isinstance(value, str) and os.sep in value and key in {name for _, name in KEYS}:
+        return Path(value).name
+    return _redacted_values(value)
+
+
 def clear_log(path: Path, run: Path) -> None:
     """Take folders, user and host out of what processes have printed, once they have ended."""
     with suppress(StorageError, RunDirectoryError):
@@ -111,9 +124,14 @@ def _keep(known: Mapping[str, Any]) -> None:
     write_json(path, known)
 
 
-def _file(token: str) -> Path:
+def state_folder(name: str) -> Path:
+    """Return a folder of this user for what is nobody else's business; it may not be there yet."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "turnaround" / "private" / f"{token}.json"
+    return Path(state) / "turnaround" / name
+
+
+def _file(token: str) -> Path:
+    return state_folder("private") / f"{token}.json"
 
 
 def _with_values(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from turnaround.findings.energy import energy_text
 from turnaround.findings.times import PART_NAMES
 from turnaround.record.reader import Run
 from turnaround.record.schema import EpochRecord
-from turnaround.words import accuracy, counted, duration, points
+from turnaround.words import accuracy, counted, duration, few, points
 
 
 def comparison(summaries: Sequence[RunSummary]) -> Table:
@@ -91,9 +91,17 @@ def _end_rows(summary: RunSummary, run: Run, findings: Sequence[Finding]) -> Ite
         yield "straggler", f"process {slow.slowest_rank} takes {slow.ratio:.2f} x the median time of a step"
     for sentence in run.machine.get("passed_over_checkpoints", []):
         yield "checkpoint", sentence
+    yield "changed", changed_sentence(run)
     for finding in findings:
         yield finding.severity, finding.text
     yield "record", summary.directory
+
+
+def changed_sentence(run: Run) -> str | None:
+    """Return what was other at a later start than before: hardware, code, processes; None where nothing was."""
+    changed = run.machine.get("changed")
+    said = [what for what in changed if isinstance(what, str)] if isinstance(changed, list) else []
+    return f"{few(said)}. The training stays the same, its last bits may not." if said else None
 
 
 def best_sentence(summary: RunSummary, run: Run) -> str:

@@ -7,6 +7,7 @@ files come from records of others: whatever is printed through `out` or `err` ha
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,10 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.text import Text
 
-from turnaround.reporting.text_layout import clean
+from turnaround.words import harmless
 
 if TYPE_CHECKING:
     from turnaround.data.decoders import Show
+
+_ACTING = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""DEL and the controls of C1 (one of them begins an escape sequence), separators of lines, what turns the text."""
 
 
 class SafeConsole(Console):
@@ -31,11 +35,7 @@ class SafeConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(_clean_lines(segment.text), segment.style)
-
-
-def _clean_lines(text: str) -> str:
-    return "\n".join(map(clean, text.split("\n")))
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
 def out() -> Console:
@@ -61,11 +61,20 @@ def print_json(payload: Any) -> None:
 
     content = plain(payload)
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    # JSON escapes control characters below 32 itself; in the same way the others that act on a terminal.
+    text = _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:  # an ASCII terminal, or a file name that is no UTF-8
         text = json.dumps(content, indent=2, allow_nan=False)
     typer.echo(text)
+
+
+def print_script(text: str) -> None:
+    """Print a file for other programs on stdout, as it is; on a terminal nothing in it acts."""
+    import typer
+
+    typer.echo(harmless(text) if sys.stdout.isatty() else text, nl=False)
 
 
 def print_lines(console: Console, lines: Iterable[Text]) -> None:

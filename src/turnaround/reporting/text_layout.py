@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rich.cells import cell_len, chop_cells
 
+from turnaround.words import clean as clean  # whoever lays names out cleans them
+
 GAP = 2
 NARROWEST = 40
 """A terminal that claims less is taken for one of this width: below, nothing can be laid out."""
 MIN_NAMES = 20  # cells of the column of names beside a table: narrower, names fall into too many lines
-
-
-def clean(text: str) -> str:
-    """Replace by ? what would move the cursor, colour the screen or turn the text: names come from files of others."""
-    return "".join("?" if unicodedata.category(letter) in _UNSHOWN else letter for letter in text)
-
-
-# Control, format (bidirectional overrides), surrogate (bytes that are no UTF-8), line and paragraph separators.
-_UNSHOWN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def wrapped(text: str, width: int, *, first: str = "", rest: str | None = None) -> list[str]:

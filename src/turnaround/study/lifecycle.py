@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from turnaround import safe_path
 from turnaround.children import die_with_parent
 from turnaround.errors import InterruptedRunError
 from turnaround.launch.forked import fork_server
@@ -173,7 +174,7 @@ class Conductor(StudyConductor):
 
     def _start(self, state: RunState) -> None:
         name = state.planned.name
-        environment = dict(os.environ)
+        environment = {**os.environ, **safe_path.settings()}  # of its watcher, where the program is somebody else's
         if self.work.gpus and state.planned.processes == 1:
             # `_has_room` allows a run only while fewer run than there are GPUs, so one is free.
             free = [gpu for gpu in self.work.gpus if gpu not in self._gpu_of.values()]

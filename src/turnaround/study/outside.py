@@ -28,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from turnaround import safe_path
 from turnaround.children import die_with_parent
 from turnaround.errors import RunDirectoryError, TurnaroundError
 from turnaround.record.files import open_file, open_log, read_json
@@ -38,6 +39,7 @@ from turnaround.record.reader import Run, status_of
 from turnaround.record.schema import Status, utc_now
 from turnaround.record.writer import write_json, write_status
 from turnaround.study.program import environment
+from turnaround.words import harmless
 
 # Also the limit for ending what the program has left behind (`_end_all`).
 GRACE_S = 30.0
@@ -87,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ending = _run(watched, requests)
         _record(watched, ending, begins_at)
     except TurnaroundError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{harmless(str(error))}\n")
         return error.exit_code
     if ending.was_stopped:
         return STOPPED
@@ -161,7 +163,7 @@ def _run(watched: ProgramRun, requests: _StopRequests) -> ProgramResult:
         try:
             process = subprocess.Popen(
                 watched.words,
-                env={**os.environ, **settings},
+                env={**safe_path.as_it_was(), **settings},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

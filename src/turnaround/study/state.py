@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnaround.errors import InputError, RunDirectoryError
+from turnaround.record import places
 from turnaround.record.files import folder_below, read_json
 from turnaround.record.growing import JsonFile
 from turnaround.record.layout import RunDirectory, StudyDirectory
@@ -105,18 +106,18 @@ def log_of(planned: PlannedRun, folder: Path) -> Path:
 
 def agree_with_before(folder: Path, asked: dict[str, Any], planned: Sequence[PlannedRun] = ()) -> None:
     """A study goes on with the recipe it began with; other configurations may join it."""
-    file, before = StudyDirectory(folder).study, {}
+    file, before, told = StudyDirectory(folder).study, {}, places.without_folders(asked)
     if file.exists():
         before = read_json(file)
         for what, value in asked.items():
-            if before.get(what) != value:
+            if before.get(what) not in (value, told[what]):
                 raise InputError(
                     f"{str(folder)!r} holds a study with another {what}: {before.get(what)!r} then, {value!r} now. Its "
                     "runs could not be compared; choose another --out."
                 )
     folder.mkdir(parents=True, exist_ok=True)
     names = {run.name: run.label for run in planned}
-    write_json(file, {**asked, "planned": {**_planned_before(before), **names}})
+    write_json(file, {**told, "planned": {**_planned_before(before), **names}})
 
 
 class PlanFollower:

@@ -2,6 +2,7 @@
 
 contract.py    what a cluster must do
 submission.py  a run becomes a job, once, wherever this is killed
+scripts.py     no script is submitted again that somebody else has put there
 follow.py      jobs to their end; who follows can leave and come back
 job_status.py  what a cluster says of a job, in the run's status.json
 slurm/         sbatch, squeue, requeue

@@ -19,6 +19,7 @@ from turnaround.launch.clusters import job_status
 from turnaround.launch.clusters.contract import Cluster, ClusterJob, JobState
 from turnaround.launch.clusters.job_status import how_to_rejoin
 from turnaround.launch.clusters.submission import let_go, living_job, refuse_living, submit_again, submit_run
+from turnaround.record.files import kind_of
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import status_of
 from turnaround.record.schema import Status
@@ -191,11 +192,11 @@ def submit_checked(job: ClusterJob, cluster: Cluster, inventory: Any, tell: Call
     return job_id
 
 
-def rejoin(path: Path, cluster: Cluster, tell: Callable[[str], None]) -> None:
+def rejoin(path: Path, cluster: Cluster, tell: Callable[[str], None], *, accepts_script: bool = False) -> None:
     """Follow the job of a run; submit it again when it has ended and the run has not."""
     cluster.require()
     directory = RunDirectory(path.absolute())
-    if not directory.job_script.exists():
+    if kind_of(directory.job_script) is None:
         RunDirectory.open(directory.path)
     status, alive = status_of(directory), living_job(directory, cluster)
     if alive is None and status is not None and status.state == "finished":
@@ -203,7 +204,7 @@ def rejoin(path: Path, cluster: Cluster, tell: Callable[[str], None]) -> None:
             settle(directory, cluster.state(status.job.job_id), cluster)
         return
     if alive is None:
-        alive_id = submit_again(directory, cluster)
+        alive_id = submit_again(directory, cluster, accepts_script=accepts_script)
         tell(f"Job {alive_id} goes on with {directory.path}.")
     else:
         alive_id = alive.job_id

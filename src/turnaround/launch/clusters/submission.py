@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 
 from turnaround.errors import InputError, MissingPartError
-from turnaround.launch.clusters import CLUSTERS, cluster_named, job_status
+from turnaround.launch.clusters import CLUSTERS, cluster_named, job_status, scripts
 from turnaround.launch.clusters.contract import Cluster, ClusterJob, JobState
 from turnaround.launch.clusters.job_status import how_to_rejoin
+from turnaround.record.files import kind_of
 from turnaround.record.host import own_job
 from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import status_of
@@ -30,22 +31,28 @@ def submit_run(job: ClusterJob, cluster: Cluster) -> str:
     estimated_s = _estimated_wait_s(job, cluster)
     submitted_at = utc_now()
     job_id = cluster.submit(job)
+    scripts.remember(directory)
     noted = JobStatus(job_id=job_id, gpu=job.gpu, cluster=cluster.name, estimated_wait_s=estimated_s)
     return _release(directory, cluster, noted, submitted_at)
 
 
-def submit_again(directory: RunDirectory, cluster: Cluster) -> str:
-    """Submit the script as it is: it goes on with what the directory holds. The job's number."""
-    if not directory.job_script.is_file():
+def submit_again(directory: RunDirectory, cluster: Cluster, *, accepts_script: bool = False) -> str:
+    """Submit the script as it is: it goes on with what the directory holds. The job's number.
+
+    InputError for a script that this user has not submitted before, unless it was accepted.
+    """
+    if kind_of(directory.job_script) is None:
         raise InputError(
             f"{directory.path} has no {directory.job_script.name}: it was not submitted to a cluster. Go on with "
             f"`turnaround resume {shlex.quote(str(directory.path))}` on a machine that can train."
         )
+    scripts.refuse_unknown(directory, go_on=how_to_rejoin(directory, cluster), is_accepted=accepts_script)
     _clear_held(directory, cluster)
     # Taken before the call: a slow controller is a part of the wait.
     status, submitted_at = status_of(directory), utc_now()
     gpu = status.job.gpu if status and status.job else None
     job_id = cluster.submit_script(directory.job_script)
+    scripts.remember(directory)  # a script of an earlier version has been brought up to date
     return _release(directory, cluster, JobStatus(job_id=job_id, gpu=gpu, cluster=cluster.name), submitted_at)
 
 

@@ -36,6 +36,9 @@ module load cuda
 source ~/venv/bin/activate
 set -u
 
+# Python looks for code where it is installed, not in the folder of the job.
+[ -n "${PYTHONSAFEPATH:-}" ] || export PYTHONSAFEPATH=1 TURNAROUND_SAFE_PATH=1
+
 # A new run, or one that goes on: Slurm may have started this job before (SLURM_RESTART_COUNT).
 export python=python
 "$python" -m turnaround.launch.clusters.slurm.batch_hooks before "$run" "$logs"

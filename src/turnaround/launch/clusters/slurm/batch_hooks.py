@@ -26,6 +26,7 @@ from turnaround.launch.clusters.slurm.states import expand
 from turnaround.record.files import names_in, read_json_or_nothing, remove_file, storage_error
 from turnaround.record.layout import RunDirectory, job_note
 from turnaround.record.writer import write_json
+from turnaround.words import harmless
 
 MAX_IN_VAIN = 3
 """A job whose start takes longer than its time limit would come back for ever."""
@@ -103,17 +104,17 @@ def main(arguments: list[str]) -> int:
         match arguments:
             case ["before", run, logs]:
                 if freed := before(RunDirectory(Path(run)), Path(logs)):
-                    sys.stderr.write(f"{freed}\n")
+                    sys.stderr.write(f"{harmless(freed)}\n")
             case ["after", run, logs, status]:
                 sys.stdout.write(f"{after(RunDirectory(Path(run)), Path(logs), int(status))}\n")
             case ["requeue", logs, most]:
                 if why := refusal(Path(logs), int(most)):
-                    sys.stderr.write(f"{why}\n")
+                    sys.stderr.write(f"{harmless(why)}\n")
                     return 1
             case _:
                 raise InputError(f"before RUN LOGS, after RUN LOGS STATUS or requeue LOGS MOST; received: {arguments}.")
     except TurnaroundError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{harmless(str(error))}\n")
         return error.exit_code
     return 0
 

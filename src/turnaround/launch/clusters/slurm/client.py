@@ -13,13 +13,13 @@ Times are seconds since 1970: Slurm is asked for them, since its dates have no t
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
+from turnaround import safe_path
 from turnaround.errors import InputError, MissingPartError
 from turnaround.launch.clusters.contract import JobState, NoAnswerError, PastWait, unknown
 from turnaround.launch.clusters.slurm.script import SlurmJob, job_script
@@ -149,7 +149,8 @@ def call(name: str, *arguments: str, timeout_s: float = MAX_CALL_S) -> str:
 def _call(name: str, *arguments: str, timeout_s: float, typed: str = "") -> subprocess.CompletedProcess[str]:
     require()
     # An allocation's own variables (SLURM_MEM_PER_CPU ...) would be read as options of a new job.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
+    # What sbatch is started with the job begins with, and its set-up lines are the user's.
+    environment = {k: v for k, v in safe_path.as_it_was().items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
     environment["SLURM_TIME_FORMAT"] = "%s"
     try:
         return subprocess.run(

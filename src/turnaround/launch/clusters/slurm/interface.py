@@ -17,6 +17,7 @@ import psutil
 
 from turnaround.errors import InputError, MissingPartError
 from turnaround.launch.clusters.slurm.states import expand
+from turnaround.words import harmless
 
 ANY_PORT = 9
 """Nothing is sent to it: to connect a datagram socket only asks the kernel for the way."""
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> int:
             raise InputError(f"One list of hosts, please: interface 'n[1-4]'. Received: {arguments}.")
         sys.stdout.write(towards(expand(arguments[0])) + "\n")
     except InputError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{harmless(str(error))}\n")
         return error.exit_code
     return 0
 

@@ -21,6 +21,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from turnaround import safe_path
 from turnaround.errors import InterruptedRunError
 from turnaround.launch.clusters.slurm.settings import SlurmSettings, megabytes
 from turnaround.launch.job_origin import BEGUN_VARIABLE
@@ -107,6 +108,7 @@ def job_script(job: SlurmJob) -> str:
         _signals(job),
         _places(job),
         _setup(job),
+        f"# Python looks for code where it is installed, not in the folder of the job.\n{safe_path.shell_line()}",
         *([_watch(job)] if job.watcher else [_start(job), _on_each_host(job), _run(job), _end(job)]),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"

@@ -17,6 +17,7 @@ from turnaround.errors import InputError, RunDirectoryError, TurnaroundError
 from turnaround.launch.clusters.written.task import DIVERGED, RESUMABLE
 from turnaround.record.files import read_bytes, read_json_or_nothing, remove_file
 from turnaround.record.layout import RunDirectory
+from turnaround.words import harmless
 
 MAX_SILENCE_S = 120.0
 """A process writes its heartbeat once a second: one that was silent for so long is gone, or will find its lock lost."""
@@ -36,7 +37,8 @@ def before(directory: RunDirectory, rank: int) -> str:
         last_s = max((path.stat().st_mtime for path in _heartbeats(directory)), default=0.0)
         if is_own_name or time.time() - last_s > MAX_SILENCE_S:
             remove_file(directory.lock)
-            sys.stderr.write(f"An earlier start on {lock.get('host')} has ended; its lock is free again.\n")
+            host = harmless(str(lock.get("host")))
+            sys.stderr.write(f"An earlier start on {host} has ended; its lock is free again.\n")
     return _digest(directory)
 
 
@@ -75,7 +77,7 @@ def main(arguments: list[str]) -> int:
             case _:
                 raise InputError(f"before RUN RANK or after RUN STATUS DIGEST; received: {arguments}.")
     except TurnaroundError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{harmless(str(error))}\n")
         return error.exit_code
     return 0
 

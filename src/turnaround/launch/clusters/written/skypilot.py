@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from turnaround import safe_path
 from turnaround.errors import InputError, MissingPartError
 from turnaround.launch.clusters.contract import TrainingJob, Wishes
 from turnaround.launch.clusters.written.task import RESUMABLE, HostTask, host_script, yaml_block, yaml_text
@@ -81,6 +82,7 @@ def submit_task(text: str, tell: Callable[[str], None]) -> None:
         words = [client, "jobs", "launch", "--yes", "--detach-run", str(file)]
         with subprocess.Popen(
             words,
+            env=safe_path.as_it_was(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import Any
 
+from turnaround import safe_path
 from turnaround.errors import InputError, InterruptedRunError, one_of
 from turnaround.launch.clusters.contract import TrainingJob, Wishes
 from turnaround.record.layout import RunDirectory
@@ -137,6 +138,7 @@ set -uo pipefail
 run={quote(task.run)}
 rank={rank}
 first_host={first_host}
+{safe_path.shell_line()} # no code from the current folder
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={GRACE_S} # time to save, when another process has ended
 known=$({python} -m {HOOKS} before "$run" "$rank") || exit $?
 # The first start trains; every later one goes on. All hosts have decided before any process starts.
