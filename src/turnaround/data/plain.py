@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import stat
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+MAX_HEADER_BYTES = 4_096  # of an array; numpy pads it to 128
+Number = TypeVar("Number", bound=np.generic)
+Array = np.ndarray[tuple[Any, ...], np.dtype[Number]]
 
 
 def open_plain(path: Path, *, follows_link: bool) -> int:
@@ -47,3 +55,31 @@ def parsed_object(text: str | bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"a {type(content).__name__}, not an object")
     return content
+
+
+# --- arrays
+
+
+def array_of(content: bytes, name: str, shape: tuple[int, ...], kind: type[Number]) -> Array[Number]:
+    """Return the array in the bytes of a .npy file; ValueError for one of another shape."""
+    file = BytesIO(content)
+    _require_header(file, name, shape, kind)
+    return np.frombuffer(content, kind, offset=file.tell()).reshape(shape).copy()  # torch wants to own what it takes
+
+
+def map_array(path: Path, shape: tuple[int, ...], kind: type[Number]) -> Array[Number]:
+    """Map a .npy file, read-only; ValueError for one of another shape or size."""
+    # Opened by a name, which readers of single rows ask the map for (reading.py).
+    with open(path, "rb", opener=lambda name, _: open_plain(Path(name), follows_link=False)) as file:
+        _require_header(file, path.name, shape, kind)
+        if os.fstat(file.fileno()).st_size != file.tell() + math.prod(shape) * np.dtype(kind).itemsize:
+            raise ValueError(f"{path.name} has the wrong size")
+        return np.memmap(file, kind, mode="r", offset=file.tell(), shape=shape)
+
+
+def _require_header(file: IO[bytes], name: str, shape: tuple[int, ...], kind: type[Number]) -> None:
+    """Read the header of an array, and refuse any other: what it claims would be set aside before it is read."""
+    np.lib.format.read_magic(file)
+    found, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if found != shape or is_fortran or dtype != np.dtype(kind):
+        raise ValueError(f"{name} holds {dtype} {found}")

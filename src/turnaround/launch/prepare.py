@@ -74,6 +74,8 @@ def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
     )
     if pixels.images is None and data.cache != NOT_KEPT:
         table = replace(table, warnings=(*table.warnings, _why_not_kept(pixels)))
+    if pixels.rebuilt_over:
+        table = replace(table, warnings=(*table.warnings, _why_built_again(pixels)))
     copies = find_copies(pixels)
     # Leakage first: it makes every accuracy of the run too high.
     table = replace(table, warnings=(*sentences(copies, pixels), *table.warnings))
@@ -118,6 +120,13 @@ def _large_batch(recipe: Recipe, num_train: int) -> Iterator[str]:
             f"The global batch of {batch:,} is larger than the {num_train:,} training images: each epoch is one "
             f"update. Take a smaller one: --batch {smaller}."
         )
+
+
+def _why_built_again(pixels: Pixels) -> str:
+    return (
+        f"The decoded images in {str(pixels.cache_dir)!r} were not usable ({pixels.rebuilt_over[:200]}): they were "
+        "decoded again from the images."
+    )
 
 
 def _why_not_kept(pixels: Pixels) -> str:
