@@ -143,6 +143,10 @@ def test_a_head_that_comes_in_one_piece_is_counted_too(port: int) -> None:
         client.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{port}\r\nX-Long: {'x' * 30_000}\r\n\r\n".encode())
         assert client.recv(4000).split()[1] in (b"431", b"400")  # ours, or the parser's where it came in pieces
     assert ask(port, "/", X_Long="x" * 9_000).status == 200
+    for num_characters, status in ((9_000, 200), (30_000, 431), (70_000, 431)):  # the request line counts too
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(f"GET /about?{'x' * num_characters} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode())
+            assert int(client.recv(4000).split()[1]) in (status, 400 if status == 431 else status)
 
 
 # --- strangers

@@ -163,7 +163,8 @@ def _all_reduce() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         module = ["-m", "turnaround.workers.probe", str(answer)]
-        spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        # Without a folder for its logs it makes one in /tmp, and leaves it there.
+        spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", folder]
         return _answer([sys.executable, *spread, *module], answer, settings=loopback())
 
 
