@@ -15,6 +15,7 @@ import pytest
 from PIL import Image, ImageOps
 from PIL.Image import Transpose
 
+from hostile import tiff_in_jpeg
 from turnaround.data import decode as decode_module
 from turnaround.data.decode import UnreadableImage, decode, decode_to, is_costly
 
@@ -328,25 +329,6 @@ def test_a_sequential_jpeg_in_several_scans_is_counted_too(tmp_path: Path, monke
     monkeypatch.setattr(decode_module, "MAX_SCANS", 12)
     (tmp_path / "x.jpg").write_bytes(data[:scan] + alone * 13 + data[-2:])
     assert "more than 12 scans" in reason_of(tmp_path / "x.jpg")
-
-
-def tiff_in_jpeg(strips: list[tuple[int, int]], data: bytes, *, side_px: int = 64) -> bytes:
-    """A TIFF whose strips, (first byte, length) within `data`, are JPEGs."""
-    tags = {256: 1, 257: 1, 258: 3, 259: 1, 262: 1, 273: len(strips), 277: 1, 278: 1, 279: len(strips)}
-    behind = 8 + 2 + 12 * len(tags) + 4
-    numbers = [
-        struct.pack("<3H", 8, 8, 8),
-        *(struct.pack(f"<{len(strips)}I", *those) for those in zip(*strips, strict=True)),
-    ]
-    numbers[1] = struct.pack(f"<{len(strips)}I", *(start + behind + sum(map(len, numbers)) for start, _ in strips))
-    places = dict(zip((258, 273, 279), (behind, behind + 6, behind + 6 + len(numbers[1])), strict=True))
-    values = {256: side_px, 257: side_px, 259: 7, 262: 6, 277: 3, 278: side_px // len(strips)} | places
-    if len(strips) == 1:
-        values |= {273: strips[0][0] + behind + sum(map(len, numbers)), 279: strips[0][1]}
-    entries = b"".join(
-        struct.pack("<HHII", tag, 3 if tag == 258 else 4, count, values[tag]) for tag, count in tags.items()
-    )
-    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + b"".join(numbers) + data
 
 
 @pytest.mark.fault(41, "a JPEG within a TIFF that repeats one scan for ever: counted in every strip")

@@ -263,7 +263,7 @@ def _check_pixels(pixels: Pixels) -> None:
     for row in rows:
         if digest_of(pixels.images[row].data) != pixels.pixel_digests[row].tobytes():
             raise ValueError(f"the pixels of {pixels.files[row]!r} were changed")
-    if is_touched:  # a copy of the cache: true, and not to be compared as a whole again
+    if is_touched and written_ns is not None:  # a copy of the cache: true, and not to be compared as a whole again
         with contextlib.suppress(OSError):
             os.utime(path, ns=(written_ns, written_ns))
 

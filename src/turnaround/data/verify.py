@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from turnaround.data.decode import DIGEST_BYTES, digest_of
-from turnaround.data.pixels import ARRAYS, DAMAGED, MANIFEST, PIXELS, SUMS, array_of, checksum_of, open_images
-from turnaround.data.plain import parsed_object, read_plain
+from turnaround.data.pixels import ARRAYS, DAMAGED, MANIFEST, PIXELS, SUMS, checksum_of, open_images
+from turnaround.data.plain import array_of, parsed_object, read_plain
 
 MAX_ARRAY_BYTES = 4 << 30
 """Of labels, digests and manifests, which are read whole: 128 million images."""
