@@ -24,7 +24,7 @@ from turnaround.record.schema import EpochRecord, Status
 RESTING = ("finished", "interrupted", "failed", "diverged")
 
 
-class Finding(NamedTuple):
+class Discrepancy(NamedTuple):
     """A file that is gone, incomplete, or that of another run."""
 
     path: Path
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
     detail: str
 
 
-def findings_of(directory: RunDirectory) -> Iterator[Finding]:
+def discrepancies_of(directory: RunDirectory) -> Iterator[Discrepancy]:
     """Yield what is gone and what does not belong here; nothing where the run does not promise it."""
     recipe = _recipe(directory)
     if recipe is None:
@@ -41,13 +41,13 @@ def findings_of(directory: RunDirectory) -> Iterator[Finding]:
     status = status_of(directory)
     if status is None:
         if kind_of(directory.status) is None:
-            yield Finding(directory.status, "missing", "every run has one")
+            yield Discrepancy(directory.status, "missing", "every run has one")
         return
     has_trained = status.epochs_done > 0 or status.first_step_at is not None
     if has_trained and kind_of(directory.machine) is None:
-        yield Finding(directory.machine, "missing", "the training has begun")
+        yield Discrepancy(directory.machine, "missing", "the training has begun")
     if status.state == "finished" and kind_of(directory.evaluation) is None:
-        yield Finding(directory.evaluation, "missing", "the training has finished")
+        yield Discrepancy(directory.evaluation, "missing", "the training has finished")
     yield from _epochs(directory, status)
     yield from _checkpoints(directory, status, recipe)
 
@@ -62,10 +62,10 @@ def _recipe(directory: RunDirectory) -> dict[str, Any] | None:
     return recipe if is_ours and CRC in recipe else None
 
 
-def _epochs(directory: RunDirectory, status: Status) -> Iterator[Finding]:
+def _epochs(directory: RunDirectory, status: Status) -> Iterator[Discrepancy]:
     if kind_of(directory.epochs) is None:
         if status.epochs_done > 0:
-            yield Finding(directory.epochs, "missing", f"{status.epochs_done} epochs were done")
+            yield Discrepancy(directory.epochs, "missing", f"{status.epochs_done} epochs were done")
         return
     try:
         found = read_lines(directory.epochs, read_epoch)
@@ -77,18 +77,20 @@ def _epochs(directory: RunDirectory, status: Status) -> Iterator[Finding]:
     # A resume cuts the lines back to its checkpoint, so no epoch stands there twice, in any number of starts.
     wrong = next((place for place, record in enumerate(records, 1) if record.epoch != place), None)
     if wrong is not None:
-        yield Finding(directory.epochs, "epochs", f"line {wrong} is of epoch {records[wrong - 1].epoch}")
+        yield Discrepancy(directory.epochs, "epochs", f"line {wrong} is of epoch {records[wrong - 1].epoch}")
     elif len(records) < status.epochs_done:
-        yield Finding(directory.epochs, "epochs", f"{len(records)} lines, and {status.epochs_done} epochs were done")
+        yield Discrepancy(
+            directory.epochs, "epochs", f"{len(records)} lines, and {status.epochs_done} epochs were done"
+        )
     elif status.state in RESTING and (best := status.best) is not None and 0 < best.epoch <= len(records):
         measured = records[best.epoch - 1].val_accuracy
         # What was not a number there is none here: nothing to compare.
         if measured != best.val_accuracy and not math.isnan(measured) and not math.isnan(best.val_accuracy):
             detail = f"epoch {best.epoch} has accuracy {measured:.6g} there, and {best.val_accuracy:.6g} in the status"
-            yield Finding(directory.epochs, "other_run", detail)
+            yield Discrepancy(directory.epochs, "other_run", detail)
 
 
-def _checkpoints(directory: RunDirectory, status: Status, recipe: dict[str, Any]) -> Iterator[Finding]:
+def _checkpoints(directory: RunDirectory, status: Status, recipe: dict[str, Any]) -> Iterator[Discrepancy]:
     try:
         checkpoints = directory.checkpoints()
     except StorageError:
@@ -96,7 +98,7 @@ def _checkpoints(directory: RunDirectory, status: Status, recipe: dict[str, Any]
     newest = max((files.name for files in checkpoints if files.name is not None), default=None)
     if status.epochs_done > 0 and (newest is None or newest < CheckpointName(status.epochs_done)):
         expected = CheckpointName(status.epochs_done)
-        yield Finding(directory.checkpoint / str(expected), "missing", "this checkpoint, or a later one, was saved")
+        yield Discrepancy(directory.checkpoint / str(expected), "missing", "this checkpoint, or a later one, was saved")
     manifests = {}
     for files in checkpoints:
         manifest = read_json_or_nothing(files.manifest, directory.path)
@@ -104,10 +106,10 @@ def _checkpoints(directory: RunDirectory, status: Status, recipe: dict[str, Any]
             manifests[files.manifest] = _difference(manifest["recipe"], recipe, directory.path)
     others = {path: text for path, text in manifests.items() if text is not None}
     if others and len(others) == len(manifests):  # then it is the recipe that does not belong here
-        yield Finding(directory.recipe, "other_run", next(iter(others.values())))
+        yield Discrepancy(directory.recipe, "other_run", next(iter(others.values())))
         return
     for path, text in others.items():
-        yield Finding(path, "other_run", text)
+        yield Discrepancy(path, "other_run", text)
 
 
 def _difference(saved: dict[str, Any], recipe: dict[str, Any], run: Path) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from turnaround.errors import RunDirectoryError, StorageError
 from turnaround.record.coding import CRC, is_as_written, own_digest, parse_object
-from turnaround.record.completeness import findings_of
+from turnaround.record.completeness import discrepancies_of
 from turnaround.record.files import decode_file, is_temporary, kind_of, names_in, read_bytes, sha256_of
 from turnaround.record.growing import read_lines
 from turnaround.record.layout import CheckpointFiles, CheckpointName, RunDirectory, StudyDirectory
@@ -78,10 +78,8 @@ def verify_run(path: Path, root: Path | None = None) -> Iterator[FileCheck]:
     """Check every file of a run; paths are told from `root`, which is the run itself where none is given."""
     directory, root = RunDirectory(path), path if root is None else root
     found = {
-        _label(finding.path, root): FileCheck(
-            path=_label(finding.path, root), reason=finding.reason, detail=finding.detail
-        )
-        for finding in findings_of(directory)
+        _label(one.path, root): FileCheck(path=_label(one.path, root), reason=one.reason, detail=one.detail)
+        for one in discrepancies_of(directory)
     }
     for check in _files_of(directory, root):
         other = found.pop(check.path, check)
