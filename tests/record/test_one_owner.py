@@ -89,7 +89,7 @@ NOT_PATHS = re.compile(
 ELSEWHERE = {
     "analysis/gpu_kinds.py": "the user's table of GPU kinds, and ours in the package",
     "analysis/prices.py": "the user's table of prices",
-    "data/decode.py": "images, which are named by the user; /dev and pipes are refused where a folder is scanned",
+    "data/decode.py": "images, which the user names",
     "data/decoders.py": "the file of pixels that is being built, in a folder of its own; what the kernel tells",
     "data/entry.py": "locks, without links; what is removed, renamed and synced is of a folder of its own",
     "data/pixels.py": "the entry that is being built, in a folder of its own; a manifest that is removed",

@@ -281,7 +281,8 @@ def _looked_at(entry: Path) -> Pixels | str:
         _check_pixels(found)
     except DAMAGED as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return (reason or type(error).__name__) if os.path.lexists(entry / MANIFEST) else ""
+        is_there = os.path.lexists(entry / MANIFEST) or (os.path.lexists(entry) and not entry.is_dir())
+        return (reason or type(error).__name__) if is_there else ""
     with contextlib.suppress(OSError):  # a cache shared read-only is as good
         os.utime(entry)  # the last use, for whoever cleans up
     return found
