@@ -56,8 +56,8 @@ def _names_of(pattern: Path) -> list[str]:
         num_names *= max(0, count)
         if not 0 < num_names <= _MAX_NAMES:
             raise DataError(
-                f"{str(pattern)[:200]!r}: {braces[0][:80]} is no range of at most {_MAX_NAMES:,} numbers, all ranges of "
-                "the pattern together."
+                f"{str(pattern)[:200]!r}: {braces[0][:80]} is no range of at most {_MAX_NAMES:,} numbers, all ranges "
+                "of the pattern together."
             )
         numbers = [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
         # Every text has the same range next, since all come from one; it stands elsewhere, as numbers have lengths.
