@@ -154,6 +154,12 @@ ONE_WRONG = {
 }
 
 
+def recipe_names(section: str, values: dict[str, Any], run: RunDirectory, outside: Path) -> None:
+    recipe = json.loads(run.recipe.read_text())
+    recipe[section] |= values
+    run.recipe.write_text(json.dumps(recipe))
+
+
 def many_lines(run: RunDirectory, outside: Path) -> None:
     lines = run.epochs.read_bytes().splitlines()
     run.epochs.write_bytes(b"\n".join([lines[0]] * 20_000))
@@ -193,6 +199,9 @@ RUNS: dict[str, Change] = {
     ".pixels is a link": linked_pixels,
     "escapes in names": escapes_in_names,
     "files elsewhere": files_elsewhere,
+    "a device as its split": partial(recipe_names, "data", {"split_by_photo": "/dev/zero"}),
+    "a pattern without end": partial(recipe_names, "data", {"source": "/*/*/*/*/*/*/*/*/*x.tar"}),
+    "a network of 7 billion": partial(recipe_names, "model", {"name": "vit_7b_patch16_dinov3"}),
     "20,000 lines": many_lines,
     "2,000 empty checkpoints": checkpoints_without_end,
 }
@@ -222,11 +231,41 @@ def endless_scans() -> bytes:
     return data[:start] + data[start:-2] * 1_000 + data[-2:]
 
 
+def tiff_in_jpeg(strips: list[tuple[int, int]], data: bytes, *, side_px: int = 64) -> bytes:
+    """A TIFF whose strips, (first byte, length) within `data`, are JPEGs."""
+    tags = {256: 1, 257: 1, 258: 3, 259: 1, 262: 1, 273: len(strips), 277: 1, 278: 1, 279: len(strips)}
+    behind = 8 + 2 + 12 * len(tags) + 4
+    numbers = [
+        struct.pack("<3H", 8, 8, 8),
+        *(struct.pack(f"<{len(strips)}I", *those) for those in zip(*strips, strict=True)),
+    ]
+    numbers[1] = struct.pack(f"<{len(strips)}I", *(start + behind + sum(map(len, numbers)) for start, _ in strips))
+    places = dict(zip((258, 273, 279), (behind, behind + 6, behind + 6 + len(numbers[1])), strict=True))
+    values = {256: side_px, 257: side_px, 259: 7, 262: 6, 277: 3, 278: side_px // len(strips)} | places
+    if len(strips) == 1:
+        values |= {273: strips[0][0] + behind + sum(map(len, numbers)), 279: strips[0][1]}
+    entries = b"".join(
+        struct.pack("<HHII", tag, 3 if tag == 258 else 4, count, values[tag]) for tag, count in tags.items()
+    )
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + b"".join(numbers) + data
+
+
+def many_chunks() -> bytes:
+    """A good picture behind 20,000 empty chunks: Pillow goes through them in Python."""
+    with io.BytesIO() as file:
+        Image.new("RGB", (64, 64), "red").save(file, "PNG")
+        data = file.getvalue()
+    empty = struct.pack(">I", 0) + b"teSt" + struct.pack(">I", zlib.crc32(b"teSt"))
+    return data[:33] + empty * 20_000 + data[33:]
+
+
 def hostile_images(folder: Path, outside: Path) -> Iterator[Path]:
     """Write the pictures, and yield each."""
     contents = {
         "claims.png": png_header(60_000, 60_000),
         "scans.jpg": endless_scans(),
+        "scans.tif": tiff_in_jpeg([(0, len(endless_scans()))], endless_scans(), side_px=2_000),
+        "chunks.png": many_chunks(),
         "nothing.jpg": b"",
         "page.jpg": b"<html>" + ESCAPE.encode(),
         "half.png": png_header(64, 64)[:60],

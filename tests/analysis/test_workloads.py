@@ -249,6 +249,9 @@ def test_a_curve_that_was_cut_off_is_told(tmp_path: Path) -> None:
     (path / "epochs.jsonl").write_text("".join(lines[:3]))
     (gap,) = survey([tmp_path]).gaps
     assert gap_text(gap).startswith("cut: epochs.jsonl ends with epoch 3, though 20 were done")
+    (path / "epochs.jsonl").write_text("".join([lines[0], *lines[3:]]))
+    (gap,) = survey([tmp_path]).gaps
+    assert gap_text(gap) == "cut: epochs.jsonl lacks 2 epochs before its last: its curve has gaps."
 
 
 def test_an_epoch_that_no_training_has_leaves_the_run_out(tmp_path: Path) -> None:

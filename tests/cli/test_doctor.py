@@ -38,6 +38,16 @@ def test_processes_that_do_not_meet_are_said(monkeypatch: pytest.MonkeyPatch) ->
         verb(json_=False)
 
 
+def test_the_probe_of_two_processes_leaves_no_folder_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.distributed.run makes one in /tmp for its logs, where it is given none, and leaves it there."""
+    module, commands = sys.modules[network_text.__module__], []
+    monkeypatch.setattr(module, "_answer", lambda command, answer, **_: commands.append((command, answer)) or {})
+    module._all_reduce()
+    ((command, answer),) = commands
+    assert command[command.index("--log-dir") + 1] == str(answer.parent)
+    assert not answer.parent.exists()
+
+
 # --- where the start-up of a run went
 
 

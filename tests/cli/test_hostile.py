@@ -24,7 +24,8 @@ import pytest
 from starlette.requests import Request
 
 from forking import ForkingParent
-from hostile import LOGS, RECIPES, RUNS, hostile_images, studies
+from hostile import ESCAPE, LOGS, RECIPES, RUNS, hostile_images, studies
+from http_client import ask
 from turnaround import cli, recipes
 from turnaround.errors import TurnaroundError
 from turnaround.launch.prepare import prepare_images
@@ -33,7 +34,7 @@ from turnaround.reporting.live.page_builder import PageBuilder
 from turnaround.reporting.live.view import LiveView
 from turnaround.use.predictor import Predictor
 from turnaround.use.service import Limits, Service
-from use_helpers import validation_images
+from use_helpers import serving, validation_images
 from user import User
 
 MINE = b'{"a": "file of mine", "epoch": 99}\n{"epoch": 100}\nhalf a line'
@@ -42,7 +43,12 @@ MAX_S = 60
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 OF_RUNS: dict[str, list[list[str]]] = {
-    "report": [["report", "RUN"], ["report", "RUN", "--json"], ["report", "RUN", "GOOD"]],
+    "report": [
+        ["report", "RUN"],
+        ["report", "RUN", "--json"],
+        ["report", "RUN", "GOOD"],
+        ["report", "RUN", "GOOD", "--out", "PAGE"],
+    ],
     "predict": [["predict", "RUN", "--workers", "1,4"], ["predict", "RUN", "--workers", "4", "--json"]],
     "watch": [["watch", "RUN", "--port", "0"]],
     "classify": [["classify", "RUN", "IMAGE", "--device", "cpu"]],
@@ -170,8 +176,13 @@ def test_a_hostile_run(
     RUNS[kind](directory, victim.outside)
     picture = validation_images(trained_run)[0][0]
     words = {"RUN": str(directory.path), "GOOD": str(trained_run), "IMAGE": str(picture), "IMAGES": str(fruit_folder)}
+    words["PAGE"] = str(page := tmp_path / "home" / "page.html")
     for call in (call for calls in OF_RUNS.values() for call in calls):
         victim.calls(*(words.get(word, word) for word in call))
+    if page.exists():
+        shown = page.read_text(encoding="utf-8")
+        assert ESCAPE not in shown
+        assert "<script>alert(1)" not in shown
 
 
 # --- images, recipes, logs, studies, caches
@@ -185,9 +196,29 @@ def test_hostile_images(trained_run: Path, fruit_folder: Path, victim: Victim, t
     assert said.count("scans") >= 1
     victim.calls("classify", trained_run, *pictures, "--device", "cpu", "--json")
     victim.calls("check", folder)
+    victim.calls("evaluate", trained_run, folder, "--device", "cpu")
+    for verb in (["bench"], ["estimate"], ["study", "--workers", "1", "--out", tmp_path / "home" / "study"]):
+        victim.calls(verb[0], folder, *verb[1:], expects=(1, 2))
     said = victim.calls("train", folder, "--out", tmp_path / "home" / "out", "--device", "cpu", expects=(2,))
     assert "scans.jpg" in said
     assert not (tmp_path / "home" / "out").exists()
+
+
+@pytest.mark.hostile
+def test_hostile_images_posted_to_a_server(trained_run: Path, tmp_path: Path) -> None:
+    for name in ("images", "mine"):
+        (tmp_path / name).mkdir()
+    outside = tmp_path / "mine" / "work.jsonl"
+    outside.write_bytes(MINE)
+    good = validation_images(trained_run)[0][0].read_bytes()
+    with limited(), serving(Predictor.load(trained_run, device="cpu")) as port:
+        for path in hostile_images(tmp_path / "images", outside):
+            if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 25:
+                continue
+            reply = ask(port, "/classify", "POST", path.read_bytes())
+            assert reply.status in ((200,) if path.name == "chunks.png" else (400, 422)), (path, reply)
+            assert not RAW.search(reply.body.decode())
+        assert ask(port, "/classify", "POST", good).status == 200
 
 
 @pytest.mark.hostile

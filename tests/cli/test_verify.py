@@ -17,7 +17,10 @@ from turnaround.cli import app
 from turnaround.data.folder import scan
 from turnaround.data.pixels import prepare
 from turnaround.errors import RunDirectoryError
+from turnaround.record.coding import own_digest
+from turnaround.record.files import read_json
 from turnaround.record.layout import RunDirectory
+from turnaround.record.writer import Lines, write_json
 
 
 def verified(path: Path) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -95,6 +98,82 @@ def test_damage_is_found(damage: str, run: RunDirectory) -> None:
     said = CliRunner().invoke(app, ["verify", str(run.path)])
     assert said.exit_code == 1
     assert any(line.startswith("damaged") and label in line for line in said.stdout.splitlines())
+
+
+def lines_of(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+
+def another_accuracy(run: RunDirectory) -> None:
+    """The epochs of another run of as many: each line has its checksum."""
+    lines = [json.loads(line) for line in run.epochs.read_text().splitlines()]
+    run.epochs.unlink()
+    with Lines(run.epochs, sync=False) as file:
+        for line in lines:
+            file.write({key: value for key, value in line.items() if key != "crc"} | {"val_accuracy": 0.123})
+
+
+def another_recipe(run: RunDirectory) -> None:
+    recipe = read_json(run.recipe)
+    write_json(run.recipe, recipe | {"training": recipe["training"] | {"seed": 99}})
+
+
+def another_checkpoint(run: RunDirectory) -> None:
+    manifest = read_json(run.checkpoints()[-1].manifest, run.path)
+    manifest["recipe"]["training.seed"] = 99
+    manifest["digest"] = own_digest(manifest)
+    write_json(run.checkpoints()[-1].manifest, manifest, run.path)
+
+
+GONE: dict[str, tuple[str, str, Callable[[RunDirectory], object]]] = {
+    "first epoch": ("epochs.jsonl", "epochs", lambda run: lines_of(run.epochs, lambda lines: lines[1:])),
+    "last epoch": ("epochs.jsonl", "epochs", lambda run: lines_of(run.epochs, lambda lines: lines[:-1])),
+    "swapped": ("epochs.jsonl", "epochs", lambda run: lines_of(run.epochs, lambda lines: lines[::-1])),
+    "doubled": ("epochs.jsonl", "epochs", lambda run: lines_of(run.epochs, lambda lines: [*lines, lines[-1]])),
+    "emptied": ("epochs.jsonl", "epochs", lambda run: run.epochs.write_bytes(b"")),
+    "no epochs": ("epochs.jsonl", "missing", lambda run: run.epochs.unlink()),
+    "no checkpoints": ("checkpoint/epoch-00003", "missing", lambda run: shutil.rmtree(run.checkpoint)),
+    "newest gone": ("checkpoint/epoch-00003", "missing", lambda run: shutil.rmtree(run.checkpoints()[-1].path)),
+    "no evaluation": ("evaluation.json", "missing", lambda run: run.evaluation.unlink()),
+    "no machine": ("machine.json", "missing", lambda run: run.machine.unlink()),
+    "no status": ("status.json", "missing", lambda run: run.status.unlink()),
+    "other epochs": ("epochs.jsonl", "other_run", another_accuracy),
+    "other recipe": ("recipe.json", "other_run", another_recipe),
+    "other checkpoint": ("checkpoint/epoch-00003/manifest.json", "other_run", another_checkpoint),
+}
+
+
+@pytest.mark.fault(
+    22, "`verify` finds epochs that are gone, doubled or swapped, and files that are gone or of another run"
+)
+@pytest.mark.parametrize("kind", GONE)
+def test_what_is_gone_or_of_another_run_is_found(kind: str, run: RunDirectory) -> None:
+    label, reason, harm = GONE[kind]
+    harm(run)
+    exit_code, files = verified(run.path)
+    assert exit_code == 1
+    assert {name: verdict for name, verdict in files.items() if verdict[0] == "damaged"} == {label: ("damaged", reason)}
+    assert f"damaged  {label}: " in CliRunner().invoke(app, ["verify", str(run.path)]).stdout.replace("\n", "")
+
+
+def test_runs_that_promise_less_are_not_accused(run: RunDirectory) -> None:
+    """Of another program, imported, of a version without checksums, or stopped before its first checkpoint."""
+    recipe, status = read_json(run.recipe), read_json(run.status)
+    for path in (run.evaluation, run.epochs, run.machine):
+        path.unlink()
+    shutil.rmtree(run.checkpoint)
+    assert verified(run.path)[0] == 1
+    write_json(run.recipe, recipe | {"recorded_by": "turnaround.Recorder"})
+    assert verified(run.path)[0] == 0
+    run.recipe.write_text(json.dumps({"format": 1, **recipe}))
+    assert verified(run.path)[0] == 0
+    write_json(run.recipe, recipe)
+    begun = {"state": "interrupted", "epochs_done": 0, "first_step_at": None, "best": None}
+    write_json(run.status, status | begun)
+    assert verified(run.path)[0] == 0
+    write_json(run.status, status)
+    write_json(run.imported, {"source": "x.csv"})
+    assert verified(run.path)[0] == 0
 
 
 def test_what_earlier_versions_wrote_is_unknown(run: RunDirectory) -> None:

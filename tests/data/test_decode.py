@@ -5,6 +5,7 @@ import hashlib
 import io
 import pickle
 import struct
+import time
 import warnings
 import zlib
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image, ImageOps
 from PIL.Image import Transpose
 
+from hostile import tiff_in_jpeg
 from turnaround.data import decode as decode_module
 from turnaround.data.decode import UnreadableImage, decode, decode_to, is_costly
 
@@ -329,6 +331,25 @@ def test_a_sequential_jpeg_in_several_scans_is_counted_too(tmp_path: Path, monke
     assert "more than 12 scans" in reason_of(tmp_path / "x.jpg")
 
 
+@pytest.mark.fault(41, "a JPEG within a TIFF that repeats one scan for ever: counted in every strip")
+def test_scans_within_a_tiff_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.tif"
+    few, many = in_scans(20), in_scans(51)
+    path.write_bytes(tiff_in_jpeg([(0, len(few))], few))
+    pixels_of(path)
+    path.write_bytes(tiff_in_jpeg([(0, len(many))], many))
+    assert reason_of(path) == "more than 50 scans of 64 x 64 px: a JPEG that takes far too long to decode"
+    path.write_bytes(tiff_in_jpeg([(0, len(few)), (len(few), len(many))], few + many))
+    assert "more than 50 scans" in reason_of(path)
+    path.write_bytes(tiff_in_jpeg([(0, len(few))] * 4, few))  # blank tiles may share their bytes
+    assert "scans" not in reason_of(path)
+    path.write_bytes(tiff_in_jpeg([(start, len(few)) for start in range(4)], few))
+    assert "lie over one another" in reason_of(path)
+    monkeypatch.setattr(decode_module, "MAX_SCANNED_PIXELS", 64 * 64 * 15)
+    path.write_bytes(tiff_in_jpeg([(0, len(few))], few))
+    assert "20 scans" in reason_of(path)
+
+
 @pytest.mark.fault(41, "a WebP takes 17 bytes a pixel: its limit is lower, so that 0.7 GB are enough for every picture")
 def test_the_limit_of_webp_is_lower(tmp_path: Path) -> None:
     Image.new("RGB", (8_000, 5_001)).save(tmp_path / "x.webp", lossless=True, method=0)
@@ -359,6 +380,29 @@ def test_what_is_decoded_in_a_process_of_its_own(kind: str | None, size_px: int,
 def test_many_scans_of_a_small_picture_are_costly() -> None:
     assert is_costly(in_scans(20, 1_200))
     assert not is_costly(in_scans(10, 1_200))
+
+
+def chunk(name: bytes, data: bytes = b"") -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+@pytest.mark.fault(41, "a header of very many small pieces is costly, and to find that out takes no time")
+def test_many_pieces_of_a_small_picture_are_costly() -> None:
+    content = io.BytesIO()
+    picture(64, 64).save(content, "PNG")
+    data = content.getvalue()
+    assert not is_costly(data[:33] + chunk(b"teSt") * 900 + data[33:])
+    for place in (33, len(data) - 12):  # before the pixels, and behind them
+        large = data[:place] + chunk(b"teSt") * 2_000_000 + data[place:]
+        for some in (large, data[:place] + chunk(b"teSt") * 1_100 + data[place:]):
+            started_s = time.process_time()
+            assert is_costly(some)
+            assert time.process_time() - started_s < 0.5  # 2 million took 20 s
+    content = io.BytesIO()
+    picture(64, 64).save(content, "JPEG")
+    data = content.getvalue()
+    assert is_costly(data[:2] + b"\xff\xfe\x00\x02" * 50_000 + data[2:])
+    assert not is_costly(data + bytes(3_000_000))  # one scan, whatever follows it: photos of phones have 3 to 5 MB
 
 
 @pytest.mark.fault(40, "zero bytes, HTML or text saved as .jpg: named for what it is")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,10 @@ from PIL import Image
 from struck import decoders_below
 from turnaround.data import entry as entry_module
 from turnaround.data import pixels as module
+from turnaround.data.changes import changes_since
+from turnaround.data.decode import digest_of
 from turnaround.data.folder import ImageTable, scan
-from turnaround.data.pixels import Pixels, default_cache, open_pixels, prepare
+from turnaround.data.pixels import Pixels, checksum_of, default_cache, open_pixels, prepare
 from turnaround.errors import DataError, ProcessFailedError, StorageError
 
 SIZE_PX = 16
@@ -236,9 +239,10 @@ def test_a_reason_is_kept_apart_from_a_file_whose_name_has_a_colon(photos: Path,
     assert built.skipped == ((entry, "empty file"),)
     manifest = json.loads((built.cache_dir / "manifest.json").read_text())
     assert manifest["skipped"] == [f"{entry}: empty file"]
-    # As entries of older versions are: without the parts, and without a checksum over them.
-    del manifest["unreadable"], manifest["checksum"]
+    # As entries of older versions are: without the parts.
+    del manifest["unreadable"]
     manifest["skipped"] = ["pears/x.png: broken: at byte 3"]
+    manifest["checksum"] = checksum_of(manifest)
     (built.cache_dir / "manifest.json").write_text(json.dumps(manifest))
     assert open_pixels(built.cache_dir).skipped == (("pears/x.png", "broken: at byte 3"),)
 
@@ -427,9 +431,9 @@ def test_an_entry_is_not_believed(photos: Path, cache: Path, damage: str, monkey
         case "permuted labels":
             np.save(entry / "labels.npy", built.labels[::-1].copy())
         case "label 99":
-            without = {key: value for key, value in json.loads(path.read_text()).items() if "checksum" not in key}
-            path.write_text(json.dumps(without))  # as of a version that had none
             np.save(entry / "labels.npy", np.full_like(built.labels, 99))
+            sums = json.loads(path.read_text())["checksums"]
+            edited(entry, checksums=sums | {"labels.npy": digest_of((entry / "labels.npy").read_bytes()).hex()})
         case "digests":
             np.save(entry / "digests.npy", built.digests[::-1].copy())
         case "classes":
@@ -596,17 +600,74 @@ def test_damaged_entries_without_pixels_are_rebuilt(photos: Path, cache: Path, d
     assert not not_kept(photos, cache).from_cache
 
 
-def test_entries_of_earlier_versions_are_found(photos: Path, cache: Path) -> None:
+def test_entries_without_checksums_are_built_anew(photos: Path, cache: Path) -> None:
+    """As early versions wrote them: nobody could tell whether their labels are those of the images."""
     built = prepared(photos, cache)
     path = built.cache_dir / "manifest.json"
     manifest = json.loads(path.read_text())
-    for name in ("decoded", "root", "decode_images_per_s", "checksum", "checksums", "images_mtime_ns"):
-        del manifest[name]
-    path.write_text(json.dumps(manifest))
-    old = prepared(photos, cache)
-    assert old.from_cache
-    assert old.decode_images_per_s is None
-    assert_consistent(old)
+    np.save(built.cache_dir / "labels.npy", built.labels[::-1].copy())
+    for names in (("checksum",), ("decoded", "root", "decode_images_per_s", "checksums", "images_mtime_ns")):
+        for name in names:
+            manifest.pop(name, None)
+        path.write_text(json.dumps(manifest))
+        anew = prepared(photos, cache)
+        assert (anew.from_cache, "early version" in anew.rebuilt_over) == (False, True)
+        assert_consistent(anew)
+        assert not prepared(photos, cache).rebuilt_over
+
+
+def edited(entry: Path, **values: object) -> None:
+    """A manifest that says so, and states the right checksum of it."""
+    manifest = json.loads((entry / "manifest.json").read_text()) | values
+    if isinstance(manifest.get("checksums"), dict):
+        manifest["checksum"] = checksum_of(manifest)
+    (entry / "manifest.json").write_text(json.dumps(manifest))
+
+
+def claim_many(entry: Path) -> None:
+    path = entry / "labels.npy"
+    path.write_bytes(path.read_bytes().replace(b"(12,)", b"(%d,)" % 10**12))
+    checksums = json.loads((entry / "manifest.json").read_text())["checksums"]
+    edited(entry, checksums=checksums | {"labels.npy": digest_of(path.read_bytes()).hex()})
+
+
+HOSTILE_ENTRIES: dict[str, Callable[[Path], object]] = {
+    "labels are a hole": lambda entry: os.truncate(entry / "labels.npy", 300 << 30),
+    "the manifest is a hole": lambda entry: os.truncate(entry / "manifest.json", 300 << 30),
+    "a deep manifest": lambda entry: (entry / "manifest.json").write_text("[" * 200_000),
+    "checksums are a list": lambda entry: edited(entry, checksums=[1]),
+    "a time without end": lambda entry: edited(entry, images_mtime_ns=10**400),
+    "a header that claims much": claim_many,
+    "classes are none": lambda entry: edited(entry, classes=None),
+    "a number that is none": lambda entry: edited(entry, num_train=float("nan")),
+    "a manifest in a list": lambda entry: (entry / "manifest.json").write_text("[{}]"),
+    "no sums": lambda entry: edited(entry, checksums={}),
+    "a pipe": lambda entry: ((entry / "manifest.json").unlink(), os.mkfifo(entry / "manifest.json")),
+    "a device": lambda entry: ((entry / "labels.npy").unlink(), (entry / "labels.npy").symlink_to("/dev/zero")),
+    "a link": lambda entry: (shutil.move(entry, entry.parent.parent / "moved"), entry.symlink_to(entry.parent / "x")),
+    "a file": lambda entry: (shutil.rmtree(entry), entry.write_text("x")),
+    "a lock that is a link": lambda entry: (
+        (entry / "manifest.json").write_text("x"),
+        entry.with_name(entry.name + ".lock").symlink_to(entry.parent.parent / "made"),
+    ),
+}
+
+
+@pytest.mark.fault(23, "whatever lies in the cache in place of an entry is built again, and it is said")
+@pytest.mark.parametrize("kind", HOSTILE_ENTRIES)
+def test_a_hostile_entry_is_built_again(kind: str, photos: Path, cache: Path, tmp_path: Path) -> None:
+    built = prepared(photos, cache)
+    labels, entry = built.labels.tolist(), built.cache_dir
+    HOSTILE_ENTRIES[kind](entry)
+    if kind != "a time without end":  # which counts where the pixels are compared
+        with pytest.raises(StorageError, match="missing or damaged"):
+            open_pixels(entry)
+    assert changes_since("0" * 64, replace(built, cache_dir=entry)) == ""
+    anew = prepared(photos, cache)
+    assert (anew.from_cache, anew.labels.tolist()) == (False, labels)
+    assert anew.rebuilt_over
+    assert not (tmp_path / "made").exists()
+    assert prepared(photos, cache).from_cache
 
 
 def test_a_folder_by_another_way_is_found(photos: Path, cache: Path, tmp_path: Path) -> None:
@@ -640,8 +701,13 @@ def test_a_shared_cache_may_be_read_only(photos: Path, cache: Path, monkeypatch:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EROFS, "Read-only file system")
 
-    for name in ("utime", "mkdir", "open"):
-        monkeypatch.setattr(os, name, refuse)
+    opened = os.open
+
+    def only_read(path: str, flags: int, *more: int, **named: int) -> int:
+        return refuse() if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else opened(path, flags, *more, **named)  # type: ignore[func-returns-value,return-value]
+
+    for name, instead in (("utime", refuse), ("mkdir", refuse), ("open", only_read)):
+        monkeypatch.setattr(os, name, instead)
     assert prepared(photos, cache).from_cache
 
 

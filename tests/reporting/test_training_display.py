@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from turnaround.record.reader import Run
+from turnaround.reporting.training_display import print_result
 
 PROGRAM = """
 import json, os, sys, threading
@@ -42,3 +48,16 @@ def test_what_the_end_needs_is_loaded_while_the_processes_work(tmp_path: Path) -
     loaded_before, missing_after = json.loads(done.stdout)
     assert loaded_before == []
     assert missing_after == []
+
+
+def test_an_epoch_that_is_gone_is_said_at_the_end(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.load(Path(shutil.copytree(trained_run, tmp_path / "run")))
+    print_result(run, as_json=False)
+    assert "warning" not in capsys.readouterr().err
+    lines = run.directory.epochs.read_bytes().splitlines(keepends=True)
+    for kept, said in ((lines[1:], "lacks 1 epoch before its last"), (lines[:-1], "ends with epoch 2, though 3")):
+        run.directory.epochs.write_bytes(b"".join(kept))
+        print_result(Run.load(run.path), as_json=False)
+        assert said in " ".join(capsys.readouterr().err.split())

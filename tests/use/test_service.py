@@ -143,6 +143,10 @@ def test_a_head_that_comes_in_one_piece_is_counted_too(port: int) -> None:
         client.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{port}\r\nX-Long: {'x' * 30_000}\r\n\r\n".encode())
         assert client.recv(4000).split()[1] in (b"431", b"400")  # ours, or the parser's where it came in pieces
     assert ask(port, "/", X_Long="x" * 9_000).status == 200
+    for num_characters, status in ((9_000, 200), (30_000, 431), (70_000, 431)):  # the request line counts too
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(f"GET /about?{'x' * num_characters} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode())
+            assert int(client.recv(4000).split()[1]) in (status, 400 if status == 431 else status)
 
 
 # --- strangers
@@ -255,6 +259,36 @@ def test_pictures_that_come_slowly_leave_the_others_their_answers(predictor: Pre
             client.sendall(head)
         assert classify(port, pictures[0]).status == 200
         assert b" 408 " in slow[0].recv(4000)  # after the grace: three bytes in five seconds are no upload
+
+
+def costly_picture() -> bytes:
+    """A second of computing, in 2.4 MB of empty comments."""
+    content = BytesIO()
+    Image.new("RGB", (16, 16), (9, 90, 200)).save(content, "JPEG")
+    return content.getvalue()[:2] + b"\xff\xfe\x00\x02" * 600_000 + content.getvalue()[2:]
+
+
+@pytest.mark.fault(41, "costly pictures posted to `serve`: a good small one is answered beside them, not behind them")
+def test_costly_pictures_have_a_lane_of_their_own(
+    predictor: Predictor, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services, made = [], Service.__init__
+    monkeypatch.setattr(Service, "__init__", lambda self, *given: (services.append(self), made(self, *given))[1])
+    costly = costly_picture()
+    with serving(predictor) as port, ThreadPoolExecutor(17) as pool:
+        assert classify(port, pictures[0]).status == 200
+        waiting = [pool.submit(classify, port, costly) for _ in range(14)]
+        end_s = time.monotonic() + 60
+        while services[0].num_costly < 10:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        assert classify(port, pictures[0]).status == 200
+        assert sum(one.done() for one in waiting) < 10  # it waited for none of them, let alone for all
+        assert {one.result().status for one in waiting} == {200}
+        services[0].num_costly = 16  # half of the places are taken: the others are kept for what is quick
+        assert classify(port, costly).status == 503
+        assert classify(port, pictures[0]).status == 200
+        services[0].num_costly = 0
 
 
 def test_all_uploads_together_have_a_limit_of_memory() -> None:

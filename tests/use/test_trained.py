@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from console import Console
 from http_client import ask
-from turnaround.errors import InputError, RunDirectoryError
+from turnaround.errors import InputError, ModelError, RunDirectoryError
 from turnaround.record.coding import own_digest
 from turnaround.record.layout import CheckpointFiles, CheckpointName, RunDirectory
 from turnaround.record.reader import Run
@@ -115,6 +115,15 @@ def test_damaged_class_names(copied: Path) -> None:
 def test_weights_that_do_not_fit_the_recipe(copied: Path) -> None:
     changed(copied / "evaluation.json", classes=["apple", "pear"])
     with pytest.raises(RunDirectoryError, match=r"epoch-00003 does not fit 'small' with 2 classes"):
+        load_trained(copied)
+
+
+def test_a_network_that_is_far_larger_than_its_weights(copied: Path) -> None:
+    """Seven billion numbers, named by the recipe of a run of 1 MB: they are not made."""
+    pytest.importorskip("timm")
+    model = json.loads((copied / "recipe.json").read_text())["model"]
+    changed(copied / "recipe.json", model={**model, "name": "vit_7b_patch16_dinov3"})
+    with pytest.raises(ModelError, match="far larger than the weights that are kept of it"):
         load_trained(copied)
 
 

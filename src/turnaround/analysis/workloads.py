@@ -62,6 +62,8 @@ class RecordGap:
     bad_lines: int = 0
     last_epoch: int = 0
     epochs_done: int = 0
+    lost_epochs: int = 0
+    """Epochs before the last one that have no line."""
     note: str = ""
     """What could not be measured, as the telemetry noted it."""
 
@@ -131,6 +133,10 @@ def _gaps(summary: RunSummary, run: Run) -> Iterable[RecordGap]:
             yield RecordGap(run=summary.name, file=run.directory.telemetry(host).name, note=note)
     if not summary.is_imported and last < done:
         yield RecordGap(run=summary.name, file=file, last_epoch=last, epochs_done=done)
+    # Lines that cannot be read are told above; what is gone beside them left no line at all.
+    lost = last - len(run.epochs) - run.bad_lines
+    if lost > 0 and run.epochs and not summary.is_imported and not run.is_of_others:
+        yield RecordGap(run=summary.name, file=file, lost_epochs=lost)
 
 
 def _with_distinct_names(read: Sequence[Member]) -> list[Member]:

@@ -164,7 +164,8 @@ def _all_reduce() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         module = ["-m", "turnaround.workers.probe", str(answer)]
-        spread = ["-m", TORCH_AGENT, "--nproc-per-node", "2"]
+        # Without a folder for its logs it makes one in /tmp, and leaves it there.
+        spread = ["-m", TORCH_AGENT, "--nproc-per-node", "2", "--log-dir", folder]
         return _answer([sys.executable, *spread, *module], answer, settings=loopback())
 
 

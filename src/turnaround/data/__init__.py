@@ -7,6 +7,7 @@
     split_file.py a split that was decided beforehand
     decode.py     one file -> pixels, every format and mode handled by a stated rule
     decoders.py   many files at once, by processes with limits of time and memory
+    plain.py      a plain file of a cache, or an array in one, opened safely and read with a limit
     entry.py      cache entries that are whole or invisible: locks, leftovers, one rename
     pixels.py     decode once -> memory-mapped uint8, shared by all processes; fingerprint
     changes.py    which files were added, removed or changed since a run began

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from turnaround.data.pixels import MANIFEST, Pixels, open_pixels
+from turnaround.data.pixels import DAMAGED, MANIFEST, Pixels, open_pixels, read_manifest
 from turnaround.errors import StorageError
 
 _NAMED_CHANGES = 3
@@ -33,9 +32,9 @@ def changes_since(before_fingerprint: str, now: Pixels) -> str:
 def _entry_with(cache: Path, fingerprint: str) -> Pixels | None:
     for manifest in sorted(cache.glob(f"*/{MANIFEST}")):
         try:
-            if json.loads(manifest.read_text(encoding="utf-8"))["fingerprint"] == fingerprint:
+            if read_manifest(manifest.parent)["fingerprint"] == fingerprint:
                 return open_pixels(manifest.parent)
-        except (OSError, ValueError, KeyError, TypeError, StorageError):
+        except (*DAMAGED, StorageError):
             continue  # damaged, or removed while we looked
     return None
 

@@ -17,8 +17,9 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,22 @@ MAX_FILE_BYTES = 1 << 30  # no image of 50 Mpx needs more; a mislabelled video w
 # 1 ns a pixel. Cameras and web sites write 10 to 20 scans.
 MAX_SCANS = 500  # the limit that libjpeg-turbo recommends for files of strangers
 MAX_SCANNED_PIXELS = 1_500_000_000  # scans x pixels: 30 scans of a picture of 50 Mpx
-# Below these, decoding takes at most about a second and 430 MB, whatever is in the file: 2 MB of empty comments, the
-# worst that a header can hold, take 0.9 s.
-_CHEAP_PIXELS, _CHEAP_FILE_BYTES = 25_000_000, 2_000_000
+# libtiff goes through every strip or tile of a TIFF in JPEG for itself, and prints a line of its own from 100 scans on.
+_MAX_SCANS_IN_TIFF = 50
+# Below these, decoding takes at most about a second and 430 MB, whatever is in the file. The pixels of a JPEG in one
+# scan cost what they cost, in however many bytes. Other limits are of what Pillow does in Python, holding the
+# interpreter: 150,000 empty chunks of a PNG (1.8 MB) take 1 to 3 s, a header of 128 kB in comments 0.05 s.
+_CHEAP_PIXELS, _CHEAP_FILE_BYTES, _CHEAP_HEADER_BYTES, _CHEAP_CHUNKS = 25_000_000, 2_000_000, 1 << 17, 1_000
 DIGEST_BYTES = 16  # 128 bits: two of a million files agree by chance with a probability below 1e-26
 BACKGROUND_RGB = (255, 255, 255)
 _BAND_PIXELS = 1 << 21  # converted at a time: 8 MB as RGBA
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # but for stuffed bytes and restarts, which stand inside a scan
 _START_OF_SCAN, _END_OF_IMAGE, _WITHOUT_LENGTH = 0xDA, 0xD9, (0x01, 0xD8)
 _TIFF_TILE_TAGS = (322, 323)
+_TIFF_COMPRESSION_TAG, _TIFF_JPEG = 259, 7  # 6, the old kind, takes one scan and nothing behind it
+_TIFF_PLACE_TAGS = ((273, 279), (324, 325))  # first bytes and lengths of strips, of tiles
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_PNG_START = b"\x89PNG\r\n\x1a\n"
 
 _EXIF_ORIENTATION_TAG = 0x0112
 # The transposition that undoes each orientation; 1 is upright. 5 to 8 swap width and height.
@@ -207,43 +215,103 @@ def _refuse_costly(image: Image.Image, data: bytes) -> None:
     limit_px = MAX_PIXELS_OF_WEBP if image.format == "WEBP" else MAX_PIXELS
     if num_pixels > limit_px:
         raise _RefusedError(_too_large(f"{image.width} x {image.height} px, more", limit_px))
-    if image.format in ("JPEG", "MPO"):
-        num_scans = _num_scans(image, data)
-        if num_scans > MAX_SCANS or num_scans * num_pixels > MAX_SCANNED_PIXELS:
-            raise _RefusedError(
-                f"{'more than ' if num_scans > MAX_SCANS else ''}{min(num_scans, MAX_SCANS)} scans of "
-                f"{image.width} x {image.height} px: a JPEG that takes far too long to decode"
-            )
-    elif image.format == "TIFF" and _tile_bytes(image) > MAX_DECODE_BYTES:
-        raise _RefusedError("its tiles are larger than any picture may be")
+    if image.format == "TIFF":
+        if _tile_bytes(image) > MAX_DECODE_BYTES:
+            raise _RefusedError("its tiles are larger than any picture may be")
+        num_scans, most = _num_scans_in_tiff(image, data), _MAX_SCANS_IN_TIFF
+    else:
+        num_scans, most = _num_scans(image, data), MAX_SCANS
+    if num_scans > most or num_scans * num_pixels > MAX_SCANNED_PIXELS:
+        raise _RefusedError(
+            f"{'more than ' if num_scans > most else ''}{min(num_scans, most)} scans of "
+            f"{image.width} x {image.height} px: a JPEG that takes far too long to decode"
+        )
 
 
 def is_costly(data: bytes) -> bool:
-    """Return whether decoding could take more than about a second or 430 MB: then it belongs into a child process."""
-    if len(data) > _CHEAP_FILE_BYTES:
+    """Return whether decoding could take more than about a second or 430 MB: then it belongs into a child process.
+
+    It is quick itself: of a header no more than _CHEAP_HEADER_BYTES is read, of a PNG no more than _CHEAP_CHUNKS.
+    """
+    is_long = len(data) > _CHEAP_FILE_BYTES
+    # What TIFF takes depends on its tiles and its compression, JPEG in scans among them.
+    if data.startswith(_TIFF_STARTS) or (is_long and not data.startswith(b"\xff\xd8")) or _has_many_chunks(data):
         return True
+    # WebP is read as a whole or not at all, by libwebp.
+    head = data if data.startswith(b"RIFF") else data[:_CHEAP_HEADER_BYTES]
     try:
-        with warnings.catch_warnings(), Image.open(BytesIO(data), formats=FORMATS) as image:
+        with warnings.catch_warnings(), Image.open(BytesIO(head), formats=FORMATS) as image:
             warnings.simplefilter("ignore")
-            # What TIFF takes depends on its tiles and its compression, JPEG in scans among them.
-            return image.format == "TIFF" or _num_scans(image, data) * image.width * image.height > _CHEAP_PIXELS
+            if image.tile and image.tile[0][0] == "bmp_rle":
+                return True  # decoded by Python, pixel by pixel
+            is_one_scan = _is_one_scan(image, data)
+            if is_long and not is_one_scan:
+                return True
+            return (1 if is_one_scan else _num_scans(image, data)) * image.width * image.height > _CHEAP_PIXELS
     except Exception:
-        return False  # no image: decoding it ends at once, and says why
+        return len(head) < len(data)  # where that is all, it is no image: decoding it ends at once, and says why
 
 
-def _num_scans(image: Image.Image, data: bytes) -> int:
-    """Return how often the decoder goes through the picture; counting ends beyond MAX_SCANS."""
+def _has_many_chunks(data: bytes) -> bool:
+    """Return true for a PNG of more chunks than a picture of 2 MB has in any program's pieces of 4 kB or more."""
+    if not data.startswith(_PNG_START):
+        return False
+    place = len(_PNG_START)
+    for _ in range(_CHEAP_CHUNKS):
+        if place >= len(data):
+            return False
+        place += 12 + int.from_bytes(data[place : place + 4], "big")  # its length, its name and its checksum
+    return True
+
+
+def _is_one_scan(image: Image.Image, data: bytes) -> bool:
+    """Return whether the decoder goes through the picture once, as far as the header tells."""
     if not isinstance(image, JpegImagePlugin.JpegImageFile):
-        return 1
+        return True
     # A scan of all components of a sequential JPEG is the only one: libjpeg does not read on after it. Pillow has read
     # up to the end of its header: marker, length, number of components, two bytes for each, three more.
     header = b"\xff\xda" + (6 + 2 * image.layers).to_bytes(2, "big") + bytes([image.layers])
     first = image.fp.tell() - 8 - 2 * image.layers if image.format == "JPEG" and image.fp is not None else -1
-    if "progressive" not in image.info and first > 0 and data.startswith(header, first):
+    return "progressive" not in image.info and first > 0 and data.startswith(header, first)
+
+
+def _num_scans(image: Image.Image, data: bytes) -> int:
+    """Return how often the decoder goes through the picture; counting ends beyond MAX_SCANS."""
+    return 1 if _is_one_scan(image, data) else _count_scans(data, 0, len(data), MAX_SCANS)
+
+
+def _num_scans_in_tiff(image: Image.Image, data: bytes) -> int:
+    """Return the most scans of any strip or tile of a TIFF; counting ends beyond _MAX_SCANS_IN_TIFF."""
+    assert isinstance(image, TiffImagePlugin.TiffImageFile)
+    if image.tag_v2.get(_TIFF_COMPRESSION_TAG) != _TIFF_JPEG:
         return 1
+    # Blank tiles may share their bytes: once is enough.
+    places = {place for tags in _TIFF_PLACE_TAGS for place in zip_longest(*map(_numbers_of(image), tags), fillvalue=0)}
+    most, num_bytes = 1, 0
+    for start, length in places:
+        end = min(len(data), start + length) if length else len(data)  # libtiff guesses a length that is missing
+        num_bytes += max(0, end - start)
+        if num_bytes > 2 * len(data):
+            raise _RefusedError("its strips lie over one another: a TIFF that takes far too long to decode")
+        most = max(most, _count_scans(data, start, end, _MAX_SCANS_IN_TIFF))
+        if most > _MAX_SCANS_IN_TIFF:
+            break
+    return most
+
+
+def _numbers_of(image: TiffImagePlugin.TiffImageFile) -> Callable[[int], tuple[int, ...]]:
+    def numbers(tag: int) -> tuple[int, ...]:
+        value = image.tag_v2.get(tag, ())
+        return tuple(map(int, value)) if isinstance(value, tuple) else (int(value),)
+
+    return numbers
+
+
+def _count_scans(data: bytes, start: int, end: int, most: int) -> int:
+    """Return the number of scans of the JPEG that lies in these bytes; counting ends beyond `most`."""
     # From marker to marker, over the segments between them: metadata may hold a thumbnail, whose scans do not count.
-    num_scans, place = 0, 2  # behind the marker of the start of the image
-    while num_scans <= MAX_SCANS and (marker := _JPEG_MARKER.search(data, place)) is not None:
+    num_scans, place = 0, start + 2  # behind the marker of the start of the image
+    while num_scans <= most and (marker := _JPEG_MARKER.search(data, place, end)) is not None:
         code, place = data[marker.end() - 1], marker.end()
         if code == _END_OF_IMAGE:
             break

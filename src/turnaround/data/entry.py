@@ -45,7 +45,13 @@ def locked(entry: Path) -> Iterator[None]:
 
 def _lock(path: Path) -> int | None:
     while fcntl is not None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            # A link in its place is nobody's lock, and following it could make a file anywhere.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
+            raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             # The last holder removes the file: a lock on a file that has no name any more excludes nobody.
@@ -119,12 +125,13 @@ def publish(place: Path, entry: Path, *, is_whole: Callable[[Path], bool]) -> No
     try:
         place.rename(entry)
     except OSError as error:
-        # An entry is there already; POSIX leaves it to the system which of the two it says.
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        # An entry is there already; POSIX leaves it to the system which of the two it says. Of what is no folder, a
+        # link or a file, it says the third.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         if is_whole(entry):
             return  # built meanwhile by a process that does not see our lock, with the same content
-        shutil.rmtree(entry)  # damaged
+        _remove(entry)  # damaged
         place.rename(entry)
     _fsync(entry.parent)
 

@@ -15,7 +15,8 @@ The key comes from paths, sizes and times: no image is opened to find an entry. 
 contents: it is the same on every machine that has the same files, and the same whether the pixels are kept or not, so a
 run may be resumed with another cache. How an entry becomes visible as a whole is in entry.py.
 
-An entry is not believed: labels, digests and the manifest are held to their checksums whenever it is opened. The pixels
+An entry is not believed: labels, digests and the manifest are held to their checksums whenever it is opened, and one
+without them, as early versions wrote it, is built anew. Nothing in it is opened that is no plain file. The pixels
 are too many for that; before a run they are all compared with their digests when images.npy was written to or copied
 since, and otherwise a few of them, others each time. A process that trains compares each when it first reads it
 (first_read.py).
@@ -27,9 +28,9 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
-import stat
 import time
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -43,15 +44,21 @@ from turnaround.data.decode import DIGEST_BYTES, digest_of
 from turnaround.data.decoders import DecodeResult, DecodeTarget, Progress, decode_into
 from turnaround.data.entry import building, locked, publish, remove_leftovers
 from turnaround.data.folder import ImageTable
+from turnaround.data.plain import MAX_HEADER_BYTES, Number, array_of, map_array, parsed_object, read_plain
 from turnaround.errors import DataError, StorageError
 from turnaround.patience import patiently
 
 FORMAT_VERSION = 1
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # what reading a damaged entry can raise
+# What reading an entry can raise, whatever lies there: numbers and lists where others belong, nesting without end.
+DAMAGED = (
+    *(OSError, EOFError, MemoryError, RecursionError),
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+)
 _LISTED_BAD_IMAGES = 20
 MANIFEST, PIXELS = "manifest.json", "images.npy"
 ARRAYS = ("labels.npy", "digests.npy", "pixel_digests.npy")  # small enough to be read as a whole
 SUMS = "pixel_sums.npy"  # as small; entries of older versions have none, nor do those without pixels
+MAX_MANIFEST_BYTES = 1 << 30  # ten million files; the sizes of the arrays follow from it
 _SAMPLED_BYTES = 8 << 20  # of pixels, compared with their digests before every run: about 10 ms
 _SLACK = 1.05  # of the space needed: the manifest, and what others write meanwhile
 _REMEDIES = "Use another directory with --set data.cache=DIR, or smaller images with --set data.size_px=N."
@@ -88,6 +95,8 @@ class Pixels:
     """(N, 16) of the pixels."""
     pixel_sums: NDArray[np.uint64] | None = None
     """(N,) of the pixels (sums.py); old entries do not have them."""
+    rebuilt_over: str = ""
+    """What was wrong with the entry that was there before; empty where there was none."""
 
     @property
     def is_of_cache(self) -> bool:
@@ -119,16 +128,6 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnaround"
 
 
-def is_cache(folder: Path) -> bool:
-    """Return whether a folder is the usual cache, or holds a finished entry."""
-    with contextlib.suppress(OSError, ValueError, RuntimeError):  # no such folder, no path, or ~ of nobody
-        folder = folder.expanduser().absolute()
-        return folder == default_cache().expanduser().absolute() or any(
-            entry.name.startswith(("pixels-", "files-")) and (entry / MANIFEST).is_file() for entry in folder.iterdir()
-        )
-    return False
-
-
 def prepare(
     table: ImageTable,
     *,
@@ -155,10 +154,11 @@ def prepare(
             return found
         remove_leftovers(cache)
         with locked(entry):
-            if (found := _reuse(entry)) is not None:  # another process built it while we waited
-                return found
+            there = _looked_at(entry)
+            if isinstance(there, Pixels):  # another process built it while we waited
+                return there
             build = _Build(table=table, size_px=size_px, skip_bad=skip_bad, keeps_pixels=keeps_pixels)
-            return build.run(entry, on_progress)
+            return replace(build.run(entry, on_progress), rebuilt_over=there)
     except BrokenPipeError:
         raise  # from on_progress: whoever read the output has gone, the disk is well
     except OSError as error:
@@ -169,7 +169,7 @@ def open_pixels(cache_dir: Path) -> Pixels:
     """Open a finished entry by its path: what a worker process does."""
     try:
         return patiently(lambda: _open(cache_dir))
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise StorageError(
             f"The pixel cache {str(cache_dir)!r} is missing or damaged ({error}). Start the run again: "
             "it is rebuilt from the images."
@@ -178,25 +178,21 @@ def open_pixels(cache_dir: Path) -> Pixels:
 
 def _open(entry: Path) -> Pixels:
     """Map the entry, or raise what tells that it is not whole."""
-    for name in (MANIFEST, PIXELS, SUMS, *ARRAYS):
-        # Before it is opened: a pipe would be waited for, a link to a device read without end.
-        if os.path.lexists(entry / name) and not stat.S_ISREG((entry / name).lstat().st_mode):
-            raise ValueError(f"{name} is not a plain file")
-    manifest = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
+    manifest = read_manifest(entry)
     if manifest["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {manifest['format_version']}, not {FORMAT_VERSION}")
-    if manifest.get("checksum", "") not in ("", checksum_of(manifest)):  # older entries have none
-        raise ValueError("manifest.json was changed")
-    labels = _load(entry, "labels.npy", manifest)
+    if manifest.get("checksum") != checksum_of(manifest):
+        raise ValueError("manifest.json was changed, or is that of an early version")
     num_images, num_train = len(manifest["files"]), manifest["num_train"]
-    if labels.shape != (num_images,) or labels.dtype != np.int64 or not 0 < num_train <= num_images:
-        raise ValueError(f"labels.npy holds {labels.dtype} {labels.shape}")
+    labels = _load(entry, "labels.npy", manifest, (num_images,), np.int64)
+    if not 0 < num_train <= num_images:
+        raise ValueError(f"{num_train} of {num_images} images to train on")
     if not 0 <= labels.min() <= labels.max() < len(manifest["classes"]):
         raise ValueError(f"labels.npy holds {labels.min()} to {labels.max()} for {len(manifest['classes'])} classes")
     is_decoded = manifest.get("decoded", True)
-    digests = _open_digests(entry, "digests.npy", manifest)
+    digests = _load(entry, "digests.npy", manifest, (num_images, DIGEST_BYTES), np.uint8)
     return Pixels(
-        images=_open_images(entry, manifest) if is_decoded else None,
+        images=open_images(entry, manifest) if is_decoded else None,
         labels=labels,
         num_train=num_train,
         classes=tuple(manifest["classes"]),
@@ -204,11 +200,13 @@ def _open(entry: Path) -> Pixels:
         fingerprint=manifest["fingerprint"],
         skipped=_skipped(manifest),
         digests=digests,
-        pixel_digests=_open_digests(entry, "pixel_digests.npy", manifest),
-        pixel_sums=_open_sums(entry, manifest) if is_decoded and SUMS in manifest.get("checksums", {}) else None,
+        pixel_digests=_load(entry, "pixel_digests.npy", manifest, (num_images, DIGEST_BYTES), np.uint8),
+        pixel_sums=_load(entry, SUMS, manifest, (num_images,), np.uint64)
+        if is_decoded and SUMS in manifest["checksums"]
+        else None,
         cache_dir=entry,
         from_cache=True,
-        decode_time_s=manifest["decode_time_s"],
+        decode_time_s=float(manifest["decode_time_s"]),
         decode_images_per_s=manifest.get("decode_images_per_s") if is_decoded else manifest["decode_images_per_s"],
         undecoded=None
         if is_decoded
@@ -224,35 +222,25 @@ def _skipped(manifest: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((file, reason) for file, _, reason in (text.partition(": ") for text in manifest["skipped"]))
 
 
-def _open_images(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint8]:
+def read_manifest(entry: Path) -> dict[str, Any]:
+    """Return the manifest of an entry; one of DAMAGED for anything else."""
+    return parsed_object(read_plain(entry / MANIFEST, most_bytes=MAX_MANIFEST_BYTES))
+
+
+def open_images(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint8]:
+    """Map the pixels of an entry, if the file is as large and of the shape that the manifest makes it."""
     size_px = manifest["size_px"]
-    images = np.load(entry / PIXELS, mmap_mode="r", allow_pickle=False)
-    if images.shape != (len(manifest["files"]), size_px, size_px, 3) or images.dtype != np.uint8:
-        raise ValueError(f"images.npy holds {images.dtype} {images.shape}")
-    if (entry / PIXELS).stat().st_size != images.offset + images.nbytes:
-        raise ValueError("images.npy has the wrong size")
-    return images  # type: ignore[no-any-return]
+    return map_array(entry / PIXELS, (len(manifest["files"]), size_px, size_px, 3), np.uint8)
 
 
-def _open_digests(entry: Path, name: str, manifest: dict[str, Any]) -> NDArray[np.uint8]:
-    digests = _load(entry, name, manifest)
-    if digests.shape != (len(manifest["files"]), DIGEST_BYTES) or digests.dtype != np.uint8:
-        raise ValueError(f"{name} holds {digests.dtype} {digests.shape}")
-    return digests
-
-
-def _open_sums(entry: Path, manifest: dict[str, Any]) -> NDArray[np.uint64]:
-    sums = _load(entry, SUMS, manifest)
-    if sums.shape != (len(manifest["files"]),) or sums.dtype != np.uint64:
-        raise ValueError(f"{SUMS} holds {sums.dtype} {sums.shape}")
-    return sums
-
-
-def _load(entry: Path, name: str, manifest: dict[str, Any]) -> NDArray[Any]:
-    content = (entry / name).read_bytes()
-    if manifest.get("checksums", {}).get(name, "") not in ("", digest_of(content).hex()):
+def _load(
+    entry: Path, name: str, manifest: dict[str, Any], shape: tuple[int, ...], kind: type[Number]
+) -> np.ndarray[tuple[Any, ...], np.dtype[Number]]:
+    most_bytes = math.prod(shape) * np.dtype(kind).itemsize + MAX_HEADER_BYTES
+    content = read_plain(entry / name, most_bytes=most_bytes)
+    if manifest["checksums"][name] != digest_of(content).hex():
         raise ValueError(f"{name} was changed")
-    return np.load(BytesIO(content), allow_pickle=False)  # type: ignore[no-any-return]
+    return array_of(content, name, shape, kind)
 
 
 def checksum_of(manifest: dict[str, Any]) -> str:
@@ -266,7 +254,7 @@ def _check_pixels(pixels: Pixels) -> None:
     if pixels.images is None:
         return
     path = pixels.cache_dir / PIXELS
-    manifest = json.loads((pixels.cache_dir / MANIFEST).read_text(encoding="utf-8"))
+    manifest = read_manifest(pixels.cache_dir)
     written_ns, num_images = manifest.get("images_mtime_ns"), len(pixels.images)
     is_touched = written_ns is not None and path.stat().st_mtime_ns != written_ns
     num_sampled = min(num_images, max(1, _SAMPLED_BYTES // int(pixels.images[0].nbytes)))
@@ -275,17 +263,26 @@ def _check_pixels(pixels: Pixels) -> None:
     for row in rows:
         if digest_of(pixels.images[row].data) != pixels.pixel_digests[row].tobytes():
             raise ValueError(f"the pixels of {pixels.files[row]!r} were changed")
-    if is_touched:  # a copy of the cache: true, and not to be compared as a whole again
+    if is_touched and written_ns is not None:  # a copy of the cache: true, and not to be compared as a whole again
         with contextlib.suppress(OSError):
             os.utime(path, ns=(written_ns, written_ns))
 
 
 def _reuse(entry: Path) -> Pixels | None:
+    """Return the entry; None where it is not there, or damaged: then it is built again."""
+    found = _looked_at(entry)
+    return found if isinstance(found, Pixels) else None
+
+
+def _looked_at(entry: Path) -> Pixels | str:
+    """Return the entry, or what is wrong with it; nothing is wrong where there is none, or it was given up before."""
     try:
         found = patiently(lambda: _open(entry))
         _check_pixels(found)
-    except _DAMAGED:
-        return None  # not there, or damaged: it is built again
+    except DAMAGED as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        is_there = os.path.lexists(entry / MANIFEST) or (os.path.lexists(entry) and not entry.is_dir())
+        return (reason or type(error).__name__) if is_there else ""
     with contextlib.suppress(OSError):  # a cache shared read-only is as good
         os.utime(entry)  # the last use, for whoever cleans up
     return found

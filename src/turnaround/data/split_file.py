@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from turnaround.children import process_tag
+from turnaround.data.plain import parsed_object, read_plain
 from turnaround.errors import DataError, StorageError
 from turnaround.words import counted
 
 TRAIN, VALIDATION = "train", "validation"
 FORMAT_VERSION = 1
+MAX_BYTES = 1 << 30  # ten million names; what a record names may be a device
 File = TypeVar("File", bound=tuple[str, int, int])
 ByClass = dict[str, list[File]]
 _HOW_TO_MAKE = "`turnaround check FOLDER --split-by-photo FILE` writes such a file."
@@ -30,12 +32,14 @@ def read_split(path: Path) -> dict[str, str]:
     """Return the part of each file."""
     try:
         # Names of files need not be UTF-8: other bytes become surrogates, as in os.listdir.
-        content = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        content = parsed_object(
+            read_plain(path, most_bytes=MAX_BYTES, follows_link=True).decode("utf-8", errors="surrogateescape")
+        )
     except OSError as error:
         raise DataError(f"The split {str(path)!r} cannot be read: {error.strerror}. {_HOW_TO_MAKE}") from error
     except ValueError as error:
-        raise DataError(f"The split {str(path)!r} is not JSON ({error}). {_HOW_TO_MAKE}") from error
-    files = content.get("files") if isinstance(content, dict) else None
+        raise DataError(f"The split {str(path)!r} is no JSON object ({error}). {_HOW_TO_MAKE}") from error
+    files = content.get("files")
     if not isinstance(files, dict) or not files:
         raise DataError(f'The split {str(path)!r} has no "files": {{path: part}}. {_HOW_TO_MAKE}')
     if content.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:

@@ -6,7 +6,6 @@ is built again by the next run that needs it. Links and FIFOs are not opened: a 
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -15,12 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from turnaround.data.decode import digest_of
-from turnaround.data.pixels import ARRAYS, MANIFEST, PIXELS, SUMS, checksum_of
+from turnaround.data.decode import DIGEST_BYTES, digest_of
+from turnaround.data.pixels import ARRAYS, DAMAGED, MANIFEST, PIXELS, SUMS, checksum_of, open_images
+from turnaround.data.plain import array_of, parsed_object, read_plain
 
 MAX_ARRAY_BYTES = 4 << 30
 """Of labels, digests and manifests, which are read whole: 128 million images."""
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, OverflowError)
 
 
 class CacheFile(NamedTuple):
@@ -59,21 +58,21 @@ def _folders(path: Path) -> list[Path]:
 def _verify_entry(entry: Path) -> Iterator[CacheFile]:
     manifest: dict[str, Any] = {}
     try:
-        manifest = json.loads(_read(entry / MANIFEST))
+        manifest = parsed_object(_read(entry / MANIFEST))
         stated = manifest.get("checksum", "")
         reason: Any = "no_checksum" if stated == "" else "as_written" if stated == checksum_of(manifest) else "checksum"
         yield CacheFile(MANIFEST, reason)
         manifest = {} if reason == "checksum" else manifest
     except _NotPlainError as error:
         yield CacheFile(MANIFEST, error.reason)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         yield CacheFile(MANIFEST, "checksum", str(error))
     checksums = manifest.get("checksums", {})
     checksums = checksums if isinstance(checksums, dict) else {}
     for name in (*ARRAYS, *([SUMS] if SUMS in checksums else [])):  # entries of older versions have no sums
         yield _checked(entry, name, checksums, is_known=bool(manifest))
     if manifest.get("decoded", True):
-        yield _pixels(entry, is_known=bool(manifest))
+        yield _pixels(entry, manifest)
 
 
 def _checked(entry: Path, name: str, checksums: dict[str, Any], *, is_known: bool) -> CacheFile:
@@ -81,7 +80,7 @@ def _checked(entry: Path, name: str, checksums: dict[str, Any], *, is_known: boo
         content = _read(entry / name)
     except _NotPlainError as error:
         return CacheFile(name, error.reason)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         return CacheFile(name, "checksum", str(error))
     if not is_known:
         return CacheFile(name, "manifest")
@@ -90,23 +89,21 @@ def _checked(entry: Path, name: str, checksums: dict[str, Any], *, is_known: boo
     return CacheFile(name, "as_written" if checksums[name] == digest_of(content).hex() else "checksum")
 
 
-def _pixels(entry: Path, *, is_known: bool) -> CacheFile:
+def _pixels(entry: Path, manifest: dict[str, Any]) -> CacheFile:
     """Compare every picture with the digest that was taken when it was decoded."""
-    if not is_known:
+    if not manifest:
         return CacheFile(PIXELS, "manifest")
     num_bad = 0
     try:
         _require_plain(entry / PIXELS)
-        _require_plain(entry / ARRAYS[-1])
-        digests = np.load(entry / ARRAYS[-1], allow_pickle=False)
-        images = np.load(entry / PIXELS, mmap_mode="r", allow_pickle=False)
-        if len(images) != len(digests):
-            return CacheFile(PIXELS, "digest", f"{len(images)} pictures, {len(digests)} digests")
+        name, num_images = ARRAYS[-1], len(manifest["files"])
+        digests = array_of(_read(entry / name), name, (num_images, DIGEST_BYTES), np.uint8)
+        images = open_images(entry, manifest)
         for picture, digest in zip(images, digests, strict=True):
             num_bad += digest_of(np.ascontiguousarray(picture).data) != digest.tobytes()
     except _NotPlainError as error:
         return CacheFile(PIXELS, error.reason)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         return CacheFile(PIXELS, "digest", str(error))
     return CacheFile(PIXELS, "digest", f"{num_bad} of {len(images)}") if num_bad else CacheFile(PIXELS, "as_written")
 
@@ -130,10 +127,4 @@ def _require_plain(path: Path) -> None:
 
 def _read(path: Path) -> bytes:
     _require_plain(path)
-    # By descriptor: what was plain a moment ago may be a FIFO by now, which an open must not wait for.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read(MAX_ARRAY_BYTES + 1)
-    if len(content) > MAX_ARRAY_BYTES:
-        raise ValueError(f"larger than {MAX_ARRAY_BYTES >> 30} GiB")
-    return content
+    return read_plain(path, most_bytes=MAX_ARRAY_BYTES)

@@ -201,6 +201,8 @@ def gap_text(gap: RecordGap) -> str:
     if gap.bad_lines:
         lines, verb = counted(gap.bad_lines, "line"), "is" if gap.bad_lines == 1 else "are"
         return f"{gap.run}: {lines} of {gap.file} cannot be read and {verb} left out."
+    if gap.lost_epochs:
+        return f"{gap.run}: {gap.file} lacks {counted(gap.lost_epochs, 'epoch')} before its last: its curve has gaps."
     return (
         f"{gap.run}: {gap.file} ends with epoch {gap.last_epoch}, though {gap.epochs_done} were done: what counts as "
         "its end is not its end."

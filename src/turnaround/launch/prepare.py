@@ -21,9 +21,10 @@ from turnaround.data.entry import remove_leftovers
 from turnaround.data.folder import ImageTable
 from turnaround.data.formats import scan
 from turnaround.data.order import step_bounds
-from turnaround.data.pixels import Pixels, default_cache, is_cache, key_of, prepare, space_needed_bytes
+from turnaround.data.pixels import Pixels, default_cache, key_of, prepare, space_needed_bytes
 from turnaround.data.source import folder_of
 from turnaround.data.split_file import read_split, write_split
+from turnaround.data.verify import is_cache
 from turnaround.errors import DataError, StorageError
 from turnaround.recipe import Recipe
 
@@ -60,10 +61,18 @@ def cache_of_record(recipe: Recipe, *, temporary: Path) -> tuple[Path, tuple[str
     already, as one is that this user has trained with.
     """
     cache = cache_root(recipe, temporary=temporary)
-    if recipe.data.cache in PLACES or is_cache(cache):
+    if recipe.data.cache in PLACES or _is_ours(cache):
         return cache, ()
     note = f"The record names {recipe.data.cache} as the cache, where there is none: {default_cache()} is used instead."
     return default_cache(), (note,)
+
+
+def _is_ours(cache: Path) -> bool:
+    """Return whether a folder is the usual cache, or holds entries of one."""
+    with suppress(ValueError, RuntimeError):  # no path, or ~ of nobody
+        cache = cache.expanduser().absolute()
+        return cache == default_cache().expanduser().absolute() or is_cache(cache)
+    return False
 
 
 def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
@@ -90,6 +99,8 @@ def prepare_images(recipe: Recipe, *, cache: Path, show: Show) -> Prepared:
     )
     if pixels.images is None and data.cache != NOT_KEPT:
         table = replace(table, warnings=(*table.warnings, _why_not_kept(pixels)))
+    if pixels.rebuilt_over:
+        table = replace(table, warnings=(*table.warnings, _why_built_again(pixels)))
     copies = find_copies(pixels)
     # Leakage first: it makes every accuracy of the run too high.
     table = replace(table, warnings=(*sentences(copies, pixels), *table.warnings))
@@ -134,6 +145,13 @@ def _large_batch(recipe: Recipe, num_train: int) -> Iterator[str]:
             f"The global batch of {batch:,} is larger than the {num_train:,} training images: each epoch is one "
             f"update. Take a smaller one: --batch {smaller}."
         )
+
+
+def _why_built_again(pixels: Pixels) -> str:
+    return (
+        f"The decoded images in {str(pixels.cache_dir)!r} were not usable ({pixels.rebuilt_over[:200]}): they were "
+        "decoded again from the images."
+    )
 
 
 def _why_not_kept(pixels: Pixels) -> str:

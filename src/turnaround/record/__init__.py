@@ -12,6 +12,7 @@ on any machine, without torch. Nothing else passes between the two sides, and no
     layout.py      every path inside a run directory; making a new one, opening an old one
     writer.py      whole files by temporary name, fsync and rename; lines by appending
     heartbeat.py       where each process is, once a second; who is gone or silent
+    completeness.py     do the files of a run belong together, and is one of them gone?
     recipe_changes.py   a resume with another recipe than the run began with is refused
     lock.py        one live run in a directory at a time
     reader.py      a run directory as values; the runs below a folder

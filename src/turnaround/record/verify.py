@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from turnaround.errors import RunDirectoryError, StorageError
 from turnaround.record.coding import CRC, is_as_written, own_digest, parse_object
+from turnaround.record.completeness import discrepancies_of
 from turnaround.record.files import decode_file, is_temporary, kind_of, names_in, read_bytes, sha256_of
 from turnaround.record.growing import read_lines
 from turnaround.record.layout import CheckpointFiles, CheckpointName, RunDirectory, StudyDirectory
@@ -27,7 +28,9 @@ Reason = Literal[
     "lines",  # some lines are not what was written
     "digest",  # its SHA-256 is not what its manifest says
     "manifest",  # its manifest is damaged, so that nobody knows what it should be
-    "missing",
+    "missing",  # named by a manifest, or implied by the state of the run
+    "epochs",  # lines of epochs are gone, doubled or out of order
+    "other_run",  # each as written, but not of one training
     "link",
     "not_plain",  # a FIFO, a device, a socket
     "unreadable",
@@ -74,6 +77,19 @@ def verify_study(path: Path) -> Iterator[FileCheck]:
 def verify_run(path: Path, root: Path | None = None) -> Iterator[FileCheck]:
     """Check every file of a run; paths are told from `root`, which is the run itself where none is given."""
     directory, root = RunDirectory(path), path if root is None else root
+    found = {
+        _label(one.path, root): FileCheck(path=_label(one.path, root), reason=one.reason, detail=one.detail)
+        for one in discrepancies_of(directory)
+    }
+    for check in _files_of(directory, root):
+        other = found.pop(check.path, check)
+        yield check if check.state == "damaged" else other
+    yield from found.values()  # of what is not there
+
+
+def _files_of(directory: RunDirectory, root: Path) -> Iterator[FileCheck]:
+    """Check each file for itself."""
+    path = directory.path
     for folder in (directory.checkpoint, directory.best):
         # Only a real folder has manifests to check; a link or a file in its place is judged by `_below`.
         if kind_of(folder, path) == "folder":

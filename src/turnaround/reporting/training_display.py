@@ -122,13 +122,18 @@ def print_result(run: Run, *, as_json: bool) -> None:
     from turnaround.analysis.summary import summarise
     from turnaround.analysis.workloads import survey_runs
     from turnaround.findings import find_all
+    from turnaround.findings.runs import gap_text
     from turnaround.reporting.run_text import run_end
 
     summary = summarise(run)
     if as_json:
         print_json(asdict(summary))
     else:
-        out().print(run_end(summary, run, find_all(survey_runs([run]))))
+        surveyed = survey_runs([run])
+        out().print(run_end(summary, run, find_all(surveyed)))
+        # A resume goes on behind epochs whose lines are gone; what else a record lacks is told by the report.
+        for gap in (gap for gap in surveyed.gaps if gap.lost_epochs or gap.epochs_done):
+            err().print(f"warning: {gap_text(gap)}", markup=False, highlight=False)
     if not _has_its_page(run):
         leave_page(run.path, is_quiet=as_json)
 

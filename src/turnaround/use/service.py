@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from turnaround.data.decode import MAX_PIXELS, UnreadableImage
+from turnaround.data.decode import MAX_PIXELS, UnreadableImage, is_costly
 from turnaround.data.decoders import GuardedDecoder
 from turnaround.use.batcher import Batcher, BusyError
 from turnaround.use.images import Square, square_of, without_warnings
@@ -53,10 +53,10 @@ MAX_AT_ONCE = 32
 """Requests that wait for their answer. Pictures that are arriving do not count, however slowly they come, but their
 bytes do: all together have as much memory as so many pictures of the largest size."""
 MAX_DECODERS = 2
-"""Pictures that are being decoded: at most 0.7 GB each (data/decode.py), and that only for those of 40 Mpx or more."""
+"""Pictures that are being decoded in each of two lanes: costly ones, at most 0.7 GB each and that only for those of 40
+Mpx or more, and the others, at most a second and 430 MB each (data/decode.py)."""
 DECODE_CPU_LIMIT_S = 10
-"""CPU time for one picture: three times what the slowest honest one takes. Two such pictures hold up everybody else for
-less than ANSWER_TIMEOUT_S."""
+"""CPU time for one picture: three times what the slowest honest one takes."""
 ANSWER_TIMEOUT_S = 30.0
 
 
@@ -74,20 +74,24 @@ class Service:
 
     def __init__(self, predictor: Predictor, limits: Limits) -> None:
         self.predictor, self.limits = predictor, limits
-        self.num_at_once = 0
+        self.num_at_once = self.num_costly = 0
         self.memory = UploadMemory(limits.most_at_once * limits.upload.max_bytes)
-        self.decoder = GuardedDecoder(cpu_limit_s=DECODE_CPU_LIMIT_S)
-        self.decoders = ThreadPoolExecutor(min(MAX_DECODERS, os.cpu_count() or 1), thread_name_prefix="decoder")
+        self.decoder = GuardedDecoder(cpu_limit_s=DECODE_CPU_LIMIT_S, trusts_none=True)
+        # Two lanes: who waits behind pictures that each take ten seconds of computing has sent one of that kind.
+        self.num_decoders = min(MAX_DECODERS, os.cpu_count() or 1)
+        self.quick, self.slow = (ThreadPoolExecutor(self.num_decoders, f"{lane}-decoder") for lane in ("quick", "slow"))
 
     @asynccontextmanager
     async def alive(self, app: Starlette) -> AsyncIterator[None]:
         """Run the batcher and the decoders for as long as the server runs."""
         classes = len(self.predictor.trained.classes)
         with without_warnings():
+            self.decoder.start(self.num_decoders)
             async with Batcher(self.predictor, top=classes) as self.batcher:
                 yield
             self.decoder.close()  # a picture that is being decoded is not waited for
-            self.decoders.shutdown(wait=True, cancel_futures=True)
+            for lane in (self.quick, self.slow):
+                lane.shutdown(wait=True, cancel_futures=True)
 
     async def about(self, request: Request) -> Response:
         trained = self.predictor.trained
@@ -123,7 +127,7 @@ class Service:
         self.num_at_once += 1
         try:
             async with asyncio.timeout(self.limits.answer_timeout_s):
-                square = await asyncio.get_running_loop().run_in_executor(self.decoders, self._square, data)
+                square = await self._decoded(data)
                 guesses = await self.batcher.ask(square)
         except UnreadableImage as unreadable:
             return error(422, f"This cannot be read as an image: {_readable(unreadable.reason)}.")
@@ -137,6 +141,19 @@ class Service:
             self.num_at_once -= 1
         classes = [{**asdict(guess), "name": _readable(guess.name)} for guess in guesses[:top]]
         return JSONResponse({"classes": classes})
+
+    async def _decoded(self, data: bytes) -> Square:
+        """Decode in one of the lanes; costly pictures may take no more than half of the places of those that wait."""
+        loop = asyncio.get_running_loop()
+        if not await loop.run_in_executor(self.quick, is_costly, data):
+            return await loop.run_in_executor(self.quick, self._square, data)
+        if self.num_costly >= max(1, self.limits.most_at_once // 2):
+            raise BusyError
+        self.num_costly += 1
+        try:
+            return await loop.run_in_executor(self.slow, self._square, data)
+        finally:
+            self.num_costly -= 1
 
     def _square(self, data: bytes) -> Square:
         return square_of(data, size_px=self.predictor.trained.size_px, name="the picture", decoder=self.decoder)

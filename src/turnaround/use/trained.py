@@ -16,6 +16,7 @@ from torch import nn
 
 from turnaround.errors import InputError, RecipeError, RunDirectoryError, one_of
 from turnaround.model.network import build
+from turnaround.model.size_limit import at_most_numbers
 from turnaround.recipe import Recipe
 from turnaround.record.layout import CheckpointName
 from turnaround.record.reader import Run
@@ -118,10 +119,12 @@ def load_trained(path: Path, *, weights: str = "best") -> Trained:
         damaged += older
     if found is None:
         raise RunDirectoryError(_no_checkpoint(run, damaged))
-    # No weights of ImageNet, no file that the recipe names: the checkpoint holds every tensor.
-    network = build(replace(recipe.model, weights="none"), num_classes=len(classes), seed=0)
     try:
-        network.module.load_state_dict(checkpoint.evaluated_weights(found))
+        tensors = checkpoint.evaluated_weights(found)
+        # No weights of ImageNet, no file that the recipe names: the checkpoint holds every tensor.
+        with at_most_numbers(sum(tensor.numel() for tensor in tensors.values())):
+            network = build(replace(recipe.model, weights="none"), num_classes=len(classes), seed=0)
+        network.module.load_state_dict(tensors)
     except (RuntimeError, SafetensorError, OSError) as error:
         raise RunDirectoryError(
             f"{found} does not fit {recipe.model.name!r} with {len(classes)} classes ({str(error).splitlines()[0]}): "

@@ -154,7 +154,7 @@ class Guard:
         hosts, printed = headers.getlist("host"), f"Open the address that `turnaround {self.rules.verb}` has printed."
         if len(hosts) != 1 or not self.access.allows_host(hosts[0]):
             return refusal(headers, 403, f"This Host is not answered. {printed}")
-        if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:  # 4: ": " and its end
+        if _head_bytes(scope) > MAX_HEAD_BYTES:
             return refusal(headers, 431, f"The head of the request is larger than {MAX_HEAD_BYTES // 1024} KiB.")
         if len(path) > MAX_PATH_CHARACTERS:
             return refusal(headers, 414, "The address is too long.")
@@ -205,6 +205,12 @@ class Guard:
             await send(message)
 
         return sending
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Return the size of the request line and the headers."""
+    line = len(scope["method"]) + len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])  # 4: ": " and the line's end
 
 
 def _is_opened_by_a_person(headers: Headers) -> bool:

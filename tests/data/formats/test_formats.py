@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ import pytest
 
 from data.formats.pictures import CLASSES, class_folders, labelled_shard, picture, shard
 from turnaround import recipes
-from turnaround.data.formats import SUFFIXES, is_source, samples_of, scan
+from turnaround.data.formats import SUFFIXES, is_source, patterns, samples_of, scan
 from turnaround.data.pixels import prepare
 from turnaround.data.reading import DecodedRows
+from turnaround.data.source import folder_here
 from turnaround.errors import DataError, RecipeError
+from turnaround.recipe import DataRecipe
 
 
 def test_the_command_line_takes_the_suffixes_of_the_formats() -> None:
@@ -31,6 +35,46 @@ def test_what_is_a_source(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("x")
     with pytest.raises(DataError, match=r"is no source of images: \.md is none of \.csv"):
         scan(tmp_path / "notes.md", holdout=0.2, seed=0)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "{0..99999}{0..99999}.tar",
+        "{0..9}{0..9999}{0..9}.tar",
+        "{0..999999}.tar",
+        f"{{0..{'9' * 5000}}}.tar",
+        "/*/*/*/*/*/*/*/*/*/*.tar",
+        "many/*{0..99999}.tar",
+    ],
+    ids=range(6),
+)
+def test_a_pattern_that_stands_for_too_much(pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come with the run of somebody else: refused in a moment, and no source of a report."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(patterns, "_MAX_FOLDERS", 1_000)
+    monkeypatch.setattr(patterns, "_MAX_COMPARED", 1_000_000)
+    (tmp_path / "many").mkdir()
+    for number in range(200):
+        (tmp_path / "many" / str(number)).touch()
+    started_s = time.process_time()
+    with pytest.raises(DataError, match=r"no range of at most 100,000 numbers|leads into more than 1,000 folders"):
+        samples_of(Path(pattern))
+    assert folder_here(DataRecipe(source=pattern), size_px=8, cache=tmp_path) is None
+    assert time.process_time() - started_s < 20
+
+
+def test_patterns_name_what_glob_names(tmp_path: Path) -> None:
+    for name in ("a/x-00.tar", "a/x-01.tar", "b/x-02.tar", "b/.x-03.tar", ".c/x-04.tar", "b/x-1.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("*/x-*.tar", "*/.x-*.tar", "[ab]/x-0?.tar", "**/*.tar", "b/*", "c*/*", "*/x-0[!1].tar", "."):
+        assert [str(path) for path in patterns.files_of(tmp_path / name)] == sorted(
+            path for path in glob.glob(str(tmp_path / name)) if Path(path).is_file()
+        )
+    two = patterns.files_of(tmp_path / "?/x-{00..02}.tar")
+    assert [path.name for path in two] == ["x-00.tar", "x-01.tar", "x-02.tar"]
+    assert patterns.files_of(tmp_path / "{0..1}/{0..1}") == []
 
 
 def test_a_recipe_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

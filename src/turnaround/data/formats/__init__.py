@@ -4,6 +4,7 @@
     tables.py     CSV, TSV, JSON lines, and metadata files of Hugging Face image folders
     tar.py        tar shards as WebDataset writes them
     parquet.py    Parquet tables of files, and of images' bytes                              needs pyarrow
+    patterns.py   the files that a pattern names
     members.py    the bytes of an image inside a container, by its path
 
 A folder without tables and containers is a folder of class folders (folder.py). Nothing is fetched.
@@ -11,9 +12,7 @@ A folder without tables and containers is a folder of class folders (folder.py).
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,11 @@ from pathlib import Path
 from turnaround.data import folder
 from turnaround.data.folder import VALIDATION_NAMES, ImageTable
 from turnaround.data.formats import parquet, tables, tar
+from turnaround.data.formats.patterns import files_of, fixed_folder, is_pattern
 from turnaround.data.formats.samples import Samples, table_of
 from turnaround.errors import DataError
 
 _PART_FOLDERS = ("train", *VALIDATION_NAMES, "data")
-_PATTERN = re.compile(r"[*?\[{]")
-_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_MAX_NUMBERS = 100_000  # of {000..999}: more shards than anybody has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +86,7 @@ def scan(source: Path, *, holdout: float, seed: int, given: Mapping[str, str] | 
 
 def is_source(source: Path) -> bool:
     """Return whether something that can be scanned is there: a folder, a file, or files that a pattern names."""
-    return os.path.exists(source) or (bool(_PATTERN.search(str(source))) and bool(_expanded(source)))
+    return os.path.exists(source) or (is_pattern(source) and bool(files_of(source)))
 
 
 def samples_of(source: Path, *, to_evaluate: bool = False) -> Samples | None:
@@ -117,7 +114,7 @@ def _samples_of(source: Path, *, to_evaluate: bool) -> Samples | None:
     if os.path.isfile(source):
         files, root = [source], source.parent
     else:
-        files, root = _expanded(source), _fixed_folder(source)
+        files, root = files_of(source), fixed_folder(source)
         if not files:
             return None  # folder.scan says what is wrong with it
     suffixes = {file.suffix.lower() for file in files}
@@ -155,34 +152,3 @@ def _files_in(place: Path, suffixes: tuple[str, ...]) -> list[Path]:
             elif entry.name.lower().endswith(suffixes):
                 found.append(Path(entry.path))
     return sorted(found)
-
-
-def _expanded(pattern: Path) -> list[Path]:
-    """Return the files that a pattern names: *, ?, [0-9], and ranges as {000..099}."""
-    waiting, names = [str(pattern)], list[str]()
-    while waiting:
-        text = waiting.pop()
-        braces = _BRACES.search(text)
-        if braces is None:
-            names.append(text)
-            continue
-        first, last = braces[1], braces[2]
-        if not 0 <= int(last) - int(first) < _MAX_NUMBERS:
-            raise DataError(f"{str(pattern)!r}: {braces[0]} is no range of at most {_MAX_NUMBERS:,} numbers.")
-        numbers = range(int(first), int(last) + 1)
-        waiting += [f"{text[: braces.start()]}{n:0{len(first)}d}{text[braces.end() :]}" for n in numbers]
-    missing = [name for name in names if not _PATTERN.search(name) and not os.path.isfile(name)]
-    if missing and len(missing) < len(names):
-        raise DataError(
-            f"{str(pattern)!r}: {len(missing):,} of its {len(names):,} files are not there: {min(missing)!r}."
-        )
-    found = {path for name in names for path in glob.glob(name)}
-    return sorted(Path(path) for path in found if os.path.isfile(path))
-
-
-def _fixed_folder(pattern: Path) -> Path:
-    """Return the part of a pattern before its first special character: what the names are relative to."""
-    fixed = pattern
-    while _PATTERN.search(str(fixed)):
-        fixed = fixed.parent
-    return fixed
