@@ -165,7 +165,8 @@ def memory_sentences(estimates: Sequence[Estimate], trial: TrialFacts) -> Iterat
         fitting = [kind for kind, memory in told.items() if memory.fits == "yes"]
         where = "all of them" if fitting == list(by_kind) and len(by_kind) > 1 else listed(fitting, 6)
         fits = f": surely fits on {where}" if fitting else ""
-        yield f"memory: {step} needs {_gigabytes(need.low)} to {_gigabytes(need.high)} GB{fits}; {_largest(told)}"
+        ends = dict.fromkeys((_gigabytes(need.low), _gigabytes(need.high)))  # of a small one both round to the same
+        yield f"memory: {step} needs {' to '.join(ends)} GB{fits}; {_largest(told)}"
     for fits, verb in (("perhaps", "may not fit"), ("no", "does not fit")):
         if kinds := [kind for kind, memory in told.items() if memory.fits == fits]:
             yield f"{step} {verb} on {listed(kinds, 6)}"
