@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 EXIT_CTRL_C = 130
-"""Of a command that a Ctrl-C has ended and that left nothing to resume: as a shell says it of SIGINT, 128 + 2."""
+"""Exit code of a command that a Ctrl-C has ended and that left nothing to resume: 128 + 2, as a shell says it."""
 STOPPED = "Stopped by Ctrl-C."
 
 

@@ -19,7 +19,7 @@ from turnaround.data.pixels import ARRAYS, DAMAGED, MANIFEST, PIXELS, SUMS, chec
 from turnaround.data.plain import array_of, parsed_object, read_plain
 
 MAX_ARRAY_BYTES = 4 << 30
-"""Of labels, digests and manifests, which are read whole: 128 million images."""
+"""Limit of labels, digests and manifests, which are read whole: 128 million images."""
 
 
 class CacheFile(NamedTuple):

@@ -31,9 +31,9 @@ from turnaround.use.predictor import BATCH, Predictor
 from turnaround.workers.environment import RankInfo
 
 PENALTY = 1.0
-"""Of the squared weights, beside the summed loss on standardised features: scikit-learn's default (C = 1)."""
+"""Factor of the squared weights, beside the summed loss on standardised features: scikit-learn's default (C = 1)."""
 MAX_STEPS = 100
-"""Of L-BFGS, as there."""
+"""Iterations of L-BFGS, as there."""
 Show = Callable[[str, int, int], None]
 
 

@@ -21,7 +21,7 @@ UPLOAD_TIMEOUT_S = 30.0
 GRACE_S, MIN_BYTES_PER_S = 5.0, 10_000
 """A body must come at this rate after the grace: whoever sends a byte a second holds one of the few connections."""
 MAX_DRAINED_BYTES = 100_000_000
-"""Of a body that is refused, so much is taken and thrown away: a client that still sends would see a reset instead."""
+"""Bytes that are taken of a refused body and thrown away: a client that still sends would see a reset instead."""
 FORM_OVERHEAD_BYTES = 10_000  # boundaries and headers of a multipart form around the file
 
 

@@ -33,7 +33,7 @@ class SourceFormat:
 
     name: str
     suffixes: tuple[str, ...]
-    """Of the files that a user names; also of those that a folder of them holds."""
+    """Suffixes of the files that a user names, and of those that a folder of them holds."""
     takes_folder: Callable[[Path], bool]
     read: Callable[[Path, Path, list[Path]], Samples]
     """(source, root, files) -> samples; without files, the source is a folder that the format knows itself."""
