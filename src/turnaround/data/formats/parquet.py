@@ -252,7 +252,7 @@ class _Cursor:
 
 
 _open_cursors: dict[tuple[Path, int], _Cursor] = {}
-"""Open files of this process, by path and row group: one at a time, since rows come in order."""
+"""Open files of this process, by path and time of change: one at a time, since rows come in order."""
 
 
 def read_parquet_cell(path: Path, name: str) -> bytes:
