@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from turnaround.children import ChildPool, PoolClosedError, in_children, mark
+from turnaround.children import LAUNCHER_VARIABLE, ChildPool, PoolClosedError, in_children, launcher_is_alive, mark
 from turnaround.errors import ProcessFailedError
 
 PROGRAM = """
@@ -145,3 +145,23 @@ def test_a_pool_that_is_closed_while_a_task_is_sent() -> None:
         pool.take()
     closing.join()
     assert not any(psutil.pid_exists(pid) for pid in pool.pids if pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_launcher_that_has_ended_is_dead_before_anybody_asks_for_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A zombie has an entry in /proc: processes that began in that moment waited minutes for a dead launcher."""
+    launcher = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setenv(LAUNCHER_VARIABLE, str(launcher.pid))
+    assert launcher_is_alive()
+    launcher.kill()
+    latest_s = time.monotonic() + 60
+    while psutil.Process(launcher.pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < latest_s
+        time.sleep(0.01)
+    assert not launcher_is_alive()
+    launcher.wait()
+    assert not launcher_is_alive()
+    monkeypatch.delenv(LAUNCHER_VARIABLE)
+    assert launcher_is_alive()

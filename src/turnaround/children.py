@@ -56,7 +56,17 @@ def die_with_parent() -> None:
 def launcher_is_alive() -> bool:
     """Return whether the launcher named in the environment still runs; true where nobody can tell."""
     pid = os.environ.get(LAUNCHER_VARIABLE, "")
-    return not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")
+    if not pid.isdigit() or not os.path.exists("/proc/self"):
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The state comes after the name, which stands in parentheses and may hold any character.
+            state = stat.read().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    # One that has ended stays as a zombie until its own parent has asked for its exit code: a process that begins in
+    # that moment would wait for orders of a dead launcher.
+    return state not in (b"Z", b"X")
 
 
 def num_helpers() -> int:
