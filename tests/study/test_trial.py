@@ -14,6 +14,7 @@ from turnaround.errors import InputError, ProcessFailedError
 from turnaround.forecast.estimate import TrialFacts
 from turnaround.launch.lifecycle import Request
 from turnaround.recipe import Recipe
+from turnaround.record.gpus import UNKNOWN_GPU
 from turnaround.study import trial
 from turnaround.study.trial import try_here
 
@@ -46,11 +47,15 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tried(
-    monkeypatch: pytest.MonkeyPatch, measured: Measured, batch: int = 64, workers: tuple[int, ...] = (1,)
+    monkeypatch: pytest.MonkeyPatch,
+    measured: Measured,
+    batch: int = 64,
+    workers: tuple[int, ...] = (1,),
+    device: str = "cpu",
 ) -> TrialFacts:
     monkeypatch.setattr(trial, "measure", measured)
     recipe = recipes.find("fruitbowl", [f"training.batch_per_worker={batch}", "workers.count=1"])
-    return try_here(recipe, workers=workers, device="cpu", trial_s=0.1, show=lambda what, done, total: None)
+    return try_here(recipe, workers=workers, device=device, trial_s=0.1, show=lambda what, done, total: None)
 
 
 def machine_with_room_for(most: int, words: str, asked: list[int]) -> Measured:
@@ -122,3 +127,16 @@ def test_bad_input_leaves_nothing(folders: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match="no images"):
         tried(monkeypatch, refused)
     assert list(folders.iterdir()) == []
+
+
+def test_a_gpu_without_a_data_sheet_is_named_before_it_is_measured(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "checked_device", lambda device: device)
+    monkeypatch.setattr(trial, "describe_gpus", lambda: [{"name": "NVIDIA Rivals 9000"}, {"name": "Tesla T4"}])
+    with pytest.raises(InputError, match=r"No data sheet for the GPU .*To add yours, write into"):
+        tried(monkeypatch, machine_with_room_for(64, "", asked := []), device="auto")
+    assert asked == []
+    for name in ("Tesla T4", UNKNOWN_GPU):
+        monkeypatch.setattr(trial, "describe_gpus", lambda name=name: [{"name": name}])
+        assert tried(monkeypatch, machine_with_room_for(64, "", []), device="auto").batch == 64

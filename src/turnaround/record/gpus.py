@@ -16,7 +16,8 @@ from turnaround.words import GIB
 Nvml = Any
 """The module pynvml, or what behaves like it."""
 
-
+UNKNOWN_GPU = "unknown GPU"
+"""The name of a GPU whose driver does not tell it."""
 ALL = "all"
 """Instead of a list of visible GPUs: those that NVML sees, whatever CUDA_VISIBLE_DEVICES says."""
 
@@ -128,7 +129,7 @@ def ask(question: Callable[[], Any]) -> Any:
 
 
 def _name(nvml: Nvml, handle: Any) -> str:
-    return _text(ask(lambda: nvml.nvmlDeviceGetName(handle))) or "unknown GPU"
+    return _text(ask(lambda: nvml.nvmlDeviceGetName(handle))) or UNKNOWN_GPU
 
 
 def uuid_of(nvml: Nvml, handle: Any) -> str:

@@ -18,6 +18,7 @@ from turnaround.analysis.summary import job_of_recipe
 from turnaround.cores import usable_cores
 from turnaround.errors import ProcessFailedError
 from turnaround.forecast.estimate import CPU, EstimateQuestion, TrialFacts, counts_allowed
+from turnaround.forecast.hardware import sheet_of
 from turnaround.forecast.interval import Interval
 from turnaround.forecast.prior import NetworkCount
 from turnaround.launch.automatic import decide, sees_gpu
@@ -27,6 +28,7 @@ from turnaround.launch.prepare import Prepared, Show, cache_root, image_facts
 from turnaround.recipe import AUTO, Recipe
 from turnaround.recipes import overrides_of
 from turnaround.record.files import remove_folder
+from turnaround.record.gpus import UNKNOWN_GPU, describe_gpus
 
 OUT_OF_MEMORY = (
     "alloc_cpu",
@@ -92,6 +94,7 @@ def try_here(recipe: Recipe, *, workers: Sequence[int], device: str, trial_s: fl
         num_train = found["images"]["num_train"]
         counts_allowed(workers, num_train=num_train, batch=found["recipe"].batch_per_worker)
 
+    _refuse_unknown_gpu(device)
     request = Request(
         out=Path(), show=show, processes=1, device=checked_device(device), shows_progress=False, announce=note
     )
@@ -106,6 +109,17 @@ def try_here(recipe: Recipe, *, workers: Sequence[int], device: str, trial_s: fl
                 raise
             # A limit that no file of the system tells of: what is free was judged too well.
             tried = tried.replace("training", batch_per_worker=tried.batch_per_worker // 2, batch_total=None)
+
+
+def _refuse_unknown_gpu(device: str) -> None:
+    """Raise InputError for a GPU of this machine without a data sheet, which says how to add one."""
+    if device in ("cpu", "mps"):
+        return
+    # Before the trial, not after it: what is measured on such a GPU cannot be carried over to another kind. Of several
+    # the trial takes the first.
+    for name in [gpu["name"] for gpu in describe_gpus()][:1]:
+        if name != UNKNOWN_GPU:  # torch may know its name
+            sheet_of(name)
 
 
 @contextmanager
