@@ -96,6 +96,12 @@ def test_findings_have_their_evidence_and_the_next_step(lab_blocks: tuple[Block,
     assert "<b>Next:</b> Measure the input alone (turnaround bench)" in html
 
 
+def test_a_page_names_no_flag_that_it_has_not(lab_blocks: tuple[Block, ...]) -> None:
+    html = text_of(lab_blocks, f"{job_key('caltech256, frozen')}/forecast")
+    assert "one host" in html
+    assert "for more)" not in html
+
+
 def test_an_interrupted_run_has_the_command_that_goes_on_with_it(tmp_path: Path) -> None:
     curve = rising(0.8, epochs=4, pace=3.0)
     path = build(tmp_path / "my run", Plan(accuracy=curve, state="interrupted", training={"epochs": 10}))

@@ -15,7 +15,7 @@ from turnaround.analysis.prices import PriceTable
 from turnaround.analysis.workloads import Survey
 from turnaround.findings import SEVERITIES, Finding
 from turnaround.findings.energy import rated_lines
-from turnaround.findings.forecasts import Answer, track_record_text
+from turnaround.findings.forecasts import Answer, assumption_text, track_record_text
 from turnaround.findings.runs import gap_text, left_out_text
 from turnaround.forecast.predict import Forecaster
 from turnaround.forecast.question import Prediction, Question
@@ -274,7 +274,8 @@ def _forecasts(view: PageView, job: Workload, key: str) -> Iterator[Block]:
         last = Answer.of(predictions[-1])
         grounds = {
             "Based on": last.rests_on,
-            "Assumed": [*last.assumed, *last.left_open],
+            # A page has no flags to set an assumption right with.
+            "Assumed": [*(assumption_text(each, flags=False) for each in last.remarks.assumed), *last.left_open],
             "Caveats": list(last.warnings),
         }
         by_gpu.append((forecaster.laws.gpu, forecasts(predictions), _best(predictions, forecaster.question), grounds))
