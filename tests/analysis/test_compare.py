@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.build import LAB, Plan, build, built, import_table, rising
-from turnaround.analysis.compare import Difference, Fact, differences, unintended_differences
+from turnaround.analysis.compare import Difference, Fact, differences, shared_gpu, unintended_differences
 from turnaround.analysis.workloads import survey
 from turnaround.findings.labels import fact_name, fact_text
 from turnaround.record.reader import Run
@@ -72,6 +72,16 @@ def test_chosen_precision_pixels_and_a_shared_gpu(tmp_path: Path) -> None:
         "precision": ("fp16", "bf16"),
         "processor": ("fp16", "bf16"),
     }
+
+
+@pytest.mark.parametrize(
+    ("gpus", "num_gpus"),
+    [((0, 0), 1), ((0, 1), None), ((None, None), 1)],  # None: a record from before the GPU had a number
+)
+def test_processes_that_are_each_shown_one_gpu_share_none(gpus: tuple[int | None, ...], num_gpus: int | None) -> None:
+    ranks = [{"host": "n", "device": "cuda:0", **({} if gpu is None else {"gpu": gpu})} for gpu in gpus]
+    shared = shared_gpu({"device": "cuda", "ranks": ranks})
+    assert (shared and dict(shared.value)["gpus"]) == num_gpus  # type: ignore[arg-type]
 
 
 def test_another_split_explains_another_fingerprint(tmp_path: Path) -> None:

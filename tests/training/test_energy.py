@@ -14,7 +14,7 @@ from torch import Tensor
 from turnaround.record.layout import RunDirectory
 from turnaround.record.telemetry import Telemetry
 from turnaround.training.checkpoint import Manifest
-from turnaround.training.energy import EpochEnergy, gpu_of
+from turnaround.training.energy import EpochEnergy, gpu_of, with_gpu_numbers
 from turnaround.training.position import TrainingPosition
 from turnaround.workers.single import Single
 
@@ -132,6 +132,13 @@ def test_a_gpu_that_is_hidden_from_the_telemetry_is_read_once_by_its_own_process
         mine = telemetry if has_telemetry and rank == 0 else FakeTelemetry() if rank == 4 else None
         EpochEnergy(Process(rank, told), ranks, telemetry=mine, host=facts["host"])
     assert opened == (["GPU-b", ""] if has_telemetry else ["GPU-a", "GPU-b", ""])
+
+
+def test_the_record_numbers_gpus_by_host_and_keeps_no_serial_number() -> None:
+    gpus = [("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-3"), ("a", "GPU-1"), ("b", None)]
+    rows = with_gpu_numbers([{"host": host, "device": "cuda:0", "gpu": gpu} for host, gpu in gpus])
+    assert [row.get("gpu") for row in rows] == [0, 1, 0, 0, None]
+    assert rows[4] == {"host": "b", "device": "cuda:0"}
 
 
 def test_without_gpus_nothing_is_asked() -> None:

@@ -206,8 +206,9 @@ def shared_gpu(machine: dict[str, Any], id_: str = "shared_gpu") -> Fact | None:
     ranks = machine.get("ranks")
     if not isinstance(ranks, list) or not is_cuda(machine.get("device")):
         return None
-    # By host: cuda:0 of two hosts are two GPUs.
-    places = [(value_at(rank, "host"), value_at(rank, "device")) for rank in ranks]
+    # By host: cuda:0 of two hosts are two GPUs. By number where the record has it (from 2026-11-19 on): processes that
+    # are each shown one GPU alone all have cuda:0.
+    places = [(value_at(rank, "host"), value_at(rank, "device"), value_at(rank, "gpu")) for rank in ranks]
     count = len({str(place) for place in places})
     if count == len(places):
         return None

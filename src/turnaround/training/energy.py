@@ -21,7 +21,7 @@ from turnaround.training.checkpoint import Manifest
 from turnaround.workers.contract import Workers
 
 GPU = "gpu"
-"""The key of a process's GPU in what the processes tell one another; it does not enter the record."""
+"""The key of a process's GPU in what the processes tell one another; the record has a number in its place."""
 
 
 class EpochEnergy:
@@ -93,6 +93,23 @@ def _left_to_processes(workers: Workers, host: str, unread: list[str] | None, us
 def _is_on_gpu(facts: Mapping[str, Any]) -> bool:
     """Tell whether a process computes on a CUDA device, by what it has told of itself."""
     return torch.device(facts.get("device", "cpu")).type == "cuda"
+
+
+def with_gpu_numbers(ranks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the facts of every process with a number for its GPU, counted on its host, in place of the UUID.
+
+    The device alone does not tell: processes that are each shown one GPU all have cuda:0. Who reads a record has no use
+    for a serial number.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    rows = []
+    for facts in ranks:
+        row = {key: value for key, value in facts.items() if key != GPU}
+        if uuid := facts.get(GPU):
+            of_host = [place for place in numbers if place[0] == facts["host"]]
+            row[GPU] = numbers.setdefault((facts["host"], uuid), len(of_host))
+        rows.append(row)
+    return rows
 
 
 def gpu_of(device: torch.device) -> str | None:

@@ -31,7 +31,7 @@ from turnaround.training.assembly import Assembly, TrainingCore, build_core, war
 from turnaround.training.checkpoint import Manifest
 from turnaround.training.choices import ProcessDevice, choose_device
 from turnaround.training.clock import Clock, StartUp, with_lost
-from turnaround.training.energy import GPU, EpochEnergy, gpu_of
+from turnaround.training.energy import GPU, EpochEnergy, gpu_of, with_gpu_numbers
 from turnaround.training.evaluate import Evaluator, final_evaluation
 from turnaround.training.fitting import TrialSite, fitting_batch, out_of_memory_explained
 from turnaround.training.loop import Agreement, Loop
@@ -274,8 +274,7 @@ def _write_machine(
             {**assembly.choices(), **segment.plan.choices(), **interval_choice(core.recipe.training, segment.status)}
         ),
     )
-    # Without the GPU's UUID: who reads a record has no use for a serial number.
-    machine["ranks"] = [{key: value for key, value in facts.items() if key != GPU} for facts in ranks]
+    machine["ranks"] = with_gpu_numbers(ranks)
     machine |= {} if assignment.share == EVEN else {"share": assignment.share}
     machine["cost"] = core.cost
     machine["start_up_s"] = {part: round(seconds, 3) for part, seconds in assignment.start_up.parts_s.items()}
