@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,12 @@ from torch import Tensor, nn
 from training.test_step import EQUAL, at, batch, made, network
 from turnaround.choice import Choice
 from turnaround.data.batches import StepBatch
+from turnaround.data.mixing import Labels, overwrite
 from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
 from turnaround.training import step as step_module
 from turnaround.training.checkpoint import Manifest, restore, save
-from turnaround.training.graph import PassShape, UpdateGraph, worth_it
+from turnaround.training.graph import PassRun, PassShape, UpdateGraph, worth_it
 from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step
 from turnaround.workers.single import Single
@@ -50,7 +50,7 @@ def test_of_several_passes_one_is_captured_with_its_own_images(monkeypatch: pyte
     monkeypatch.setattr(step_module, "worth_it", lambda **_: Choice(True, "for the test"))
     step, captured = made(network(norm=True)), []
 
-    def capture(shape: PassShape, run: Callable[..., None], images: Tensor, labels: Tensor, _: object) -> None:
+    def capture(shape: PassShape, run: PassRun, images: Tensor, labels: Tensor, _: object) -> None:
         run(images, labels)
         captured.append((shape.worker_sizes, len(images), len(labels)))
 
@@ -70,6 +70,75 @@ def test_passes_are_as_equal_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert step.pass_images(batch((4,) * 7)) == [12, 12, 4]
 
 
+def capture_first_pass(step: Step, images: Tensor, given: StepBatch) -> None:
+    first = step._passes(given, in_two=False)[0]
+    own = slice(first.start, first.stop)
+    step._capture(PassShape(first.sizes, given.global_size), images[own], given.labels[own])
+
+
+class StandIn:
+    """A captured pass for machines without a GPU: computed launch by launch, on memory of its own as there."""
+
+    def __init__(self, run: PassRun, images: Tensor, labels: Labels, learning: list[nn.Parameter]) -> None:
+        self.run, self.learning = run, learning
+        self.images, self.labels = images.clone(), labels.clone()
+        self.gradients: list[Tensor] = []
+        self.num_replays = 0
+
+    def __call__(self, images: Tensor, labels: Labels, *, is_only_pass: bool) -> Tensor | None:
+        self.num_replays += 1
+        self.images.copy_(images)
+        overwrite(self.labels, labels)
+        before = [p.grad for p in self.learning]
+        for p in self.learning:
+            p.grad = None
+        result = self.run(self.images, self.labels)
+        for p, sums in zip(self.learning, before, strict=True):
+            assert sums is None or not is_only_pass
+            if p.grad is not None and sums is not None:
+                p.grad = sums.add_(p.grad)
+            elif p.grad is None:
+                p.grad = sums
+        return result
+
+
+@pytest.mark.parametrize("workers", [1, 4, 3])
+@pytest.mark.parametrize("norm", [True, False])
+def test_measured_passes_and_probes_are_captured_too(workers: int, norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With replays stood in for: weights, totals and the noise scale are the same to the bit."""
+    sizes = (4,) * workers if workers > 1 else (16,)
+    results: list[list[Tensor]] = []
+    for is_captured in (False, True):
+        step = made(network(norm=norm), Single(count=workers, device=torch.device("cpu")))
+        step.meter.every_steps = 2
+        captured: dict[PassShape, StandIn] = {}
+        if is_captured:
+            monkeypatch.setattr(step, "can_capture_graph", lambda _: True)
+            monkeypatch.setattr(step_module, "worth_it", lambda **_: Choice(True, "for the test"))
+            monkeypatch.setattr(step.graph, "_captured", captured)
+
+            def capture(
+                shape: PassShape, run: PassRun, images: Tensor, labels: Labels, learning: list[nn.Parameter],
+                *, captured: dict[PassShape, StandIn] = captured,
+            ) -> None:  # fmt: skip
+                captured[shape] = StandIn(run, images, labels, learning)
+
+            monkeypatch.setattr(step.graph, "capture", capture)
+        step.warm_up(batch(sizes))
+        for number in range(24):  # the sixth step of an "epoch" is smaller
+            given = batch(sizes if number % 6 else tuple(s - 1 for s in sizes))
+            step(dataclasses.replace(given, labels=given.labels.roll(number)), at(number), learning_rate=0.1)
+        noise = step.meter.window(global_step=24)
+        assert len(noise) == 12
+        state = step.components.network.module.state_dict()
+        results.append([*state.values(), step.totals.take(), torch.tensor(noise)])
+        if is_captured:
+            assert {"learn", "probe" if norm and workers == 1 else "measure"} == {shape.purpose for shape in captured}
+            assert all(stand_in.num_replays > 1 for stand_in in captured.values())
+    for plain, replayed in zip(*results, strict=True):
+        assert torch.equal(plain, replayed)
+
+
 def full(device: torch.device, workers: int, sizes: tuple[int, ...] = EQUAL) -> StepBatch:
     return dataclasses.replace(batch(sizes, device), worker_sizes=sizes if workers > 1 else (sum(sizes),))
 
@@ -83,23 +152,29 @@ def trained(step: Step, device: torch.device) -> tuple[dict[str, Tensor], list[f
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("augment", [AugmentRecipe(), AugmentRecipe(mixup=0.5, cutmix=1.0)], ids=["plain", "mixed"])
-@pytest.mark.parametrize("workers", [1, 4])
-def test_captured_passes_compute_what_ordinary_ones_do(workers: int, augment: AugmentRecipe) -> None:
+@pytest.mark.parametrize(("workers", "norm"), [(1, False), (4, False), (1, True), (4, True)])
+def test_captured_passes_compute_what_ordinary_ones_do(workers: int, norm: bool, augment: AugmentRecipe) -> None:
     device = torch.device("cuda")
     results = []
     with torch.cuda.stream(torch.cuda.Stream()):
         for is_captured in (False, True):
             alone = Single(count=workers, device=device)
-            step = made(network(device, torch.float32), alone, precision="fp32", augment=augment)
+            step = made(network(device, torch.float32, norm=norm), alone, precision="fp32", augment=augment)
             first = full(device, workers)
             step.warm_up(first)
             if is_captured and not step.graph.is_captured:
                 images, with_labels = step._inputs(first, epoch=1)
-                step._capture_graph(step._passes(first, in_two=False)[0], images, with_labels)
+                capture_first_pass(step, images, with_labels)
             if not is_captured:
                 step.graph.forget()
-            results.append(trained(step, device))
-    (plain, plain_totals), (captured, captured_totals) = results
+            step.meter.every_steps, step.graph.MIN_TIMES = 2, 1
+            results.append((*trained(step, device), step.meter.window(global_step=STEPS)))
+            shapes = {shape.purpose for shape in step.graph._captured}
+            assert shapes == ({"learn", "probe" if norm and workers == 1 else "measure"} if is_captured else set())
+    (plain, plain_totals, plain_noise), (captured, captured_totals, captured_noise) = results
+    assert len(captured_noise) == STEPS // 2
+    for wanted, found in zip(plain_noise, captured_noise, strict=True):
+        assert found == pytest.approx(wanted, rel=1e-3, abs=1e-6)
     assert captured_totals == pytest.approx(plain_totals, rel=1e-5)
     for name, wanted in plain.items():
         assert torch.allclose(captured[name].float(), wanted.float(), rtol=1e-4, atol=1e-6), name
@@ -117,7 +192,7 @@ def test_captured_passes_of_one_step_add_up(monkeypatch: pytest.MonkeyPatch) -> 
             step.warm_up(given)
             assert step.pass_images(given) == [12, 12]
             images, with_labels = step._inputs(given, epoch=1)
-            step._capture_graph(step._passes(given, in_two=False)[0], images, with_labels)
+            capture_first_pass(step, images, with_labels)
             if not is_captured:
                 step.graph.forget()
             for number in range(STEPS):

@@ -1,14 +1,17 @@
 """CUDA graphs: a pass or an update as one launch, for steps that the host cannot queue as fast as the GPU computes.
 
 A graph repeats what was captured on the same memory. That of a pass (forward and backward) holds for one shape, one
-process, and networks that draw no random numbers; whatever else comes takes the ordinary way. That of an update holds
-for optimizers that keep everything they count on the device.
+process, and networks that draw no random numbers; whatever else comes takes the ordinary way. The full pass is captured
+in the warm-up; the others of a training (the last step of an epoch, the passes by which the noise scale is measured)
+when they have come a few times. That of an update holds for optimizers that keep everything they count on the
+device.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,72 +55,110 @@ class PassShape(NamedTuple):
     worker_sizes: tuple[int, ...]
     global_size: int
     """The loss is divided by it."""
+    purpose: Literal["learn", "measure", "probe"] = "learn"
+    """A measured pass also returns the squared length of its gradient; a probe returns noise and signal of the two
+    halves of its images, and leaves no gradient (noise.py)."""
+
+
+PassRun = Callable[[Tensor, Labels], Tensor | None]
+"""Computes a pass over images and labels. What it returns is none, or one tensor of what was measured."""
 
 
 class GraphCapture:
-    """The graph of full passes where there is one, and why; a collaborator of `Step`."""
+    """The graphs of passes, by their shape, where there are any, and why; a collaborator of `Step`."""
+
+    MAX_GRAPHS = 8
+    """Shapes of a training: the full pass, the last one of an epoch, both measured (in two unequal parts at most), and
+    a probe of each. A pass of any further shape is computed the ordinary way."""
+    MIN_TIMES = 4
+    """Times that a pass of another shape than the first has come before it is captured: a capture takes about as long
+    as so many passes that the host queues."""
 
     def __init__(self) -> None:
         self.choice = NOT_POSSIBLE
-        self._captured: tuple[PassShape, CapturedPass] | None = None
+        self._captured: dict[PassShape, CapturedPass] = {}
+        self._times: Counter[PassShape] = Counter()
 
     @property
     def is_captured(self) -> bool:
-        return self._captured is not None
+        return bool(self._captured)
 
     def capture(
-        self,
-        shape: PassShape,
-        run: Callable[[Tensor, Labels], None],
-        images: Tensor,
-        labels: Labels,
-        learning: list[nn.Parameter],
+        self, shape: PassShape, run: PassRun, images: Tensor, labels: Labels, learning: list[nn.Parameter]
     ) -> None:
-        """Capture `run(images, labels)`, which leaves gradients in the parameters, for passes of this shape."""
-        self._captured = shape, CapturedPass(run, images, labels, learning)
+        """Capture `run(images, labels)`, which may leave gradients in the parameters, for passes of this shape."""
+        # One pool for all: they never run at the same time, so the activations of one lie where those of another lay.
+        first = next(iter(self._captured.values()), None)
+        self._captured[shape] = CapturedPass(
+            run, images, labels, learning, shares_memory_of=first.graph if first else None
+        )
 
-    def replay(self, shape: PassShape, images: Tensor, labels: Labels, *, is_only_pass: bool) -> bool:
-        """Repeat the captured pass on other images; False when there is none of this shape."""
-        if self._captured is None or self._captured[0] != shape:
+    def find(self, shape: PassShape) -> CapturedPass | None:
+        """Return the captured pass of this shape, if there is one."""
+        return self._captured.get(shape)
+
+    def is_due(self, shape: PassShape) -> bool:
+        """Count a pass of this shape; tell whether it should be captured now, in a training whose passes are captured.
+
+        It was computed before, so what it needs is compiled and loaded.
+        """
+        if not self._captured or shape in self._captured or len(self._captured) >= self.MAX_GRAPHS:
             return False
-        self._captured[1](images, labels, is_only_pass=is_only_pass)
-        return True
+        self._times[shape] += 1
+        return self._times[shape] > self.MIN_TIMES
 
     def forget(self) -> None:
         """Let every pass take the ordinary way."""
-        self._captured = None
+        self._captured.clear()
 
 
 class CapturedPass:
     """Callable: repeats `run(images, labels)`, and leaves its gradients in the parameters or adds them there."""
 
     def __init__(
-        self, run: Callable[[Tensor, Labels], None], images: Tensor, labels: Labels, parameters: list[nn.Parameter]
+        self,
+        run: PassRun,
+        images: Tensor,
+        labels: Labels,
+        parameters: list[nn.Parameter],
+        *,
+        shares_memory_of: torch.cuda.CUDAGraph | None = None,
     ) -> None:
+        """Only one of two graphs that share memory may run at a time."""
         # A graph knows addresses, not tensors: it always reads these two, so every replay copies its batch into them.
         self.images, self.labels = images.clone(), labels.clone()
         # Without gradients the captured pass makes them anew, in memory of the graph, and its repetitions write over
-        # them; with gradients it would add to whatever is there.
+        # them; with gradients it would add to whatever is there. In the middle of a step there may be some.
+        before = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()  # nothing that was queued before may become a part of it
-        with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
-            run(self.images, self.labels)
+        pool, stream = shares_memory_of.pool() if shares_memory_of else None, torch.cuda.current_stream()
+        # In the middle of training the threads that save and that upload images may call CUDA meanwhile.
+        with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            self._result = run(self.images, self.labels)
         # Capturing computes nothing: the gradients are memory that the first replay fills. They are held here, or
         # zero_grad(set_to_none=True) would drop the last reference to it.
         found = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
         self.parameters = [parameter for parameter, _ in found]
         self.gradients = [gradient for _, gradient in found]
         self._sums: list[Tensor] = []
-        for parameter in parameters:
-            parameter.grad = None
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
 
-    def __call__(self, images: Tensor, labels: Labels, *, is_only_pass: bool) -> None:
+    def __call__(self, images: Tensor, labels: Labels, *, is_only_pass: bool) -> Tensor | None:
         # On the stream that replays, so these copies come after the replay before and before this one.
         self.images.copy_(images)
         overwrite(self.labels, labels)
         self.graph.replay()
+        self._leave_gradients(is_only_pass=is_only_pass)
+        # A copy: the next replay, perhaps of the same step, writes over it.
+        return None if self._result is None else self._result.clone()
+
+    def _leave_gradients(self, *, is_only_pass: bool) -> None:
+        if not self.parameters:  # a probe
+            return
         if is_only_pass:
             # `zero_grad` has set them to None since: they are the same tensors at every step.
             self._leave(self.gradients)

@@ -197,14 +197,17 @@ class NoiseMeasurement:
         self._min_images = 4 if self.needs_probe else 2
         self._lengths = PassLengths(learning)
         self._passes: list[tuple[Tensor, int]] = []  # (squared length, images) of the passes of this step
-        self._probed: tuple[Tensor, Tensor] | None = None  # noise and signal of the probe
+        self._probed: Tensor | None = None  # (2,): noise and signal of the probe
 
     def is_due(self, global_step: int, *, global_size: int) -> bool:
         """Tell whether a step of so many images is measured; the same on every process."""
         return self.meter.is_due(global_step) and global_size >= self._min_images
 
-    def probe(self, loss_of: Callable[[Tensor, Labels], Tensor], images: Tensor, labels: Labels) -> None:
-        """Compute the gradients of both halves of the images once more; nothing is learnt from them."""
+    def probe(self, loss_of: Callable[[Tensor, Labels], Tensor], images: Tensor, labels: Labels) -> Tensor:
+        """Compute the gradients of both halves of the images once more, and return (2,): noise and signal.
+
+        Nothing is learnt from them. Whoever calls this hands the result to `probed`: a CUDA graph may stand between.
+        """
         half = len(labels) // 2
         first, rest = (
             self._mean_gradient(loss_of, images[part], labels[part]) for part in (slice(half), slice(half, None))
@@ -212,7 +215,11 @@ class NoiseMeasurement:
         # Independent halves: E[g1 g2] = |G|^2, and E|g1 - g2|^2 = S (1/B1 + 1/B2).
         signal = torch.stack([(a * b).sum() for a, b in zip(first, rest, strict=True)]).float().sum()
         apart = squared_length([a - b for a, b in zip(first, rest, strict=True)])
-        self._probed = apart / (1 / half + 1 / (len(labels) - half)), signal
+        return torch.stack([apart / (1 / half + 1 / (len(labels) - half)), signal])
+
+    def probed(self, noise_and_signal: Tensor) -> None:
+        """Keep what a probe of this step has returned, for `end_step`."""
+        self._probed = noise_and_signal
 
     def _mean_gradient(
         self, loss_of: Callable[[Tensor, Labels], Tensor], images: Tensor, labels: Labels
@@ -226,9 +233,13 @@ class NoiseMeasurement:
         """Start to note the gradients of a pass, before any engine averages them."""
         self._lengths.begin()
 
-    def end_backward(self, *, num_images: int) -> None:
-        """End a pass over so many images."""
-        self._passes.append((self._lengths.take(), num_images))
+    def end_backward(self) -> Tensor:
+        """Return the squared length of the gradient that was noted."""
+        return self._lengths.take()
+
+    def pass_done(self, squared_length: Tensor, *, num_images: int) -> None:
+        """Count a pass over so many images, with the squared length of its gradient."""
+        self._passes.append((squared_length, num_images))
 
     def end_step(self, global_step: int, *, global_size: int, loss_scale: float | Tensor) -> None:
         """Turn the squared lengths of this step into one measurement over all processes: one message of 3 numbers."""

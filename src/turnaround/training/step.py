@@ -6,7 +6,7 @@ workers and processes and however unequal their slices.
     Step              the order of things: inputs, passes, statistics, update
     RunningStatistics batch norm's running means: the mean over workers (averages.py)
     NoiseMeasurement  the gradient noise scale, in one step of several (noise.py)
-    GraphCapture      full passes as CUDA graphs (graph.py)
+    GraphCapture      passes as CUDA graphs (graph.py)
     TrainingState     what a checkpoint keeps of it (saving.py)
     UpdateGraph       the optimizer's update, as a CUDA graph where it has many launches (graph.py)
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -159,20 +160,22 @@ class Step:
         strike("compute", step=number + 1, target=self._fault_target)
         # Decided by the step's number and size, which all processes share: a measured step has one more all-reduce.
         is_measured = self.noise.is_due(number, global_size=batch.global_size)
+        # By a probe, which leaves the passes as they are, or by the passes: one process takes its workers in two of
+        # them; of several processes, each has one size already.
         is_probed = is_measured and self.noise.needs_probe
-        # Alone, a measured step takes its workers in two passes; of several processes, each has one size already.
-        passes = self._passes(batch, in_two=is_measured and workers.size == 1)
+        by_passes = is_measured and not is_probed
+        passes = self._passes(batch, in_two=by_passes and workers.size == 1)
         # The probe's forward moves batch norm's running statistics too, so a probed step keeps a copy to go back to.
         self.statistics.begin_step(is_one_pass=len(passes) == 1 and not is_probed)
         # The probe comes first: every pass resets statistics and seeds dropout after it, so measuring a step does not
         # change what is learnt from it.
         if is_probed:
-            self.noise.probe(self._loss, images, batch.labels)
+            self._probe(images, batch)
         for a_pass in passes:
             self._seed_dropout(number, a_pass)
             # Gradients add up here; the last pass averages the sum over processes, hidden behind its own backward.
             with nullcontext() if a_pass is passes[-1] else workers.deferred(self.components.wrapped):
-                self._pass(a_pass, images, batch, is_measured=is_measured, is_only_pass=len(passes) == 1)
+                self._pass(a_pass, images, batch, is_measured=by_passes, is_only_pass=len(passes) == 1)
             self.statistics.end_pass(num_workers=len(a_pass.sizes))
         self.statistics.end_step()
         # Between the last backward, which leaves the averaged gradients, and the update, which drops them.
@@ -205,7 +208,8 @@ class Step:
         if self.can_capture_graph(batch):
             self.graph.choice = worth_it(queueing_s=queueing_s, whole_s=whole_s)
         if self.graph.choice.value:
-            self._capture_graph(passes[0], images, batch)
+            own = slice(passes[0].start, passes[0].stop)
+            self._capture(PassShape(passes[0].sizes, batch.global_size), images[own], batch.labels[own])
         self.statistics.begin_pass()  # back to where they were
         self.totals.sums.zero_()
 
@@ -240,31 +244,48 @@ class Step:
         return inputs.varied(batch, epoch=epoch), replace(batch, labels=inputs.labels(batch, epoch=epoch))
 
     def _passes(self, batch: StepBatch, *, in_two: bool) -> list[Pass]:
-        return plan_passes(
-            batch,
-            self.components.workers,
-            fuses_workers=self.fuses_workers,
-            in_two=in_two,
-            halves_one_worker=in_two and not self.noise.needs_probe,
-        )
+        return plan_passes(batch, self.components.workers, fuses_workers=self.fuses_workers, in_two=in_two)
 
     def _pass(self, a_pass: Pass, images: Tensor, batch: StepBatch, *, is_measured: bool, is_only_pass: bool) -> None:
         """Compute some of the hosted workers forward and backward, from a graph where one was captured for them."""
         self.statistics.begin_pass()
         images, labels = images[a_pass.start : a_pass.stop], batch.labels[a_pass.start : a_pass.stop]
-        shape = PassShape(a_pass.sizes, batch.global_size)
-        # A replay runs kernels only, none of the Python hooks by which gradients are measured.
-        if is_measured or not self.graph.replay(shape, images, labels, is_only_pass=is_only_pass):
-            self._forward_backward(shape, images, labels, is_measured=is_measured)
+        shape = PassShape(a_pass.sizes, batch.global_size, "measure" if is_measured else "learn")
+        length = self._computed(shape, images, labels, is_only_pass=is_only_pass)
+        if length is not None:
+            self.noise.pass_done(length, num_images=len(labels))
 
-    def _forward_backward(self, shape: PassShape, images: Tensor, labels: Labels, *, is_measured: bool = False) -> None:
+    def _probe(self, images: Tensor, batch: StepBatch) -> None:
+        """Measure the noise scale by two halves of all images; nothing is learnt from it."""
+        noise_and_signal = self._computed(
+            PassShape(batch.worker_sizes, batch.global_size, "probe"), images, batch.labels, is_only_pass=True
+        )
+        assert noise_and_signal is not None
+        self.noise.probed(noise_and_signal)
+
+    def _computed(self, shape: PassShape, images: Tensor, labels: Labels, *, is_only_pass: bool) -> Tensor | None:
+        """Return what a pass of this shape measures, from its graph where there is one; leave the gradients there."""
+        if self.graph.is_due(shape):
+            self._capture(shape, images, labels)
+        captured = self.graph.find(shape)
+        if captured is None:
+            return self._ordinary(shape, images, labels)
+        return captured(images, labels, is_only_pass=is_only_pass)
+
+    def _ordinary(self, shape: PassShape, images: Tensor, labels: Labels) -> Tensor | None:
+        """Compute a pass, launch by launch."""
+        if shape.purpose == "probe":
+            return self.noise.probe(self._loss, images, labels)
         with by_worker(shape.worker_sizes) if len(shape.worker_sizes) > 1 else nullcontext():
             logits = self._forward(images)  # (N, classes)
-        if is_measured:
-            self.noise.begin_backward()
+        if shape.purpose == "learn":
+            self._backward(logits, labels, shape.global_size)
+            return None
+        # The hooks of the parameters see the gradients of this pass alone, before any engine averages them. Their
+        # kernels are captured with the pass, so a replay measures as the ordinary way does.
+        self.noise.begin_backward()
         self._backward(logits, labels, shape.global_size)
-        if is_measured:
-            self.noise.end_backward(num_images=len(labels))
+        return self.noise.end_backward()
 
     def _forward(self, images: Tensor) -> Tensor:
         with autocast(self.components.workers.device, self.components.precision):
@@ -284,13 +305,8 @@ class Step:
         right = (logits.argmax(dim=1) == dominant(labels)).sum()
         self.totals.add(loss.detach(), right, num_images=len(labels))
 
-    def _capture_graph(self, a_pass: Pass, images: Tensor, batch: StepBatch) -> None:
-        shape, own = PassShape(a_pass.sizes, batch.global_size), slice(a_pass.start, a_pass.stop)
-
-        def run(images: Tensor, labels: Labels) -> None:
-            self._forward_backward(shape, images, labels)
-
-        self.graph.capture(shape, run, images[own], batch.labels[own], self.learning)
+    def _capture(self, shape: PassShape, images: Tensor, labels: Labels) -> None:
+        self.graph.capture(shape, partial(self._ordinary, shape), images, labels, self.learning)
 
     def _seed_dropout(self, global_step: int, a_pass: Pass) -> None:
         """Seed by (seed, step, worker): a pass of a network that draws random numbers has one worker."""
@@ -313,15 +329,13 @@ class Step:
         optimizer.zero_grad(set_to_none=True)  # the next backward writes instead of adding to zeros
 
 
-def plan_passes(
-    batch: StepBatch, workers: Workers, *, fuses_workers: bool, in_two: bool, halves_one_worker: bool
-) -> list[Pass]:
+def plan_passes(batch: StepBatch, workers: Workers, *, fuses_workers: bool, in_two: bool) -> list[Pass]:
     """Plan the passes: as many hosted workers together as fit, or one at a time where they cannot be fused.
 
-    `in_two`: two passes at least, where there are several workers; `halves_one_worker`: of a single worker, too.
+    `in_two`: two passes at least, by which the noise scale is measured.
     """
     sizes = batch.worker_sizes
-    if halves_one_worker and len(sizes) == 1:
+    if in_two and len(sizes) == 1:
         # Nothing couples its images: the gradients of its halves add up to its own. Losses are summed and divided
         # by the global size, so the halves need not be equal.
         half = sizes[0] // 2
