@@ -27,7 +27,7 @@ from turnaround.recipe import AugmentRecipe, ModelRecipe, TrainingRecipe
 from turnaround.training.averages import EvaluatedWeights
 from turnaround.training.choices import choose_device, choose_precision
 from turnaround.training.clock import StepTimer, synchronize
-from turnaround.training.graph import leave_default_stream
+from turnaround.training.graph import GraphCapture, leave_default_stream
 from turnaround.training.noise import MEASURE_EVERY_STEPS, PROBE_EVERY_STEPS, NoiseMeter, needs_probe
 from turnaround.training.position import TrainingPosition
 from turnaround.training.step import Step, StepComponents
@@ -39,6 +39,8 @@ CLASSES = 257
 KINDS = {"frozen": False, "fine-tuned": True}
 STEPS_PER_ROUND = PROBE_EVERY_STEPS
 """As many as a plain run takes for one measurement of the noise scale."""
+WARM_UP_ROUNDS = 1 + GraphCapture.MIN_TIMES
+"""Until libraries are loaded, kernels chosen, and the one measurement of a round is a CUDA graph too."""
 
 
 def make_step(device: torch.device, model: str, *, fine_tune: bool, workers: int) -> Step:
@@ -119,10 +121,10 @@ def compare(device: torch.device, model: str, *, fine_tune: bool, workers: int, 
         step.warm_up(its_batch)
     times_s: dict[str, list[float]] = {name: [] for name in variants}
     singles: dict[str, list[str]] = {}
-    for number in range(rounds + 1):
+    for number in range(WARM_UP_ROUNDS + rounds):
         for name, (step, its_batch) in variants.items():
             elapsed_s = round_time_s(step, its_batch, device)
-            if number >= 1:  # the first round loads libraries and chooses kernels
+            if number >= WARM_UP_ROUNDS:
                 times_s[name].append(elapsed_s)
     for name, (step, its_batch) in variants.items():
         rounds_ms = [step_times_ms(step, its_batch, device) for _ in range(rounds)]
@@ -146,7 +148,7 @@ def main() -> None:
     parser.add_argument("--model", default="resnet50", help="names, separated by commas")
     parser.add_argument("--workers", default="8,16")
     parser.add_argument("--size-px", default="224", help="sizes, separated by commas")
-    parser.add_argument("--rounds", type=int, default=6, help="of 64 steps, that count; one comes before them")
+    parser.add_argument("--rounds", type=int, default=6, help="of 64 steps, that count; five come before them")
     parser.add_argument("--kinds", default=",".join(KINDS), help="frozen, fine-tuned, or both, separated by a comma")
     options = parser.parse_args()
     device = choose_device(options.device, RankInfo()).value.device
