@@ -208,10 +208,11 @@ def table(directories: AnyPath | Iterable[AnyPath]) -> Any:
 
 def report(directories: AnyPath | Iterable[AnyPath], *, job: str | None = None) -> Report:
     """Compare runs, or all runs below folders: `turnaround report`. One path, or several."""
-    from turnaround.analysis.workloads import filter_jobs, survey_of
+    from turnaround.analysis.workloads import filter_jobs
     from turnaround.findings import find_all
+    from turnaround.forecast.score import runs_in
 
-    survey = survey_of(_paths(directories))
+    survey = runs_in(_paths(directories))
     if job is not None:
         survey = filter_jobs(survey, job)
     return Report(survey=survey, findings=tuple(find_all(survey)))
@@ -250,11 +251,11 @@ def predict(
     """Forecast a configuration that nobody has run: `turnaround predict`. A figure has value, low and high (80 %)."""
     from dataclasses import replace
 
-    from turnaround.analysis.workloads import survey_of
     from turnaround.findings.forecasts import Answer
     from turnaround.forecast.next_run import next_run
     from turnaround.forecast.predict import fit_forecaster
     from turnaround.forecast.question import Question
+    from turnaround.forecast.score import runs_in
 
     question = Question(
         workers=workers,
@@ -265,7 +266,7 @@ def predict(
         target=target,
         **asked,
     )
-    forecaster = fit_forecaster(survey_of(_paths(directories)), question)
+    forecaster = fit_forecaster(runs_in(_paths(directories)), question)
     prediction = forecaster.predict(workers)
     return Answer.of(replace(prediction, next_run=next_run(forecaster, prediction)))
 

@@ -222,7 +222,16 @@ def test_a_folder_without_runs_names_the_estimate(
     assert "`turnaround estimate SOURCE` answers without any" in words(done.err)
 
 
-@pytest.mark.parametrize("verb", [("predict", "runs", "--workers", "4"), ("report", "runs")])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("predict", "runs", "--workers", "4"),
+        ("report", "runs"),
+        ("report", "runs", "--out", "page.html"),
+        ("report", "runs", "--for", "proposal", "--out", "page.html"),
+    ],
+    ids=" ".join,
+)
 def test_a_folder_with_an_estimate_alone_names_the_run_that_narrows_it(
     verb: tuple[str, ...], tried: Console, fruit_folder: Path
 ) -> None:

@@ -12,7 +12,7 @@ from forecast.conftest import curve, epochs_to_stable, real, rehearsal, step_s
 from turnaround.analysis.prices import Price
 from turnaround.analysis.workloads import survey
 from turnaround.errors import StorageError
-from turnaround.findings.estimates import unscored_sentence
+from turnaround.findings.estimates import score_sentences, unscored_sentence
 from turnaround.findings.forecasts import Answer, track_record_text
 from turnaround.forecast import score
 from turnaround.forecast.interval import Interval
@@ -227,3 +227,15 @@ def test_an_estimate_that_is_scored_hides_those_of_other_epochs(study: Path) -> 
     real(study / "real-8", 8)
     assert [score for score in scores([study]) if score.is_estimate] != []
     assert not_scored(study) is None
+
+
+def test_a_cost_is_scored_in_its_currency(study: Path) -> None:
+    known = survey([study])
+    paid = Price(per_hour=2.0, currency="EUR")
+    prediction = Answer.of(fit_forecaster(known, Question(workers=8, prices={"H200": paid})).predict(8)).as_json()
+    prediction |= {"epochs_planned": 30, "global_batch": 256}
+    keep_estimates(study, [prediction], source="photos", prices={"H200": paid})
+    real(study / "real-8", 8)
+    told = score_sentences([score for score in scores([study]) if score.is_estimate])
+    assert [sentence for sentence in told if "cost of the job in EUR: estimated " in sentence]
+    assert [sentence for sentence in told if "EUR" in sentence and "cost" not in sentence] == []

@@ -172,12 +172,12 @@ def _write_proposal(
     import sys
 
     from turnaround.analysis.prices import price_table
-    from turnaround.analysis.workloads import survey_of
     from turnaround.findings import find_all
     from turnaround.findings.forecast_warnings import warning_text
     from turnaround.forecast.proposal import make_proposal
     from turnaround.forecast.question import Question
     from turnaround.forecast.remarks import NotPriced
+    from turnaround.forecast.score import runs_in
     from turnaround.record.files import replace_file
     from turnaround.reporting.page.build import refuse_target
     from turnaround.reporting.proposal import ProposalOptions, proposal_page, write_figures
@@ -192,7 +192,7 @@ def _write_proposal(
         prices=price_table(prices).prices,
     )
     refuse_target(out)
-    survey = survey_of(directories)
+    survey = runs_in(directories)
     trainings = 1 if asked.trainings is None else asked.trainings
     proposal = make_proposal(survey, question, workers=asked.workers, trainings=trainings)
     paid = question.price_of(proposal.request.prediction.gpu)

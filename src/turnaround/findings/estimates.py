@@ -235,9 +235,10 @@ def score_sentences(scores: Sequence[Score]) -> list[str]:
             continue
         low, high = show(score.forecast.low), show(score.forecast.high)
         inside = "inside" if score.is_inside else "outside the interval"
+        paid_in = f" in {score.currency}" if score.currency else ""
         told.append(
-            f"{score.job}, {hardware(score.workers, score.gpu)}, {name}: estimated {show(score.forecast.value)} "
-            f"({low} to {high}), measured {show(score.measured)}: {inside}"
+            f"{score.job}, {hardware(score.workers, score.gpu)}, {name}{paid_in}: estimated "
+            f"{show(score.forecast.value)} ({low} to {high}), measured {show(score.measured)}: {inside}"
         )
     return told
 

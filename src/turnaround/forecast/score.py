@@ -52,6 +52,8 @@ class Score:
     measured: float
     """The median over the runs that came after the forecast."""
     runs: int
+    currency: str | None = None
+    """Of a cost, where the price that it was forecast with names one."""
 
     @property
     def error(self) -> float:
@@ -276,7 +278,8 @@ def _score(saved: Saved, job: Workload, configuration: ConfigurationRuns) -> Ite
     line, prediction = saved.line, saved.prediction
     times = times_by_kind(job).get(configuration.gpu) if saved.is_estimate else None
     # At the price of the question: with today's, a change of price would be an error of the forecast.
-    found = measured_figures(configuration, _price_of(saved), times)
+    price = _price_of(saved)
+    found = measured_figures(configuration, price, times)
     for figure in FIGURES:
         forecast = _interval(prediction.get(figure))
         # An error is relative, and to 0 there is none.
@@ -291,6 +294,7 @@ def _score(saved: Saved, job: Workload, configuration: ConfigurationRuns) -> Ite
                 forecast=forecast,
                 measured=found[figure].value,
                 runs=found[figure].count,
+                currency=price.currency if price and figure in ("cost", "cost_to_stable") else None,
             )
 
 
@@ -313,7 +317,10 @@ def _price(payload: object) -> Price | None:
         return None
     if not (0 < per_hour < math.inf and 0 < billing_s < math.inf):
         return None
-    return Price(per_hour=per_hour, billing_s=billing_s)
+    currency = payload.get("currency")
+    return Price(
+        per_hour=per_hour, billing_s=billing_s, currency=currency if isinstance(currency, str) and currency else None
+    )
 
 
 def _configurations(saved: Saved, known: Survey) -> Iterator[tuple[Workload, ConfigurationRuns]]:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from turnaround.analysis.energy import EnergyRates
 from turnaround.analysis.prices import PriceTable, prices_file
-from turnaround.analysis.workloads import Survey, filter_jobs, survey_of
+from turnaround.analysis.workloads import Survey, filter_jobs
 from turnaround.errors import RunDirectoryError, StorageError
 from turnaround.findings import find_all
-from turnaround.forecast.score import saved_in, scored
+from turnaround.forecast.score import runs_in, saved_in, scored
 from turnaround.forecast.sweep import forecasters_of
 from turnaround.record.files import open_for_reading, read_json, replace_file
 from turnaround.record.layout import RunDirectory
@@ -52,7 +52,7 @@ def write_page(directories: Sequence[Path], *, out: Path, options: PageOptions |
     """Write the page of all runs at or below the directories; `out` is replaced where it is such a page already."""
     options = options or PageOptions()
     refuse_target(out)
-    survey = survey_of(directories)
+    survey = runs_in(directories)
     survey = filter_jobs(survey, options.job) if options.job is not None else survey
     text = page_html(page_view(survey, directories, options=options, out=out))
     if any(_is_private(run) for directory in directories for run in find_runs(directory)):
