@@ -158,7 +158,20 @@ def test_few_images_without_trained_weights_get_the_small_network_and_a_hint(tmp
     assert recipe.training.batch_per_worker == 32
     assert found.hint is not None
     assert "--pretrained" in found.hint
-    assert "92 % instead of 77 %" in found.hint
+    assert "92 % instead of 80 %" in found.hint
+
+
+@pytest.mark.parametrize(("images", "epochs"), [(40, 60), (1_000, 40), (3_999, 11), (4_000, 10), (40_000, 10)])
+def test_few_images_from_scratch_are_seen_more_often(
+    images: int, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = automatic.ImageFacts(num_train=images, side_px=200)
+    monkeypatch.setattr(automatic, "_image_facts", lambda recipe, *, cache: facts)
+    found = chosen(tmp_path, device="cpu")
+    assert (found.recipe.model.name, found.recipe.resolved().training.epochs) == ("small", epochs)
+    assert ("training.epochs" in found.reasons) is (epochs > 10)
+    asked = chosen(tmp_path, "training.epochs=3", device="cpu")
+    assert (asked.recipe.training.epochs, "training.epochs" in asked.reasons) == (3, False)
 
 
 def test_many_photos_without_trained_weights(tmp_path: Path) -> None:

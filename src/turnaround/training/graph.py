@@ -71,8 +71,9 @@ class GraphCapture:
     """Shapes of a training: the full pass, the last one of an epoch, both measured (in two unequal parts at most), and
     a probe of each. A pass of any further shape is computed the ordinary way."""
     MIN_TIMES = 4
-    """Times that a pass of another shape than the first has come before it is captured: a capture takes about as long
-    as so many passes that the host queues."""
+    """Times that a pass of another shape than the first has come before it is captured, so that none is captured for a
+    shape that hardly comes. A capture takes 7 to 13 ms (`small` on an H200), as long as one pass that the host
+    queues."""
 
     def __init__(self) -> None:
         self.choice = NOT_POSSIBLE
@@ -89,9 +90,8 @@ class GraphCapture:
         """Capture `run(images, labels)`, which may leave gradients in the parameters, for passes of this shape."""
         # One pool for all: they never run at the same time, so the activations of one lie where those of another lay.
         first = next(iter(self._captured.values()), None)
-        self._captured[shape] = CapturedPass(
-            run, images, labels, learning, shares_memory_of=first.graph if first else None
-        )
+        beside = first.graph if first else None
+        self._captured[shape] = CapturedPass(run, images, labels, learning, shares_memory_of=beside)
 
     def find(self, shape: PassShape) -> CapturedPass | None:
         """Return the captured pass of this shape, if there is one."""
