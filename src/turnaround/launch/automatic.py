@@ -255,7 +255,9 @@ def _from_scratch(recipe: Recipe, facts: ImageFacts, *, has_gpu: bool) -> Automa
         epochs = min(max(USUAL_EPOCHS, math.ceil(IMAGES_SEEN_SMALL / max(1, facts.num_train))), MAX_EPOCHS_SMALL)
         if epochs > USUAL_EPOCHS:
             values[EPOCHS_KEY] = epochs
-        why_epochs = f"{facts.num_train:,} training images are learnt from scratch in more than the usual {USUAL_EPOCHS}"
+        why_epochs = (
+            f"{facts.num_train:,} training images are learnt from scratch in more than the usual {USUAL_EPOCHS}"
+        )
         reasons = {"model.name": reason, EPOCHS_KEY: why_epochs, PRESET_KEY: why_preset}
         return _decision(recipe, values, reasons, hint=hint)
     if is_photo:
