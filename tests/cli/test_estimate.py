@@ -15,7 +15,7 @@ from console import Console
 from forecast.test_estimate import HERE
 from forking import ForkingParent
 from launch.test_automatic import folder as linked_photos
-from turnaround.errors import InputError
+from turnaround.errors import InputError, RunDirectoryError
 from turnaround.launch import automatic
 from turnaround.launch.automatic import MANY_IMAGES
 from turnaround.launch.clusters.contract import NoAnswerError
@@ -243,6 +243,13 @@ def test_a_folder_with_an_estimate_alone_names_the_run_that_narrows_it(
         f"`turnaround train {fruit_folder} --workers "
     )
     assert words(done.err).endswith(" --set model.name=resnet50 --set augment.preset=light`.")
+
+
+def test_python_is_told_of_an_estimate_alone_too(tried: Console) -> None:
+    assert tried("--gpu", "t4", "--workers", "1,4").code == 0
+    for asked in (lambda: turnaround.report("runs"), lambda: turnaround.predict("runs", workers=2)):
+        with pytest.raises(RunDirectoryError, match=r"and no run yet\. Make one there: what narrows the estimate most"):
+            asked()
 
 
 # --- with the queue of a cluster

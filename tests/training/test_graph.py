@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from turnaround.data.batches import StepBatch
 from turnaround.data.mixing import Labels, overwrite
 from turnaround.optimizers import make_optimizer
 from turnaround.recipe import AugmentRecipe, TrainingRecipe
+from turnaround.training import graph as graph_module
 from turnaround.training import step as step_module
 from turnaround.training.checkpoint import Manifest, restore, save
 from turnaround.training.graph import PassRun, PassShape, UpdateGraph, worth_it
@@ -72,8 +74,7 @@ def test_passes_are_as_equal_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def capture_first_pass(step: Step, images: Tensor, given: StepBatch) -> None:
     first = step._passes(given, in_two=False)[0]
-    own = slice(first.start, first.stop)
-    step._capture(PassShape(first.sizes, given.global_size), images[own], given.labels[own])
+    step._capture(PassShape(first.sizes, given.global_size), images[first.own], given.labels[first.own])
 
 
 class StandIn:
@@ -137,6 +138,27 @@ def test_measured_passes_and_probes_are_captured_too(workers: int, norm: bool, m
             assert all(stand_in.num_replays > 1 for stand_in in captured.values())
     for plain, replayed in zip(*results, strict=True):
         assert torch.equal(plain, replayed)
+
+
+def test_a_capture_without_memory_leaves_the_ordinary_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, learnt = made(network(norm=True)), made(network(norm=True))
+
+    def runs_out(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    first = PassShape((1,), 1)  # whatever the warm-up captured
+    monkeypatch.setattr(step.graph, "_captured", {first: SimpleNamespace(graph=None)})
+    monkeypatch.setattr(graph_module, "CapturedPass", runs_out)
+    for number in range(12):
+        for each in (step, learnt):
+            each(batch(), at(number), learning_rate=0.1)
+    assert list(step.graph._captured) == [first]
+    assert {shape.purpose for shape in step.graph._refused} == {"learn"}
+    states = zip(*(s.components.network.module.state_dict().values() for s in (step, learnt)), strict=True)
+    assert all(torch.equal(tried, plain) for tried, plain in states)
+    monkeypatch.setattr(step.graph, "_captured", {})
+    with pytest.raises(torch.OutOfMemoryError):  # in the warm-up
+        step._capture(first, torch.zeros(1), torch.zeros(1))
 
 
 def full(device: torch.device, workers: int, sizes: tuple[int, ...] = EQUAL) -> StepBatch:

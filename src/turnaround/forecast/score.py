@@ -88,6 +88,8 @@ def save(folder: Path, question: Question, prediction: dict[str, Any], known: Su
     return path
 
 
+COSTS = ("cost", "cost_to_stable")
+"""The figures of a forecast that are money."""
 ESTIMATE = "estimate"
 """Origin of a line that no run stood behind."""
 
@@ -294,7 +296,7 @@ def _score(saved: Saved, job: Workload, configuration: ConfigurationRuns) -> Ite
                 forecast=forecast,
                 measured=found[figure].value,
                 runs=found[figure].count,
-                currency=price.currency if price and figure in ("cost", "cost_to_stable") else None,
+                currency=price.currency if price and figure in COSTS else None,
             )
 
 

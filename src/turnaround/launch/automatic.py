@@ -56,9 +56,9 @@ FROZEN_BELOW = 1_000
 LARGE_BATCH, LARGE_BATCH_FROM = 512, 20_000
 """Images of a worker's step, from so many training images on: ten epochs are then 400 updates or more."""
 EPOCHS_FROM_SCRATCH = 30
-"""Epochs of resnet11, unless asked for. CIFAR-10, 5,000 training images held out, batch 512, H200, 2026-11-16: 10
-epochs with light augmentation 90.5 %, 30 with it 90.4, 30 with strong 91.5 (and 91.9 with an average of the weights),
-50 with strong 91.8, in 28 s (10 epochs) and 44 s (30) with start-up."""
+"""Epochs of resnet11, unless asked for. CIFAR-10 as JPEGs of quality 75, 5,000 training images held out, batch 512,
+H200, 2026-11-16: 10 epochs with light augmentation 90.5 %, 30 with it 90.4, 30 with strong 91.5 (and 91.9 with an
+average of the weights), 50 with strong 91.8, in 28 s (10 epochs) and 44 s (30) with start-up."""
 MAX_EPOCHS_SMALL, IMAGES_SEEN_SMALL = 60, 40_000
 """Of `small` from scratch, unless asked for: as many epochs as it takes to see so many images, some 40 s of two cores,
 between the usual number and this one. 614 photos of fruit: 10 epochs 82.1 %, 30 89.7, 60 91.0, 100 92.3; 480 of twenty

@@ -14,7 +14,7 @@ Leaves: the same directory, filled: epochs, spans, telemetry, checkpoints, evalu
     sharing.py     shares of the workers by measured speed
     averages.py    kept for evaluation: batch norm's statistics over workers, the weights averaged over time
     noise.py       the gradient noise scale, measured on the way
-    graph.py       full passes as CUDA graphs, where the host is the limit
+    graph.py       passes and updates as CUDA graphs, where the host is the limit
     feed.py        what steps and evaluations take in: images
     frozen.py      a backbone that does not learn: split off, run in passes of one size, its features as input
     evaluate.py    exact evaluation on any number of processes

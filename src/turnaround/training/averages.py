@@ -38,7 +38,7 @@ class RunningStatistics:
         self._before: list[Tensor] = []  # at the step's beginning
         self._counted: list[Tensor] = []
         self._sum: list[Tensor] = []  # over the workers of the passes so far
-        self._room_for_sum: list[Tensor] = []
+        self._sum_buffers: list[Tensor] = []
         self._is_one_pass = False
 
     def begin_step(self, *, is_one_pass: bool) -> None:
@@ -51,12 +51,12 @@ class RunningStatistics:
         if not self._before:
             self._before = [torch.empty_like(b) for b in self.buffers]
             self._counted = [torch.empty_like(c) for c in self.counters]
-            self._room_for_sum = [torch.empty_like(b) for b in self.buffers]
+            self._sum_buffers = [torch.empty_like(b) for b in self.buffers]
         # One launch for all buffers: a network has a hundred of them, and each launch costs microseconds.
         torch._foreach_copy_(self._before, self.buffers)
         torch._foreach_copy_(self._counted, self.counters)
-        torch._foreach_zero_(self._room_for_sum)
-        self._sum = self._room_for_sum
+        torch._foreach_zero_(self._sum_buffers)
+        self._sum = self._sum_buffers
 
     def begin_pass(self) -> None:
         """Go back to the beginning of the step, for the next pass; a step is counted once, not once a pass."""

@@ -10,7 +10,8 @@ device.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -60,6 +61,16 @@ class PassShape(NamedTuple):
     halves of its images, and leaves no gradient (noise.py)."""
 
 
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph, *, shares_memory_of: torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
+    """Capture what is queued inside on the current stream. Of graphs that share memory, one may run at a time."""
+    torch.cuda.synchronize()  # nothing that was queued before may become a part of it
+    pool, stream = shares_memory_of.pool() if shares_memory_of else None, torch.cuda.current_stream()
+    # In the middle of training the threads that save and that upload images may call CUDA meanwhile.
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        yield
+
+
 PassRun = Callable[[Tensor, Labels], Tensor | None]
 """Computes a pass over images and labels. What it returns is none, or one tensor of what was measured."""
 
@@ -79,6 +90,7 @@ class GraphCapture:
         self.choice = NOT_POSSIBLE
         self._captured: dict[PassShape, CapturedPass] = {}
         self._times: Counter[PassShape] = Counter()
+        self._refused: set[PassShape] = set()
 
     @property
     def is_captured(self) -> bool:
@@ -90,19 +102,27 @@ class GraphCapture:
         """Capture `run(images, labels)`, which may leave gradients in the parameters, for passes of this shape."""
         # One pool for all: they never run at the same time, so the activations of one lie where those of another lay.
         first = next(iter(self._captured.values()), None)
-        beside = first.graph if first else None
-        self._captured[shape] = CapturedPass(run, images, labels, learning, shares_memory_of=beside)
+        try:
+            self._captured[shape] = CapturedPass(
+                run, images, labels, learning, shares_memory_of=first.graph if first else None
+            )
+        except torch.OutOfMemoryError:
+            if first is None:  # in the warm-up, where running out of memory is explained
+                raise
+            # The ordinary way has worked so far: no reason to end a training.
+            self._refused.add(shape)
 
     def find(self, shape: PassShape) -> CapturedPass | None:
         """Return the captured pass of this shape, if there is one."""
         return self._captured.get(shape)
 
-    def is_due(self, shape: PassShape) -> bool:
-        """Count a pass of this shape; tell whether it should be captured now, in a training whose passes are captured.
+    def count(self, shape: PassShape) -> bool:
+        """Count a pass of this shape; return whether to capture it now, in a training whose passes are captured.
 
         It was computed before, so what it needs is compiled and loaded.
         """
-        if not self._captured or shape in self._captured or len(self._captured) >= self.MAX_GRAPHS:
+        is_full = len(self._captured) >= self.MAX_GRAPHS
+        if not self._captured or is_full or shape in self._captured or shape in self._refused:
             return False
         self._times[shape] += 1
         return self._times[shape] > self.MIN_TIMES
@@ -124,7 +144,6 @@ class CapturedPass:
         *,
         shares_memory_of: torch.cuda.CUDAGraph | None = None,
     ) -> None:
-        """Only one of two graphs that share memory may run at a time."""
         # A graph knows addresses, not tensors: it always reads these two, so every replay copies its batch into them.
         self.images, self.labels = images.clone(), labels.clone()
         # Without gradients the captured pass makes them anew, in memory of the graph, and its repetitions write over
@@ -133,19 +152,18 @@ class CapturedPass:
         for parameter in parameters:
             parameter.grad = None
         self.graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()  # nothing that was queued before may become a part of it
-        pool, stream = shares_memory_of.pool() if shares_memory_of else None, torch.cuda.current_stream()
-        # In the middle of training the threads that save and that upload images may call CUDA meanwhile.
-        with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            self._result = run(self.images, self.labels)
-        # Capturing computes nothing: the gradients are memory that the first replay fills. They are held here, or
-        # zero_grad(set_to_none=True) would drop the last reference to it.
-        found = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+        try:
+            with _capturing(self.graph, shares_memory_of=shares_memory_of):
+                self._result = run(self.images, self.labels)
+            # Capturing computes nothing: the gradients are memory that the first replay fills. They are held here, or
+            # zero_grad(set_to_none=True) would drop the last reference to it.
+            found = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+        finally:
+            for parameter, gradient in zip(parameters, before, strict=True):
+                parameter.grad = gradient
         self.parameters = [parameter for parameter, _ in found]
         self.gradients = [gradient for _, gradient in found]
         self._sums: list[Tensor] = []
-        for parameter, gradient in zip(parameters, before, strict=True):
-            parameter.grad = gradient
 
     def __call__(self, images: Tensor, labels: Labels, *, is_only_pass: bool) -> Tensor | None:
         # On the stream that replays, so these copies come after the replay before and before this one.
@@ -241,8 +259,6 @@ class UpdateGraph:
         self._parameters = parameters
         self._gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        # In the middle of training: the threads that save and that upload images may call CUDA meanwhile.
-        with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+        with _capturing(graph):
             self.optimizer.step()
         self._graph = graph

@@ -206,7 +206,7 @@ class NoiseMeasurement:
     def probe(self, loss_of: Callable[[Tensor, Labels], Tensor], images: Tensor, labels: Labels) -> Tensor:
         """Compute the gradients of both halves of the images once more, and return (2,): noise and signal.
 
-        Nothing is learnt from them. Whoever calls this hands the result to `probed`: a CUDA graph may stand between.
+        Nothing is learnt from them. Whoever calls this hands the result to `add_probe`: a CUDA graph may stand between.
         """
         half = len(labels) // 2
         first, rest = (
@@ -217,7 +217,7 @@ class NoiseMeasurement:
         apart = squared_length([a - b for a, b in zip(first, rest, strict=True)])
         return torch.stack([apart / (1 / half + 1 / (len(labels) - half)), signal])
 
-    def probed(self, noise_and_signal: Tensor) -> None:
+    def add_probe(self, noise_and_signal: Tensor) -> None:
         """Keep what a probe of this step has returned, for `end_step`."""
         self._probed = noise_and_signal
 
@@ -237,7 +237,7 @@ class NoiseMeasurement:
         """Return the squared length of the gradient that was noted."""
         return self._lengths.take()
 
-    def pass_done(self, squared_length: Tensor, *, num_images: int) -> None:
+    def add_pass(self, squared_length: Tensor, *, num_images: int) -> None:
         """Count a pass over so many images, with the squared length of its gradient."""
         self._passes.append((squared_length, num_images))
 

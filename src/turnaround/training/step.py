@@ -85,6 +85,11 @@ class Pass:
     def stop(self) -> int:
         return self.start + sum(self.sizes)
 
+    @property
+    def own(self) -> slice:
+        """Its images in the process's slice of the step."""
+        return slice(self.start, self.stop)
+
 
 class EpochTotals:
     """Sums over the steps of the epoch in progress, kept on the device, so that no step waits for the host."""
@@ -208,8 +213,8 @@ class Step:
         if self.can_capture_graph(batch):
             self.graph.choice = worth_it(queueing_s=queueing_s, whole_s=whole_s)
         if self.graph.choice.value:
-            own = slice(passes[0].start, passes[0].stop)
-            self._capture(PassShape(passes[0].sizes, batch.global_size), images[own], batch.labels[own])
+            first = passes[0]
+            self._capture(PassShape(first.sizes, batch.global_size), images[first.own], batch.labels[first.own])
         self.statistics.begin_pass()  # back to where they were
         self.totals.sums.zero_()
 
@@ -249,30 +254,31 @@ class Step:
     def _pass(self, a_pass: Pass, images: Tensor, batch: StepBatch, *, is_measured: bool, is_only_pass: bool) -> None:
         """Compute some of the hosted workers forward and backward, from a graph where one was captured for them."""
         self.statistics.begin_pass()
-        images, labels = images[a_pass.start : a_pass.stop], batch.labels[a_pass.start : a_pass.stop]
+        images, labels = images[a_pass.own], batch.labels[a_pass.own]
         shape = PassShape(a_pass.sizes, batch.global_size, "measure" if is_measured else "learn")
-        length = self._computed(shape, images, labels, is_only_pass=is_only_pass)
+        length = self._replay_or_run(shape, images, labels, is_only_pass=is_only_pass)
         if length is not None:
-            self.noise.pass_done(length, num_images=len(labels))
+            self.noise.add_pass(length, num_images=len(labels))
 
     def _probe(self, images: Tensor, batch: StepBatch) -> None:
         """Measure the noise scale by two halves of all images; nothing is learnt from it."""
-        noise_and_signal = self._computed(
+        noise_and_signal = self._replay_or_run(
             PassShape(batch.worker_sizes, batch.global_size, "probe"), images, batch.labels, is_only_pass=True
         )
         assert noise_and_signal is not None
-        self.noise.probed(noise_and_signal)
+        self.noise.add_probe(noise_and_signal)
 
-    def _computed(self, shape: PassShape, images: Tensor, labels: Labels, *, is_only_pass: bool) -> Tensor | None:
-        """Return what a pass of this shape measures, from its graph where there is one; leave the gradients there."""
-        if self.graph.is_due(shape):
+    def _replay_or_run(self, shape: PassShape, images: Tensor, labels: Labels, *, is_only_pass: bool) -> Tensor | None:
+        """Return what a pass of this shape measures, from its graph where there is one; leave its gradients in the
+        parameters."""
+        if self.graph.count(shape):
             self._capture(shape, images, labels)
         captured = self.graph.find(shape)
         if captured is None:
-            return self._ordinary(shape, images, labels)
+            return self._run(shape, images, labels)
         return captured(images, labels, is_only_pass=is_only_pass)
 
-    def _ordinary(self, shape: PassShape, images: Tensor, labels: Labels) -> Tensor | None:
+    def _run(self, shape: PassShape, images: Tensor, labels: Labels) -> Tensor | None:
         """Compute a pass, launch by launch."""
         if shape.purpose == "probe":
             return self.noise.probe(self._loss, images, labels)
@@ -306,7 +312,7 @@ class Step:
         self.totals.add(loss.detach(), right, num_images=len(labels))
 
     def _capture(self, shape: PassShape, images: Tensor, labels: Labels) -> None:
-        self.graph.capture(shape, partial(self._ordinary, shape), images, labels, self.learning)
+        self.graph.capture(shape, partial(self._run, shape), images, labels, self.learning)
 
     def _seed_dropout(self, global_step: int, a_pass: Pass) -> None:
         """Seed by (seed, step, worker): a pass of a network that draws random numbers has one worker."""
