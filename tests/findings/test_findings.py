@@ -83,6 +83,11 @@ CASES: dict[str, tuple[Runs, str, Runs]] = {
             "c": Plan(per_class={"bees": 153}, top1=1.0),
         },
     ),
+    "one-class-validated": (
+        {"a": Plan(per_class={"ants": 0, "bees": 6}, top1=1.0)},
+        "All validation images of a are of 'bees', so the accuracy says nothing of the other classes",
+        {"a": Plan(per_class={"ants": 1, "bees": 6}, top1=1.0), "b": Plan(per_class={"bees": 6}, top1=1.0)},
+    ),
     "unfair-comparison": (
         {"a": Plan(), "b": Plan(workers=4, machine={"versions": {"torch": "2.9", "turnaround": "0.2"}})},
         "2 T4 and 4 T4 differ in more than the configuration: torch version is 2.8 and 2.9, which matters for time and",

@@ -36,7 +36,8 @@ def two_epochs(progress: SilentProgress, *, first: int = 1) -> None:
 
 def test_an_epoch_in_one_line() -> None:
     line = epoch_line(record(3), epochs=10)
-    assert line == "epoch  3/10  loss  1.235  train 0.500  validation 0.625    12.35 s  1,234 images/s"
+    assert line == "epoch  3/10  loss 1.235  train 0.500  validation 0.625  12.35 s  1,234 images/s"
+    assert len(line) <= 80
 
 
 def test_plain_lines_and_nothing_else() -> None:

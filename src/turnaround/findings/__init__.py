@@ -40,6 +40,7 @@ RULES = (
     Rule("still-running", "note", partial(runs.in_state, "running")),
     Rule("program-not-recorded", "note", runs.not_recorded),
     Rule("no-better-than-guessing", "problem", accuracy.no_better_than_guessing),
+    Rule("one-class-validated", "problem", accuracy.one_class_validated),
     Rule("unfair-comparison", "caution", runs.unfair_comparison),
     Rule("impossible-speed", "problem", times.impossible_speeds),
     Rule("ran-together", "caution", runs.runs_together),

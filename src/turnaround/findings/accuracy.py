@@ -146,6 +146,23 @@ def no_better_than_guessing(job: Workload) -> Iterator[Draft]:
     yield Draft(text=text, evidence=tuple(evidence), advice=_advice_at_chance(member, found, has_good=bool(good)))
 
 
+def one_class_validated(job: Workload) -> Iterator[Draft]:
+    """Report runs that were validated with images of one of their classes alone: whoever always answers it is right."""
+    alone: dict[str, list[str]] = {}
+    for summary, run in job.members:
+        counts = {one.name: one.num_images for one in run.evaluation.per_class} if run.evaluation else {}
+        seen = [name for name, images in counts.items() if images > 0]
+        if len(seen) == 1 and len(counts) > 1:
+            alone.setdefault(seen[0], []).append(summary.name)
+    for name, runs in alone.items():
+        yield Draft(
+            text=f"All validation images of {listed(runs)} are of {name!r}, so the accuracy says nothing of the other "
+            "classes: whoever always answers that one is always right.",
+            evidence=(Evidence(run=runs[0], what="classes with validation images", value=1.0),),
+            advice="Bring more images of the other classes, or hold more of them out (data.holdout).",
+        )
+
+
 def _held(member: Member) -> AgainstGuessing | None:
     # Finished runs only: one that was stopped may have been on its way.
     evaluation = member.run.evaluation if member.summary.state == "finished" else None

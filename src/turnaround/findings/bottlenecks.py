@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from turnaround.analysis.bottleneck import Bottleneck, Kind
 from turnaround.analysis.configurations import ConfigurationRuns, Workload
@@ -10,11 +11,15 @@ from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.findings.labels import label_of
 from turnaround.words import duration, listed, percent
 
-_KINDS: dict[Kind, tuple[str, str]] = {
+_KINDS: dict[Kind | Literal["copy"], tuple[str, str]] = {
     "input": (
         "wait for their images",
         "Keep decoded pixels (data.cache=on), give the job more cores, or make the images smaller; turnaround bench "
         "measures the input alone.",
+    ),
+    "copy": (
+        "spend part of each step on moving and varying their images",
+        "Vary them less ([augment]) or make them smaller; turnaround bench measures the input alone.",
     ),
     "communication": (
         "wait for the exchange of gradients",
@@ -41,12 +46,12 @@ the first runs on a few hundred photos, whose epochs take seconds, would all be 
 
 def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
     """Report one finding for the job: the configuration that loses most, and with it the others of the same kind."""
-    loses, advice = _KINDS[kind]
     found = [(configuration, configuration.bottleneck) for configuration in job.configurations]
     bound = [(c, verdict) for c, verdict in found if verdict is not None and verdict.kind == kind and _matters(verdict)]
     if bound:
         bound.sort(key=lambda pair: -(pair[1].share or 0.0))
         configuration, verdict = bound[0]
+        loses, advice = _KINDS["copy" if _is_copying(verdict) else kind]
         others = f" (also: {listed([label_of(other) for other, _ in bound[1:]])})" if len(bound) > 1 else ""
         yield Draft(
             severity="caution" if verdict.is_strong else "note",
@@ -59,6 +64,12 @@ def bound_by(kind: Kind, job: Workload) -> Iterator[Draft]:
 def _matters(verdict: Bottleneck) -> bool:
     # Only an evaluation has a total; any other loss is told whatever its seconds.
     return verdict.figures.get("total_s", MIN_EVALUATION_S) >= MIN_EVALUATION_S
+
+
+def _is_copying(verdict: Bottleneck) -> bool:
+    """Tell whether an input-bound step hardly waits: its images are there, and faster decoding would gain nothing."""
+    figures = verdict.figures
+    return verdict.reason == "input spans" and figures["copy"] > figures["wait"]
 
 
 def why(verdict: Bottleneck) -> str:

@@ -13,6 +13,9 @@ from turnaround.findings.finding import Draft, Evidence, who
 from turnaround.findings.labels import label_of
 from turnaround.words import counted, duration, durations, listed, percent
 
+MIN_LOST_S = 60.0
+"""Time outside steady epochs from which it is worth a word: nobody would train for longer to save the seconds that
+starting costs a first run on a few hundred photos."""
 LOST_SHARE = 0.25
 """A judgement, of the turnaround: a quarter lost is worth a change."""
 
@@ -46,7 +49,7 @@ _REMEDY = {
 
 def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
     """Report one finding: the configuration that loses the largest share of its turnaround, and the others."""
-    losing = [(share, c) for c in job.configurations if (share := _lost_share(c)) > LOST_SHARE]
+    losing = [(share, c) for c in job.configurations if (share := _lost_share(c)) > LOST_SHARE and _loses_minutes(c)]
     if not losing:
         return
     losing.sort(key=lambda pair: -pair[0])
@@ -56,7 +59,8 @@ def time_lost_outside_training(job: Workload) -> Iterator[Draft]:
     part, part_s = max(lost.items(), key=lambda item: item[1])
     others = [label_of(configuration) for _, configuration in losing[1:]]
     # Exact: where one part alone is above 0, the sum is that part to the last bit.
-    how_much = "all" if part_s == sum(lost.values()) else "most"
+    whole_s = sum(lost.values())
+    how_much = "all" if part_s == whole_s else "most" if part_s > whole_s / 2 else "the largest part"
     text = (
         f"Of the turnaround of {label_of(losing[0][1])} ({duration(worst.job_time_s or 0.0)}), "
         f"{duration(sum(lost.values()))} ({percent(_share(worst))}) were not steady epochs, {how_much} of it "
@@ -86,6 +90,10 @@ def _timed(configuration: ConfigurationRuns) -> list[RunSummary]:
 def _share(run: RunSummary) -> float:
     # The queue is in both: a job's time runs from its submission, as its parts do.
     return sum(lost_s(run).values()) / run.job_time_s if run.job_time_s else 0.0
+
+
+def _loses_minutes(configuration: ConfigurationRuns) -> bool:
+    return any(sum(lost_s(run).values()) >= MIN_LOST_S for run in _timed(configuration))
 
 
 def _lost_share(configuration: ConfigurationRuns) -> float:

@@ -181,11 +181,12 @@ class Forecaster:
         # Where nothing was said of hosts, None: a run of so many workers is a measurement on whatever hosts it was.
         hosts = self.question.hosts if self.question.gpus_per_host is None else self._hosts(workers)[0]
         configuration = measured_configuration(self.laws, workers, hosts)
-        return (
-            measured_figures(configuration, self.question.price_of(self.laws.gpu), self.laws.times)
-            if configuration is not None
-            else {}
-        )
+        if configuration is None:
+            return {}
+        found = measured_figures(configuration, self.question.price_of(self.laws.gpu), self.laws.times)
+        # A trial of three epochs has timed the steps of the job that is asked about, and nothing else of it.
+        is_other_training = _is_set_aside(configuration, self.laws)
+        return {name: found[name] for name in found if name in OF_STEPS or not is_other_training}
 
 
 def _told_hosts(workers: int, each: int, source: str | None) -> tuple[int, tuple[Assumption, ...]]:
@@ -303,13 +304,24 @@ def _any_gpu(job: Workload) -> str:
     return job.configurations[0].gpu if job.configurations else "unknown"
 
 
+OF_STEPS = ("images_per_s", "epoch_time_s")
+"""The figures that a training of other epochs, schedule or variations measures as well."""
+
+
 def measured_configuration(laws: Laws, workers: int, hosts: int | None) -> ConfigurationRuns | None:
     """Return the real runs of this very configuration."""
     is_other_batch = laws.asked.batch_per_worker not in (None, laws.observations.batch_per_worker)
     if laws.times is None or laws.is_carried_over or is_other_batch:
         return None
-    same = [configuration for configuration in laws.times.configurations if configuration.workers == workers]
-    return next((c for c in same if hosts is None or c.hosts == hosts), None)
+    same = [c for c in laws.times.configurations if c.workers == workers and hosts in (None, c.hosts)]
+    # Of the settings whose epochs and accuracies were learnt from, where there are such runs.
+    return min(same, key=lambda configuration: _is_set_aside(configuration, laws), default=None)
+
+
+def _is_set_aside(configuration: ConfigurationRuns, laws: Laws) -> bool:
+    """Tell whether epochs and accuracies of these runs are those of other settings than were learnt from."""
+    aside = [each for each in laws.observations.set_aside if each.reason == "accuracy settings"]
+    return any(configuration.key == other.key for each in aside for other in each.configurations)
 
 
 def measured_figures(

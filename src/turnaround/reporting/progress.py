@@ -19,11 +19,11 @@ from turnaround.reporting.text_layout import clean
 
 
 def epoch_line(record: EpochRecord, *, epochs: int) -> str:
-    """Return one epoch in one line."""
+    """Return one epoch in one line: 80 columns hold 99 epochs at 99,999 images/s."""
     return (
-        f"epoch {record.epoch:>{len(str(epochs))}}/{epochs}  loss {record.train_loss:6.3f}  "
+        f"epoch {record.epoch:>{len(str(epochs))}}/{epochs}  loss {record.train_loss:5.3f}  "
         f"train {record.train_accuracy:.3f}  validation {record.val_accuracy:.3f}  "
-        f"{record.epoch_time_s:7.2f} s  {record.images_per_s:,.0f} images/s"
+        f"{record.epoch_time_s:5.2f} s  {record.images_per_s:,.0f} images/s"
     )
 
 
@@ -110,7 +110,9 @@ class BarProgress(SilentProgress):
         self.bar.update(self.task, advance=1, images=images)
 
     def epoch_done(self, record: EpochRecord) -> None:
-        self.bar.console.print(epoch_line(record, epochs=self.epochs), highlight=False)
+        # A longer line loses its end, not the look of a table.
+        line = epoch_line(record, epochs=self.epochs)
+        self.bar.console.print(line, highlight=False, no_wrap=True, overflow="ellipsis")
         self.bar.update(self.task, accuracy=f"validation {record.val_accuracy:.3f}")
 
     def warn(self, text: str) -> None:
