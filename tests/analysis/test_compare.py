@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 
 from analysis.build import LAB, Plan, build, built, import_table, rising
-from turnaround.analysis.compare import Difference, Fact, differences, shared_gpu, unintended_differences
+from turnaround.analysis.compare import (
+    Difference,
+    Fact,
+    differences,
+    recipe_facts,
+    shared_gpu,
+    unintended_differences,
+)
 from turnaround.analysis.workloads import survey
 from turnaround.findings.labels import fact_name, fact_text
+from turnaround.record.files import read_json
+from turnaround.record.layout import RunDirectory
 from turnaround.record.reader import Run
+from turnaround.record.writer import write_json
 
 
 def found(tmp_path: Path, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Difference]:
@@ -99,6 +109,14 @@ def test_augmentation_in_words(tmp_path: Path) -> None:
         "no",
         "both",
     )
+
+
+@pytest.mark.parametrize(("source", "is_fact"), [("fruitbowl", True), ("/photos", False)])
+def test_how_many_images_are_drawn_is_no_fact_of_a_folder(source: str, is_fact: bool, tmp_path: Path) -> None:
+    path = build(tmp_path / "run", Plan())
+    recipe = read_json(RunDirectory(path).recipe)
+    write_json(RunDirectory(path).recipe, {**recipe, "data": {**recipe["data"], "source": source, "images": 1800}})
+    assert ("data.images" in {fact.id for fact in recipe_facts(Run.load(path))}) is is_fact
 
 
 def test_equal_sets_of_seeds_are_fair(tmp_path: Path) -> None:

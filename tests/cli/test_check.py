@@ -67,9 +67,16 @@ def test_text_tells_the_worst_first_and_what_to_do(place: Path, check: Check) ->
     text = " ".join(done.stdout.split())
     assert "problem: 1 of 5 validation images (20.0 %) show a photo that is also trained on" in text
     assert "train/plain/1.png = val/plain/mirrored.jpg: mirrored" in text
-    assert "--split-by-photo" in text
+    assert "turnaround check photos --split-by-photo split.json, then train with" in text
     assert "problem: 1 image cannot be read. train/plain/broken.png" in text
     assert text.index("also trained on") < text.index("cannot be read") < text.index("caution")
+
+
+def test_a_split_that_was_written_is_what_comes_next(place: Path, check: Check) -> None:
+    text = " ".join(check("photos", "--split-by-photo", "split.json", cwd=place).stdout.split())
+    assert "Next: Train with the split that was written" in text
+    assert "Next: turnaround train photos --set data.split_by_photo=split.json" in text
+    assert "Next: turnaround check" not in text
 
 
 def test_nothing_serious_is_exit_code_0(place: Path, check: Check) -> None:

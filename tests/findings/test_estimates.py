@@ -33,6 +33,8 @@ def test_a_machine_that_is_as_fast_is_not_left_out() -> None:
     said = answer(quick, "cpu", "t4", workers=(1,))
     assert "of the GPUs asked for: 1 T4, " in said
     assert " This machine is as fast or faster: 1 CPU process, " in said
+    slower = replace(QUICK, images_per_s=Interval.exact(50.0))
+    assert " This machine may be as fast, without a GPU: 1 CPU process, " in answer(slower, "cpu", "t4", workers=(1,))
     assert "This machine" not in answer(QUICK, "cpu", "t4", workers=(1,))
     assert "This machine" not in answer(replace(quick, trial_batch=16), "cpu", "t4", workers=(1,))  # of fewer images
     assert answer(quick, "cpu", workers=(1,)).startswith("Fastest to a stable accuracy: 1 CPU process, ")

@@ -282,6 +282,21 @@ def test_a_healthy_single_run_needs_no_words(tmp_path: Path) -> None:
     assert findings({"a": Plan(parts_s={0: HEALTHY, 1: HEALTHY}, busy_percent=96.0)}, tmp_path) == []
 
 
+def test_images_that_are_there_are_not_waited_for(tmp_path: Path) -> None:
+    copying = (0.001, 0.010, 0.090, 0.004, 0.004)  # wait, copy, compute, reduce, update
+    found = findings({"a": Plan(parts_s={0: copying, 1: copying})}, tmp_path)
+    assert [finding.id for finding in found] == ["input-bound"]
+    assert "spend part of each step on moving and varying their images: " in found[0].text
+    assert "data.cache" not in found[0].advice
+
+
+@pytest.mark.parametrize(("start_up_s", "says"), [(40.0, False), (70.0, True)])
+def test_seconds_of_starting_are_no_finding(start_up_s: float, says: bool, tmp_path: Path) -> None:
+    short = {"accuracy": (0.5, 0.6), "epoch_time_s": 5.0, "training": {"epochs": 2}}
+    found = findings({"a": Plan(time_s={"start_up": start_up_s}, **short)}, tmp_path)  # type: ignore[arg-type]
+    assert ("time-lost-outside-training" in {finding.id for finding in found}) is says
+
+
 def test_no_runs_no_findings(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "recipe.json").write_text("{}")

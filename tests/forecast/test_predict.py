@@ -92,6 +92,20 @@ def test_a_measured_configuration_shows_what_was_measured(lab: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("trial", ["a-trial", "z-trial"])  # before the run that counts, and after it
+def test_a_trial_of_a_few_epochs_measures_steps_and_no_more(trial: str, tmp_path: Path) -> None:
+    few = {"accuracy": curve(1, epochs=3), "training": {"epochs": 3}}
+    real(tmp_path / trial, 1, **few)
+    real(tmp_path / trial.replace("trial", "other"), 2, **few)
+    for workers in (1, 4, 8):
+        real(tmp_path / f"real-{workers}", workers)
+    measured = answer(tmp_path, 1).measured
+    assert measured["val_accuracy"].value == pytest.approx(curve(1)[-1])
+    assert measured["job_time_s"].value > 20 * measured["epoch_time_s"].value
+    # Two processes were tried for three epochs only: the job is thirty.
+    assert set(answer(tmp_path, 2).measured) == {"images_per_s", "epoch_time_s"}
+
+
 # --- simulated studies with a known law
 
 

@@ -49,7 +49,7 @@ def choice_sentences(
 
 
 def _this_machine(fastest: Estimate, estimates: Sequence[Estimate]) -> Iterator[str]:
-    """Say so where the processors that are here are there as soon as the fastest GPUs."""
+    """Say so where the processors that are here are there as soon as the fastest GPUs, as far as can be told."""
     able = [e.prediction for e in estimates if e.prediction.gpu == CPU and e.memory.fits != "no"]
     here = [(p.time_to_stable_s, p.workers) for p in able]
     known = [(time, workers) for time, workers in here if time is not None]
@@ -57,9 +57,11 @@ def _this_machine(fastest: Estimate, estimates: Sequence[Estimate]) -> Iterator[
     if fastest.prediction.gpu == CPU or not known or there is None:
         return
     time, workers = min(known, key=lambda each: (each[0].value, each[1]))
+    told = f"{hardware(workers, CPU)}, {interval(time.value, time.low, time.high)}"
     if time.value <= there.value:
-        told = interval(time.value, time.low, time.high)
-        yield f"This machine is as fast or faster: {hardware(workers, CPU)}, {told}."
+        yield f"This machine is as fast or faster: {told}."
+    elif time.value <= there.high:
+        yield f"This machine may be as fast, without a GPU: {told}."
 
 
 def _too_large(estimates: Sequence[Estimate], batch: int) -> Iterator[str]:

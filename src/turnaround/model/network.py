@@ -219,7 +219,8 @@ def _drops(module: nn.Module) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    # Its first sentence: a hub client tells in several what to do with its own flags.
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0][:200]
 
 
 def cost(module: nn.Module, *, size_px: int) -> dict[str, int]:

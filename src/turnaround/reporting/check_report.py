@@ -5,6 +5,7 @@ Names of files and classes come from others: each is text in both, and the page 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,8 +23,9 @@ MAX_FILES = 12
 """Files shown of a group or of an oddity on the page."""
 KINDS = {"exact": "exact copies", "near": "the same picture, saved or lit differently", "augmented": "altered copies"}
 ADVICE = {
-    "leak": "turnaround check FOLDER --split-by-photo split.json, then train with "
+    "leak": "turnaround check {folder} --split-by-photo split.json, then train with "
     "--set data.split_by_photo=split.json; or remove the copies.",
+    "leak in this split": "Train with the split that was written, which keeps each photo on one side.",
     "contradiction": "Decide which class is right, and remove the others.",
     "bad": "Repair or remove them, or train without them: --set data.skip_bad=true.",
     "label": "Look at them (--page FILE.html has the pictures): some are wrong, others only unusual.",
@@ -73,10 +75,15 @@ def _paragraphs(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
             f"Split by photo written to {split['path']}: {split['num_train']:,} to train on, "
             f"{split['num_validation']:,} to validate with.",
             [],
-            f"turnaround train FOLDER --set data.split_by_photo={clean(split['path'])}",
+            f"turnaround train {_folder(payload)} --set data.split_by_photo={clean(split['path'])}",
         )
     if not payload["serious"]:
         yield "green", "Nothing serious was found.", [], ""
+
+
+def _folder(payload: Payload) -> str:
+    """Return the folder that was looked at, as a command takes it."""
+    return shlex.quote(clean(str(payload["folder"])))
 
 
 def _leaks(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
@@ -89,7 +96,7 @@ def _leaks(payload: Payload) -> Iterator[tuple[str, str, list[str], str]]:
         f"problem: {leaks['num']:,} of {leaks['of']:,} validation images ({percent(leaks['num'] / leaks['of'], 1)}) "
         f"show a photo that is also trained on ({kinds}): the validation accuracy will be too high.",
         _some([_example(one) for one in crossing]),
-        ADVICE["leak"],
+        ADVICE["leak in this split"] if "split_file" in payload else ADVICE["leak"].format(folder=_folder(payload)),
     )
 
 
