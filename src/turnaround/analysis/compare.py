@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from turnaround.analysis.gpu_kinds import is_cuda, kind_of
 from turnaround.analysis.summary import device_name, steady_epochs
-from turnaround.recipe import GENERATED
 from turnaround.record.reader import Run
 
 if TYPE_CHECKING:
@@ -87,8 +86,8 @@ def recipe_facts(run: Run) -> tuple[Fact, ...]:
     """Return what was asked for, without the seed and the number of workers: runs that agree in it are repeats."""
     recipe = run.recipe
     known = [(f"{section}.{key}", value_at(recipe, section, key), m) for section, key, m in _RECIPE_KEYS]
-    if value_at(recipe, "data", "source") not in GENERATED:
-        # How many images are drawn: on a folder of photos that says and does nothing.
+    if {"/", "\\"} & {*str(value_at(recipe, "data", "source"))}:
+        # A path, not the name of a set: how many images are drawn says and does nothing there.
         known = [fact for fact in known if fact[0] != "data.images"]
     return (
         *(_fact(id_, value, m) for id_, value, m in known if value is not None),
