@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from struck import waits_for
 from turnaround.errors import InputError
 from turnaround.record.importers.read import read_runs
 from turnaround.record.importers.values import ImportOptions
@@ -33,6 +34,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def num_epochs_in(source: Path) -> int:
+    try:
+        return sum(len(run.curve) for run in read_runs(source, options=ImportOptions()).runs)
+    except InputError:
+        return 0
+
+
 @pytest.mark.frameworks
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("viewer", ["wandb", "trackio"])
@@ -47,6 +55,8 @@ def test_what_was_sent_can_be_imported_again(
         record(place / "mine")
         begin()
     source = place / "trackio" / "fruit.db" if viewer == "trackio" else next(place.glob("wandb/offline-run-*"))
+    # A service of W&B's own writes the file: once it was still empty when `finish` had returned.
+    waits_for(lambda: num_epochs_in(source) == 3, seconds=30)
     (run,) = read_runs(source, options=ImportOptions()).runs
     assert run.name == "mine"
     sent = [(e.epoch, e.train_loss, e.val_accuracy, e.learning_rate) for e in run.curve]
