@@ -256,7 +256,7 @@ def _from_scratch(recipe: Recipe, facts: ImageFacts, *, has_gpu: bool) -> Automa
         if epochs > USUAL_EPOCHS:
             values[EPOCHS_KEY] = epochs
         why_epochs = (
-            f"{facts.num_train:,} training images are learnt from scratch in more than the usual {USUAL_EPOCHS}"
+            f"{facts.num_train:,} training images from scratch: {USUAL_EPOCHS} epochs left photos 9 to 21 points behind"
         )
         reasons = {"model.name": reason, EPOCHS_KEY: why_epochs, PRESET_KEY: why_preset}
         return _decision(recipe, values, reasons, hint=hint)

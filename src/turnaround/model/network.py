@@ -154,7 +154,7 @@ def _timm_module(recipe: ModelRecipe, *, num_classes: int) -> nn.Module:
         if not pretrained:
             raise ModelError(f"timm cannot make {recipe.name!r} for {num_classes} classes: {error}") from error
         raise MissingPartError(
-            f"The ImageNet weights of {recipe.name!r} could not be had ({_first_line(error)}). Without a network, "
+            f"The ImageNet weights of {recipe.name!r} could not be had ({_first_sentence(error)}). Without a network, "
             "give a file: --set model.weights=FILE.safetensors (or a PyTorch file), or train from scratch: "
             "--set model.weights=none."
         ) from error
@@ -186,7 +186,7 @@ def _timm(name: str, *, downloads: bool) -> Timm:
         whole: Timm = importlib.import_module("timm")
     except (ImportError, RuntimeError) as error:
         raise MissingPartError(
-            f"This network comes from timm, which does not import here ({_first_line(error)}). Install it with "
+            f"This network comes from timm, which does not import here ({_first_sentence(error)}). Install it with "
             "`pip install timm torchvision`, or use our own network: --set model.name=small."
         ) from error
     if name not in _known(whole):
@@ -218,8 +218,8 @@ def _drops(module: nn.Module) -> bool:
     return any(isinstance(p, float) and p > 0 for p in probabilities)
 
 
-def _first_line(error: BaseException) -> str:
-    # Its first sentence: a hub client tells in several what to do with its own flags.
+def _first_sentence(error: BaseException) -> str:
+    # A hub client goes on in further ones with what to do about its own flags.
     return (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0][:200]
 
 
@@ -277,7 +277,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # safetensors and torch raise many kinds for a damaged file
-        reason = _first_line(error)
+        reason = _first_sentence(error)
         if "weights only" in reason.lower():  # torch goes on to recommend opening it without that care
             reason = "no PyTorch file, or one that holds more than tensors"
         raise ModelError(
