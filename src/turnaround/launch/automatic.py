@@ -256,7 +256,8 @@ def _from_scratch(recipe: Recipe, facts: ImageFacts, *, has_gpu: bool) -> Automa
         if epochs > USUAL_EPOCHS:
             values[EPOCHS_KEY] = epochs
         why_epochs = (
-            f"{facts.num_train:,} training images from scratch: {USUAL_EPOCHS} epochs left photos 9 to 21 points behind"
+            f"{facts.num_train:,} training images from scratch: {USUAL_EPOCHS} epochs left 480 and 614 photos 21 and 9 "
+            f"points behind {MAX_EPOCHS_SMALL}"
         )
         reasons = {"model.name": reason, EPOCHS_KEY: why_epochs, PRESET_KEY: why_preset}
         return _decision(recipe, values, reasons, hint=hint)
